@@ -1,0 +1,37 @@
+# make demo: from a fresh clone to a finished comparison.  make test: from a fresh clone to a green suite.
+PYTHON ?= python3
+RUN = .venv/bin/python
+PYTEST = $(RUN) -m pytest
+TIMED = -p no:cacheprovider --durations=5
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check unit integration e2e clean
+
+help:
+	@echo "make setup   .venv with TensorFlow, Open MPI and Horovod; no root needed"
+	@echo "make demo    train ResNet50 with and without data hosts, here, and compare"
+	@echo "make test    every test (make check first, then integration and end to end)"
+	@echo "make check   lint, types, unit tests; under a minute"
+	@echo "make clean   remove what these made"
+
+setup:
+	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "setup: error: $(PYTHON) is not installed; headrace needs Python 3.10 to 3.13" >&2; exit 1; }
+	@$(PYTHON) tools/setup.py
+
+demo: setup
+	@$(RUN) tools/demo.py
+
+check: setup
+	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check .
+	@$(RUN) -m mypy
+	@$(PYTEST) $(TIMED) tests/unit
+
+test: check
+	@$(PYTEST) $(TIMED) tests/integration tests/e2e
+
+unit integration e2e: setup
+	@$(PYTEST) $(TIMED) tests/$@
+
+clean:
+	rm -rf .venv data runs bench/out .mypy_cache .ruff_cache .pytest_cache *.egg-info code/*.egg-info

@@ -1,0 +1,71 @@
+"""What the launcher tells the trainer, in the environment: where its data comes from, where its results go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import InputError
+from headrace.settings import TF_DATA_MODES
+
+_PREFIX = "HEADRACE_"
+TRAINER_REPORT = "trainer.json"
+"""Rank 0's part of the summary, in the output folder; the leader's launcher takes it from there."""
+METRICS = "metrics.jsonl"
+TENSORBOARD = "tensorboard"
+
+EMPTY_REPORT: dict[str, Any] = {
+    "world_size": 0,
+    "global_batch_size": 0,
+    "epochs": 0,
+    "steps": 0,
+    "step_time_ms": {"median": 0.0, "mean": 0.0, "p90": 0.0},
+    "samples_per_s": 0.0,
+    "ideal_step_time_ms": 0.0,
+    "input_bound_share": 0.0,
+    "train_s": 0.0,
+    "final_metrics": {},
+}
+"""What the report holds, before a step was made."""
+
+
+@dataclass(frozen=True)
+class TrainerContext:
+    """Where a rank gets its batches and leaves its results."""
+
+    tf_data_mode: str = "local"
+    dispatcher: str = ""
+    """`host:port` of the tf.data service dispatcher; empty in local mode."""
+    job_name: str = "headrace"
+    output_dir: Path = Path("output")
+    """For metrics, TensorBoard files and the report."""
+    model_dir: Path = Path("model")
+    checkpoint_dir: Path = Path("checkpoints")
+
+    def __post_init__(self) -> None:
+        if self.tf_data_mode not in TF_DATA_MODES:
+            raise InputError(f"{_PREFIX}TF_DATA_MODE is {self.tf_data_mode!r}; expected one of {TF_DATA_MODES}")
+        if self.tf_data_mode == "service" and not self.dispatcher:
+            raise InputError(f"{_PREFIX}TF_DATA_MODE is service, but {_PREFIX}DISPATCHER is not set")
+
+    def environ(self) -> dict[str, str]:
+        """The variables that `from_environ` reads."""
+        return {
+            _PREFIX + "TF_DATA_MODE": self.tf_data_mode,
+            _PREFIX + "DISPATCHER": self.dispatcher,
+            _PREFIX + "JOB_NAME": self.job_name,
+            _PREFIX + "OUTPUT_DIR": str(self.output_dir),
+            _PREFIX + "MODEL_DIR": str(self.model_dir),
+            _PREFIX + "CHECKPOINT_DIR": str(self.checkpoint_dir),
+        }
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> TrainerContext:
+        """The launcher's word; without a launcher, plain local training in the current folder."""
+        given = {name: environ[_PREFIX + name.upper()] for name in ("tf_data_mode", "dispatcher", "job_name")
+                 if environ.get(_PREFIX + name.upper())}  # fmt: skip
+        paths = {name: Path(environ[_PREFIX + name.upper()]) for name in ("output_dir", "model_dir", "checkpoint_dir")
+                 if environ.get(_PREFIX + name.upper())}  # fmt: skip
+        return cls(**given, **paths)

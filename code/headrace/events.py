@@ -1,0 +1,42 @@
+"""The one-line log events that people grep, CloudWatch counts, and headrace itself reads back.
+
+An event is `headrace event=NAME key=value …` anywhere in a log line. Values hold no spaces.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_EVENT = re.compile(r"\bheadrace event=(?P<name>\w+)(?P<fields>(?: \w+=\S*)*)")
+
+
+@dataclass(frozen=True)
+class Event:
+    """One parsed event: its name and its fields, all text."""
+
+    name: str
+    fields: Mapping[str, str]
+
+
+def format_event(event_name: str, /, **fields: object) -> str:
+    """The event as one line. White space in a value becomes `_`; floats get four significant digits."""
+    return " ".join(
+        [f"headrace event={event_name}"] + [f"{key}={_value(value)}" for key, value in fields.items()]
+    )
+
+
+def parse_event(line: str) -> Event | None:
+    """The event in a log line, or None when it holds none."""
+    match = _EVENT.search(line)
+    if match is None:
+        return None
+    pairs = (field.split("=", 1) for field in match["fields"].split())
+    return Event(match["name"], dict((key, value) for key, value in pairs))
+
+
+def _value(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return re.sub(r"\s+", "_", str(value).strip())

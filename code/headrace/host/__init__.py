@@ -1,0 +1,1 @@
+"""What runs on every host, whatever the framework."""

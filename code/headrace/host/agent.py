@@ -1,0 +1,49 @@
+"""mpirun's remote-launch agent: asks a host's launcher, over the control channel, to start the MPI daemon.
+
+mpirun runs `python -m headrace.host.agent HOST COMMAND…`; the command is a line of shell that ends
+in `orted ARGUMENTS…`. Only the arguments travel: what runs is the host's own orted.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+
+from headrace.errors import InputError
+from headrace.host.control import ControlClient, ControlError
+from headrace.settings import CONTROL_PORT, SECRET_VARIABLE
+
+LAUNCH_TIMEOUT_S = 20.0
+HOST_NAMES_VARIABLE = "HEADRACE_HOST_NAMES"
+"""Host names by address, as `address=name,…`: mpirun knows addresses, the control channel names."""
+
+
+def orted_arguments(words: list[str]) -> list[str]:
+    """The arguments of orted in the command line that mpirun made.
+
+    Raises:
+        InputError: the line starts no orted.
+    """
+    tokens = shlex.split(" ".join(words))
+    for index, token in enumerate(tokens):
+        if os.path.basename(token) == "orted":
+            return tokens[index + 1 :]
+    raise InputError(f"mpirun asked for something other than orted: {' '.join(words)}")
+
+
+def main() -> int:
+    try:
+        address, arguments = sys.argv[1], orted_arguments(sys.argv[2:])
+        names = dict(pair.split("=", 1) for pair in os.environ.get(HOST_NAMES_VARIABLE, "").split(",") if pair)
+        host = names.get(address, address)
+        with ControlClient(f"{address}:{CONTROL_PORT}", host, os.environ[SECRET_VARIABLE]) as client:
+            client.call("launch", {"arguments": arguments}, LAUNCH_TIMEOUT_S)
+    except (ControlError, InputError, LookupError, ValueError) as error:
+        print(f"Cannot start the MPI daemon on {' '.join(sys.argv[1:2])}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""What `launcher.py` does on every host: read who and where we are, run, end with the job's outcome."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from headrace.errors import HeadraceError, InputError
+from headrace.host.auth import derived_secret
+from headrace.host.control import ControlServer
+from headrace.host.follow import follow
+from headrace.host.lead import Leader
+from headrace.host.log import HostLog
+from headrace.host.run import HostPlan, HostRun, control_address, failure_of, host_run
+from headrace.outcome import Outcome
+from headrace.settings import (
+    OneLineParser,
+    Settings,
+    add_settings_flags,
+    find_source_dir,
+    read_base_dir,
+    read_settings,
+    split_hyperparameters,
+)
+from headrace.topology import Topology, read_topology
+
+DESCRIPTION = """Runs this host's part of a headrace job. SageMaker starts it on every host with the job's
+hyperparameters as --NAME VALUE; all of them reach the training script too."""
+
+
+def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
+    """The launcher's exit code. `entry` is the path of the entry script; its folder is the source dir."""
+    parser = OneLineParser(prog="launcher.py", description=DESCRIPTION)
+    parser.add_argument("--describe", action="store_true", help="print the topology (JSON on stdout, a table on stderr)")
+    add_settings_flags(parser)
+    try:
+        arguments, _ = parser.parse_known_args(argv)
+        settings = read_settings(arguments, environ)
+        topology = read_topology(settings.base_dir, environ)
+        if arguments.describe:
+            print(topology.table(), file=sys.stderr)
+            print(json.dumps(topology.describe(), indent=2))
+            return 0
+        source_dir = find_source_dir(entry)
+        if not (source_dir / settings.training_script).is_file():
+            raise InputError(f"training_script {settings.training_script!r} is not in {source_dir}")
+    except HeadraceError as error:
+        print(f"launcher.py: error: {error}", file=sys.stderr)
+        _write_failure(read_base_dir(environ), str(error))
+        return error.exit_code
+    plan = HostPlan(topology, _with_secret(settings, environ), source_dir, split_hyperparameters(argv), environ)
+    return run_host(plan)
+
+
+def run_host(plan: HostPlan) -> int:
+    """Run one host to the job's end; its exit code is the outcome's."""
+    topology, host = plan.topology, plan.topology.current.name
+    log = HostLog(host)
+    _log_topology(topology, plan, log)
+    try:
+        with host_run(plan, log) as run:
+            handlers = {"renew": run.state.renew, "launch": run.state.launch}
+            address = control_address(plan.settings, host)
+            with ControlServer(address, host, plan.settings.secret, handlers, log):
+                outcome = _lead_or_follow(run)
+    except HeadraceError as error:
+        outcome = Outcome(failure_of(error, host))
+    if outcome.root_cause:
+        cause = outcome.root_cause
+        log.event("root_cause", host=cause.host, role=cause.role, pid=cause.pid, message=cause.message)
+        log.say(f"root cause: {cause.one_line()}")
+        for line in cause.log_tail:
+            log.say(f"  | {line}")
+        _write_failure(plan.settings.base_dir, "\n".join([cause.one_line(), *cause.log_tail]))
+    log.event("outcome", status=outcome.status)
+    return outcome.exit_code
+
+
+def _lead_or_follow(run: HostRun) -> Outcome:
+    return Leader(run).lead() if run.plan.topology.is_leader else follow(run)
+
+
+def _log_topology(topology: Topology, plan: HostPlan, log: HostLog) -> None:
+    log.event(
+        "topology",
+        host=topology.current.name,
+        group=topology.current.group,
+        role=topology.current.role,
+        leader=topology.leader.name,
+        dispatcher=topology.dispatcher_host.name,
+        hosts=len(topology.hosts),
+        tf_data_mode=plan.tf_data_mode,
+    )
+    if topology.is_leader:
+        for line in topology.table().splitlines():
+            log.say(line)
+
+
+def _with_secret(settings: Settings, environ: Mapping[str, str]) -> Settings:
+    """The job's secret, or the one that its ARN stands for where it was submitted without."""
+    if settings.secret:
+        return settings
+    arn = environ.get("TRAINING_JOB_ARN", "")
+    print(
+        "headrace: no HEADRACE_JOB_SECRET: the control channel uses one derived from the job's ARN, "
+        "which is no secret; submit with start_job.py for a real one",
+        file=sys.stderr,
+    )
+    return Settings(**{**vars(settings), "secret": derived_secret(arn)})
+
+
+def _write_failure(base_dir: Path, text: str) -> None:
+    """SageMaker shows the first 1,024 bytes of this file as the job's FailureReason."""
+    path = base_dir / "output" / "failure"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        print(f"headrace: cannot write {path}: {error}", file=sys.stderr)
+
+
+def entry_point(entry: str) -> None:
+    """Run and exit; for `launcher.py`."""
+    code = main(sys.argv[1:], dict(os.environ), entry)
+    sys.stdout.flush()
+    # Threads of the control channel must not keep an ended host alive.
+    os._exit(code)

@@ -1,0 +1,193 @@
+"""The leader: waits for the hosts, runs the trainer, decides the job's one outcome and spreads it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.errors import DeadlineError, HeadraceError
+from headrace.events import Event
+from headrace.host import mpi, summary
+from headrace.host.lease import Lease
+from headrace.host.run import HostRun, failure_of
+from headrace.host.state import STARTING, STEPPING
+from headrace.host.supervise import ChildSpec
+from headrace.outcome import Outcome, RootCause
+from headrace.settings import CONTROL_PORT
+
+PROGRESS_INTERVAL_S = 5.0
+DELIVERY_TIMEOUT_S = 5.0
+
+
+class Leader:
+    """One job, led from the first dnn host."""
+
+    def __init__(self, run: HostRun) -> None:
+        self._run = run
+        self._phase = STARTING
+        self._first_step_at: float | None = None
+        self._train_ended_at: float | None = None
+        self._lost: list[str] = []
+        settings = run.plan.settings
+        self._leases = [
+            Lease(
+                host.name,
+                f"{settings.endpoint(host.name).address}:{CONTROL_PORT}",
+                settings.secret,
+                settings.lease_s,
+                lambda: self._phase,
+                run.wake,
+            )
+            for host in run.plan.topology.peers()
+        ]
+
+    def lead(self) -> Outcome:
+        """The outcome of the job, delivered to every host that can be reached."""
+        outcome = Outcome()
+        try:
+            self._run.start_servers()
+            self._await_ready()
+            self._train()
+        except HeadraceError as error:
+            self._run.state.fail(failure_of(error, self._run.state.host))
+        except _Failed as failed:
+            outcome = Outcome(failed.cause)
+        if self._run.state.failure and not outcome.root_cause:
+            outcome = Outcome(self._run.state.failure)
+        self._finish(outcome)
+        return outcome
+
+    # Before training
+
+    def _await_ready(self) -> None:
+        """Until every host answers and every worker is registered; progress in the log."""
+        run, timeout_s = self._run, self._run.plan.settings.startup_timeout_s
+        expected = run.service.expected_workers()
+        dispatcher_host = run.plan.topology.dispatcher_host.name
+        next_progress = time.monotonic() + PROGRESS_INTERVAL_S
+        while True:
+            self._check_hosts()
+            statuses = self._statuses()
+            registered = int(statuses.get(dispatcher_host, {}).get("registered_workers", 0))
+            silent = [lease.host for lease in self._leases if lease.status is None]
+            if not silent and registered >= expected:
+                break
+            waiting_for = [f"first contact with {', '.join(silent)}"] if silent else []
+            if registered < expected:
+                waiting_for.append(f"tf.data workers: {registered} of {expected} registered at {dispatcher_host}")
+            now = time.monotonic()
+            if now - run.started > timeout_s:
+                hints = "".join(f"; {lease.host}: {lease.error}" for lease in self._leases if lease.error)
+                raise DeadlineError(
+                    f"The job was not ready within startup_timeout_s={timeout_s:g}: still waiting for "
+                    + " and ".join(waiting_for) + hints
+                )  # fmt: skip
+            if now >= next_progress:
+                run.log.say(f"waiting for {' and '.join(waiting_for)} ({now - run.started:.0f} s)")
+                next_progress = now + PROGRESS_INTERVAL_S
+            run.wait()
+        if expected:
+            run.log.event("workers_ready", n=registered, after_s=time.monotonic() - run.started)
+
+    # Training
+
+    def _train(self) -> None:
+        """Run the trainer to its end. Raises `_Failed` with the root cause when anything ends the job."""
+        run, plan = self._run, self._run.plan
+        ranks = mpi.RankLog(run.state.host, plan.topology.dnn_hosts, plan.ranks_per_host)
+        script = [str(plan.source_dir / plan.settings.training_script), *plan.script_arguments]
+        command = mpi.trainer_command(plan.topology, plan.settings, plan.ranks_per_host, script, plan.work_dir)
+        run.log.event("training_started", hosts=len(plan.topology.dnn_hosts), ranks_per_host=plan.ranks_per_host)
+        trainer = run.supervisor.start(
+            ChildSpec(
+                "trainer",
+                mpi.MPIRUN,
+                command,
+                run.trainer_environ(),
+                plan.source_dir,
+                label=ranks.label,
+                on_event=self._take_event,
+            )
+        )
+        while True:
+            self._check_hosts(ranks)
+            if trainer.ended:
+                break
+            run.wait()
+        self._train_ended_at = time.monotonic()
+
+    def _take_event(self, event: Event) -> None:
+        """A log event of a rank; called from the reader's thread."""
+        if event.name == "first_step" and self._first_step_at is None:
+            self._first_step_at = time.monotonic()
+            self._phase = STEPPING
+            self._run.state.set_phase(STEPPING)
+
+    def _check_hosts(self, ranks: mpi.RankLog | None = None) -> None:
+        """Raises `_Failed` when this host or another one has failed or, not to be missed, is lost."""
+        self._run.check_children()
+        failure = self._run.state.failure
+        if failure:
+            raise _Failed(ranks.root_cause(failure) if ranks and failure.role == mpi.MPIRUN else failure)
+        now = time.monotonic()
+        for lease in self._leases:
+            status = lease.status or {}
+            if status.get("failure"):
+                raise _Failed(RootCause.from_json(status["failure"]))
+            if lease.lost(now) and lease.host not in self._lost:
+                self._lost.append(lease.host)
+                self._run.log.event("host_lost", host=lease.host, error=lease.error)
+                silence = f"the host has not answered for {self._run.plan.settings.lease_s:g} s ({lease.error})"
+                raise _Failed(RootCause(lease.host, "host", silence))
+
+    # After training
+
+    def _finish(self, outcome: Outcome) -> None:
+        """Spread the outcome while this host's children end, then write the summary."""
+        run = self._run
+        ended_at = self._train_ended_at or time.monotonic()
+        if self._first_step_at:
+            run.log.event("training_finished", status=outcome.status, train_s=ended_at - self._first_step_at)
+        run.state.usage.freeze()
+        for lease in self._leases:
+            lease.deliver(outcome)
+        run.supervisor.teardown()
+        deadline = time.monotonic() + DELIVERY_TIMEOUT_S
+        for lease in self._leases:
+            if lease.host not in self._lost and not lease.delivered.wait(max(deadline - time.monotonic(), 0)):
+                run.log.say(f"{lease.host} could not be told the outcome: {lease.error or 'no answer'}")
+            lease.close()
+        times = {
+            "time_to_first_step_s": round((self._first_step_at or run.started) - run.started, 3),
+            "teardown_s": round(time.monotonic() - ended_at, 3),
+        }
+        output_dir = run.plan.output_dir
+        record = summary.build_summary(
+            run.plan.topology,
+            run.plan.settings.job_name,
+            run.plan.tf_data_mode,
+            outcome,
+            summary.take_trainer_report(output_dir),
+            self._statuses(),
+            self._lost,
+            times,
+        )
+        try:
+            summary.write_json(output_dir / summary.SUMMARY, record)
+        except OSError as error:
+            run.log.say(f"cannot write {output_dir / summary.SUMMARY}: {error}")
+
+    def _statuses(self) -> Mapping[str, Mapping[str, Any]]:
+        statuses = {lease.host: lease.status for lease in self._leases if lease.status}
+        return {self._run.state.host: self._run.state.status(), **statuses}
+
+
+class _Failed(Exception):
+    """Ends the leader's loops: the job has failed."""
+
+    def __init__(self, cause: RootCause) -> None:
+        super().__init__(cause.one_line())
+        self.cause = cause
+
+

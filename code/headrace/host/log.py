@@ -1,0 +1,46 @@
+"""One log stream per host: every line, whoever printed it, with time, host and role in front."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import sys
+import threading
+from typing import TextIO
+
+from headrace.events import format_event
+
+ROLE_WIDTH = 10
+# TensorFlow says this on every start of every process, before its own log level can be set.
+_NOISE = re.compile(r"All log messages before absl::InitializeLog|oneDNN custom operations are on")
+LAUNCHER = "launcher"
+
+
+class HostLog:
+    """Writes whole lines to one stream, from any thread."""
+
+    def __init__(self, host: str, stream: TextIO | None = None) -> None:
+        self._host = host
+        self._stream = stream or sys.stdout
+        self._lock = threading.Lock()
+
+    def line(self, role: str, text: str) -> None:
+        """One line, prefixed `TIME HOST ROLE`; the time is UTC."""
+        if _NOISE.search(text):
+            return
+        now = datetime.datetime.now(datetime.timezone.utc)
+        stamp = now.strftime("%Y-%m-%dT%H:%M:%S.") + f"{now.microsecond // 1000:03d}Z"
+        with self._lock:
+            try:
+                self._stream.write(f"{stamp} {self._host} {role:<{ROLE_WIDTH}} {text}\n")
+                self._stream.flush()
+            except (BrokenPipeError, ValueError):
+                pass  # Whoever read the log is gone; the job goes on and its outcome still counts.
+
+    def say(self, text: str) -> None:
+        """A line of the launcher's own."""
+        self.line(LAUNCHER, text)
+
+    def event(self, event_name: str, /, **fields: object) -> None:
+        """A log event of the launcher's own (see `headrace.events`)."""
+        self.line(LAUNCHER, format_event(event_name, **fields))

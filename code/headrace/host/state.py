@@ -1,0 +1,126 @@
+"""What one host knows of itself, shared between its main loop and its control channel. Thread-safe."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from headrace.events import Event
+from headrace.host.control import Body
+from headrace.host.usage import CpuUsage
+from headrace.outcome import Outcome, RootCause
+
+STARTING, STEPPING = "starting", "stepping"
+
+
+class HostState:
+    """Readiness, first failure, and what the leader last said."""
+
+    def __init__(self, host: str, usage: CpuUsage, wake: threading.Event) -> None:
+        self.host = host
+        self.usage = usage
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._ready: set[str] = set()
+        self._expected: set[str] = set()
+        self._registered_workers = 0
+        self._restarts: dict[str, int] = {}
+        self._failure: RootCause | None = None
+        self._phase = STARTING
+        self._last_heard: float | None = None
+        self._outcome: Outcome | None = None
+        self._commands: list[list[str]] = []
+
+    # The host's own side
+
+    def expect(self, server: str) -> None:
+        with self._lock:
+            self._expected.add(server)
+
+    def take_event(self, event: Event) -> None:
+        """A log event of one of this host's servers."""
+        with self._lock:
+            if event.name == "server_ready":
+                self._ready.add(event.fields.get("name", ""))
+            elif event.name == "workers_registered":
+                self._registered_workers = int(event.fields.get("n", "0"))
+        self._wake.set()
+
+    def fail(self, cause: RootCause) -> None:
+        """Record a failure; the first one counts."""
+        with self._lock:
+            self._failure = self._failure or cause
+
+    def set_restarts(self, restarts: dict[str, int]) -> None:
+        with self._lock:
+            self._restarts = restarts
+
+    @property
+    def failure(self) -> RootCause | None:
+        with self._lock:
+            return self._failure
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What the leader decided, once it has said so."""
+        with self._lock:
+            return self._outcome
+
+    def silence_s(self, now: float) -> float | None:
+        """Seconds since the leader was last heard; None when it never was."""
+        with self._lock:
+            return None if self._last_heard is None else now - self._last_heard
+
+    def take_commands(self) -> list[list[str]]:
+        """MPI daemons that were asked for since the last call, each as orted's arguments."""
+        with self._lock:
+            commands, self._commands = self._commands, []
+            return commands
+
+    def status(self) -> Body:
+        """This host as the leader sees it."""
+        with self._lock:
+            return {
+                "host": self.host,
+                "ready": sorted(self._ready),
+                "waiting": sorted(self._expected - self._ready),
+                "registered_workers": self._registered_workers,
+                "restarts": dict(self._restarts),
+                "failure": self._failure and self._failure.as_json(),
+                "cpu": self.usage.report(),
+            }
+
+    # The control channel's side
+
+    def renew(self, body: Body) -> Body:
+        """The leader is alive and says the job's phase, and the outcome when there is one."""
+        self.set_phase(str(body.get("phase", STARTING)))
+        with self._lock:
+            self._last_heard = time.monotonic()
+            outcome = body.get("outcome")
+            if isinstance(outcome, dict) and self._outcome is None:
+                self._outcome = Outcome.from_json(outcome)
+                self.usage.freeze()
+        if self.outcome:
+            self._wake.set()
+        return self.status()
+
+    def launch(self, body: Body) -> Body:
+        """Start this host's MPI daemon with these arguments."""
+        arguments: Any = body.get("arguments")
+        if not isinstance(arguments, list) or not all(isinstance(argument, str) for argument in arguments):
+            return {"error": "arguments must be a list of strings"}
+        with self._lock:
+            self._commands.append(arguments)
+        self._wake.set()
+        return {}
+
+    def set_phase(self, phase: str) -> None:
+        """Once steps are made, CPU time counts from there: what came before was start-up."""
+        with self._lock:
+            entered = phase == STEPPING and self._phase != STEPPING
+            if entered:
+                self._phase = STEPPING
+        if entered:
+            self.usage.mark()

@@ -1,0 +1,71 @@
+"""The leader's `summary.json`: rank 0's report, every host's figures, the outcome."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace.context import EMPTY_REPORT, TRAINER_REPORT
+from headrace.outcome import Outcome
+from headrace.topology import Topology
+
+SUMMARY = "summary.json"
+
+def take_trainer_report(output_dir: Path) -> dict[str, Any]:
+    """Rank 0's report, removed from the folder; zeros where training never got that far."""
+    path = output_dir / TRAINER_REPORT
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+        path.unlink()
+    except (OSError, ValueError):
+        report = {}
+    return EMPTY_REPORT | (report if isinstance(report, dict) else {})
+
+
+def build_summary(
+    topology: Topology,
+    job_name: str,
+    tf_data_mode: str,
+    outcome: Outcome,
+    report: Mapping[str, Any],
+    statuses: Mapping[str, Mapping[str, Any]],
+    lost_hosts: list[str],
+    times: Mapping[str, float],
+) -> dict[str, Any]:
+    """The summary in the order people read it. `statuses` are the hosts' last words by host name."""
+    hosts = {}
+    for host in topology.hosts:
+        status = statuses.get(host.name, {})
+        cpu = status.get("cpu", {})
+        hosts[host.name] = {
+            "group": host.group,
+            "instance_type": host.instance_type,
+            "exit_code": outcome.exit_code if host.name not in lost_hosts else None,
+            "lost": host.name in lost_hosts,
+            "cpus": cpu.get("cpus", 0),
+            "cpu_utilization": cpu.get("utilization", 0.0),
+            "cpu_s": cpu.get("seconds", {}),
+            "restarts": {"dispatcher": 0, "worker": 0}
+            | {role: n for role, n in status.get("restarts", {}).items() if role in ("dispatcher", "worker")},
+        }
+    return {
+        "job_name": job_name,
+        "outcome": outcome.status,
+        "root_cause": outcome.root_cause and outcome.root_cause.as_json(),
+        "tf_data_mode": tf_data_mode,
+        "is_hetero": topology.is_hetero,
+        **report,
+        **times,
+        "hosts": hosts,
+    }
+
+
+def write_json(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    os.replace(partial, path)

@@ -1,0 +1,83 @@
+"""CPU time of this host's children by role, and the share of the host's CPUs that they used."""
+
+from __future__ import annotations
+
+import collections
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import psutil
+
+from headrace.processes import cpu_seconds, tree
+
+SAMPLE_INTERVAL_S = 0.5
+
+
+def available_cpus() -> int:
+    """The CPUs that this host may run on (affinity counts, unlike the toolkit's SM_NUM_CPUS)."""
+    return len(os.sched_getaffinity(0))
+
+
+class CpuUsage:
+    """Sums CPU seconds by role, of ended children too, from `mark` to `freeze`. Thread-safe."""
+
+    def __init__(self, roots: Callable[[], Iterable[tuple[str, int]]]) -> None:
+        self._roots = roots  # (role, pid) of every child that runs now
+        self._seen: dict[tuple[int, float], tuple[str, float]] = {}
+        self._base: dict[str, float] = {}
+        self._since = time.monotonic()
+        self._frozen: dict[str, Any] | None = None
+        self._next_sample = 0.0
+        self._lock = threading.Lock()
+
+    def sample(self, force: bool = False) -> None:
+        """Read the CPU times of all children; at most every `SAMPLE_INTERVAL_S` unless forced."""
+        with self._lock:
+            self._sample(force)
+
+    def mark(self) -> None:
+        """Count from now on: what came before was start-up."""
+        with self._lock:
+            self._sample(force=True)
+            self._base = self._totals()
+            self._since = time.monotonic()
+
+    def freeze(self) -> None:
+        """Count no further: what comes now is teardown."""
+        with self._lock:
+            if self._frozen is None:
+                self._sample(force=True)
+                self._frozen = self._report()
+
+    def report(self) -> dict[str, Any]:
+        """`utilization` (0 to 1 of the host's CPUs), `cpus`, and `seconds` by role."""
+        with self._lock:
+            return self._frozen or self._report()
+
+    def _sample(self, force: bool) -> None:
+        now = time.monotonic()
+        if now < self._next_sample and not force:
+            return
+        self._next_sample = now + SAMPLE_INTERVAL_S
+        for role, pid in self._roots():
+            for process in tree(pid):
+                try:
+                    key = (process.pid, process.create_time())
+                except psutil.NoSuchProcess:
+                    continue
+                self._seen[key] = (role, max(cpu_seconds(process), self._seen.get(key, (role, 0.0))[1]))
+
+    def _totals(self) -> dict[str, float]:
+        totals: dict[str, float] = collections.defaultdict(float)
+        for role, seconds in self._seen.values():
+            totals[role] += seconds
+        return dict(totals)
+
+    def _report(self) -> dict[str, Any]:
+        elapsed_s = max(time.monotonic() - self._since, 1e-3)
+        seconds = {role: round(total - self._base.get(role, 0.0), 3) for role, total in self._totals().items()}
+        utilization = sum(seconds.values()) / (elapsed_s * available_cpus())
+        return {"utilization": round(min(utilization, 1.0), 4), "cpus": available_cpus(), "seconds": seconds}

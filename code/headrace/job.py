@@ -1,0 +1,136 @@
+"""What a job is, before it runs anywhere: the one spec behind both backends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.errors import InputError
+from headrace.settings import TF_DATA_MODES
+from headrace.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP
+
+MAX_INSTANCE_GROUPS = 5
+_JOB_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
+_CHANNEL_NAME = re.compile(r"[A-Za-z0-9.\-_]{1,64}")
+_HYPERPARAMETER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]{0,255}")
+
+
+@dataclass(frozen=True)
+class InstanceGroup:
+    """Equal hosts: their group name, instance type and count."""
+
+    name: str
+    instance_type: str
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise InputError(f"{self.name} has {self.count} instances; a group has at least one")
+        if not re.fullmatch(r"ml\.[a-z0-9\-]+\.[a-z0-9]+", self.instance_type):
+            raise InputError(f"{self.name}: {self.instance_type!r} is no instance type; expected one like ml.c5.18xlarge")
+
+
+@dataclass(frozen=True)
+class Channel:
+    """Input data: a name, where it lies, and the groups that see it (none named: all)."""
+
+    name: str
+    uri: str
+    groups: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not _CHANNEL_NAME.fullmatch(self.name):
+            raise InputError(f"channel name {self.name!r} may hold letters, digits, '.', '-' and '_' only")
+        if not self.uri:
+            raise InputError(f"channel {self.name!r} has no location; write --channel {self.name}=URI")
+
+    @classmethod
+    def parse(cls, text: str) -> Channel:
+        """A channel from `NAME=URI[@GROUP[,GROUP]]`."""
+        name, separator, rest = text.partition("=")
+        if not separator:
+            raise InputError(f"channel {text!r} is not of the form NAME=URI[@GROUP[,GROUP]]")
+        uri, at, groups = rest.rpartition("@")
+        if not at or "/" in groups:  # an @ inside the location
+            uri, groups = rest, ""
+        return cls(name, uri, tuple(group for group in groups.split(",") if group))
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """A training job: groups, data, hyperparameters, code. Validated here; nobody checks again."""
+
+    job_name: str
+    groups: tuple[InstanceGroup, ...]
+    tf_data_mode: str
+    processes_per_host: int
+    num_of_data_workers: int = 1
+    hyperparameters: Mapping[str, str] = field(default_factory=dict)
+    channels: tuple[Channel, ...] = ()
+    source_dir: Path = Path("code")
+    training_script: str = "train_dnn.py"
+
+    def __post_init__(self) -> None:
+        if not _JOB_NAME.fullmatch(self.job_name):
+            raise InputError(f"job name {self.job_name!r} must be 1 to 63 letters, digits and '-', starting with a letter or digit")
+        names = [group.name for group in self.groups]
+        if not 1 <= len(names) <= MAX_INSTANCE_GROUPS or len(set(names)) < len(names):
+            raise InputError(f"a job has 1 to {MAX_INSTANCE_GROUPS} instance groups of different names, not {names}")
+        if self.tf_data_mode not in TF_DATA_MODES:
+            raise InputError(f"--tf_data_mode is {self.tf_data_mode!r}; expected one of {', '.join(TF_DATA_MODES)}")
+        if self.is_hetero and self.tf_data_mode == "local":
+            raise InputError("--tf_data_mode local leaves the data group idle; use service, or --no-is_hetero")
+        if self.num_of_data_workers < 0:
+            raise InputError(f"--num_of_data_workers is {self.num_of_data_workers}; expected 0 or more")
+        if self.tf_data_mode == "service" and self.num_of_data_workers < 1:
+            raise InputError("--tf_data_mode service needs --num_of_data_workers 1 or more")
+        if self.processes_per_host < 1:
+            raise InputError(f"--processes_per_host is {self.processes_per_host}; expected 1 or more")
+        for name in self.hyperparameters:
+            if not _HYPERPARAMETER_NAME.fullmatch(name):
+                raise InputError(f"hyperparameter name {name!r} may hold letters, digits, '_' and '-' only")
+        self._check_channels(names)
+        self._check_source()
+
+    def _check_channels(self, groups: list[str]) -> None:
+        seen = set()
+        for channel in self.channels:
+            if channel.name in seen:
+                raise InputError(f"channel {channel.name!r} is given twice")
+            seen.add(channel.name)
+            for group in channel.groups:
+                if group not in groups:
+                    raise InputError(f"channel {channel.name!r} names group {group!r}; this job has {', '.join(groups)}")
+
+    def _check_source(self) -> None:
+        if not self.source_dir.is_dir():
+            raise InputError(f"--source_dir {self.source_dir}: no such folder")
+        for name in ("launcher.py", self.training_script):
+            if not (self.source_dir / name).is_file():
+                raise InputError(f"--source_dir {self.source_dir} holds no {name}")
+
+    @property
+    def is_hetero(self) -> bool:
+        return len(self.groups) > 1
+
+    @property
+    def dnn_group(self) -> InstanceGroup:
+        return next(group for group in self.groups if group.name in (DNN_GROUP, HOMOGENEOUS_GROUP))
+
+    def all_hyperparameters(self) -> dict[str, str]:
+        """What the launcher and the training script receive as `--name value`."""
+        own = {
+            "tf_data_mode": self.tf_data_mode,
+            "num_of_data_workers": str(self.num_of_data_workers),
+            "processes_per_host": str(self.processes_per_host),
+            "training_script": self.training_script,
+        }
+        return {**self.hyperparameters, **own}
+
+    def hosts(self) -> dict[str, InstanceGroup]:
+        """Host names as SageMaker gives them, `algo-1`, …, each with its group; the data group first."""
+        ordered = sorted(self.groups, key=lambda group: group.name != DATA_GROUP)
+        members = [group for group in ordered for _ in range(group.count)]
+        return {f"algo-{number}": group for number, group in enumerate(members, 1)}

@@ -1,0 +1,1 @@
+"""The simulated cluster: a job's hosts on one Linux machine."""

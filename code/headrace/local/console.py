@@ -1,0 +1,58 @@
+"""All hosts' logs in one stream, in colour on a terminal, and each in a file of its own."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import sys
+import threading
+from pathlib import Path
+from typing import IO, TextIO
+
+# What a launcher puts in front of every line (see headrace.host.log).
+_PREFIX = re.compile(r"^(?P<date>\S+T)(?P<time>[\d:]{8})\.\d+Z (?P<host>\S+) (?P<role>\S+) *(?P<text>.*)$")
+_RUNNER = "cluster"
+_COLOURS = {"launcher": "36", "dispatcher": "35", "worker": "34", "rank": "32", "mpirun": "33", _RUNNER: "1"}
+_RESET = "\033[0m"
+
+
+class Console:
+    """Takes lines from any thread and prints them whole."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stdout
+        self._colour = self._stream.isatty() and not os.environ.get("NO_COLOR")
+        self._lock = threading.Lock()
+
+    def say(self, text: str) -> None:
+        """A line of the cluster's own."""
+        self._print(datetime.datetime.now(datetime.timezone.utc).strftime("%H:%M:%S"), "-", _RUNNER, text)
+
+    def host_line(self, host: str, line: str, file: IO[str]) -> None:
+        """A line that a host printed: as it is into the host's file, shortened for people on the stream."""
+        match = _PREFIX.match(line)
+        if match is None:  # Printed before the launcher had a log, or by something that bypassed it.
+            now = datetime.datetime.now(datetime.timezone.utc)
+            line = f"{now.strftime('%Y-%m-%dT%H:%M:%S')}.{now.microsecond // 1000:03d}Z {host} {'host':<10} {line}"
+            match = _PREFIX.match(line)
+        file.write(line + "\n")
+        file.flush()
+        if match:
+            self._print(match["time"], host, match["role"], match["text"])
+
+    def _print(self, time: str, host: str, role: str, text: str) -> None:
+        start = end = ""
+        if self._colour:
+            start, end = f"\033[{_COLOURS.get(re.sub(r'[-0-9]+$', '', role), '0')}m", _RESET
+        with self._lock:
+            try:
+                self._stream.write(f"{time} {start}{host:<7} {role:<10}{end} {text}\n")
+                self._stream.flush()
+            except (BrokenPipeError, ValueError):
+                pass  # Nobody reads any more; the files still get every line.
+
+
+def open_log(folder: Path, host: str) -> IO[str]:
+    """The host's log file."""
+    return open(folder / f"{host}.log", "a", encoding="utf-8")  # noqa: SIM115  (closed by its reader)

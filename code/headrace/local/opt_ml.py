@@ -1,0 +1,140 @@
+"""A host's SageMaker folder and environment, in the layout and wording that the platform uses.
+
+Sources: the SageMaker documentation on how training containers get their configuration, and the
+sagemaker-training toolkit, against which the tests hold `toolkit_environ` and `script_arguments`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import InputError
+from headrace.job import Channel, InstanceGroup, JobSpec
+
+IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", ".git", ".*_cache")
+
+
+def write_host_folder(folder: Path, spec: JobSpec, host: str) -> None:
+    """Everything that a host finds under /opt/ml when its entry script starts.
+
+    Raises:
+        InputError: a channel's folder does not exist.
+    """
+    for name in ("input/config", "input/data", "model", "output/data", "checkpoints"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    shutil.copytree(spec.source_dir, folder / "code", ignore=IGNORED, dirs_exist_ok=True)
+    config = folder / "input" / "config"
+    _write(config / "resourceconfig.json", resource_config(spec, host))
+    _write(config / "hyperparameters.json", {name: json.dumps(value) for name, value in _hyperparameters(spec).items()})
+    _write(config / "inputdataconfig.json", input_data_config(spec, host))
+    for channel in visible_channels(spec, host):
+        (folder / "input" / "data" / channel.name).symlink_to(channel_path(channel))
+
+
+def channel_path(channel: Channel) -> Path:
+    """A channel's folder on this machine. Raises `InputError` when there is none."""
+    uri = channel.uri.removeprefix("file://")
+    path = Path(uri).expanduser().resolve()
+    if channel.uri.startswith("s3://"):
+        raise InputError(f"channel {channel.name!r} is {channel.uri}; on this machine a channel is a local folder")
+    if not path.exists():
+        raise InputError(f"channel {channel.name!r}: no such file or folder: {path}")
+    return path
+
+
+def visible_channels(spec: JobSpec, host: str) -> list[Channel]:
+    """The channels that this host's group sees."""
+    group = spec.hosts()[host].name
+    return [channel for channel in spec.channels if not channel.groups or group in channel.groups]
+
+
+def resource_config(spec: JobSpec, host: str) -> dict[str, Any]:
+    """The content of resourceconfig.json on `host`."""
+    hosts = spec.hosts()
+    return {
+        "current_host": host,
+        "current_instance_type": hosts[host].instance_type,
+        "current_group_name": hosts[host].name,
+        "hosts": list(hosts),
+        "instance_groups": [
+            {
+                "instance_group_name": group.name,
+                "instance_type": group.instance_type,
+                "hosts": _members(group, hosts),
+            }
+            for group in spec.groups
+        ],
+        "network_interface_name": "eth0",
+    }
+
+
+def input_data_config(spec: JobSpec, host: str) -> dict[str, Any]:
+    """The content of inputdataconfig.json on `host`."""
+    described = {"TrainingInputMode": "File", "S3DistributionType": "FullyReplicated", "RecordWrapperType": "None"}
+    return {channel.name: described for channel in visible_channels(spec, host)}
+
+
+def script_arguments(spec: JobSpec) -> list[str]:
+    """The arguments that the toolkit gives the entry script: sorted, `--name value`."""
+    pairs = sorted(spec.all_hyperparameters().items())
+    return [text for name, value in pairs for text in (f"--{name}" if len(name) > 1 else f"-{name}", value)]
+
+
+def toolkit_environ(spec: JobSpec, host: str, base_dir: Path) -> dict[str, str]:
+    """The variables that the toolkit and the platform set, as far as scripts use them."""
+    config = resource_config(spec, host)
+    group = spec.hosts()[host]
+    channels = [channel.name for channel in visible_channels(spec, host)]
+    groups = {each["instance_group_name"]: each for each in config["instance_groups"]}
+    hyperparameters = spec.all_hyperparameters()
+    return {
+        "SAGEMAKER_BASE_DIR": str(base_dir),
+        "TRAINING_JOB_NAME": spec.job_name,
+        "TRAINING_JOB_ARN": f"arn:aws:sagemaker:local:000000000000:training-job/{spec.job_name}",
+        "SM_HOSTS": _compact(config["hosts"]),
+        "SM_CURRENT_HOST": host,
+        "SM_CURRENT_INSTANCE_TYPE": group.instance_type,
+        "SM_CURRENT_INSTANCE_GROUP": group.name,
+        "SM_CURRENT_INSTANCE_GROUP_HOSTS": _compact(_members(group, spec.hosts())),
+        "SM_INSTANCE_GROUPS": _compact(list(groups)),
+        "SM_INSTANCE_GROUPS_DICT": _compact(groups),
+        "SM_IS_HETERO": _compact(spec.is_hetero),
+        "SM_NETWORK_INTERFACE_NAME": config["network_interface_name"],
+        "SM_RESOURCE_CONFIG": _compact(config),
+        "SM_INPUT_DIR": str(base_dir / "input"),
+        "SM_INPUT_CONFIG_DIR": str(base_dir / "input" / "config"),
+        "SM_OUTPUT_DIR": str(base_dir / "output"),
+        "SM_OUTPUT_DATA_DIR": str(base_dir / "output" / "data"),
+        "SM_MODEL_DIR": str(base_dir / "model"),
+        "SM_MODULE_NAME": "launcher",
+        "SM_USER_ENTRY_POINT": "launcher.py",
+        "SM_NUM_GPUS": "0",
+        "SM_CHANNELS": _compact(sorted(channels)),
+        **{f"SM_CHANNEL_{name.upper()}": str(base_dir / "input" / "data" / name) for name in channels},
+        "SM_HPS": _compact(hyperparameters),
+        **{f"SM_HP_{name.upper()}": value for name, value in hyperparameters.items()},
+    }
+
+
+def _hyperparameters(spec: JobSpec) -> Mapping[str, str]:
+    return {
+        **spec.all_hyperparameters(),
+        "sagemaker_program": "launcher.py",
+        "sagemaker_submit_directory": "/opt/ml/code",
+    }
+
+
+def _members(group: InstanceGroup, hosts: Mapping[str, InstanceGroup]) -> list[str]:
+    return [name for name, member in hosts.items() if member == group]
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _write(path: Path, record: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

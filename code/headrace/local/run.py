@@ -1,0 +1,298 @@
+"""Runs a job on simulated hosts, from its spec to its summary and exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from headrace import processes
+from headrace.context import EMPTY_REPORT
+from headrace.errors import InputError, SetupError
+from headrace.job import JobSpec
+from headrace.local import opt_ml
+from headrace.local.console import Console, open_log
+from headrace.local.loopback import Loopback
+from headrace.local.namespaces import Namespaces
+from headrace.settings import SECRET_VARIABLE
+
+ISOLATIONS = ("auto", "namespaces", "loopback")
+LEFT_BEHIND_TIMEOUT_S = 60.0
+"""How long after the first host's end the others may take; they decide far sooner by themselves."""
+INTERRUPT_GRACE_S = 20.0
+KILL_GRACE_S = 2.0
+POLL_S = 0.05
+MOVED_TO_RUN = ("summary.json", "metrics.jsonl", "tensorboard")
+_FOREIGN_PREFIXES = ("SM_", "HEADRACE_", "OMPI_", "PMIX_", "SAGEMAKER_", "TRAINING_JOB_", "PYTHONPATH")
+
+
+@dataclass(frozen=True)
+class LocalOptions:
+    """What only a run on this machine has."""
+
+    output_dir: Path = Path("runs")
+    isolation: str = "auto"
+    cpus: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Processors by group; a group without runs on all."""
+    secret: str = ""
+
+    def __post_init__(self) -> None:
+        if self.isolation not in ISOLATIONS:
+            raise InputError(f"--isolation is {self.isolation!r}; expected one of {', '.join(ISOLATIONS)}")
+        present = os.sched_getaffinity(0)
+        for group, cpus in self.cpus.items():
+            if missing := sorted(cpus - present):
+                raise InputError(f"--cpus {group}: this machine has no processor {missing[0]}; it has {_ranges(present)}")
+
+
+def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str, Any]:
+    """Run the job to its end and return its summary; its files are in `output_dir/job_name`.
+
+    Raises:
+        InputError: the job's folder exists already, or a channel does not.
+        SetupError: this machine cannot simulate the hosts as asked, or lacks what they need.
+    """
+    check_installation()
+    folder = options.output_dir.resolve() / spec.job_name
+    if folder.exists():
+        raise InputError(f"{folder} exists already; choose another --job_name, or delete it")
+    for channel in spec.channels:
+        opt_ml.channel_path(channel)
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise InputError(f"--output_dir: cannot make {folder}: {error.strerror}") from error
+    for host in spec.hosts():
+        opt_ml.write_host_folder(folder / host, spec, host)
+    processes.adopt_orphans()
+    with _isolation(spec, options, folder, console) as isolation:
+        console.say(f"{spec.job_name}: {len(spec.hosts())} hosts {isolation.description}; logs in {_short(folder)}")
+        cluster = _Cluster(spec, options, folder, isolation, console)
+        try:
+            exit_codes = cluster.run()
+        finally:
+            processes.end_all_descendants(KILL_GRACE_S, spare=cluster.spared)
+    return _collect(spec, folder, exit_codes, cluster.interrupted)
+
+
+def check_installation() -> None:
+    """Raises `SetupError` when this Python lacks what the hosts need."""
+    from importlib.util import find_spec
+
+    for module in ("tensorflow", "horovod", "mpi4py", "psutil", "grpc", "pyroute2"):
+        if find_spec(module) is None:
+            raise SetupError(f"{sys.executable} has no {module}: run `make setup`, then use .venv/bin/python")
+
+
+@contextlib.contextmanager
+def _isolation(
+    spec: JobSpec, options: LocalOptions, folder: Path, console: Console
+) -> Iterator[Namespaces | Loopback]:
+    """Namespaces where the machine allows them, else loopback addresses, as asked."""
+    hosts = list(spec.hosts())
+    with contextlib.ExitStack() as stack:
+        chosen: Namespaces | Loopback = Loopback(folder, hosts, spec.num_of_data_workers)
+        if options.isolation != "loopback":
+            try:
+                chosen = stack.enter_context(Namespaces(folder, hosts))
+            except SetupError as error:
+                if options.isolation == "namespaces":
+                    raise SetupError(
+                        f"This machine allows no namespaces ({error}); use --isolation loopback"
+                    ) from error
+                console.say(f"namespaces are not allowed here ({error}); simulating hosts on loopback addresses")
+        yield chosen
+
+
+class _Cluster:
+    """The hosts of one running job."""
+
+    def __init__(
+        self, spec: JobSpec, options: LocalOptions, folder: Path, isolation: Namespaces | Loopback, console: Console
+    ) -> None:
+        self._spec, self._options, self._folder = spec, options, folder
+        self._isolation, self._console = isolation, console
+        self._hosts: dict[str, subprocess.Popen[bytes]] = {}
+        self._readers: list[threading.Thread] = []
+        self._interrupts = 0
+        self.spared = {process.pid for process in processes.descendants()}  # the isolation's own
+
+    @property
+    def interrupted(self) -> bool:
+        return self._interrupts > 0
+
+    def run(self) -> dict[str, int]:
+        """Exit codes by host."""
+
+        def interrupt(signum: int, _: FrameType | None) -> None:
+            self._interrupts += 1
+
+        previous = {signum: signal.signal(signum, interrupt) for signum in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            for host in self._spec.hosts():
+                self._start(host)
+            self._wait()
+        finally:
+            for signum, handler in previous.items():
+                signal.signal(signum, handler)
+            self._end_all()
+        return {host: _shell_code(process.returncode) for host, process in self._hosts.items()}
+
+    def _start(self, host: str) -> None:
+        base_dir = self._isolation.base_dir(host)
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN_PREFIXES)}
+        programs = sysconfig.get_path("scripts")
+        environ = {
+            **inherited,
+            **opt_ml.toolkit_environ(self._spec, host, base_dir),
+            **self._isolation.environ(),
+            SECRET_VARIABLE: self._options.secret,
+            "PATH": f"{programs}:{inherited.get('PATH', os.defpath)}",
+        }
+        argv = [sys.executable, str(base_dir / "code" / "launcher.py"), *opt_ml.script_arguments(self._spec)]
+        cpus = self._options.cpus.get(self._spec.hosts()[host].name)
+
+        def prepare() -> None:
+            processes.die_with_parent()
+            if cpus:
+                os.sched_setaffinity(0, cpus)
+
+        process = subprocess.Popen(
+            self._isolation.command(host, self._folder / host, argv),
+            env=environ,
+            cwd=self._folder / host / "code",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=prepare,
+        )
+        processes.own_child(process.pid)
+        self._hosts[host] = process
+        reader = threading.Thread(target=self._read, args=(host, process), name=f"read {host}", daemon=True)
+        reader.start()
+        self._readers.append(reader)
+
+    def _read(self, host: str, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        with process.stdout as stream, open_log(self._folder, host) as file:
+            for raw in stream:
+                self._console.host_line(host, raw.decode("utf-8", "replace").rstrip("\r\n"), file)
+
+    def _wait(self) -> None:
+        """Until all hosts have ended, by themselves or because the user asked."""
+        first_end: float | None = None
+        asked: float | None = None
+        while running := [host for host, process in self._hosts.items() if process.poll() is None]:
+            now = time.monotonic()
+            if len(running) < len(self._hosts) and first_end is None:
+                first_end = now
+            if first_end is not None and now - first_end > LEFT_BEHIND_TIMEOUT_S:
+                self._console.say(f"{', '.join(running)} did not end with the others; killing")
+                return
+            if self._interrupts and asked is None:
+                asked = now
+                self._console.say("interrupted: ending the hosts (once more to kill them)")
+                self._signal(signal.SIGTERM)
+            if asked is not None and (self._interrupts > 1 or now - asked > INTERRUPT_GRACE_S):
+                self._console.say(f"killing {', '.join(running)}")
+                return
+            time.sleep(POLL_S)
+
+    def _signal(self, signum: int) -> None:
+        for process in self._hosts.values():
+            if process.poll() is None:
+                process.send_signal(signum)
+
+    def _end_all(self) -> None:
+        self._signal(signal.SIGKILL)
+        for process in self._hosts.values():
+            process.wait()
+        processes.end_all_descendants(KILL_GRACE_S, spare=self.spared)
+        for reader in self._readers:
+            reader.join(KILL_GRACE_S)
+
+
+def _collect(spec: JobSpec, folder: Path, exit_codes: Mapping[str, int], interrupted: bool) -> dict[str, Any]:
+    """The leader's results moved to the run's folder, with the exit codes as they really were."""
+    leader = next(host for host, group in spec.hosts().items() if group == spec.dnn_group)
+    results = folder / leader / "output" / "data"
+    for name in MOVED_TO_RUN:
+        if (results / name).exists():
+            shutil.move(results / name, folder / name)
+    path = folder / "summary.json"
+    try:
+        summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        summary = _summary_without_leader(spec, folder, exit_codes)
+    failed = {host: code for host, code in exit_codes.items() if code}
+    if failed and summary["outcome"] == "succeeded":
+        host, code = next(iter(failed.items()))
+        summary["outcome"] = "failed"
+        message = f"exited with {code} after the leader had reported success"
+        summary["root_cause"] = {"host": host, "role": "launcher", "pid": None, "exit_code": code, "message": message,
+                                 "log_tail": []}  # fmt: skip
+    summary["interrupted"] = interrupted
+    for host, code in exit_codes.items():
+        summary["hosts"].setdefault(host, {})["exit_code"] = code
+    path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    return summary
+
+
+def _summary_without_leader(spec: JobSpec, folder: Path, exit_codes: Mapping[str, int]) -> dict[str, Any]:
+    """What is known when the leader could not write a summary: a failure, told by some host's failure file."""
+    cause = None
+    for host, code in sorted(exit_codes.items(), key=lambda item: not item[1]):
+        failure = folder / host / "output" / "failure"
+        text = failure.read_text(encoding="utf-8").splitlines() if failure.is_file() else []
+        if cause is None and code:
+            message = text[0] if text else f"exited with {code} and left no word"
+            cause = {"host": host, "role": "launcher", "pid": None, "exit_code": code, "message": message,
+                     "log_tail": text[1:]}  # fmt: skip
+    hosts = {
+        host: {
+            "group": group.name,
+            "instance_type": group.instance_type,
+            "exit_code": exit_codes.get(host),
+            "cpu_utilization": 0.0,
+            "restarts": {"dispatcher": 0, "worker": 0},
+        }
+        for host, group in spec.hosts().items()
+    }
+    return {
+        "job_name": spec.job_name,
+        "outcome": "failed",
+        "root_cause": cause,
+        "tf_data_mode": spec.tf_data_mode,
+        "is_hetero": spec.is_hetero,
+        **EMPTY_REPORT,
+        "time_to_first_step_s": 0.0,
+        "teardown_s": 0.0,
+        "hosts": hosts,
+    }
+
+
+def _shell_code(return_code: int) -> int:
+    return 128 - return_code if return_code < 0 else return_code
+
+
+def _short(path: Path) -> str:
+    with contextlib.suppress(ValueError):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)
+
+
+def _ranges(cpus: Sequence[int] | set[int]) -> str:
+    return ",".join(str(cpu) for cpu in sorted(cpus))

@@ -1,0 +1,83 @@
+"""How a job ended, and why: one outcome for all hosts, one root cause when it failed."""
+
+from __future__ import annotations
+
+import signal as signals
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+LOG_TAIL_LINES = 30
+"""Lines of a failed child's log that travel with the root cause."""
+
+
+@dataclass(frozen=True)
+class RootCause:
+    """The first failure of a job: where, which process, how it ended and what it last said."""
+
+    host: str
+    role: str
+    message: str
+    pid: int | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    log_tail: tuple[str, ...] = ()
+
+    def one_line(self) -> str:
+        who = f"{self.role} on {self.host}" + (f" (pid {self.pid})" if self.pid else "")
+        return f"{who}: {self.message}"
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON-ready; has `exit_code` or `signal`, never both."""
+        record = asdict(self) | {"log_tail": list(self.log_tail)}
+        del record["exit_code" if self.signal else "signal"]
+        return record
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> RootCause:
+        """The inverse of `as_json`; wrong types are turned into text rather than trusted."""
+        code, pid = record.get("exit_code"), record.get("pid")
+        return cls(
+            host=str(record.get("host", "?")),
+            role=str(record.get("role", "?")),
+            message=str(record.get("message", "")),
+            pid=pid if isinstance(pid, int) else None,
+            exit_code=code if isinstance(code, int) else None,
+            signal=str(record["signal"]) if record.get("signal") else None,
+            log_tail=tuple(str(line) for line in record.get("log_tail") or ()),
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`succeeded`, or `failed` with its root cause."""
+
+    root_cause: RootCause | None = None
+
+    @property
+    def status(self) -> str:
+        return "failed" if self.root_cause else "succeeded"
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.root_cause else 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {"status": self.status, "root_cause": self.root_cause and self.root_cause.as_json()}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Outcome:
+        if record.get("status") == "succeeded":
+            return cls()
+        return cls(RootCause.from_json(record.get("root_cause") or {}))
+
+
+def describe_return_code(code: int) -> tuple[int | None, str | None, str]:
+    """Exit code, signal name, and a phrase for a `Popen.returncode` (negative for signals)."""
+    if code >= 0:
+        return code, None, f"exited with {code}"
+    try:
+        name = signals.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return None, name, f"was killed by {name}"

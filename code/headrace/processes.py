@@ -1,0 +1,109 @@
+"""Linux process plumbing: death signals, adopted orphans, whole process trees, their CPU time."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Collection, Iterable
+
+import psutil
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+POLL_S = 0.02
+
+
+def die_with_parent(signum: int = signal.SIGKILL) -> None:
+    """Have the kernel send `signum` to this process when its parent ends, however it ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent dies, so that none escapes teardown."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def tree(pid: int) -> list[psutil.Process]:
+    """A process and all its living descendants; empty when it is gone."""
+    try:
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def descendants() -> list[psutil.Process]:
+    """All living descendants of this process, adopted orphans included; zombies are left out."""
+    return [process for process in psutil.Process().children(recursive=True) if is_alive(process)]
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def signal_all(processes: Iterable[psutil.Process], signum: int) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            process.send_signal(signum)
+
+
+def end_all_descendants(grace_s: float, spare: Collection[int] = ()) -> int:
+    """TERM every descendant of this process, KILL what is left at the deadline, wait until all are gone.
+
+    Processes that are born meanwhile are caught too; pids in `spare` are left alone. Returns how
+    many had to be killed.
+    """
+    deadline = time.monotonic() + grace_s
+    asked: set[psutil.Process] = set()
+    killed: set[psutil.Process] = set()
+    while living := [process for process in descendants() if process.pid not in spare]:
+        if time.monotonic() < deadline:
+            fresh = [process for process in living if process not in asked]
+            signal_all(fresh, signal.SIGTERM)
+            # A stopped process takes SIGTERM only once it runs again.
+            signal_all(fresh, signal.SIGCONT)
+            asked.update(fresh)
+        else:
+            signal_all(living, signal.SIGKILL)
+            killed.update(living)
+        reap_orphans()
+        time.sleep(POLL_S)
+    reap_orphans()
+    return len(killed)
+
+
+def reap_orphans() -> None:
+    """Collect adopted children that have ended. Children of `subprocess` are reaped by their owners."""
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
+            if process.status() == psutil.STATUS_ZOMBIE and not _is_popen_child(process.pid):
+                os.waitpid(process.pid, os.WNOHANG)
+
+
+_popen_children: set[int] = set()
+
+
+def own_child(pid: int) -> None:
+    """Leave `pid` to its `Popen` object: it must not be reaped behind its back."""
+    _popen_children.add(pid)
+
+
+def _is_popen_child(pid: int) -> bool:
+    return pid in _popen_children
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    """User and system CPU seconds of one process, zero once it is gone."""
+    try:
+        times = process.cpu_times()
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return 0.0
+    return float(times.user + times.system)

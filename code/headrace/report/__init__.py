@@ -1,0 +1,1 @@
+"""What happened: runs told and compared."""

@@ -1,0 +1,143 @@
+"""What a host is told about how to run the job: hyperparameters and environment, read once at the front door.
+
+Everything after the front door sees the frozen `Settings`, never a namespace or `os.environ`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import InputError
+
+DISPATCHER_PORT = 6000
+FIRST_WORKER_PORT = 6001
+CONTROL_PORT = 16000
+TF_DATA_MODES = ("service", "local")
+
+SECRET_VARIABLE = "HEADRACE_JOB_SECRET"
+ENDPOINTS_VARIABLE = "HEADRACE_ENDPOINTS"
+JOB_NAME_VARIABLES = ("TRAINING_JOB_NAME", "SM_TRAINING_JOB_NAME")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """How one host is reached and where it listens."""
+
+    address: str
+    bind_address: str = "0.0.0.0"
+    first_worker_port: int = FIRST_WORKER_PORT
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How this host runs its part of the job. Times are seconds."""
+
+    tf_data_mode: str = ""
+    """`service`, `local`, or empty: service when the job is heterogeneous, else local."""
+    num_of_data_workers: int = 1
+    """tf.data workers per host."""
+    processes_per_host: int = 0
+    """Ranks per dnn host; 0: the host's GPUs, one when it has none."""
+    training_script: str = "train_dnn.py"
+    startup_timeout_s: float = 900.0
+    """How long hosts wait for each other at the start (image pulls differ by minutes)."""
+    lease_s: float = 10.0
+    """A host that has not been reached for this long is lost."""
+    grace_s: float = 10.0
+    """How long children get between SIGTERM and SIGKILL."""
+    max_restarts: int = 5
+    """Restarts of one dispatcher or worker before the job fails."""
+    base_dir: Path = Path("/opt/ml")
+    secret: str = field(default="", repr=False)
+    job_name: str = ""
+    endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.tf_data_mode and self.tf_data_mode not in TF_DATA_MODES:
+            raise InputError(f"tf_data_mode is {self.tf_data_mode!r}; expected one of {', '.join(TF_DATA_MODES)}")
+        for name in ("num_of_data_workers", "processes_per_host", "max_restarts"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} is {getattr(self, name)}; expected 0 or more")
+        for name in ("startup_timeout_s", "lease_s", "grace_s"):
+            if getattr(self, name) <= 0:
+                raise InputError(f"{name} is {getattr(self, name)}; expected more than 0 seconds")
+        if Path(self.training_script).is_absolute() or ".." in Path(self.training_script).parts:
+            raise InputError(f"training_script is {self.training_script!r}; expected a path inside the source dir")
+
+    def endpoint(self, host: str) -> Endpoint:
+        """Where `host` is reached: by its name, unless the environment says otherwise."""
+        return self.endpoints.get(host) or Endpoint(host)
+
+
+HYPERPARAMETERS = tuple(f.name for f in fields(Settings))[: [f.name for f in fields(Settings)].index("base_dir")]
+"""The settings that arrive as hyperparameters; the rest comes from the environment."""
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line and raise `InputError` (exit 2)."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> Any:
+        raise InputError(f"{message}; see {self.prog} --help")
+
+
+def add_settings_flags(parser: argparse.ArgumentParser) -> None:
+    """One flag for each hyperparameter that the launcher itself reads."""
+    defaults = Settings()
+    for name in HYPERPARAMETERS:
+        default = getattr(defaults, name)
+        parser.add_argument(f"--{name}", type=type(default), default=default, metavar=type(default).__name__)
+
+
+def read_settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
+    """Settings from parsed flags and the environment.
+
+    Raises:
+        InputError: a value is out of range, or a variable is malformed.
+    """
+    return Settings(
+        **{name: getattr(arguments, name) for name in HYPERPARAMETERS},
+        base_dir=read_base_dir(environ),
+        secret=environ.get(SECRET_VARIABLE, ""),
+        job_name=next((environ[name] for name in JOB_NAME_VARIABLES if environ.get(name)), ""),
+        endpoints=_read_endpoints(environ.get(ENDPOINTS_VARIABLE, "")),
+    )
+
+
+def read_base_dir(environ: Mapping[str, str]) -> Path:
+    """SageMaker's folder: `/opt/ml`, or what `SAGEMAKER_BASE_DIR` says, as the toolkit reads it."""
+    return Path(environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml")
+
+
+def encode_endpoints(endpoints: Mapping[str, Endpoint]) -> str:
+    """The value of `HEADRACE_ENDPOINTS` for hosts that cannot have names and ports of their own."""
+    return json.dumps({host: [e.address, e.bind_address, e.first_worker_port] for host, e in endpoints.items()})
+
+
+def _read_endpoints(text: str) -> dict[str, Endpoint]:
+    if not text:
+        return {}
+    try:
+        return {
+            str(host): Endpoint(str(address), str(bind), int(port))
+            for host, (address, bind, port) in json.loads(text).items()
+        }
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"{ENDPOINTS_VARIABLE} is malformed ({error}): {text!r}") from error
+
+
+def find_source_dir(entry: str) -> Path:
+    """The source dir: the folder of the entry script, which SageMaker unpacks to `/opt/ml/code`."""
+    return Path(entry).resolve().parent
+
+
+def split_hyperparameters(argv: Sequence[str]) -> list[str]:
+    """The arguments that reach the training script: all but the launcher's own `--describe`."""
+    return [argument for argument in argv if argument != "--describe"]

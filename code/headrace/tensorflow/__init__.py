@@ -1,0 +1,1 @@
+"""All that knows TensorFlow. Importing this package imports none of it yet."""

@@ -1,0 +1,165 @@
+"""Horovod's Keras callbacks for Keras 3; reached as `horovod_keras.callbacks`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import horovod.tensorflow as hvd
+import keras
+import numpy as np
+import tensorflow as tf
+
+Logs = dict[str, Any] | None
+
+
+def broadcast_state(model: keras.Model, root_rank: int = 0) -> None:
+    """Give every rank the weights and the optimizer state of `root_rank`; random seeds stay each rank's own."""
+    if hvd.size() == 1:
+        return
+    variables = list(model.weights)
+    if getattr(model, "optimizer", None) is not None:
+        if not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        variables += model.optimizer.variables
+    hvd.broadcast_variables([variable.value for variable in variables], root_rank=root_rank)
+
+
+class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
+    """Starts all ranks from the state of `root_rank`, before the first step."""
+
+    def __init__(self, root_rank: int = 0) -> None:
+        super().__init__()
+        self.root_rank = root_rank
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        broadcast_state(self.model, self.root_rank)
+
+
+class MetricAverageCallback(keras.callbacks.Callback):
+    """Makes epoch metrics those of all ranks together; put it before callbacks that use them.
+
+    Training metrics are averaged. Held-out metrics are exact even when ranks evaluate parts of
+    different size, because the metrics' own sums are added up. Moving statistics (batch
+    normalisation) are averaged before each evaluation and at the end of each epoch, so that all
+    ranks end with the same model.
+    """
+
+    def on_test_begin(self, logs: Logs = None) -> None:
+        average_moving_statistics(self.model)
+
+    def on_test_end(self, logs: Logs = None) -> None:
+        if hvd.size() == 1 or logs is None:
+            return
+        for variable in self.model.metrics_variables:
+            variable.assign(hvd.allreduce(tf.convert_to_tensor(variable.value), op=hvd.Sum))
+        logs.update({name: float(value) for name, value in self.model.get_metrics_result().items()})
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        average_moving_statistics(self.model)
+        if hvd.size() == 1 or not logs:
+            return
+        names = sorted(logs)
+        means = hvd.allreduce(tf.constant([float(logs[name]) for name in names], tf.float64), op=hvd.Average)
+        logs.update(zip(names, np.asarray(means).tolist(), strict=True))
+
+
+def average_moving_statistics(model: keras.Model) -> None:
+    """Average the floating-point non-trainable weights over the ranks."""
+    moving = [v for v in model.non_trainable_weights if "float" in str(v.dtype)]
+    if hvd.size() == 1 or not moving:
+        return
+    means = hvd.grouped_allreduce([tf.convert_to_tensor(variable.value) for variable in moving], op=hvd.Average)
+    for variable, mean in zip(moving, means, strict=True):
+        variable.assign(mean)
+
+
+class LearningRateScheduleCallback(keras.callbacks.Callback):
+    """Sets the learning rate to `initial_lr × multiplier(epoch)` between two epochs.
+
+    Args:
+        initial_lr: learning rate to multiply.
+        multiplier: a number, or a function of the epoch; with `staircase=False` the epoch has a
+            fraction and the rate changes each step.
+        start_epoch, end_epoch: first epoch in which it acts, and the first in which it no longer does.
+        steps_per_epoch: needed with `staircase=False` where Keras does not know it.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        multiplier: float | Callable[[float], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.initial_lr = initial_lr
+        self.start_epoch, self.end_epoch = start_epoch, end_epoch
+        self.staircase = staircase
+        # Accepted for Horovod's sake. Its correction rescales momentum for one batch when the rate
+        # jumps; a warm-up that changes a little each step has no jump to correct.
+        self.momentum_correction = momentum_correction
+        self.steps_per_epoch = steps_per_epoch
+        self._multiplier = multiplier if callable(multiplier) else (lambda _: float(multiplier))
+        self._epoch = 0
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        if not self.staircase and not self.steps_per_epoch:
+            self.steps_per_epoch = (self.params or {}).get("steps")
+            if not self.steps_per_epoch:
+                raise ValueError("staircase=False needs steps_per_epoch where Keras does not know it")
+
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        self._epoch = epoch
+        if self.staircase:
+            self._set(float(epoch))
+
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        if not self.staircase and self.steps_per_epoch:
+            self._set(self._epoch + batch / self.steps_per_epoch)
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        if logs is not None:
+            logs["learning_rate"] = float(np.asarray(self.model.optimizer.learning_rate))
+
+    def _set(self, epoch: float) -> None:
+        if self.start_epoch <= epoch and (self.end_epoch is None or epoch < self.end_epoch):
+            self.model.optimizer.learning_rate = self.initial_lr * self._multiplier(epoch)
+
+
+class LearningRateWarmupCallback(LearningRateScheduleCallback):
+    """Raises the learning rate linearly from `initial_lr / size` to `initial_lr` over `warmup_epochs`.
+
+    `initial_lr` is the rate already scaled by the number of ranks. The method is that of Goyal et al.
+    2017, "Accurate, Large Minibatch SGD", section 2.2.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        warmup_epochs: float = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        def multiplier(epoch: float) -> float:
+            progress = min((epoch + 1.0 / (self.steps_per_epoch or 1)) / warmup_epochs, 1.0)
+            return 1.0 / hvd.size() * (progress * (hvd.size() - 1) + 1)
+
+        super().__init__(
+            initial_lr,
+            multiplier if warmup_epochs > 0 else 1.0,
+            end_epoch=max(int(np.ceil(warmup_epochs)), 1),
+            staircase=False,
+            momentum_correction=momentum_correction,
+            steps_per_epoch=steps_per_epoch,
+        )
+        self.verbose = verbose
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        super().on_epoch_end(epoch, logs)
+        if self.end_epoch is not None and epoch == self.end_epoch - 1 and self.verbose and hvd.rank() == 0:
+            print(f"Epoch {epoch + 1}: learning rate warm-up ended at {self.model.optimizer.learning_rate:g}")

@@ -1,0 +1,78 @@
+"""Image operations on whole batches of uint8 pixels, for tf.data pipelines that run on the workers.
+
+One operation on a batch costs far less than one call per image, and none of them keeps state, so
+that they can run on any host.
+"""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+
+
+def decode_example(record: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """One TFRecord (`image/encoded` JPEG, `image/class/label`) as `[size, size, 3]` uint8 and int32 label."""
+    features = tf.io.parse_single_example(
+        record,
+        {"image/encoded": tf.io.FixedLenFeature([], tf.string), "image/class/label": tf.io.FixedLenFeature([], tf.int64)},
+    )
+    image = tf.io.decode_jpeg(features["image/encoded"], channels=3)
+    image = tf.image.resize(image, [size, size], antialias=True)
+    return tf.cast(tf.clip_by_value(image, 0, 255), tf.uint8), tf.cast(features["image/class/label"], tf.int32)
+
+
+def augment(
+    images: tf.Tensor, rotation: float = 0.0, zoom: float = 0.0, shift: float = 0.0, flip: bool = False
+) -> tf.Tensor:
+    """Each image of a batch turned, scaled, moved and mirrored at random, in one resampling.
+
+    Args:
+        images: `[batch, height, width, channels]` uint8.
+        rotation: at most this many turns, either way.
+        zoom: at most this share larger or smaller.
+        shift: at most this share of the image, either way and in both directions.
+        flip: also mirror half of the images left to right.
+
+    Returns:
+        The same shape and dtype; what comes in from outside the image is its edge.
+    """
+    shape = tf.shape(images)
+    batch, height, width = shape[0], tf.cast(shape[1], tf.float32), tf.cast(shape[2], tf.float32)
+
+    def draw(limit: float) -> tf.Tensor:
+        return tf.random.uniform([batch], -limit, limit)
+
+    angle = draw(rotation * 2 * math.pi)
+    scale = 1.0 + draw(zoom)
+    mirror = tf.where(tf.random.uniform([batch]) < 0.5, -1.0, 1.0) if flip else tf.ones([batch])
+    cos, sin = tf.cos(angle) * scale, tf.sin(angle) * scale
+    center_x, center_y = (width - 1) / 2, (height - 1) / 2
+    # Output (x, y) is taken from input (a0 x + a1 y + a2, b0 x + b1 y + b2), about the image's center.
+    a0, a1, b0, b1 = cos * mirror, -sin, sin * mirror, cos
+    a2 = center_x - a0 * center_x - a1 * center_y + draw(shift) * width
+    b2 = center_y - b0 * center_x - b1 * center_y + draw(shift) * height
+    zeros = tf.zeros([batch])
+    return tf.raw_ops.ImageProjectiveTransformV3(
+        images=images,
+        transforms=tf.stack([a0, a1, a2, b0, b1, b2, zeros, zeros], axis=1),
+        output_shape=shape[1:3],
+        fill_value=0.0,
+        interpolation="BILINEAR",
+        fill_mode="NEAREST",
+    )
+
+
+def dilate(images: tf.Tensor, size: int = 3) -> tf.Tensor:
+    """Each pixel the brightest of its `size` × `size` surroundings; uint8 batches in and out."""
+    return tf.nn.max_pool2d(tf.cast(images, tf.float32), size, strides=1, padding="SAME")
+
+
+def blur(images: tf.Tensor, size: int = 3) -> tf.Tensor:
+    """Each pixel the mean of its `size` × `size` surroundings; any numeric batch in, float32 out."""
+    return tf.nn.avg_pool2d(tf.cast(images, tf.float32), size, strides=1, padding="SAME")
+
+
+def to_uint8(images: tf.Tensor) -> tf.Tensor:
+    """Rounded to whole pixel values: what crosses the wire is one byte a value."""
+    return tf.saturate_cast(tf.round(images), tf.uint8)

@@ -1,0 +1,94 @@
+"""The tf.data service dispatcher and worker, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from headrace.errors import HeadraceError
+from headrace.events import format_event
+from headrace.settings import OneLineParser
+
+SERVER_NAME_VARIABLE = "HEADRACE_SERVER_NAME"
+REGISTERED_POLL_S = 0.1
+HEARTBEAT_INTERVAL_MS = 1_000
+"""How often a worker reports to the dispatcher; tasks for new datasets reach it with the reply."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve until killed."""
+    parser = OneLineParser(prog="train_data.py", description="Runs one tf.data service server until it is killed.")
+    roles = parser.add_subparsers(dest="role", required=True, metavar="{dispatcher,worker}")
+    dispatcher = roles.add_parser("dispatcher", help="hands datasets out to the workers")
+    dispatcher.add_argument("--port", type=int, required=True)
+    dispatcher.add_argument("--work_dir", type=Path, required=True, help="journal, for a restart on the same port")
+    worker = roles.add_parser("worker", help="makes batches and sends them to the trainers")
+    worker.add_argument("--port", type=int, required=True)
+    worker.add_argument("--address", required=True, help="HOST:PORT under which trainers reach this worker")
+    worker.add_argument("--dispatcher", required=True, help="HOST:PORT of the dispatcher")
+    worker.add_argument("--timeout_s", type=float, default=900.0, help="how long to wait for the dispatcher")
+    try:
+        arguments = parser.parse_args(argv)
+    except HeadraceError as error:
+        print(f"train_data.py: error: {error}", file=sys.stderr)
+        return error.exit_code
+    if arguments.role == "dispatcher":
+        serve_dispatcher(arguments.port, arguments.work_dir)
+    else:
+        serve_worker(arguments.port, arguments.address, arguments.dispatcher, arguments.timeout_s)
+    return 0
+
+
+def serve_dispatcher(port: int, work_dir: Path) -> None:
+    """Run a fault-tolerant dispatcher and report how many workers are registered."""
+    from tensorflow.data.experimental import service
+
+    work_dir.mkdir(parents=True, exist_ok=True)
+    server = service.DispatchServer(
+        service.DispatcherConfig(port=port, fault_tolerant_mode=True, work_dir=str(work_dir), protocol="grpc")
+    )
+    _say("dispatcher_ready", port=port)
+    _say("server_ready", name=_name("dispatcher"), port=port)
+    _report_changes(server._num_workers)
+
+
+def serve_worker(port: int, address: str, dispatcher: str, timeout_s: float) -> None:
+    """Run a worker that registers with the dispatcher, which may come up later."""
+    from tensorflow.data.experimental import service
+
+    server = service.WorkerServer(
+        service.WorkerConfig(
+            dispatcher_address=dispatcher,
+            worker_address=address,
+            port=port,
+            heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
+            dispatcher_timeout_ms=int(timeout_s * 1000),
+        )
+    )
+    _say("server_ready", name=_name("worker"), port=port)
+    server.join()
+
+
+def _report_changes(count: Callable[[], int]) -> None:
+    """Print the number of registered workers whenever it changes, for ever."""
+    reported = -1
+    pause = threading.Event()
+    while True:
+        registered = count()
+        if registered != reported:
+            reported = registered
+            _say("workers_registered", n=registered)
+        pause.wait(REGISTERED_POLL_S)
+
+
+def _name(default: str) -> str:
+    return os.environ.get(SERVER_NAME_VARIABLE, default)
+
+
+def _say(event_name: str, /, **fields: object) -> None:
+    print(format_event(event_name, **fields), flush=True)
+
+

@@ -1,0 +1,118 @@
+"""The training script, run on every rank. This is the file to copy and edit: your model, your data.
+
+It runs alone too (`python code/train_dnn.py`), on one process with data made in that process.
+"""
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+import headrace.tensorflow.horovod_keras as hvd
+from headrace.tensorflow import callbacks, data, images
+
+# Arguments: every hyperparameter of the job arrives as --name value; those of the launcher are not ours.
+parser = argparse.ArgumentParser(allow_abbrev=False)
+parser.add_argument("--model", choices=["resnet50", "small_cnn"], default="resnet50")
+parser.add_argument("--batch_size", type=int, default=32, help="per rank")
+parser.add_argument("--epochs", type=int, default=2)
+parser.add_argument("--steps_per_epoch", type=int, default=0, help="default: the dataset's size")
+parser.add_argument("--learning_rate", type=float, default=0.001, help="of one rank; scaled by their number")
+parser.add_argument("--warmup_epochs", type=float, default=1.0)
+parser.add_argument("--image_size", type=int, default=32, help="pixels; images of the channel are resized")
+parser.add_argument("--channel", default=os.environ.get("SM_CHANNEL_TRAINING", ""), help="folder of TFRecords")
+parser.add_argument("--log_every", type=int, default=10, help="steps between two log events")
+args, _ = parser.parse_known_args()
+
+hvd.init()
+for gpu in tf.config.list_physical_devices("GPU"):
+    tf.config.experimental.set_memory_growth(gpu, True)
+if gpus := tf.config.list_physical_devices("GPU"):
+    tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+
+# Dataset: uint8 pixels and labels. Everything before `distribute` runs on the data hosts' workers.
+held_out = None
+if args.channel:
+    folder = Path(args.channel)
+    about = json.loads((folder / "dataset.json").read_text())
+    classes, examples = len(about["classes"]), about["train_examples"]
+
+    def records(pattern: str, repeat: bool) -> tf.data.Dataset:
+        files = tf.data.Dataset.from_tensor_slices(sorted(str(path) for path in folder.glob(pattern)))
+        if repeat:
+            files = data.shard(files, hvd.size(), hvd.rank()).shuffle(1000).repeat()
+        decode = lambda record: images.decode_example(record, args.image_size)  # noqa: E731
+        examples = files.interleave(tf.data.TFRecordDataset, cycle_length=4, num_parallel_calls=tf.data.AUTOTUNE)
+        return examples.map(decode, num_parallel_calls=tf.data.AUTOTUNE)
+
+    train = records("train-*.tfrecord", repeat=True).shuffle(512).batch(args.batch_size, drop_remainder=True)
+    train = train.map(lambda x, y: (images.augment(x, rotation=0.02, zoom=0.1, shift=0.05), y))
+    held_out = records("test-*.tfrecord", repeat=False).shard(hvd.size(), hvd.rank()).batch(args.batch_size)
+    own_part = range(hvd.rank(), about["test_examples"], hvd.size())
+    held_out = held_out.cache().apply(tf.data.experimental.assert_cardinality(-(-len(own_part) // args.batch_size)))
+else:
+    classes, examples = 10, 1024 * 10
+
+    def make_batch(seed):
+        shape = [args.batch_size, args.image_size, args.image_size, 3]
+        pixels = tf.random.stateless_uniform(shape, [seed, 0], 0, 256, tf.int32)
+        labels = tf.random.stateless_uniform([args.batch_size], [seed, 1], 0, classes, tf.int32)
+        return tf.cast(pixels, tf.uint8), labels
+
+    def preprocess(x, y):
+        x = images.to_uint8(images.blur(images.dilate(x)))
+        return images.augment(x, rotation=0.05, zoom=0.2, shift=0.05, flip=True), y
+
+    train = tf.data.Dataset.random(rerandomize_each_iteration=True).map(make_batch, tf.data.AUTOTUNE)
+    train = train.map(preprocess, tf.data.AUTOTUNE)
+
+train = data.distribute(train).prefetch(tf.data.AUTOTUNE)
+steps_per_epoch = args.steps_per_epoch or max(examples // (args.batch_size * hvd.size()), 1)
+
+# Model: the pixels become floats between 0 and 1 here, on the trainer.
+shape = (args.image_size, args.image_size, 3)
+layers = keras.layers
+pixels = keras.Input(shape, dtype="uint8")
+x = layers.Rescaling(1 / 255)(pixels)
+if args.model == "resnet50":
+    backbone = keras.applications.ResNet50(weights=None, include_top=False, input_shape=shape, pooling="avg")
+    for layer in backbone.layers:
+        if isinstance(layer, layers.BatchNormalization):
+            layer.momentum = 0.9  # Keras's 0.99 needs hundreds of steps before held-out results mean anything.
+    x = backbone(x)
+else:
+    for filters in (16, 32, 64):
+        x = layers.Conv2D(filters, 3, strides=2, padding="same", activation="relu")(x)
+    x = layers.Dense(64, activation="relu")(layers.Flatten()(x))
+model = keras.Model(pixels, layers.Dense(classes, activation="softmax")(x))
+
+learning_rate = args.learning_rate * hvd.size()
+optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(learning_rate))
+model.compile(optimizer, loss="sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=False)
+
+# Training: all ranks start equal, average what they measure, and rank 0 keeps what was learned.
+checkpoint = callbacks.Checkpoint()
+initial_epoch = checkpoint.restore(model)
+model.fit(
+    train,
+    epochs=args.epochs,
+    initial_epoch=initial_epoch,
+    steps_per_epoch=steps_per_epoch,
+    validation_data=held_out,
+    shuffle=False,  # the dataset is
+    verbose=0,
+    callbacks=[
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+        hvd.callbacks.LearningRateWarmupCallback(learning_rate, args.warmup_epochs, steps_per_epoch=steps_per_epoch),
+        callbacks.Measure(train, args.batch_size, args.log_every),
+        checkpoint,
+    ],
+)
+if hvd.rank() == 0:
+    model_dir = Path(os.environ.get("SM_MODEL_DIR", "model"))
+    model_dir.mkdir(parents=True, exist_ok=True)
+    model.save(model_dir / "model.keras")

@@ -1,0 +1,103 @@
+"""`make setup`: a .venv with everything pinned, and Horovod in it. Runs on the system's own Python.
+
+What is done already is not done again: a stamp in .venv says what it was made from.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+VENV = os.path.join(ROOT, ".venv")
+STAMP = os.path.join(VENV, ".headrace-setup")
+PYTHON = os.path.join(VENV, "bin", "python")
+OLDEST, NEWEST = (3, 10), (3, 13)
+MADE_FROM = ("setup.cfg", "pyproject.toml", "code/constraints.txt", "third_party/horovod", "tools/setup.py")
+EXTRAS = "local,digits,dev"
+
+
+def main():
+    if not OLDEST <= sys.version_info[:2] <= NEWEST:
+        use_another_python()
+        fail("Python {}.{} is no good; TensorFlow needs 3.{} to 3.{}: make PYTHON=python3.12".format(
+            sys.version_info[0], sys.version_info[1], OLDEST[1], NEWEST[1]))
+    if sys.platform != "linux" or os.uname().machine != "x86_64":
+        fail("this machine is {} {}; headrace's local mode needs Linux on x86-64".format(sys.platform, os.uname().machine))
+    made_from = fingerprint()
+    if done(made_from):
+        return
+    for program in ("gcc", "g++", "make"):
+        if not shutil.which(program):
+            fail("{} is not installed; it is needed to build Horovod (Debian: apt-get install gcc g++ make)".format(program))
+    started = time.time()
+    make_venv()
+    say("installing TensorFlow, Open MPI and the rest (a minute or two) …")
+    pip = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "-q"]
+    run(pip + ["-c", "code/constraints.txt", "-e", ".[{}]".format(EXTRAS)], "pip install")
+    run([PYTHON, "third_party/horovod/build.py"], "the Horovod build")
+    with open(STAMP, "w") as stamp:
+        stamp.write(made_from)
+    say("ready in {:.0f} s; use .venv/bin/python".format(time.time() - started))
+
+
+def use_another_python():
+    """Go on with a suitable Python where one is installed under its own name."""
+    for minor in range(NEWEST[1], OLDEST[1] - 1, -1):
+        other = shutil.which("python3.{}".format(minor))
+        if other and subprocess.call([other, "-c", ""], stderr=subprocess.DEVNULL) == 0:
+            os.execv(other, [other, os.path.abspath(__file__)])
+
+
+def make_venv():
+    if os.path.exists(PYTHON) and subprocess.call([PYTHON, "-c", "import pip"], stderr=subprocess.DEVNULL) == 0:
+        return
+    say("making .venv with Python {}.{} …".format(*sys.version_info[:2]))
+    shutil.rmtree(VENV, ignore_errors=True)
+    made = subprocess.run([sys.executable, "-m", "venv", VENV], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if made.returncode:
+        shutil.rmtree(VENV, ignore_errors=True)
+        fail("{} cannot make a virtual environment; its venv module is incomplete "
+             "(Debian: apt-get install python3-venv)".format(sys.executable))
+
+
+def done(made_from):
+    """Whether .venv was made from just these files, and still runs."""
+    try:
+        with open(STAMP) as stamp:
+            return stamp.read() == made_from and subprocess.call([PYTHON, "-c", ""]) == 0
+    except OSError:
+        return False
+
+
+def fingerprint():
+    digest = hashlib.sha256("{} {} {}".format(sys.version, ROOT, EXTRAS).encode())
+    for name in MADE_FROM:
+        top = os.path.join(ROOT, name)
+        paths = [top]
+        if os.path.isdir(top):
+            paths = [os.path.join(at, file) for at, _, files in os.walk(top) for file in files if "__pycache__" not in at]
+        for path in sorted(paths):
+            with open(path, "rb") as file:
+                digest.update(path.encode() + file.read())
+    return digest.hexdigest()
+
+
+def run(command, what):
+    code = subprocess.call(command, cwd=ROOT)
+    if code:
+        fail("{} failed with exit code {}; its own words are above".format(what, code))
+
+
+def say(text):
+    print("setup: " + text, flush=True)
+
+
+def fail(text):
+    sys.exit("setup: error: " + text)
+
+
+if __name__ == "__main__":
+    main()
