@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "code"))
 
-from headrace.start import main  # noqa: E402
+from headrace.start import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

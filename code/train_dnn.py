@@ -8,10 +8,9 @@ import json
 import os
 from pathlib import Path
 
+import headrace.tensorflow.horovod_keras as hvd
 import keras
 import tensorflow as tf
-
-import headrace.tensorflow.horovod_keras as hvd
 from headrace.tensorflow import callbacks, data, images
 
 # Arguments: every hyperparameter of the job arrives as --name value; those of the launcher are not ours.

@@ -22,16 +22,27 @@ EXTRAS = "local,digits,dev"
 def main():
     if not OLDEST <= sys.version_info[:2] <= NEWEST:
         use_another_python()
-        fail("Python {}.{} is no good; TensorFlow needs 3.{} to 3.{}: make PYTHON=python3.12".format(
-            sys.version_info[0], sys.version_info[1], OLDEST[1], NEWEST[1]))
+        fail(
+            "Python {}.{} is no good; TensorFlow needs 3.{} to 3.{}: make PYTHON=python3.12".format(
+                sys.version_info[0], sys.version_info[1], OLDEST[1], NEWEST[1]
+            )
+        )
     if sys.platform != "linux" or os.uname().machine != "x86_64":
-        fail("this machine is {} {}; headrace's local mode needs Linux on x86-64".format(sys.platform, os.uname().machine))
+        fail(
+            "this machine is {} {}; headrace's local mode needs Linux on x86-64".format(
+                sys.platform, os.uname().machine
+            )
+        )
     made_from = fingerprint()
     if done(made_from):
         return
     for program in ("gcc", "g++", "make"):
         if not shutil.which(program):
-            fail("{} is not installed; it is needed to build Horovod (Debian: apt-get install gcc g++ make)".format(program))
+            fail(
+                "{} is not installed; it is needed to build Horovod (Debian: apt-get install gcc g++ make)".format(
+                    program
+                )
+            )
     started = time.time()
     make_venv()
     say("installing TensorFlow, Open MPI and the rest (a minute or two) …")
@@ -59,8 +70,10 @@ def make_venv():
     made = subprocess.run([sys.executable, "-m", "venv", VENV], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if made.returncode:
         shutil.rmtree(VENV, ignore_errors=True)
-        fail("{} cannot make a virtual environment; its venv module is incomplete "
-             "(Debian: apt-get install python3-venv)".format(sys.executable))
+        fail(
+            "{} cannot make a virtual environment; its venv module is incomplete "
+            "(Debian: apt-get install python3-venv)".format(sys.executable)
+        )
 
 
 def done(made_from):
@@ -78,7 +91,9 @@ def fingerprint():
         top = os.path.join(ROOT, name)
         paths = [top]
         if os.path.isdir(top):
-            paths = [os.path.join(at, file) for at, _, files in os.walk(top) for file in files if "__pycache__" not in at]
+            paths = [
+                os.path.join(at, file) for at, _, files in os.walk(top) for file in files if "__pycache__" not in at
+            ]
         for path in sorted(paths):
             with open(path, "rb") as file:
                 digest.update(path.encode() + file.read())

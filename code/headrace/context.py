@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -52,20 +52,14 @@ class TrainerContext:
 
     def environ(self) -> dict[str, str]:
         """The variables that `from_environ` reads."""
-        return {
-            _PREFIX + "TF_DATA_MODE": self.tf_data_mode,
-            _PREFIX + "DISPATCHER": self.dispatcher,
-            _PREFIX + "JOB_NAME": self.job_name,
-            _PREFIX + "OUTPUT_DIR": str(self.output_dir),
-            _PREFIX + "MODEL_DIR": str(self.model_dir),
-            _PREFIX + "CHECKPOINT_DIR": str(self.checkpoint_dir),
-        }
+        return {_PREFIX + each.name.upper(): str(getattr(self, each.name)) for each in fields(self)}
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> TrainerContext:
         """The launcher's word; without a launcher, plain local training in the current folder."""
-        given = {name: environ[_PREFIX + name.upper()] for name in ("tf_data_mode", "dispatcher", "job_name")
-                 if environ.get(_PREFIX + name.upper())}  # fmt: skip
-        paths = {name: Path(environ[_PREFIX + name.upper()]) for name in ("output_dir", "model_dir", "checkpoint_dir")
-                 if environ.get(_PREFIX + name.upper())}  # fmt: skip
-        return cls(**given, **paths)
+        given: dict[str, Any] = {}
+        for each in fields(cls):
+            text = environ.get(_PREFIX + each.name.upper())
+            if text:
+                given[each.name] = Path(text) if each.name.endswith("_dir") else text
+        return cls(**given)

@@ -1,11 +1,11 @@
 """Every error headrace raises on purpose.
 
-    HeadraceError              one clear line for the user; never a traceback
-    ├── InputError             exit 2: a flag, a file or the environment is wrong
-    │   └── TopologyError      the hosts and groups of this job do not add up
-    ├── SetupError             exit 1: this machine lacks something (compiler, package, free port)
-    ├── DeadlineError          exit 1: something awaited did not come in time
-    └── JobFailed              exit 1: the job ran and failed; carries its root cause
+HeadraceError              one clear line for the user; never a traceback
+├── InputError             exit 2: a flag, a file or the environment is wrong
+│   └── TopologyError      the hosts and groups of this job do not add up
+├── SetupError             exit 1: this machine lacks something (compiler, package, free port)
+├── DeadlineError          exit 1: something awaited did not come in time
+└── JobFailed              exit 1: the job ran and failed; carries its root cause
 """
 
 from __future__ import annotations

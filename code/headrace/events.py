@@ -22,9 +22,7 @@ class Event:
 
 def format_event(event_name: str, /, **fields: object) -> str:
     """The event as one line. White space in a value becomes `_`; floats get four significant digits."""
-    return " ".join(
-        [f"headrace event={event_name}"] + [f"{key}={_value(value)}" for key, value in fields.items()]
-    )
+    return " ".join([f"headrace event={event_name}"] + [f"{key}={_value(value)}" for key, value in fields.items()])
 
 
 def parse_event(line: str) -> Event | None:
@@ -32,8 +30,7 @@ def parse_event(line: str) -> Event | None:
     match = _EVENT.search(line)
     if match is None:
         return None
-    pairs = (field.split("=", 1) for field in match["fields"].split())
-    return Event(match["name"], dict((key, value) for key, value in pairs))
+    return Event(match["name"], dict(field.split("=", 1) for field in match["fields"].split()))
 
 
 def _value(value: object) -> str:

@@ -29,7 +29,9 @@ class InstanceGroup:
         if self.count < 1:
             raise InputError(f"{self.name} has {self.count} instances; a group has at least one")
         if not re.fullmatch(r"ml\.[a-z0-9\-]+\.[a-z0-9]+", self.instance_type):
-            raise InputError(f"{self.name}: {self.instance_type!r} is no instance type; expected one like ml.c5.18xlarge")
+            raise InputError(
+                f"{self.name}: {self.instance_type!r} is no instance type; expected one like ml.c5.18xlarge"
+            )
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,9 @@ class JobSpec:
 
     def __post_init__(self) -> None:
         if not _JOB_NAME.fullmatch(self.job_name):
-            raise InputError(f"job name {self.job_name!r} must be 1 to 63 letters, digits and '-', starting with a letter or digit")
+            raise InputError(
+                f"job name {self.job_name!r} must be 1 to 63 letters, digits and '-', starting with a letter or digit"
+            )
         names = [group.name for group in self.groups]
         if not 1 <= len(names) <= MAX_INSTANCE_GROUPS or len(set(names)) < len(names):
             raise InputError(f"a job has 1 to {MAX_INSTANCE_GROUPS} instance groups of different names, not {names}")
@@ -102,7 +106,9 @@ class JobSpec:
             seen.add(channel.name)
             for group in channel.groups:
                 if group not in groups:
-                    raise InputError(f"channel {channel.name!r} names group {group!r}; this job has {', '.join(groups)}")
+                    raise InputError(
+                        f"channel {channel.name!r} names group {group!r}; this job has {', '.join(groups)}"
+                    )
 
     def _check_source(self) -> None:
         if not self.source_dir.is_dir():

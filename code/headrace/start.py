@@ -53,13 +53,15 @@ def build_parser() -> argparse.ArgumentParser:
     job.add_argument("--is_cloud_job", action=yes_no, default=True, help="on SageMaker, or on this machine")
     job.add_argument("--is_hetero", action=yes_no, default=True, help="data_group and dnn_group, or dnn hosts alone")
     job.add_argument("--source_dir", type=Path, default=Path(__file__).resolve().parents[1], metavar="DIR",
-                     help="what every host gets; holds launcher.py and the training script (default: code)")  # fmt: skip
-    job.add_argument("--training_script", default="train_dnn.py", metavar="FILE", help="runs on the ranks (%(default)s)")
+                     help="what every host gets: launcher.py, the training script (default: code)")  # fmt: skip
+    job.add_argument(
+        "--training_script", default="train_dnn.py", metavar="FILE", help="runs on the ranks (%(default)s)"
+    )
     job.add_argument("--job_name", metavar="NAME", help="default: mode and UTC time")
     job.add_argument("--hyperparameter", action="append", default=[], metavar="NAME=VALUE",
                      help="reaches the training script as --NAME VALUE; repeatable")  # fmt: skip
     job.add_argument("--channel", action="append", default=[], metavar="NAME=URI[@GROUP[,GROUP]]",
-                     help="input data: s3://… in the cloud, a folder here; seen by the named groups; repeatable")  # fmt: skip
+                     help="data: s3://… in the cloud, a folder here; for the named groups; repeatable")  # fmt: skip
     job.add_argument("--batch_size", type=int, metavar="N", help="per rank")
     job.add_argument("--epochs", type=int, metavar="N")
     job.add_argument("--steps_per_epoch", type=int, metavar="N")
@@ -71,7 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
     hosts.add_argument("--num_of_data_workers", type=int, metavar="N",
                        help="tf.data workers per host (default: 1 with the service, else 0)")  # fmt: skip
     hosts.add_argument("--processes_per_host", type=int, metavar="N",
-                       help=f"ranks per dnn host (default: its GPUs; {LOCAL_PROCESSES_PER_HOST} on this machine)")  # fmt: skip
+                       help=f"ranks per dnn host (default: its GPUs; {LOCAL_PROCESSES_PER_HOST} here)")  # fmt: skip
     here = parser.add_argument_group("on this machine only")
     here.add_argument("--output_dir", type=Path, default=Path("runs"), metavar="DIR",
                       help="runs land in DIR/JOB_NAME (%(default)s)")  # fmt: skip
@@ -172,5 +174,3 @@ def _cpu_range(item: str) -> range:
 
 def _or(value: int | None, default: int) -> int:
     return default if value is None else value
-
-

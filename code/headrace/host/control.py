@@ -7,20 +7,21 @@ agent calls `launch`. Strangers, garbage and silence change nothing.
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # Its own log lines about strangers are noise here.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # Children are forked and exec'd at once.
 
-import grpc  # noqa: E402
+import grpc
 
-from headrace.errors import SetupError  # noqa: E402
-from headrace.host.auth import ClientAuth, Refused, ServerAuth  # noqa: E402
-from headrace.host.log import HostLog  # noqa: E402
+from headrace.errors import SetupError
+from headrace.host.auth import ClientAuth, Refused, ServerAuth
+from headrace.host.log import HostLog
 
 SERVICE = "headrace.Control"
 MAX_MESSAGE_BYTES = 256 * 1024
@@ -35,7 +36,7 @@ Handler = Callable[[Body], Body]
 class ControlServer:
     """Serves this host's side of the control channel. Use as a context manager."""
 
-    def __init__(self, address: str, host: str, secret: str, handlers: dict[str, Handler], log: HostLog) -> None:
+    def __init__(self, address: str, host: str, secret: str, handlers: Mapping[str, Handler], log: HostLog) -> None:
         self._auth = ServerAuth(secret, host)
         self._handlers = handlers
         self._log = log
@@ -52,7 +53,7 @@ class ControlServer:
         )
         methods = {"hello": self._unary("hello", self._hello)}
         for name in handlers:
-            methods[name] = self._unary(name, lambda message, name=name: self._call(name, message))
+            methods[name] = self._unary(name, functools.partial(self._call, name))
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
         try:
             self.port = self._server.add_insecure_port(address)
@@ -132,7 +133,8 @@ class ControlClient:
 
     def _send(self, method: str, message: bytes, deadline: float) -> bytes:
         call = self._channel.unary_unary(f"/{SERVICE}/{method}")
-        return call(message, timeout=max(deadline - time.monotonic(), 0.001))
+        reply: bytes = call(message, timeout=max(deadline - time.monotonic(), 0.001))
+        return reply
 
 
 class ControlError(Exception):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headrace.errors import HeadraceError, InputError
 from headrace.host.auth import derived_secret
-from headrace.host.control import ControlServer
+from headrace.host.control import ControlServer, Handler
 from headrace.host.follow import follow
 from headrace.host.lead import Leader
 from headrace.host.log import HostLog
@@ -34,7 +34,9 @@ hyperparameters as --NAME VALUE; all of them reach the training script too."""
 def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
     """The launcher's exit code. `entry` is the path of the entry script; its folder is the source dir."""
     parser = OneLineParser(prog="launcher.py", description=DESCRIPTION)
-    parser.add_argument("--describe", action="store_true", help="print the topology (JSON on stdout, a table on stderr)")
+    parser.add_argument(
+        "--describe", action="store_true", help="print the topology (JSON on stdout, a table on stderr)"
+    )
     add_settings_flags(parser)
     try:
         arguments, _ = parser.parse_known_args(argv)
@@ -62,7 +64,7 @@ def run_host(plan: HostPlan) -> int:
     _log_topology(topology, plan, log)
     try:
         with host_run(plan, log) as run:
-            handlers = {"renew": run.state.renew, "launch": run.state.launch}
+            handlers: dict[str, Handler] = {"renew": run.state.renew, "launch": run.state.launch}
             address = control_address(plan.settings, host)
             with ControlServer(address, host, plan.settings.secret, handlers, log):
                 outcome = _lead_or_follow(run)

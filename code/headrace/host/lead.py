@@ -189,5 +189,3 @@ class _Failed(Exception):
     def __init__(self, cause: RootCause) -> None:
         super().__init__(cause.one_line())
         self.cause = cause
-
-

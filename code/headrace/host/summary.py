@@ -14,6 +14,7 @@ from headrace.topology import Topology
 
 SUMMARY = "summary.json"
 
+
 def take_trainer_report(output_dir: Path) -> dict[str, Any]:
     """Rank 0's report, removed from the folder; zeros where training never got that far."""
     path = output_dir / TRAINER_REPORT

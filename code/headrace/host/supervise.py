@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol
 
+from headrace import processes
 from headrace.errors import SetupError
 from headrace.events import Event, parse_event
-from headrace import processes
 from headrace.host.log import HostLog
 from headrace.outcome import LOG_TAIL_LINES, RootCause, describe_return_code
 

@@ -55,4 +55,4 @@ class Console:
 
 def open_log(folder: Path, host: str) -> IO[str]:
     """The host's log file."""
-    return open(folder / f"{host}.log", "a", encoding="utf-8")  # noqa: SIM115  (closed by its reader)
+    return open(folder / f"{host}.log", "a", encoding="utf-8")

@@ -91,7 +91,17 @@ class Namespaces:
 
     def _enter(self, name: str, address: str, folder: Path, argv: Sequence[str]) -> list[str]:
         assert self._switch is not None
-        return [*_THIS_MODULE, "enter", str(self._switch.pid), name, address, str(folder), str(self._hosts_file), "--", *argv]
+        return [
+            *_THIS_MODULE,
+            "enter",
+            str(self._switch.pid),
+            name,
+            address,
+            str(folder),
+            str(self._hosts_file),
+            "--",
+            *argv,
+        ]
 
     def _await_switch(self) -> None:
         assert self._switch is not None and self._switch.stdout is not None and self._switch.stderr is not None
@@ -198,7 +208,6 @@ def main() -> None:
     except OSError as error:
         print(error.strerror or error, file=sys.stderr)
         sys.exit(ENTER_FAILED)
-    except Exception as error:  # noqa: BLE001  (netlink errors share no base class with OSError)
+    except Exception as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         sys.exit(ENTER_FAILED)
-

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,13 +17,13 @@ from types import FrameType
 from typing import Any
 
 from headrace import processes
-from headrace.context import EMPTY_REPORT
 from headrace.errors import InputError, SetupError
 from headrace.job import JobSpec
 from headrace.local import opt_ml
 from headrace.local.console import Console, open_log
 from headrace.local.loopback import Loopback
 from headrace.local.namespaces import Namespaces
+from headrace.local.results import collect
 from headrace.settings import SECRET_VARIABLE
 
 ISOLATIONS = ("auto", "namespaces", "loopback")
@@ -34,7 +32,6 @@ LEFT_BEHIND_TIMEOUT_S = 60.0
 INTERRUPT_GRACE_S = 20.0
 KILL_GRACE_S = 2.0
 POLL_S = 0.05
-MOVED_TO_RUN = ("summary.json", "metrics.jsonl", "tensorboard")
 _FOREIGN_PREFIXES = ("SM_", "HEADRACE_", "OMPI_", "PMIX_", "SAGEMAKER_", "TRAINING_JOB_", "PYTHONPATH")
 
 
@@ -54,7 +51,9 @@ class LocalOptions:
         present = os.sched_getaffinity(0)
         for group, cpus in self.cpus.items():
             if missing := sorted(cpus - present):
-                raise InputError(f"--cpus {group}: this machine has no processor {missing[0]}; it has {_ranges(present)}")
+                raise InputError(
+                    f"--cpus {group}: this machine has no processor {missing[0]}; it has {_ranges(present)}"
+                )
 
 
 def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str, Any]:
@@ -84,7 +83,7 @@ def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str,
             exit_codes = cluster.run()
         finally:
             processes.end_all_descendants(KILL_GRACE_S, spare=cluster.spared)
-    return _collect(spec, folder, exit_codes, cluster.interrupted)
+    return collect(spec, folder, exit_codes, cluster.interrupted)
 
 
 def check_installation() -> None:
@@ -97,9 +96,7 @@ def check_installation() -> None:
 
 
 @contextlib.contextmanager
-def _isolation(
-    spec: JobSpec, options: LocalOptions, folder: Path, console: Console
-) -> Iterator[Namespaces | Loopback]:
+def _isolation(spec: JobSpec, options: LocalOptions, folder: Path, console: Console) -> Iterator[Namespaces | Loopback]:
     """Namespaces where the machine allows them, else loopback addresses, as asked."""
     hosts = list(spec.hosts())
     with contextlib.ExitStack() as stack:
@@ -223,65 +220,6 @@ class _Cluster:
         processes.end_all_descendants(KILL_GRACE_S, spare=self.spared)
         for reader in self._readers:
             reader.join(KILL_GRACE_S)
-
-
-def _collect(spec: JobSpec, folder: Path, exit_codes: Mapping[str, int], interrupted: bool) -> dict[str, Any]:
-    """The leader's results moved to the run's folder, with the exit codes as they really were."""
-    leader = next(host for host, group in spec.hosts().items() if group == spec.dnn_group)
-    results = folder / leader / "output" / "data"
-    for name in MOVED_TO_RUN:
-        if (results / name).exists():
-            shutil.move(results / name, folder / name)
-    path = folder / "summary.json"
-    try:
-        summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        summary = _summary_without_leader(spec, folder, exit_codes)
-    failed = {host: code for host, code in exit_codes.items() if code}
-    if failed and summary["outcome"] == "succeeded":
-        host, code = next(iter(failed.items()))
-        summary["outcome"] = "failed"
-        message = f"exited with {code} after the leader had reported success"
-        summary["root_cause"] = {"host": host, "role": "launcher", "pid": None, "exit_code": code, "message": message,
-                                 "log_tail": []}  # fmt: skip
-    summary["interrupted"] = interrupted
-    for host, code in exit_codes.items():
-        summary["hosts"].setdefault(host, {})["exit_code"] = code
-    path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    return summary
-
-
-def _summary_without_leader(spec: JobSpec, folder: Path, exit_codes: Mapping[str, int]) -> dict[str, Any]:
-    """What is known when the leader could not write a summary: a failure, told by some host's failure file."""
-    cause = None
-    for host, code in sorted(exit_codes.items(), key=lambda item: not item[1]):
-        failure = folder / host / "output" / "failure"
-        text = failure.read_text(encoding="utf-8").splitlines() if failure.is_file() else []
-        if cause is None and code:
-            message = text[0] if text else f"exited with {code} and left no word"
-            cause = {"host": host, "role": "launcher", "pid": None, "exit_code": code, "message": message,
-                     "log_tail": text[1:]}  # fmt: skip
-    hosts = {
-        host: {
-            "group": group.name,
-            "instance_type": group.instance_type,
-            "exit_code": exit_codes.get(host),
-            "cpu_utilization": 0.0,
-            "restarts": {"dispatcher": 0, "worker": 0},
-        }
-        for host, group in spec.hosts().items()
-    }
-    return {
-        "job_name": spec.job_name,
-        "outcome": "failed",
-        "root_cause": cause,
-        "tf_data_mode": spec.tf_data_mode,
-        "is_hetero": spec.is_hetero,
-        **EMPTY_REPORT,
-        "time_to_first_step_s": 0.0,
-        "teardown_s": 0.0,
-        "hosts": hosts,
-    }
 
 
 def _shell_code(return_code: int) -> int:

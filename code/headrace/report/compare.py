@@ -1,6 +1,6 @@
 """Runs side by side: what the data group buys.
 
-    python -m headrace.report.compare RUN [RUN ...]
+python -m headrace.report.compare RUN [RUN ...]
 """
 
 from __future__ import annotations

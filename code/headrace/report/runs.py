@@ -27,7 +27,8 @@ def read_summary(folder: Path) -> dict[str, Any]:
 def accuracy(summary: Mapping[str, Any]) -> float | None:
     """Held-out accuracy where it was measured, else training accuracy."""
     metrics = summary.get("final_metrics", {})
-    return metrics.get("val_accuracy", metrics.get("accuracy"))
+    value = metrics.get("val_accuracy", metrics.get("accuracy"))
+    return None if value is None else float(value)
 
 
 def describe_run(summary: Mapping[str, Any], folder: Path) -> str:
@@ -37,10 +38,11 @@ def describe_run(summary: Mapping[str, Any], folder: Path) -> str:
     if cause:
         lines.append(f"  root cause   {cause['role']} on {cause['host']}: {cause['message']}")
     if summary["steps"]:
-        step = summary["step_time_ms"]
+        step_ms, ideal_ms = summary["step_time_ms"]["median"], summary["ideal_step_time_ms"]
+        speed, waiting = summary["samples_per_s"], summary["input_bound_share"]
         lines.append(
-            f"  steps        {summary['steps']} of {step['median']:.0f} ms (median; ideal {summary['ideal_step_time_ms']:.0f} ms)"
-            f", {summary['samples_per_s']:.0f} samples/s, {summary['input_bound_share']:.0%} of the time waiting for data"
+            f"  steps        {summary['steps']} of {step_ms:.0f} ms (median; ideal {ideal_ms:.0f} ms), "
+            f"{speed:.0f} samples/s, {waiting:.0%} of the time waiting for data"
         )
         lines.append(f"  first step   after {summary['time_to_first_step_s']:.1f} s")
     if accuracy(summary) is not None:

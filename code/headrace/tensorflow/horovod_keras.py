@@ -8,7 +8,6 @@ Compile models with `jit_compile=False`: this Horovod has no XLA operations.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import horovod.tensorflow as _hvd
@@ -97,8 +96,7 @@ def broadcast_global_variables(model: keras.Model, root_rank: int = 0) -> None:
     callbacks.broadcast_state(model, root_rank)
 
 
-@functools.cache
-def _distributed_class(base: type[keras.optimizers.Optimizer], compression: Any, op: Any) -> type[Any]:
+def _distributed_class(base: Any, compression: Any, op: Any) -> Any:
     class Distributed(base):  # type: ignore[misc, valid-type]
         def apply(self, grads: Any, trainable_variables: Any = None) -> None:
             if _hvd.size() > 1:

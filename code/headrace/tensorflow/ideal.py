@@ -84,7 +84,7 @@ def _open_dimensions(shape: tf.TensorShape, batch_size: int | None) -> bool:
 
 
 def _made_up(spec: tf.TensorSpec, batch_size: int | None) -> tf.Tensor:
-    shape = [batch_size if size is None else size for size in spec.shape]
+    shape: list[Any] = [batch_size if size is None else size for size in spec.shape]
     rng = np.random.default_rng(0)
     if spec.dtype.is_floating:
         return tf.constant(rng.random(shape), spec.dtype)

@@ -15,7 +15,10 @@ def decode_example(record: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor]:
     """One TFRecord (`image/encoded` JPEG, `image/class/label`) as `[size, size, 3]` uint8 and int32 label."""
     features = tf.io.parse_single_example(
         record,
-        {"image/encoded": tf.io.FixedLenFeature([], tf.string), "image/class/label": tf.io.FixedLenFeature([], tf.int64)},
+        {
+            "image/encoded": tf.io.FixedLenFeature([], tf.string),
+            "image/class/label": tf.io.FixedLenFeature([], tf.int64),
+        },
     )
     image = tf.io.decode_jpeg(features["image/encoded"], channels=3)
     image = tf.image.resize(image, [size, size], antialias=True)

@@ -90,5 +90,3 @@ def _name(default: str) -> str:
 
 def _say(event_name: str, /, **fields: object) -> None:
     print(format_event(event_name, **fields), flush=True)
-
-

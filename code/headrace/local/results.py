@@ -1,0 +1,73 @@
+"""What a run leaves: the leader's results in the run's folder, with the exit codes as they really were."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace.context import EMPTY_REPORT
+from headrace.job import JobSpec
+
+MOVED_TO_RUN = ("summary.json", "metrics.jsonl", "tensorboard")
+
+
+def collect(spec: JobSpec, folder: Path, exit_codes: Mapping[str, int], interrupted: bool) -> dict[str, Any]:
+    """The leader's results moved to the run's folder, with the exit codes as they really were."""
+    leader = next(host for host, group in spec.hosts().items() if group == spec.dnn_group)
+    results = folder / leader / "output" / "data"
+    for name in MOVED_TO_RUN:
+        if (results / name).exists():
+            shutil.move(results / name, folder / name)
+    path = folder / "summary.json"
+    try:
+        summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        summary = _summary_without_leader(spec, folder, exit_codes)
+    failed = {host: code for host, code in exit_codes.items() if code}
+    if failed and summary["outcome"] == "succeeded":
+        host, code = next(iter(failed.items()))
+        summary["outcome"] = "failed"
+        message = f"exited with {code} after the leader had reported success"
+        summary["root_cause"] = {"host": host, "role": "launcher", "pid": None, "exit_code": code, "message": message,
+                                 "log_tail": []}  # fmt: skip
+    summary["interrupted"] = interrupted
+    for host, code in exit_codes.items():
+        summary["hosts"].setdefault(host, {})["exit_code"] = code
+    path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    return summary
+
+
+def _summary_without_leader(spec: JobSpec, folder: Path, exit_codes: Mapping[str, int]) -> dict[str, Any]:
+    """What is known when the leader could not write a summary: a failure, told by some host's failure file."""
+    cause = None
+    for host, code in sorted(exit_codes.items(), key=lambda item: not item[1]):
+        failure = folder / host / "output" / "failure"
+        text = failure.read_text(encoding="utf-8").splitlines() if failure.is_file() else []
+        if cause is None and code:
+            message = text[0] if text else f"exited with {code} and left no word"
+            cause = {"host": host, "role": "launcher", "pid": None, "exit_code": code, "message": message,
+                     "log_tail": text[1:]}  # fmt: skip
+    hosts = {
+        host: {
+            "group": group.name,
+            "instance_type": group.instance_type,
+            "exit_code": exit_codes.get(host),
+            "cpu_utilization": 0.0,
+            "restarts": {"dispatcher": 0, "worker": 0},
+        }
+        for host, group in spec.hosts().items()
+    }
+    return {
+        "job_name": spec.job_name,
+        "outcome": "failed",
+        "root_cause": cause,
+        "tf_data_mode": spec.tf_data_mode,
+        "is_hetero": spec.is_hetero,
+        **EMPTY_REPORT,
+        "time_to_first_step_s": 0.0,
+        "teardown_s": 0.0,
+        "hosts": hosts,
+    }

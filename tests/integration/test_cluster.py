@@ -1,0 +1,150 @@
+"""The simulated cluster with little programs in place of the launcher: hosts, names, ports, logs, clean-up."""
+
+import json
+import os
+import pwd
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.support import ROOT, finish, namespaces_allowed, processes_of, run_job, start, wait_for
+
+needs_namespaces = pytest.mark.skipif(not namespaces_allowed(), reason="this machine allows no user namespaces")
+
+# Every host serves its name on the same port and asks all others for theirs.
+ROLL_CALL = """
+import http.server, json, os, pathlib, socket, sys, threading, time, urllib.request
+config = json.loads(pathlib.Path("/opt/ml/input/config/resourceconfig.json").read_text())
+me = socket.gethostname()
+assert me == config["current_host"], me
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(me.encode())
+    def log_message(self, *_): pass
+server = http.server.HTTPServer(("0.0.0.0", 6000), Handler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+heard = {}
+deadline = time.monotonic() + 30
+while set(heard) < set(config["hosts"]) and time.monotonic() < deadline:
+    for host in set(config["hosts"]) - set(heard):
+        try:
+            heard[host] = urllib.request.urlopen(f"http://{host}:6000", timeout=1).read().decode()
+        except OSError:
+            time.sleep(0.1)
+pathlib.Path("/opt/ml/output/data/heard.json").write_text(json.dumps(heard))
+print("heard", sorted(heard), flush=True)
+time.sleep(2)
+"""
+WAITING = "import time; print('up', flush=True); time.sleep(600)"
+
+
+def source(tmp_path, launcher):
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "launcher.py").write_text(launcher)
+    (folder / "train_dnn.py").write_text("")
+    return f"--source_dir={folder}"
+
+
+@needs_namespaces
+def test_hosts_have_names_networks_and_ports_of_their_own(tmp_path):
+    run = run_job(tmp_path, source(tmp_path, ROLL_CALL), "--isolation=namespaces")
+    assert run.code == 1  # nobody wrote a summary, so the job cannot have succeeded
+    for host in ("algo-1", "algo-2", "algo-3"):
+        heard = json.loads((run.folder / host / "output/data/heard.json").read_text())
+        assert heard == {"algo-1": "algo-1", "algo-2": "algo-2", "algo-3": "algo-3"}
+        assert run.summary["hosts"][host]["exit_code"] == 0
+
+
+@needs_namespaces
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_an_ordinary_user_gets_the_same_hosts(tmp_path):
+    nobody = pwd.getpwnam("nobody")
+    probe = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT / 'code')!r}); import headrace"],
+        user=nobody.pw_uid, group=nobody.pw_gid, extra_groups=[], capture_output=True, check=False,
+    )  # fmt: skip
+    if probe.returncode:
+        pytest.skip("this checkout or its Python cannot be read by other users")
+    flag = source(tmp_path, ROLL_CALL)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    output = tmp_path / "output"
+    output.mkdir()
+    os.chown(output, nobody.pw_uid, nobody.pw_gid)
+    as_nobody = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+    run = run_job(output, flag, "--isolation=namespaces", **as_nobody)
+    assert (run.folder / "algo-3/output/data/heard.json").stat().st_uid == nobody.pw_uid
+    assert "heard ['algo-1', 'algo-2', 'algo-3']" in run.log("algo-1")
+
+
+def test_lines_are_logged_with_time_host_and_role(tmp_path):
+    run = run_job(tmp_path, source(tmp_path, "print('hello'); print('2026-01-01T00:00:00.000Z algo-1 rank0 hi')"))
+    first = run.log("algo-1").splitlines()[0].split(maxsplit=3)
+    assert first[0].endswith("Z") and first[1:] == ["algo-1", "host", "hello"]
+    assert "algo-1  rank0      hi" in run.output
+
+
+@pytest.mark.parametrize("isolation", ["auto", "loopback"])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_every_host_and_leaves_nothing(tmp_path, isolation, signum):
+    process, folder = start(tmp_path, source(tmp_path, WAITING), f"--isolation={isolation}")
+    wait_for(lambda: all((folder / f"algo-{n}.log").is_file() for n in (1, 2, 3)), "three logs")
+    wait_for(lambda: all("up" in (folder / f"algo-{n}.log").read_text() for n in (1, 2, 3)), "three hosts")
+    interrupted = time.monotonic()
+    process.send_signal(signum)
+    run = finish(process, folder, 30)
+    assert run.code == 1
+    assert time.monotonic() - interrupted < 10
+    assert run.summary["interrupted"] is True
+
+
+@pytest.mark.parametrize("isolation", ["auto", "loopback"])
+def test_a_killed_start_job_leaves_nothing(tmp_path, isolation):
+    process, folder = start(tmp_path, source(tmp_path, WAITING), f"--isolation={isolation}")
+    wait_for(lambda: (folder / "algo-3.log").is_file() and "up" in (folder / "algo-3.log").read_text(), "three hosts")
+    process.kill()
+    process.communicate()
+    wait_for(lambda: processes_of(folder.name) == [], "the end of all processes", 10)
+
+
+def test_the_first_failing_host_is_the_root_cause_without_a_leaders_word(tmp_path):
+    failing = "import os, sys; sys.exit(5 if os.environ['SM_CURRENT_HOST'] == 'algo-2' else 0)"
+    run = run_job(tmp_path, source(tmp_path, failing))
+    assert run.code == 1
+    assert run.summary["outcome"] == "failed"
+    assert run.summary["root_cause"]["host"] == "algo-2"
+    assert run.summary["root_cause"]["exit_code"] == 5
+
+
+def test_a_run_is_never_written_over(tmp_path):
+    (tmp_path / "twice").mkdir()
+    run = run_job(tmp_path, "--isolation=loopback", job_name="twice")
+    assert run.code == 2
+    assert "exists already" in run.output
+
+
+def test_where_namespaces_are_forbidden_the_cluster_says_so_and_goes_on(tmp_path):
+    code = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "code")!r})
+from headrace.errors import SetupError
+from headrace.local import namespaces
+def forbidden(self): raise SetupError("Operation not permitted")
+namespaces.Namespaces.__enter__ = forbidden
+from headrace.start import main
+sys.exit(main(sys.argv[1:]))
+"""
+    flags = ["--no-is_cloud_job", f"--output_dir={tmp_path}", source(tmp_path, "print('ran')"), "--job_name=job"]
+    ran = subprocess.run([sys.executable, "-c", code, *flags], capture_output=True, text=True, check=False)
+    assert "namespaces are not allowed here (Operation not permitted)" in ran.stdout
+    assert "ran" in (tmp_path / "job" / "algo-3.log").read_text()
+    forced = subprocess.run(
+        [sys.executable, "-c", code, *flags, "--job_name=other", "--isolation=namespaces"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert forced.returncode == 1
+    assert "use --isolation loopback" in forced.stderr

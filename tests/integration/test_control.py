@@ -1,0 +1,113 @@
+"""The control channel over real sockets."""
+
+import io
+import socket
+import threading
+
+import grpc
+import pytest
+from headrace.errors import SetupError
+from headrace.host.control import SERVICE, ControlClient, ControlError, ControlServer
+from headrace.host.lease import Lease
+from headrace.host.log import HostLog
+from headrace.outcome import Outcome, RootCause
+
+from tests.support import wait_for
+
+SECRET = "s" * 64
+
+
+@pytest.fixture
+def served():
+    calls, out = [], io.StringIO()
+
+    def renew(body):
+        calls.append(body)
+        return {"ready": [], "echo": body}
+
+    with ControlServer("127.0.0.1:0", "algo-1", SECRET, {"renew": renew}, HostLog("algo-1", out)) as server:
+        yield server, calls, out
+
+
+def client(server, secret=SECRET, host="algo-1"):
+    return ControlClient(f"127.0.0.1:{server.port}", host, secret)
+
+
+def test_calls_arrive(served):
+    server, _, _ = served
+    with client(server) as leader:
+        assert leader.call("renew", {"n": 1})["echo"] == {"n": 1}
+        assert leader.call("renew", {"n": 2})["echo"] == {"n": 2}
+
+
+def test_a_caller_with_another_secret_changes_nothing_and_is_told(served):
+    server, calls, _ = served
+    with client(server, secret="other") as stranger, pytest.raises(ControlError, match="secret"):
+        stranger.call("renew", {})
+    assert calls == []
+
+
+def test_a_silent_host_costs_one_deadline(served):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with (
+            ControlClient(address, "algo-1", SECRET) as leader,
+            pytest.raises(ControlError, match=r"deadline|unavailable"),
+        ):
+            leader.call("renew", {}, timeout_s=0.5)
+
+
+def test_strangers_garbage_and_silence_do_not_delay_the_leader(served):
+    server, calls, out = served
+    half_open = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
+    for number, connection in enumerate(half_open):
+        if number % 2:
+            connection.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        for method in ("hello", "renew", "nothing"):
+            with pytest.raises(grpc.RpcError):
+                channel.unary_unary(f"/{SERVICE}/{method}")(b"garbage", timeout=5)
+    with client(server) as leader:
+        leader.call("renew", {"n": 1})
+    for connection in half_open:
+        connection.close()
+    assert calls == [{"n": 1}]
+    assert "refused" in out.getvalue()
+
+
+def test_refusals_are_logged_at_a_limited_rate(served):
+    server, _, out = served
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        for _ in range(50):
+            with pytest.raises(grpc.RpcError):
+                channel.unary_unary(f"/{SERVICE}/renew")(b"garbage", timeout=5)
+    assert out.getvalue().count("refused") <= 2
+
+
+def test_a_taken_port_is_an_error(served):
+    server, _, _ = served
+    with pytest.raises(SetupError, match=str(server.port)):
+        ControlServer(f"127.0.0.1:{server.port}", "algo-1", SECRET, {}, HostLog("algo-1", io.StringIO()))
+
+
+def test_a_lease_is_renewed_and_delivers_the_outcome(served):
+    server, calls, _ = served
+    lease = Lease("algo-1", f"127.0.0.1:{server.port}", SECRET, 10, lambda: "stepping", threading.Event())
+    wait_for(lambda: lease.status, "the first renewal", 10)
+    lease.deliver(Outcome(RootCause("algo-2", "rank1", "was killed by SIGKILL", signal="SIGKILL")))
+    assert lease.delivered.wait(5)
+    assert Outcome.from_json(calls[-1]["outcome"]).root_cause.signal == "SIGKILL"
+    assert calls[0]["phase"] == "stepping"
+
+
+def test_a_host_that_goes_away_is_lost_after_the_lease(served):
+    server, _, _ = served
+    lease = Lease("algo-1", f"127.0.0.1:{server.port}", SECRET, 1.5, lambda: "", threading.Event())
+    wait_for(lambda: lease.status, "the first renewal", 10)
+    server.__exit__()
+    import time
+
+    wait_for(lambda: lease.lost(time.monotonic()), "the lease's end", 20)
+    lease.close()

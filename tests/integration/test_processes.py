@@ -1,0 +1,102 @@
+"""Supervision of real little processes: nothing escapes teardown."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+from headrace import processes
+from headrace.host.log import HostLog
+from headrace.host.supervise import ChildSpec, Supervisor
+
+from tests.support import wait_for
+
+STUBBORN = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+)
+FORKING = """
+import os, subprocess, sys, time
+subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)
+print('up', flush=True)
+time.sleep(600)
+"""
+GRACE_S = 0.5
+
+
+def alive(pid):
+    return psutil.pid_exists(pid) and processes.is_alive(psutil.Process(pid))
+
+
+def spec(code, tmp_path, **options):
+    return ChildSpec("worker", "worker", [sys.executable, "-c", code], dict(os.environ), tmp_path, **options)
+
+
+def supervise(*codes, tmp_path, **options):
+    """Runs the programs until all are up; returns the log and the pids that lived then."""
+    out = io.StringIO()
+    with Supervisor(HostLog("algo-1", out), 3, GRACE_S) as supervisor:
+        for code in codes:
+            supervisor.start(spec(code, tmp_path, **options))
+        wait_for(lambda: out.getvalue().count(" up\n") == len(codes), "start of the programs")
+        living = [process.pid for process in processes.descendants()]
+    return out.getvalue(), living
+
+
+def test_a_child_that_ignores_sigterm_is_killed_at_the_deadline(tmp_path):
+    started = time.monotonic()
+    log, pids = supervise(STUBBORN, tmp_path=tmp_path)
+    assert not any(alive(pid) for pid in pids)
+    assert "were killed" in log
+    assert time.monotonic() - started < GRACE_S + 10
+
+
+def test_a_grandchild_in_its_own_session_is_ended_too(tmp_path):
+    _, pids = supervise(FORKING, tmp_path=tmp_path)
+    assert len(pids) == 2
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_a_stopped_child_does_not_delay_teardown_beyond_the_deadline(tmp_path):
+    out = io.StringIO()
+    with Supervisor(HostLog("algo-1", out), 3, GRACE_S) as supervisor:
+        child = supervisor.start(spec("import time; print('up', flush=True); time.sleep(600)", tmp_path))
+        wait_for(lambda: " up\n" in out.getvalue(), "start")
+        os.kill(child.process.pid, signal.SIGSTOP)
+    assert not alive(child.process.pid)
+
+
+def test_children_die_with_a_supervisor_that_is_killed(tmp_path):
+    code = (
+        "import sys, time; sys.path.insert(0, 'code')\n"
+        "from headrace.host.log import HostLog\n"
+        "from headrace.host.supervise import ChildSpec, Supervisor\n"
+        "from pathlib import Path\n"
+        "s = Supervisor(HostLog('algo-1'), 0, 1)\n"
+        "argv = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
+        "c = s.start(ChildSpec('worker', 'worker', argv, {}, Path('/')))\n"
+        "print(c.process.pid, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        pid = int(parent.stdout.readline())
+        assert alive(pid)
+        parent.kill()
+        wait_for(lambda: not alive(pid), "the child's death", 5)
+
+
+def test_output_arrives_whole_with_time_host_and_role(tmp_path):
+    log, _ = supervise("import sys, time; print('a\\rb'); print('up', flush=True); time.sleep(600)", tmp_path=tmp_path)
+    line = next(line for line in log.splitlines() if line.endswith(" b"))
+    assert line.split()[1:] == ["algo-1", "worker", "b"]
+
+
+def test_a_dead_server_comes_back_and_its_last_words_are_kept(tmp_path):
+    out = io.StringIO()
+    with Supervisor(HostLog("algo-1", out), 1, GRACE_S) as supervisor:
+        supervisor.start(spec("print('last words'); raise SystemExit(7)", tmp_path, restart=True))
+        (ended,) = wait_for(supervisor.poll, "the end of the restarts", 20)
+    assert ended.root_cause("algo-1").exit_code == 7
+    assert ended.tail[-1] == "last words"
+    assert out.getvalue().count("last words") == 2

@@ -1,0 +1,111 @@
+"""Runs jobs the way a user does, and looks for what they leave behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from headrace.events import Event, parse_event
+
+ROOT = Path(__file__).parents[1]
+JOB_TIMEOUT_S = 240
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished job: what start_job.py returned and printed, and the run's folder."""
+
+    code: int
+    output: str
+    folder: Path
+
+    @property
+    def summary(self) -> dict:
+        return json.loads((self.folder / "summary.json").read_text())
+
+    def log(self, host: str) -> str:
+        return (self.folder / f"{host}.log").read_text()
+
+    def events(self, name: str) -> list[Event]:
+        """All events of a name, from all hosts' logs."""
+        lines = [line for path in sorted(self.folder.glob("*.log")) for line in path.read_text().splitlines()]
+        return [event for event in map(parse_event, lines) if event and event.name == name]
+
+
+def start(tmp_path: Path, *flags: str, job_name: str = "", **popen: object) -> tuple[subprocess.Popen, Path]:
+    """start_job.py on this machine, running."""
+    job_name = job_name or f"job-{uuid.uuid4().hex[:8]}"
+    command = [sys.executable, str(ROOT / "start_job.py"), "--no-is_cloud_job", f"--job_name={job_name}"]
+    process = subprocess.Popen(
+        [*command, f"--output_dir={tmp_path}", *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=tmp_path,
+        **popen,
+    )
+    return process, tmp_path / job_name
+
+
+def finish(process: subprocess.Popen, folder: Path, timeout_s: float = JOB_TIMEOUT_S) -> Run:
+    """Wait for the job, and for proof that it left no process behind."""
+    try:
+        output, _ = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, _ = process.communicate()
+        raise AssertionError(f"the job hung; it had said:\n{output[-4000:]}") from None
+    run = Run(process.returncode, output, folder)
+    assert processes_of(folder.name) == [], f"left behind by {folder.name}:\n{output[-2000:]}"
+    return run
+
+
+def run_job(tmp_path: Path, *flags: str, timeout_s: float = JOB_TIMEOUT_S, **popen: object) -> Run:
+    """A job from start to end."""
+    return finish(*start(tmp_path, *flags, **popen), timeout_s=timeout_s)
+
+
+def processes_of(job_name: str) -> list[psutil.Process]:
+    """Living processes of a job, known by the name in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get("TRAINING_JOB_NAME") == job_name:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def process_of(job_name: str, host: str, words: str) -> psutil.Process:
+    """The process of a host whose command line holds `words`."""
+    for process in processes_of(job_name):
+        try:
+            if process.environ().get("SM_CURRENT_HOST") == host and re.search(words, " ".join(process.cmdline())):
+                return process
+        except psutil.NoSuchProcess:
+            continue
+    raise AssertionError(f"no process {words!r} on {host}")
+
+
+def wait_for(condition, what: str, timeout_s: float = 60.0):
+    """The first true value of `condition`, or a failure that names what was awaited."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.05)
+    raise AssertionError(f"{what} did not happen within {timeout_s:g} s")
+
+
+def namespaces_allowed() -> bool:
+    probe = subprocess.run(["unshare", "-Urn", "true"], capture_output=True, check=False)
+    return probe.returncode == 0 and os.path.exists("/proc/self/ns/net")

