@@ -45,15 +45,20 @@ class MetricAverageCallback(keras.callbacks.Callback):
     ranks end with the same model.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._held_out: dict[str, float] = {}
+
     def on_test_begin(self, logs: Logs = None) -> None:
         average_moving_statistics(self.model)
 
     def on_test_end(self, logs: Logs = None) -> None:
-        if hvd.size() == 1 or logs is None:
+        if hvd.size() == 1:
             return
         for variable in self.model.metrics_variables:
             variable.assign(hvd.allreduce(tf.convert_to_tensor(variable.value), op=hvd.Sum))
-        logs.update({name: float(value) for name, value in self.model.get_metrics_result().items()})
+        # Keras has taken this rank's results already; they are put right in `on_epoch_end`.
+        self._held_out = {f"val_{name}": float(value) for name, value in self.model.get_metrics_result().items()}
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         average_moving_statistics(self.model)
@@ -62,6 +67,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
         names = sorted(logs)
         means = hvd.allreduce(tf.constant([float(logs[name]) for name in names], tf.float64), op=hvd.Average)
         logs.update(zip(names, np.asarray(means).tolist(), strict=True))
+        logs.update({name: value for name, value in self._held_out.items() if name in logs})
 
 
 def average_moving_statistics(model: keras.Model) -> None:

@@ -1,0 +1,32 @@
+"""What end-to-end tests share: the digits, and a source dir with a further training script."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data") / "digits"
+    subprocess.run([sys.executable, str(ROOT / "tools" / "make_digits.py"), str(folder)], check=True)
+    return folder
+
+
+@pytest.fixture
+def with_script(tmp_path):
+    """Flags for a copy of `code` that holds one of tests/e2e/scripts too, no other file touched."""
+
+    def flags(name):
+        source = tmp_path / "source"
+        shutil.copytree(ROOT / "code", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        shutil.copy(SCRIPTS / name, source)
+        return [f"--source_dir={source}", f"--training_script={name}"]
+
+    return flags

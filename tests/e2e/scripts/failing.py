@@ -1,0 +1,22 @@
+"""Ends badly on rank 1, in the way asked for, while rank 0 waits in an allreduce."""
+
+import argparse
+import os
+import signal
+import sys
+
+import headrace.tensorflow.horovod_keras as hvd
+import tensorflow as tf
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--how", choices=["raise", "exit", "kill"])
+args, _ = parser.parse_known_args()
+hvd.init()
+hvd.allreduce(tf.constant(1.0))
+if hvd.rank() == 1:
+    if args.how == "raise":
+        raise ValueError("no good_reason at all")
+    if args.how == "exit":
+        sys.exit(3)
+    os.kill(os.getpid(), signal.SIGKILL)
+hvd.allreduce(tf.constant(1.0), name="never")

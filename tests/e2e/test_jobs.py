@@ -1,0 +1,131 @@
+"""Whole jobs with the real dispatcher, workers, mpirun and Horovod on simulated hosts."""
+
+import json
+
+import keras
+import pytest
+from headrace.report.compare import compare
+
+from tests.support import namespaces_allowed, run_job
+
+HETERO = ["--is_hetero"]
+HOMOGENEOUS = ["--no-is_hetero"]
+MODES = pytest.mark.parametrize("mode", [HETERO, HOMOGENEOUS], ids=["heterogeneous", "homogeneous"])
+EPOCHS = 6
+TRAINING = [f"--epochs={EPOCHS}", "--hyperparameter=model=small_cnn", "--hyperparameter=log_every=5"]
+
+needs_namespaces = pytest.mark.skipif(not namespaces_allowed(), reason="this machine allows no user namespaces")
+
+
+@MODES
+def test_digits_are_learned_with_identical_weights_and_a_complete_summary(mode, tmp_path, digits, with_script):
+    run = run_job(tmp_path, *mode, *TRAINING, *with_script("check_weights.py"), f"--channel=training={digits}")
+    assert run.code == 0, run.output[-4000:]
+    assert run.output.count("weights identical on 2 ranks") == 2
+
+    summary = run.summary
+    hosts = ["algo-1", "algo-2", "algo-3"] if mode is HETERO else ["algo-1"]
+    leader = hosts[-1]
+    assert list(summary["hosts"]) == hosts
+    assert summary["outcome"] == "succeeded" and summary["root_cause"] is None
+    assert summary["is_hetero"] is (mode is HETERO)
+    assert summary["tf_data_mode"] == ("service" if mode is HETERO else "local")
+    assert (summary["world_size"], summary["global_batch_size"], summary["epochs"]) == (2, 64, EPOCHS)
+    assert summary["steps"] == EPOCHS * (1438 // 64)
+    assert summary["final_metrics"]["val_accuracy"] > 0.9
+    assert 0 < summary["step_time_ms"]["median"] <= summary["step_time_ms"]["p90"]
+    assert summary["samples_per_s"] > 0 and summary["ideal_step_time_ms"] > 0
+    assert 0 <= summary["input_bound_share"] <= 1
+    assert summary["time_to_first_step_s"] > 0 and summary["train_s"] > 0 and summary["teardown_s"] >= 0
+    for host in hosts:
+        record = summary["hosts"][host]
+        assert record["exit_code"] == 0
+        assert record["restarts"] == {"dispatcher": 0, "worker": 0}
+        assert record["cpu_utilization"] > 0
+        if mode is HETERO:
+            assert record["cpu_s"]["worker"] > 0, f"{host}'s workers did nothing"
+
+    lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines if "epoch" in line] == list(range(1, EPOCHS + 1))
+    assert {"step_time_ms", "samples_per_s", "input_bound_share"} <= set(lines[0])
+    assert list((run.folder / "tensorboard").iterdir())
+    model = keras.saving.load_model(run.folder / leader / "model" / "model.keras")
+    assert model.output_shape == (None, 10)
+    assert sorted(path.name for path in (run.folder / leader / "checkpoints").iterdir())[-1] == f"epoch-{EPOCHS:04d}"
+    assert not (run.folder / leader / "headrace").exists()
+
+    expected = ["topology", "training_started", "first_step", "step", "checkpoint", "training_finished", "outcome"]
+    expected += ["dispatcher_ready", "workers_ready"] if mode is HETERO else []
+    for name in expected:
+        assert run.events(name), f"no {name} event"
+    assert len(run.events("outcome")) == len(hosts)
+    assert {"step_ms", "samples_per_s", "input_bound"} <= set(run.events("step")[0].fields)
+    assert "images/s" in compare([summary, summary])
+
+
+@needs_namespaces
+def test_elements_are_made_on_the_workers_of_all_three_hosts(tmp_path, with_script):
+    run = run_job(tmp_path, *with_script("tagged.py"))
+    assert run.code == 0, run.output[-4000:]
+    makers = {}
+    for rank in (0, 1):
+        found = json.loads((run.folder / "algo-3/output/data" / f"makers-{rank}.json").read_text())
+        for host, count in found.items():
+            makers[host] = makers.get(host, 0) + count
+    assert set(makers) == {"algo-1", "algo-2", "algo-3"}
+    assert min(makers.values()) >= 600 // 30
+
+
+@MODES
+def test_a_copied_script_with_another_model_and_dataset_runs(mode, tmp_path, with_script):
+    run = run_job(tmp_path, *mode, *with_script("tabular.py"), "--epochs=4", "--hyperparameter=hidden=24")
+    assert run.code == 0, run.output[-4000:]
+    assert run.summary["final_metrics"]["accuracy"] > 0.9
+    assert run.summary["epochs"] == 4
+
+
+@needs_namespaces
+def test_two_dnn_hosts_train_together_without_sshd(tmp_path, digits, with_script):
+    hosts = ["--num_of_data_instances=1", "--num_of_dnn_instances=2", "--processes_per_host=1"]
+    flags = [*TRAINING, *with_script("check_weights.py"), f"--channel=training={digits}"]
+    run = run_job(tmp_path, *hosts, *flags, "--epochs=1")
+    assert run.code == 0, run.output[-4000:]
+    assert run.output.count("weights identical on 2 ranks") == 2
+    assert run.summary["hosts"]["algo-3"]["cpu_s"]["mpi-daemon"] > 0
+
+
+def test_the_artificial_dataset_runs_on_loopback_addresses(tmp_path):
+    flags = ["--isolation=loopback", "--num_of_data_instances=1", "--num_of_data_workers=2", "--steps_per_epoch=5"]
+    run = run_job(tmp_path, *flags, "--hyperparameter=model=small_cnn", "--epochs=1", "--batch_size=16")
+    assert run.code == 0, run.output[-4000:]
+    assert run.summary["steps"] == 5
+    assert run.events("workers_ready")[0].fields["n"] == "4"
+
+
+@MODES
+@pytest.mark.parametrize(("how", "said"), [("raise", "raised ValueError: no good_reason at all"), ("kill", "SIGKILL")])
+def test_a_failing_rank_fails_the_job_on_every_host_with_its_root_cause(mode, how, said, tmp_path, with_script):
+    run = run_job(tmp_path, *mode, *with_script("failing.py"), f"--hyperparameter=how={how}", timeout_s=90)
+    assert run.code == 1
+    cause = run.summary["root_cause"]
+    leader = list(run.summary["hosts"])[-1]
+    assert (cause["host"], cause["role"]) == (leader, "rank1")
+    assert said in cause["message"]
+    assert cause.get("signal") == ("SIGKILL" if how == "kill" else None)
+    for host, record in run.summary["hosts"].items():
+        assert record["exit_code"] == 1
+        assert said in (run.folder / host / "output" / "failure").read_text()
+        assert "event=outcome status=failed" in run.log(host)
+
+
+def test_an_exit_status_other_than_zero_is_a_failure(tmp_path, with_script):
+    run = run_job(tmp_path, *HOMOGENEOUS, *with_script("failing.py"), "--hyperparameter=how=exit", timeout_s=90)
+    assert run.code == 1
+    assert run.summary["root_cause"]["exit_code"] == 3
+
+
+def test_a_channel_that_is_no_dataset_is_the_root_cause(tmp_path):
+    (tmp_path / "empty").mkdir()
+    run = run_job(tmp_path, *HOMOGENEOUS, f"--channel=training={tmp_path / 'empty'}", timeout_s=90)
+    assert run.code == 1
+    assert "dataset.json" in run.summary["root_cause"]["message"]

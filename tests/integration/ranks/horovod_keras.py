@@ -1,0 +1,94 @@
+"""Run on two ranks by test_horovod.py: what headrace's Keras names promise, asserted on every rank."""
+
+import headrace.tensorflow.horovod_keras as hvd
+import keras
+import numpy as np
+import tensorflow as tf
+from headrace.tensorflow.ideal import measure_ideal_step_ms
+
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+assert size == 2
+keras.utils.set_random_seed(rank)  # ranks start apart on purpose
+
+
+def on_all_ranks(values):
+    """One row per rank."""
+    flat = np.concatenate([np.ravel(value) for value in values]).astype("float64")
+    return np.asarray(hvd.allgather(tf.constant(flat[None])))
+
+
+def make_model():
+    model = keras.Sequential(
+        [
+            keras.Input((4,)),
+            keras.layers.Dense(8),
+            keras.layers.BatchNormalization(momentum=0.5),
+            keras.layers.Dropout(0.5),
+            keras.layers.Dense(3, activation="softmax"),
+        ]
+    )
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.01))
+    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=False)
+    return model
+
+
+def state(model):
+    return [np.array(v.value) for v in (*model.variables, *model.optimizer.variables)]
+
+
+# Gradients are averaged: one SGD step with different gradients moves both ranks by their mean.
+layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+layer.build((None, 1))
+optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+assert type(optimizer).__name__ == "SGD" and isinstance(optimizer, keras.optimizers.SGD)
+optimizer.apply([tf.constant([[float(1 + 2 * rank)]])], [layer.kernel])
+np.testing.assert_allclose(np.asarray(layer.kernel), [[-2.0]])
+
+# Under fit, ranks that start apart and see different data end with identical weights, moving statistics included.
+rng = np.random.default_rng(rank)
+x, y = rng.random((64, 4), "float32"), rng.integers(0, 3, 64)
+held_x, held_y = np.random.default_rng(9).random((50, 4), "float32"), np.random.default_rng(9).integers(0, 3, 50)
+mine = slice(0, 30) if rank == 0 else slice(30, 50)  # held-out parts of different size
+train = tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(16)
+model = make_model()
+history = model.fit(
+    train,
+    epochs=2,
+    steps_per_epoch=4,
+    verbose=0,
+    shuffle=False,
+    validation_data=tf.data.Dataset.from_tensor_slices((held_x[mine], held_y[mine])).batch(7),
+    callbacks=[
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+        hvd.callbacks.LearningRateWarmupCallback(0.02, 1, steps_per_epoch=4),
+    ],
+).history
+weights = on_all_ranks([np.asarray(v) for v in model.weights])
+np.testing.assert_array_equal(weights[0], weights[1])
+
+# Held-out metrics are exact: those of the whole set, on every rank.
+loss, accuracy = model.evaluate(held_x, held_y, batch_size=50, verbose=0)
+np.testing.assert_allclose(history["val_accuracy"][-1], accuracy, rtol=1e-5)
+np.testing.assert_allclose(history["val_loss"][-1], loss, rtol=1e-4)
+np.testing.assert_allclose(float(model.optimizer.learning_rate), 0.02, rtol=1e-6)
+
+# Measuring the ideal step time changes nothing: weights, optimizer, metrics, seeds, bit by bit.
+before = state(model)
+assert measure_ideal_step_ms(model, train, 16) > 0
+for old, new in zip(before, state(model), strict=True):
+    np.testing.assert_array_equal(old, new)
+
+# A saved model loads as a plain Keras model, and as a distributed one by Horovod's name for that.
+path = f"/tmp/headrace-test-{rank}-{hvd.allgather(tf.constant([np.random.randint(1 << 30)]))[0]}.keras"
+model.save(path)
+try:
+    plain = keras.saving.load_model(path)
+    assert type(plain.optimizer) is keras.optimizers.Adam
+    again = hvd.load_model(path)
+    assert isinstance(again.optimizer, keras.optimizers.Adam) and type(again.optimizer) is not keras.optimizers.Adam
+    again.fit(train, steps_per_epoch=1, verbose=0, shuffle=False)
+finally:
+    tf.io.gfile.remove(path)
+print("all promises kept")

@@ -1,0 +1,41 @@
+"""Horovod on this TensorFlow and Keras 3, on real ranks."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from headrace.host.mpi import find_program
+
+CODE = Path(__file__).parents[2] / "code"
+RANKS = Path(__file__).parent / "ranks"
+
+
+def mpirun(script, tmp_path, *argv):
+    command = [
+        find_program("mpirun"),
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "-np",
+        "2",
+        "--mca",
+        "orte_tmpdir_base",
+    ]
+    return subprocess.run(
+        [*command, str(tmp_path), sys.executable, str(RANKS / script), *argv],
+        env=os.environ | {"PYTHONPATH": str(CODE), "TF_CPP_MIN_LOG_LEVEL": "3", "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("script", ["horovod_keras.py", "checkpoint.py"])
+def test_promises_hold_on_two_ranks(script, tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    result = mpirun(script, tmp_path, str(tmp_path / "checkpoints"))
+    assert result.returncode == 0, result.stdout[-4000:]
+    assert result.stdout.count("all promises kept") == 2
