@@ -5,13 +5,14 @@ PYTEST = $(RUN) -m pytest
 TIMED = -p no:cacheprovider --durations=5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check unit integration e2e clean
+.PHONY: help setup demo test check unit integration e2e faults clean
 
 help:
 	@echo "make setup   .venv with TensorFlow, Open MPI and Horovod; no root needed"
 	@echo "make demo    train ResNet50 with and without data hosts, here, and compare"
 	@echo "make test    every test (make check first, then integration and end to end)"
 	@echo "make check   lint, types, unit tests; under a minute"
+	@echo "make faults  kill, hang and cut off real jobs, and watch what becomes of them"
 	@echo "make clean   remove what these made"
 
 setup:
@@ -30,7 +31,7 @@ check: setup
 test: check
 	@$(PYTEST) $(TIMED) tests/integration tests/e2e
 
-unit integration e2e: setup
+unit integration e2e faults: setup
 	@$(PYTEST) $(TIMED) tests/$@
 
 clean:

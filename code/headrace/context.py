@@ -15,6 +15,10 @@ TRAINER_REPORT = "trainer.json"
 """Rank 0's part of the summary, in the output folder; the leader's launcher takes it from there."""
 METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
+STOP_REQUEST = "stop"
+"""The file in the signal folder that asks rank 0 for a checkpoint, now."""
+CHECKPOINTS_ON_REQUEST = "checkpoints_on_request"
+"""The event with which rank 0 says that it will answer such a request."""
 
 EMPTY_REPORT: dict[str, Any] = {
     "world_size": 0,
@@ -43,6 +47,8 @@ class TrainerContext:
     """For metrics, TensorBoard files and the report."""
     model_dir: Path = Path("model")
     checkpoint_dir: Path = Path("checkpoints")
+    signal_dir: Path = Path()
+    """Where ranks of this host show progress and find a stop request; unset without a launcher."""
 
     def __post_init__(self) -> None:
         if self.tf_data_mode not in TF_DATA_MODES:

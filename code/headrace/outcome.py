@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+ROOT_CAUSE = "root_cause.json"
+"""What a host takes for the root cause, in its output folder; the leader's summary has the last word."""
 LOG_TAIL_LINES = 30
 """Lines of a failed child's log that travel with the root cause."""
 

@@ -49,6 +49,24 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process is suspended by a signal."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def descendants_running(words: str) -> list[psutil.Process]:
+    """Living descendants whose command line holds `words`."""
+    found = []
+    for process in descendants():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if words in " ".join(process.cmdline()):
+                found.append(process)
+    return found
+
+
 def signal_all(processes: Iterable[psutil.Process], signum: int) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):

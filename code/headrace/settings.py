@@ -50,8 +50,14 @@ class Settings:
     """A host that has not been reached for this long is lost."""
     grace_s: float = 10.0
     """How long children get between SIGTERM and SIGKILL."""
+    stop_grace_s: float = 90.0
+    """How long a stop request may wait for a checkpoint (SageMaker kills 120 s after its SIGTERM)."""
+    stall_timeout_s: float = 600.0
+    """A trainer that makes no step for this long has hung."""
     max_restarts: int = 5
-    """Restarts of one dispatcher or worker before the job fails."""
+    """Restarts of one dispatcher or worker, in quick succession, before the job fails."""
+    min_data_hosts: int = 1
+    """The job goes on without lost data hosts while this many remain."""
     base_dir: Path = Path("/opt/ml")
     secret: str = field(default="", repr=False)
     job_name: str = ""
@@ -60,10 +66,10 @@ class Settings:
     def __post_init__(self) -> None:
         if self.tf_data_mode and self.tf_data_mode not in TF_DATA_MODES:
             raise InputError(f"tf_data_mode is {self.tf_data_mode!r}; expected one of {', '.join(TF_DATA_MODES)}")
-        for name in ("num_of_data_workers", "processes_per_host", "max_restarts"):
+        for name in ("num_of_data_workers", "processes_per_host", "max_restarts", "min_data_hosts"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} is {getattr(self, name)}; expected 0 or more")
-        for name in ("startup_timeout_s", "lease_s", "grace_s"):
+        for name in ("startup_timeout_s", "lease_s", "grace_s", "stop_grace_s", "stall_timeout_s"):
             if getattr(self, name) <= 0:
                 raise InputError(f"{name} is {getattr(self, name)}; expected more than 0 seconds")
         if Path(self.training_script).is_absolute() or ".." in Path(self.training_script).parts:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 
 from headrace.errors import HeadraceError
-from headrace.host.run import HostRun, failure_of
+from headrace.host.run import HostRun, failure_of, stopped
 from headrace.outcome import Outcome, RootCause
 
+STOP_MARGIN_S = 5.0
+"""How much longer than the leader a host that was asked to stop waits for the leader's word."""
 UNHEARD_FAILURE_S = 60.0
 """How long a host that has failed waits for a leader that was never heard, to tell it why."""
 
@@ -19,6 +21,7 @@ def follow(run: HostRun) -> Outcome:
         run.start_servers()
     except HeadraceError as error:
         run.state.fail(failure_of(error, run.state.host))
+    stop_asked_at: float | None = None
     while run.state.outcome is None:
         try:
             run.check_children()
@@ -26,9 +29,16 @@ def follow(run: HostRun) -> Outcome:
         except HeadraceError as error:
             run.state.fail(failure_of(error, run.state.host))
         now = time.monotonic()
+        if run.state.stop_signal and stop_asked_at is None:
+            stop_asked_at = now
+        if stop_asked_at is not None and now - stop_asked_at > settings.stop_grace_s + STOP_MARGIN_S:
+            run.state.fail(stopped(run.state.host, run.state.stop_signal))
+            return Outcome(run.state.failure)
         silence_s = run.state.silence_s(now)
         failure = run.state.failure
         if silence_s is None:
+            if run.state.stop_signal:
+                return Outcome(failure or stopped(run.state.host, run.state.stop_signal))
             patience_s = min(settings.startup_timeout_s, UNHEARD_FAILURE_S) if failure else settings.startup_timeout_s
             if now - run.started > patience_s:
                 never = f"was never heard within startup_timeout_s={settings.startup_timeout_s:g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -15,7 +16,8 @@ from headrace.host.follow import follow
 from headrace.host.lead import Leader
 from headrace.host.log import HostLog
 from headrace.host.run import HostPlan, HostRun, control_address, failure_of, host_run
-from headrace.outcome import Outcome
+from headrace.host.summary import write_json
+from headrace.outcome import ROOT_CAUSE, Outcome
 from headrace.settings import (
     OneLineParser,
     Settings,
@@ -77,6 +79,8 @@ def run_host(plan: HostPlan) -> int:
         for line in cause.log_tail:
             log.say(f"  | {line}")
         _write_failure(plan.settings.base_dir, "\n".join([cause.one_line(), *cause.log_tail]))
+        with contextlib.suppress(OSError):
+            write_json(plan.output_dir / ROOT_CAUSE, cause.as_json())
     log.event("outcome", status=outcome.status)
     return outcome.exit_code
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
+from headrace.context import CHECKPOINTS_ON_REQUEST, STOP_REQUEST
 from headrace.errors import DeadlineError, HeadraceError
 from headrace.events import Event
 from headrace.host import mpi, summary
 from headrace.host.lease import Lease
-from headrace.host.run import HostRun, failure_of
+from headrace.host.run import HostRun, dump_ranks, failure_of, stopped
 from headrace.host.state import STARTING, STEPPING
 from headrace.host.supervise import ChildSpec
+from headrace.host.watchdog import StallWatchdog, diagnose
 from headrace.outcome import Outcome, RootCause
 from headrace.settings import CONTROL_PORT
 
 PROGRESS_INTERVAL_S = 5.0
 DELIVERY_TIMEOUT_S = 5.0
+DUMP_TIMEOUT_S = 3.0
 
 
 class Leader:
@@ -29,6 +32,10 @@ class Leader:
         self._first_step_at: float | None = None
         self._train_ended_at: float | None = None
         self._lost: list[str] = []
+        self._answers_stop_requests = False
+        self._checkpoints = 0
+        self._stop_asked_at: float | None = None
+        self._checkpoints_before_stop = 0
         settings = run.plan.settings
         self._leases = [
             Lease(
@@ -110,10 +117,15 @@ class Leader:
                 on_event=self._take_event,
             )
         )
+        settings, now = plan.settings, time.monotonic()
+        watchdog = StallWatchdog(plan.signal_dir, settings.stall_timeout_s, settings.startup_timeout_s, now)
         while True:
             self._check_hosts(ranks)
             if trainer.ended:
                 break
+            silence_s = watchdog.stalled_s(time.monotonic(), ranks.lines)
+            if silence_s is not None:
+                self._fail_stalled(silence_s, ranks)
             run.wait()
         self._train_ended_at = time.monotonic()
 
@@ -123,6 +135,26 @@ class Leader:
             self._first_step_at = time.monotonic()
             self._phase = STEPPING
             self._run.state.set_phase(STEPPING)
+        elif event.name == CHECKPOINTS_ON_REQUEST:
+            self._answers_stop_requests = True
+        elif event.name == "checkpoint":
+            self._checkpoints += 1
+            self._run.wake.set()
+
+    def _fail_stalled(self, silence_s: float, ranks: mpi.RankLog) -> NoReturn:
+        """Print every rank's stacks and fail with what can be seen of the stall."""
+        run = self._run
+        uses_service = run.plan.tf_data_mode == "service"
+        cause = diagnose(run.state.host, silence_s, ranks, self._statuses(), uses_service)
+        run.log.say(cause.one_line())
+        for lease in self._leases:
+            lease.request_dump()
+        dump_ranks(run.log)
+        deadline = time.monotonic() + DUMP_TIMEOUT_S
+        while time.monotonic() < deadline:
+            run.check_children()  # the stacks arrive meanwhile
+            run.wait()
+        raise _Failed(cause)
 
     def _check_hosts(self, ranks: mpi.RankLog | None = None) -> None:
         """Raises `_Failed` when this host or another one has failed or, not to be missed, is lost."""
@@ -136,10 +168,43 @@ class Leader:
             if status.get("failure"):
                 raise _Failed(RootCause.from_json(status["failure"]))
             if lease.lost(now) and lease.host not in self._lost:
-                self._lost.append(lease.host)
-                self._run.log.event("host_lost", host=lease.host, error=lease.error)
-                silence = f"the host has not answered for {self._run.plan.settings.lease_s:g} s ({lease.error})"
-                raise _Failed(RootCause(lease.host, "host", silence))
+                self._lose(lease)
+        self._check_stop()
+
+    def _lose(self, lease: Lease) -> None:
+        """Go on without a host where the job can. Raises `_Failed` where it cannot."""
+        plan = self._run.plan
+        self._lost.append(lease.host)
+        self._run.log.event("host_lost", host=lease.host, error=lease.error)
+        topology, settings = plan.topology, plan.settings
+        left = [host.name for host in topology.data_hosts if host.name not in self._lost]
+        lost = next(host for host in topology.hosts if host.name == lease.host)
+        silence = f"the host has not answered for {settings.lease_s:g} s ({lease.error})"
+        if lost.role == "dnn" or lost == topology.dispatcher_host:
+            raise _Failed(RootCause(lease.host, "host", silence))
+        if len(left) < settings.min_data_hosts:
+            few = f"{silence}; {len(left)} data hosts are left, min_data_hosts is {settings.min_data_hosts}"
+            raise _Failed(RootCause(lease.host, "host", few))
+        self._run.log.say(f"{lease.host} is lost ({silence}); going on with {', '.join(left)}")
+
+    def _check_stop(self) -> None:
+        """Answer a stop request, to whichever host it came: a checkpoint if there can be one, then the end."""
+        own = self._run.state
+        requests = {own.host: own.stop_signal}
+        requests |= {lease.host: str((lease.status or {}).get("stop_signal", "")) for lease in self._leases}
+        host = next((host for host, signal_name in requests.items() if signal_name), None)
+        if host is None:
+            return
+        run, now = self._run, time.monotonic()
+        can_checkpoint = self._phase == STEPPING and self._answers_stop_requests
+        if self._stop_asked_at is None:
+            self._stop_asked_at, self._checkpoints_before_stop = now, self._checkpoints
+            if can_checkpoint:
+                run.log.say(f"{host} got {requests[host]}: asking for a checkpoint, then ending")
+                (run.plan.signal_dir / STOP_REQUEST).touch()
+        saved = self._checkpoints > self._checkpoints_before_stop
+        if not can_checkpoint or saved or now - self._stop_asked_at > run.plan.settings.stop_grace_s:
+            raise _Failed(stopped(host, requests[host]))
 
     # After training
 

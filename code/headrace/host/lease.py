@@ -28,6 +28,7 @@ class Lease:
         self._last_renewed: float | None = None
         self._error = "not called yet"
         self._outcome: Outcome | None = None
+        self._dump = False
         self.delivered = threading.Event()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"lease {host}", daemon=True)
@@ -56,6 +57,12 @@ class Lease:
             self._outcome = outcome
         self._hurry.set()
 
+    def request_dump(self) -> None:
+        """Have the host print the stacks of its ranks."""
+        with self._lock:
+            self._dump = True
+        self._hurry.set()
+
     def close(self) -> None:
         self._closed.set()
         self._hurry.set()
@@ -71,8 +78,9 @@ class Lease:
 
     def _renew(self, client: ControlClient) -> None:
         with self._lock:
-            outcome = self._outcome
-        body: Body = {"phase": self._phase()}
+            outcome, dump = self._outcome, self._dump
+            self._dump = False
+        body: Body = {"phase": self._phase(), "dump": dump}
         if outcome:
             body["outcome"] = outcome.as_json()
         try:
@@ -83,7 +91,8 @@ class Lease:
             return
         with self._lock:
             news = self._status is None or any(
-                self._status.get(name) != status.get(name) for name in ("ready", "registered_workers", "failure")
+                self._status.get(name) != status.get(name)
+                for name in ("ready", "registered_workers", "failure", "stop_signal")
             )
             self._status, self._error, self._last_renewed = status, "", time.monotonic()
         if outcome:

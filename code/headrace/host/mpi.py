@@ -20,6 +20,7 @@ from headrace.settings import Settings
 from headrace.topology import Host, Topology
 
 MPIRUN = "mpirun"
+RANK_MODULE = "headrace.host.rank"
 RANK_FAILED = "rank_failed"
 """The event with which a rank announces its uncaught exception (see `headrace.host.rank`)."""
 
@@ -29,6 +30,9 @@ _TAG = re.compile(r"\[\d+,(?P<rank>\d+)\]<std(?:out|err)>:")
 _SIGNALLED = re.compile(
     r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal (?P<signal>\d+)"
 )
+# Horovod 0.28's stall inspector: a heading, then a line for each rank that has not come.
+_MISSING = re.compile(r"^Missing ranks:|waiting for remainder of ranks")
+_MISSING_RANK = re.compile(r"^(?P<rank>\d+): \[")
 _SIGNALS = {"6": "SIGABRT", "7": "SIGBUS", "9": "SIGKILL", "11": "SIGSEGV", "15": "SIGTERM"}
 
 
@@ -72,7 +76,7 @@ def trainer_command(
         }
     for name, value in options.items():
         command += ["--mca", name, value]
-    return [*command, sys.executable, "-m", "headrace.host.rank", "-m", "mpi4py", *script]
+    return [*command, sys.executable, "-m", RANK_MODULE, "-m", "mpi4py", *script]
 
 
 def daemon_command(arguments: Sequence[str]) -> list[str]:
@@ -113,6 +117,8 @@ class RankLog:
         self._ranks_per_host = ranks_per_host
         self._tails: dict[str, collections.deque[str]] = {}
         self._first_failure: RootCause | None = None
+        self._missing_ranks: list[int] = []
+        self._lines = 0
         self._lock = threading.Lock()
 
     def label(self, line: str) -> tuple[str, str]:
@@ -121,6 +127,11 @@ class RankLog:
         # mpirun also tags the middle of a line when a rank wrote it in two pieces.
         who, text = (f"rank{match['rank']}", _TAG.sub("", line)) if match else (MPIRUN, line)
         with self._lock:
+            self._lines += 1
+            if _MISSING.search(text):
+                self._missing_ranks = []
+            elif missing := _MISSING_RANK.match(text):
+                self._missing_ranks.append(int(missing["rank"]))
             event = parse_event(text)
             if event and event.name == RANK_FAILED:
                 self._fail(self._raised(event))
@@ -145,6 +156,17 @@ class RankLog:
         return RootCause(
             failure.host, failure.role, failure.message, failure.pid, failure.exit_code, failure.signal, tail
         )
+
+    @property
+    def lines(self) -> int:
+        """How many lines the ranks have printed."""
+        with self._lock:
+            return self._lines
+
+    def missing_in_allreduce(self) -> list[tuple[str, str]]:
+        """`(host, rank)` of the ranks that Horovod last said the others were waiting for."""
+        with self._lock:
+            return [(self._host_of(rank), f"rank{rank}") for rank in self._missing_ranks]
 
     def _fail(self, cause: RootCause) -> None:
         self._first_failure = self._first_failure or cause

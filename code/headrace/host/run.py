@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+import psutil
+
 from headrace.context import TrainerContext
 from headrace.errors import HeadraceError, SetupError
 from headrace.host import mpi, services
@@ -22,6 +24,7 @@ from headrace.host.state import HostState
 from headrace.host.supervise import ChildSpec, Supervisor
 from headrace.host.usage import CpuUsage
 from headrace.outcome import RootCause
+from headrace.processes import descendants_running, is_stopped, signal_all
 from headrace.settings import CONTROL_PORT, SECRET_VARIABLE, Settings
 from headrace.topology import Topology
 
@@ -43,6 +46,10 @@ class HostPlan:
     @property
     def work_dir(self) -> Path:
         return self.settings.base_dir / WORK_FOLDER
+
+    @property
+    def signal_dir(self) -> Path:
+        return self.work_dir / "signals"
 
     @property
     def output_dir(self) -> Path:
@@ -110,6 +117,7 @@ class HostRun:
             output_dir=self.plan.output_dir,
             model_dir=settings.base_dir / "model",
             checkpoint_dir=settings.base_dir / "checkpoints",
+            signal_dir=self.plan.signal_dir,
         )
         names = {settings.endpoint(host.name).address: host.name for host in topology.hosts}
         return {
@@ -118,6 +126,8 @@ class HostRun:
             **mpi.mpi_environ(self.plan.source_dir, self.plan.environ),
             **context.environ(),
             SECRET_VARIABLE: settings.secret,
+            # Horovod names the ranks that an allreduce waits for; it must do so before the stall watchdog acts.
+            "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(int(settings.stall_timeout_s / 2), 1)),
             "HEADRACE_HOST_NAMES": ",".join(f"{address}={name}" for address, name in names.items()),
         }
 
@@ -132,6 +142,8 @@ class HostRun:
             if ended.spec.role in ("dispatcher", "worker") or ended.return_code:
                 self.state.fail(ended.root_cause(self.state.host))
         self.state.set_restarts(self.supervisor.restarts())
+        if self.state.take_dump_request():
+            dump_ranks(self.log)
         self.state.usage.sample()
 
     def wait(self) -> None:
@@ -150,12 +162,10 @@ def host_run(plan: HostPlan, log: HostLog) -> Iterator[HostRun]:
         usage = CpuUsage(
             lambda: [(child.spec.role, child.process.pid) for child in list(supervisor.children) if not child.ended]
         )
-        state = HostState(host, usage, wake)
+        state = HostState(host, usage, wake, lambda: supervisor.suspended() + suspended_ranks())
 
         def stop(signum: int, _: FrameType | None) -> None:
-            name = signal.Signals(signum).name
-            state.fail(RootCause(host, LAUNCHER, f"was stopped by {name}", os.getpid(), signal=name))
-            wake.set()
+            state.request_stop(signal.Signals(signum).name)
 
         handled: dict[int, object] = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGCHLD: lambda *_: wake.set()}
         previous = {signum: signal.signal(signum, handler) for signum, handler in handled.items()}  # type: ignore[arg-type]
@@ -172,7 +182,7 @@ def host_run(plan: HostPlan, log: HostLog) -> Iterator[HostRun]:
 def prepare_folders(plan: HostPlan) -> None:
     """The folders that a run writes to. Raises `SetupError` when one cannot be made or written."""
     shutil.rmtree(plan.work_dir, ignore_errors=True)
-    for folder in (plan.work_dir, plan.output_dir):
+    for folder in (plan.work_dir, plan.signal_dir, plan.output_dir):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             probe = folder / ".writable"
@@ -192,6 +202,35 @@ def check_port_free(port: int, what: str) -> None:
             probe.listen(1)
         except OSError as error:
             raise SetupError(f"Port {port} for the {what} is in use on this host ({error.strerror})") from error
+
+
+def stopped(host: str, signal_name: str) -> RootCause:
+    """A stop request as the root cause of a job that it ended."""
+    return RootCause(host, LAUNCHER, f"was stopped by {signal_name}", signal=signal_name)
+
+
+def rank_processes() -> dict[str, psutil.Process]:
+    """The ranks that run on this host, by name."""
+    found = {}
+    for process in descendants_running(mpi.RANK_MODULE):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            number = process.environ().get("OMPI_COMM_WORLD_RANK")
+            if number is not None:  # mpirun has the words in its command line too
+                found[f"rank{number}"] = process
+    return found
+
+
+def suspended_ranks() -> list[str]:
+    """The ranks of this host that something has stopped (SIGSTOP)."""
+    return [name for name, process in rank_processes().items() if is_stopped(process.pid)]
+
+
+def dump_ranks(log: HostLog) -> None:
+    """Have every rank of this host print the stacks of all its threads (see `headrace.host.rank`)."""
+    ranks = list(rank_processes().values())
+    log.say(f"stacks of {len(ranks)} ranks follow")
+    signal_all(ranks, signal.SIGUSR1)
+    signal_all(ranks, signal.SIGCONT)  # a suspended rank prints its stacks only once it runs
 
 
 def failure_of(error: HeadraceError, host: str) -> RootCause:

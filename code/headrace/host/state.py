@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from headrace.events import Event
@@ -17,7 +18,7 @@ STARTING, STEPPING = "starting", "stepping"
 class HostState:
     """Readiness, first failure, and what the leader last said."""
 
-    def __init__(self, host: str, usage: CpuUsage, wake: threading.Event) -> None:
+    def __init__(self, host: str, usage: CpuUsage, wake: threading.Event, suspended: Callable[[], list[str]]) -> None:
         self.host = host
         self.usage = usage
         self._wake = wake
@@ -31,6 +32,9 @@ class HostState:
         self._last_heard: float | None = None
         self._outcome: Outcome | None = None
         self._commands: list[list[str]] = []
+        self._suspended = suspended  # names of this host's suspended processes
+        self._stop_signal = ""
+        self._dump_requested = False
 
     # The host's own side
 
@@ -56,6 +60,22 @@ class HostState:
         with self._lock:
             self._restarts = restarts
 
+    def request_stop(self, signal_name: str) -> None:
+        """The platform or the user wants the job to end. Called from a signal handler: takes no lock."""
+        self._stop_signal = self._stop_signal or signal_name
+        self._wake.set()
+
+    @property
+    def stop_signal(self) -> str:
+        """The signal that asked for the end; empty when none did."""
+        return self._stop_signal
+
+    def take_dump_request(self) -> bool:
+        """Whether the leader has asked for the stacks of this host's ranks since the last call."""
+        with self._lock:
+            requested, self._dump_requested = self._dump_requested, False
+            return requested
+
     @property
     def failure(self) -> RootCause | None:
         with self._lock:
@@ -80,6 +100,7 @@ class HostState:
 
     def status(self) -> Body:
         """This host as the leader sees it."""
+        suspended = self._suspended()
         with self._lock:
             return {
                 "host": self.host,
@@ -87,6 +108,8 @@ class HostState:
                 "waiting": sorted(self._expected - self._ready),
                 "registered_workers": self._registered_workers,
                 "restarts": dict(self._restarts),
+                "suspended": suspended,
+                "stop_signal": self._stop_signal,
                 "failure": self._failure and self._failure.as_json(),
                 "cpu": self.usage.report(),
             }
@@ -102,7 +125,8 @@ class HostState:
             if isinstance(outcome, dict) and self._outcome is None:
                 self._outcome = Outcome.from_json(outcome)
                 self.usage.freeze()
-        if self.outcome:
+            self._dump_requested = self._dump_requested or bool(body.get("dump"))
+        if self.outcome or body.get("dump"):
             self._wake.set()
         return self.status()
 

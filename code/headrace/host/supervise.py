@@ -24,6 +24,8 @@ from headrace.outcome import LOG_TAIL_LINES, RootCause, describe_return_code
 
 FIRST_BACK_OFF_S = 0.5
 LONGEST_BACK_OFF_S = 8.0
+FORGIVEN_AFTER_S = 600.0
+"""A child that ran this long has recovered; what went before no longer counts against the cap."""
 MAX_LINE_CHARS = 16_384
 READ_REST_S = 1.0
 """How long an ended child's last lines are waited for; something else may hold its pipe open."""
@@ -64,7 +66,9 @@ class Child:
 
     spec: ChildSpec
     process: Process
+    started_at: float
     restarts: int = 0
+    in_succession: int = 0
     restart_at: float | None = None
     tail: collections.deque[str] = field(default_factory=lambda: collections.deque(maxlen=LOG_TAIL_LINES))
     reader: threading.Thread | None = None
@@ -140,7 +144,7 @@ class Supervisor:
 
     def start(self, spec: ChildSpec) -> Child:
         """Start a child. Raises `SetupError` when it cannot be started at all."""
-        child = Child(spec, self._spawn(spec))
+        child = Child(spec, self._spawn(spec), self._clock())
         self.children.append(child)
         self._read(child)
         return child
@@ -158,8 +162,10 @@ class Supervisor:
             code = child.process.poll()
             if code is None:
                 continue
-            if child.spec.restart and child.restarts < self._max_restarts:
-                wait_s = min(FIRST_BACK_OFF_S * 2**child.restarts, LONGEST_BACK_OFF_S)
+            if self._clock() - child.started_at > FORGIVEN_AFTER_S:
+                child.in_succession = 0
+            if child.spec.restart and child.in_succession < self._max_restarts:
+                wait_s = min(FIRST_BACK_OFF_S * 2**child.in_succession, LONGEST_BACK_OFF_S)
                 child.restart_at = self._clock() + wait_s
                 phrase = describe_return_code(code)[2]
                 self._log.say(f"{child.spec.name} (pid {child.process.pid}) {phrase}; restarting it in {wait_s:g} s")
@@ -177,6 +183,14 @@ class Supervisor:
             counts[child.spec.role] += child.restarts
         return dict(counts)
 
+    def suspended(self) -> list[str]:
+        """The children that something has stopped (SIGSTOP): alive, and doing nothing."""
+        return [
+            child.spec.name
+            for child in self.children
+            if not child.ended and child.restart_at is None and processes.is_stopped(child.process.pid)
+        ]
+
     def teardown(self) -> None:
         """End every child and whatever the children started: TERM, one shared deadline, KILL, reap."""
         for child in self.children:
@@ -192,6 +206,8 @@ class Supervisor:
     def _restart(self, child: Child) -> None:
         child.restart_at = None
         child.restarts += 1
+        child.in_succession += 1
+        child.started_at = self._clock()
         child.process = self._spawn(child.spec)
         self._read(child)
         self._log.event("restarted", role=child.spec.role, pid=child.process.pid, name=child.spec.name,

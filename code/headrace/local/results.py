@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace.context import EMPTY_REPORT
 from headrace.job import JobSpec
+from headrace.outcome import ROOT_CAUSE, RootCause, describe_return_code
 
 MOVED_TO_RUN = ("summary.json", "metrics.jsonl", "tensorboard")
 
@@ -26,7 +27,8 @@ def collect(spec: JobSpec, folder: Path, exit_codes: Mapping[str, int], interrup
         summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         summary = _summary_without_leader(spec, folder, exit_codes)
-    failed = {host: code for host, code in exit_codes.items() if code}
+    lost = [host for host, record in summary["hosts"].items() if record.get("lost")]
+    failed = {host: code for host, code in exit_codes.items() if code and host not in lost}
     if failed and summary["outcome"] == "succeeded":
         host, code = next(iter(failed.items()))
         summary["outcome"] = "failed"
@@ -42,14 +44,7 @@ def collect(spec: JobSpec, folder: Path, exit_codes: Mapping[str, int], interrup
 
 def _summary_without_leader(spec: JobSpec, folder: Path, exit_codes: Mapping[str, int]) -> dict[str, Any]:
     """What is known when the leader could not write a summary: a failure, told by some host's failure file."""
-    cause = None
-    for host, code in sorted(exit_codes.items(), key=lambda item: not item[1]):
-        failure = folder / host / "output" / "failure"
-        text = failure.read_text(encoding="utf-8").splitlines() if failure.is_file() else []
-        if cause is None and code:
-            message = text[0] if text else f"exited with {code} and left no word"
-            cause = {"host": host, "role": "launcher", "pid": None, "exit_code": code, "message": message,
-                     "log_tail": text[1:]}  # fmt: skip
+    cause = _cause_without_leader(folder, exit_codes)
     hosts = {
         host: {
             "group": group.name,
@@ -71,3 +66,20 @@ def _summary_without_leader(spec: JobSpec, folder: Path, exit_codes: Mapping[str
         "teardown_s": 0.0,
         "hosts": hosts,
     }
+
+
+def _cause_without_leader(folder: Path, exit_codes: Mapping[str, int]) -> dict[str, Any] | None:
+    """The host that ended without a word, if one did; else what some host took for the root cause."""
+    words: dict[str, RootCause] = {}
+    for host, code in exit_codes.items():
+        if not code:
+            continue
+        try:
+            words[host] = RootCause.from_json(json.loads((folder / host / "output/data" / ROOT_CAUSE).read_text()))
+        except (OSError, ValueError):
+            failure = folder / host / "output" / "failure"
+            said = failure.read_text(encoding="utf-8").splitlines() if failure.is_file() else []
+            exit_code, signal, phrase = describe_return_code(code if code < 128 else 128 - code)
+            message = said[0] if said else f"{phrase} and left no word"
+            return RootCause(host, "launcher", message, None, exit_code, signal, tuple(said[1:])).as_json()
+    return next((cause.as_json() for cause in words.values()), None)

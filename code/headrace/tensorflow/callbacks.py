@@ -14,13 +14,44 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from headrace.context import METRICS, TENSORBOARD, TRAINER_REPORT, TrainerContext
+from headrace.context import (
+    CHECKPOINTS_ON_REQUEST,
+    METRICS,
+    STOP_REQUEST,
+    TENSORBOARD,
+    TRAINER_REPORT,
+    TrainerContext,
+)
 from headrace.events import format_event
 from headrace.tensorflow.ideal import measure_ideal_step_ms
 
 Logs = dict[str, Any] | None
 KEPT_CHECKPOINTS = 3
+PROGRESS_INTERVAL_S = 0.5
+STOPPING_S = 30.0
+"""After a checkpoint on request, rank 0 waits here to be ended."""
 WEIGHTS_FILE = "model.weights.h5"
+
+
+class _Signals:
+    """Tells this host's launcher that the rank makes progress; does nothing without a launcher."""
+
+    def __init__(self) -> None:
+        folder = TrainerContext.from_environ(os.environ).signal_dir
+        self._file = folder / f"rank{hvd.rank()}" if folder.name else None
+        self._stop = folder / STOP_REQUEST if folder.name else None
+        self._next = 0.0
+
+    def progress(self) -> None:
+        """A step was made, or began; cheap enough to be called on each."""
+        now = time.monotonic()
+        if self._file and now >= self._next:
+            self._next = now + PROGRESS_INTERVAL_S
+            self._file.touch()
+
+    def stop_requested(self) -> bool:
+        """Whether the job is to end after one more checkpoint."""
+        return self._stop is not None and self._stop.exists()
 
 
 class Measure(keras.callbacks.Callback):
@@ -42,6 +73,7 @@ class Measure(keras.callbacks.Callback):
         self._batch_size = batch_size
         self._log_every = max(log_every, 1)
         self._output_dir = TrainerContext.from_environ(os.environ).output_dir
+        self._signals = _Signals()
         self._ideal_ms = 0.0
         self._steps = 0
         self._epochs = 0
@@ -62,6 +94,9 @@ class Measure(keras.callbacks.Callback):
             _say("ideal_step", step_ms=self._ideal_ms)
         self._train_begin = time.perf_counter()
 
+    def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
+        self._signals.progress()
+
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         self._last_end = None  # What lies between two epochs (evaluation, checkpoint) is no step.
 
@@ -73,6 +108,7 @@ class Measure(keras.callbacks.Callback):
         self._step_s.append(now - (self._last_end or self._step_begin))
         self._last_end = now
         self._steps += 1
+        self._signals.progress()
         if hvd.rank() == 0:
             if self._steps == 1:
                 _say("first_step")
@@ -154,6 +190,21 @@ class Checkpoint(keras.callbacks.Callback):
         super().__init__()
         self._folder = Path(folder) if folder else TrainerContext.from_environ(os.environ).checkpoint_dir
         self._kept = kept
+        self._signals = _Signals()
+        self._epoch = 0
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        if hvd.rank() == 0:
+            _say(CHECKPOINTS_ON_REQUEST)
+
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        self._epoch = epoch
+
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        if hvd.rank() == 0 and self._signals.stop_requested():
+            # All ranks hold the same weights, so rank 0 needs nobody's help; the launcher ends the job after it.
+            self._save(f"epoch-{self._epoch:04d}-step-{batch + 1:06d}", self._epoch)
+            time.sleep(STOPPING_S)
 
     def restore(self, model: keras.Model) -> int:
         """Load the newest checkpoint, if there is one, and say which epoch comes next (0 without).
@@ -167,7 +218,7 @@ class Checkpoint(keras.callbacks.Callback):
                 if not model.optimizer.built:
                     model.optimizer.build(model.trainable_variables)
                 model.load_weights(path / WEIGHTS_FILE)
-                epoch = int(path.name.rpartition("-")[2])
+                epoch = int(path.name.split("-")[1])
                 print(f"resuming after epoch {epoch} from {path}", flush=True)
                 break
         if hvd.size() > 1:
@@ -177,7 +228,10 @@ class Checkpoint(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         if hvd.rank() != 0:
             return
-        final = self._folder / f"epoch-{epoch + 1:04d}"
+        self._save(f"epoch-{epoch + 1:04d}", epoch + 1)
+
+    def _save(self, name: str, epoch: int) -> None:
+        final = self._folder / name
         partial = self._folder / f".partial-{final.name}"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -188,7 +242,7 @@ class Checkpoint(keras.callbacks.Callback):
         _sync(self._folder)
         for old in self._checkpoints()[: -self._kept]:
             shutil.rmtree(old, ignore_errors=True)
-        _say("checkpoint", epoch=epoch + 1, path=final)
+        _say("checkpoint", epoch=epoch, path=final)
 
     def _checkpoints(self) -> list[Path]:
         return sorted(path for path in self._folder.glob("epoch-*") if (path / WEIGHTS_FILE).is_file())

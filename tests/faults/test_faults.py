@@ -1,0 +1,281 @@
+"""Whatever dies, whenever: every host ends with the right outcome in time, or the job goes on."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from headrace.settings import Settings
+
+from tests.support import finish, process_of, processes_of, wait_for
+
+LEASE_S = Settings().lease_s
+LAUNCHER = "code/launcher.py"
+DISPATCHER, WORKER = r"train_data.py dispatcher", r"train_data.py worker"
+LONG, SHORT = "--epochs=60", "--epochs=6"
+
+
+def kill(job, host, words, signum=signal.SIGKILL):
+    process_of(job.folder.name, host, words).send_signal(signum)
+    return time.monotonic()
+
+
+def kill_host(job, host):
+    """Everything that runs on a host, at once; the launcher first, so that it can restart nothing."""
+    name = job.folder.name
+    members = [process for process in processes_of(name) if process.environ().get("SM_CURRENT_HOST") == host]
+    members.sort(key=lambda process: LAUNCHER not in " ".join(process.cmdline()))
+    for process in members:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue  # it went with its launcher
+    return time.monotonic()
+
+
+def assert_failed_everywhere(run, *, without=()):
+    assert run.code == 1
+    for host, record in run.summary["hosts"].items():
+        assert record["exit_code"] != 0, host
+        if host not in without:
+            assert "event=outcome status=failed" in run.log(host), host
+
+
+def in_namespace_of(pid, *command):
+    subprocess.run(["nsenter", "-t", str(pid), "-U", "-n", "-m", "--preserve-credentials", *command], check=True)
+
+
+def set_link(job, host, state):
+    """Take the host's network interface up or down, from inside its namespace."""
+    link = "n.link_lookup(ifname='eth0')[0]"
+    code = f"from pyroute2 import IPRoute; n = IPRoute(); n.link('set', index={link}, state={state!r})"
+    pid = process_of(job.folder.name, host, LAUNCHER).pid
+    in_namespace_of(pid, sys.executable, "-c", code)
+
+
+# Faults that the job survives
+
+
+def test_killed_servers_come_back_and_training_succeeds(victim):
+    job = victim("--epochs=14")
+    kill(job, "algo-1", DISPATCHER)
+    wait_for(lambda: "event=restarted role=dispatcher" in job.text(), "the dispatcher's restart", 20)
+    job.wait_for_steps(2)
+    kill(job, "algo-2", WORKER)
+    kill(job, "algo-3", WORKER)
+    wait_for(lambda: job.text().count("event=restarted role=worker") == 2, "the workers' restarts", 20)
+    job.wait_for_steps(2)
+    run = finish(job.process, job.folder)
+    assert run.code == 0, run.output[-3000:]
+    restarts = {host: record["restarts"] for host, record in run.summary["hosts"].items()}
+    assert restarts["algo-1"]["dispatcher"] == 1
+    assert restarts["algo-2"]["worker"] == restarts["algo-3"]["worker"] == 1
+
+
+def test_a_lost_data_host_is_named_and_the_job_goes_on(victim):
+    job = victim("--epochs=14")
+    kill_host(job, "algo-2")
+    run = finish(job.process, job.folder)
+    assert run.code == 0, run.output[-3000:]
+    assert run.summary["outcome"] == "succeeded"
+    assert [host for host, record in run.summary["hosts"].items() if record["lost"]] == ["algo-2"]
+    assert run.events("host_lost")[0].fields["host"] == "algo-2"
+
+
+@pytest.mark.parametrize("host", ["algo-1", "algo-2"])
+def test_a_network_cut_of_five_seconds_is_survived(victim, host):
+    job = victim("--epochs=12")
+    set_link(job, host, "down")
+    time.sleep(5)  # the length of the cut, not a wait
+    set_link(job, host, "up")
+    run = finish(job.process, job.folder)
+    assert run.code == 0, run.output[-3000:]
+    assert not run.events("host_lost")
+
+
+def test_a_thousand_strangers_change_nothing(victim):
+    job = victim("--epochs=8")
+    code = """
+import grpc, socket, sys, time
+host = sys.argv[1]
+held = []
+for number in range(1000):
+    connection = socket.create_connection((host, 16000), timeout=5)
+    if number % 3 == 0: connection.sendall(b"\\x00garbage" * 50)
+    if number % 3 == 1: connection.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n")
+    held.append(connection)
+channel = grpc.insecure_channel(f"{host}:16000")
+refused = 0
+for number in range(200):
+    try: channel.unary_unary(f"/headrace.Control/renew")(b'{"v":1,"outcome":{"status":"failed"}}', timeout=5)
+    except grpc.RpcError as error: refused += error.code() == grpc.StatusCode.UNAUTHENTICATED
+print(refused)
+"""
+    for host in ("algo-1", "algo-2"):
+        pid = process_of(job.folder.name, "algo-3", LAUNCHER).pid
+        command = [
+            "nsenter",
+            "-t",
+            str(pid),
+            "-U",
+            "-n",
+            "-m",
+            "--preserve-credentials",
+            sys.executable,
+            "-c",
+            code,
+            host,
+        ]
+        assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip() == "200"
+    run = finish(job.process, job.folder)
+    assert run.code == 0, run.output[-3000:]
+    assert 1 <= run.log("algo-1").count("control channel refused") <= 20
+
+
+# Faults that end it
+
+
+@pytest.mark.parametrize("words", [LAUNCHER, "mpirun"])
+def test_a_dead_leader_ends_every_host_in_time(victim, words):
+    job = victim(LONG)
+    killed = kill(job, "algo-3", words)
+    run = finish(job.process, job.folder, 60)
+    assert time.monotonic() - killed < 15
+    assert_failed_everywhere(run, without=["algo-3"])
+    assert run.summary["root_cause"]["host"] == "algo-3"
+    assert "SIGKILL" in run.summary["root_cause"]["message"] or "not been heard" in run.summary["root_cause"]["message"]
+
+
+def test_a_dead_leader_host_ends_every_host_in_time(victim):
+    job = victim(LONG)
+    killed = kill_host(job, "algo-3")
+    run = finish(job.process, job.folder, 60)
+    assert time.monotonic() - killed < 15
+    assert_failed_everywhere(run, without=["algo-3"])
+
+
+def test_a_dead_dispatcher_host_fails_the_job_and_is_named(victim):
+    job = victim(LONG)
+    killed = kill_host(job, "algo-1")
+    run = finish(job.process, job.folder, 60)
+    assert time.monotonic() - killed < 30
+    assert_failed_everywhere(run, without=["algo-1"])
+    assert run.summary["root_cause"]["host"] == "algo-1"
+
+
+def test_a_host_cut_off_for_good_ends_the_job_on_both_sides(victim):
+    job = victim(LONG)
+    set_link(job, "algo-1", "down")
+    cut = time.monotonic()
+    run = finish(job.process, job.folder, 60)
+    assert time.monotonic() - cut < 30
+    assert_failed_everywhere(run)
+    assert run.summary["root_cause"]["host"] == "algo-1"
+    assert "has not been heard" in run.log("algo-1")
+
+
+def test_a_worker_that_keeps_dying_is_given_up(victim):
+    job = victim(LONG, "--hyperparameter=max_restarts=2")
+    pids = set()
+    while job.process.poll() is None and len(pids) < 4:
+        try:
+            worker = process_of(job.folder.name, "algo-2", WORKER)
+        except AssertionError:
+            continue
+        if worker.pid not in pids:
+            pids.add(worker.pid)
+            worker.kill()
+    run = finish(job.process, job.folder, 60)
+    assert_failed_everywhere(run)
+    cause = run.summary["root_cause"]
+    assert (cause["host"], cause["role"], cause["signal"]) == ("algo-2", "worker", "SIGKILL")
+    assert "after 2 restarts" in cause["message"]
+
+
+def test_a_hung_rank_is_found_by_the_watchdog_with_stacks(victim):
+    job = victim(LONG, "--hyperparameter=stall_timeout_s=6")
+    stopped = kill(job, "algo-3", r"mpi4py .*steady.py", signal.SIGSTOP)
+    run = finish(job.process, job.folder, 60)
+    assert time.monotonic() - stopped < 25
+    assert_failed_everywhere(run)
+    cause = run.summary["root_cause"]
+    assert cause["role"].startswith("rank") and "suspended" in cause["message"]
+    assert run.log("algo-3").count("most recent call first") >= 2
+
+
+def test_a_hung_dispatcher_is_found_by_the_watchdog(victim):
+    job = victim(LONG, "--hyperparameter=stall_timeout_s=6")
+    kill(job, "algo-1", DISPATCHER, signal.SIGSTOP)
+    run = finish(job.process, job.folder, 90)
+    assert_failed_everywhere(run)
+    cause = run.summary["root_cause"]
+    assert (cause["host"], cause["role"]) == ("algo-1", "dispatcher")
+    assert "waited for data" in cause["message"]
+
+
+# Being asked to stop
+
+
+@pytest.mark.parametrize("host", ["algo-3", "algo-1"])
+def test_sigterm_gets_a_checkpoint_and_an_orderly_end(victim, host):
+    job = victim(LONG)
+    checkpoints = len([line for line in job.text().splitlines() if "event=checkpoint " in line])
+    asked = kill(job, host, LAUNCHER, signal.SIGTERM)
+    run = finish(job.process, job.folder, 60)
+    assert time.monotonic() - asked < 15
+    assert_failed_everywhere(run)
+    assert run.summary["root_cause"]["message"] == "was stopped by SIGTERM"
+    assert len(run.events("checkpoint")) == checkpoints + 1
+    saved = sorted(path.name for path in (run.folder / "algo-3" / "checkpoints").iterdir())
+    assert "-step-" in saved[-1]
+
+
+def test_ctrl_c_while_training_leaves_nothing(victim):
+    job = victim(LONG)
+    job.process.send_signal(signal.SIGINT)
+    run = finish(job.process, job.folder, 40)
+    assert run.code == 1
+    assert run.summary["interrupted"] is True
+
+
+# What is wrong on a host
+
+
+def test_a_model_folder_that_cannot_be_written_is_the_root_cause(victim):
+    job = victim("--training_script=train_dnn.py", "--epochs=1", "--steps_per_epoch=3", "--batch_size=4",
+                 "--hyperparameter=model=small_cnn", stepping=False)  # fmt: skip
+    log = job.folder / "algo-3.log"
+    wait_for(lambda: log.is_file() and "event=topology" in log.read_text(), "the launcher", 20)
+    pid = process_of(job.folder.name, "algo-3", LAUNCHER).pid
+    in_namespace_of(pid, "mount", "-t", "tmpfs", "-o", "ro", "tmpfs", "/opt/ml/model")
+    run = finish(job.process, job.folder, 90)
+    assert_failed_everywhere(run)
+    assert "Read-only file system" in run.summary["root_cause"]["message"]
+
+
+def test_a_full_disk_is_the_root_cause(victim):
+    job = victim("--training_script=train_dnn.py", "--epochs=1", "--steps_per_epoch=3", "--batch_size=4",
+                 "--hyperparameter=model=small_cnn", stepping=False)  # fmt: skip
+    log = job.folder / "algo-3.log"
+    wait_for(lambda: log.is_file() and "event=topology" in log.read_text(), "the launcher", 20)
+    pid = process_of(job.folder.name, "algo-3", LAUNCHER).pid
+    in_namespace_of(pid, "mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", "/opt/ml/checkpoints")
+    run = finish(job.process, job.folder, 90)
+    assert_failed_everywhere(run)
+    assert "No space left" in "\n".join(run.summary["root_cause"]["log_tail"]) + run.summary["root_cause"]["message"]
+
+
+def test_success_ends_all_hosts_within_five_seconds_of_training(victim):
+    job = victim("--epochs=3")
+    run = finish(job.process, job.folder)
+    assert run.code == 0
+    ends = [line for host in run.summary["hosts"] for line in run.log(host).splitlines() if "event=outcome" in line]
+    last_checkpoint = max(line for line in run.log("algo-3").splitlines() if "event=checkpoint " in line)
+
+    def seconds(line):
+        hour, minute, second = line[11:23].split(":")
+        return int(hour) * 3600 + int(minute) * 60 + float(second)
+
+    assert max(map(seconds, ends)) - seconds(last_checkpoint) < 5
