@@ -1,10 +1,10 @@
 """A steadily training job, and the means to break it."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 
+from tests.faults.breakage import STEADY
 from tests.support import ROOT, namespaces_allowed, start, wait_for
 
 if not namespaces_allowed():
@@ -31,7 +31,7 @@ def victim(tmp_path):
     """Starts the steady job with further flags and returns once it makes steps."""
     source = tmp_path / "source"
     shutil.copytree(ROOT / "code", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    shutil.copy(Path(__file__).with_name("steady.py"), source)
+    shutil.copy(STEADY, source)
     running = []
 
     def begin(*flags, stepping=True):

@@ -5,34 +5,12 @@ import subprocess
 import sys
 import time
 
-import psutil
 import pytest
-from headrace.settings import Settings
 
-from tests.support import finish, process_of, processes_of, wait_for
+from tests.faults.breakage import DISPATCHER, LAUNCHER, MPIRUN, RANK, WORKER, in_namespace_of, kill, kill_host, set_link
+from tests.support import finish, process_of, wait_for
 
-LEASE_S = Settings().lease_s
-LAUNCHER = "code/launcher.py"
-DISPATCHER, WORKER = r"train_data.py dispatcher", r"train_data.py worker"
-LONG, SHORT = "--epochs=60", "--epochs=6"
-
-
-def kill(job, host, words, signum=signal.SIGKILL):
-    process_of(job.folder.name, host, words).send_signal(signum)
-    return time.monotonic()
-
-
-def kill_host(job, host):
-    """Everything that runs on a host, at once; the launcher first, so that it can restart nothing."""
-    name = job.folder.name
-    members = [process for process in processes_of(name) if process.environ().get("SM_CURRENT_HOST") == host]
-    members.sort(key=lambda process: LAUNCHER not in " ".join(process.cmdline()))
-    for process in members:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue  # it went with its launcher
-    return time.monotonic()
+LONG = "--epochs=60"
 
 
 def assert_failed_everywhere(run, *, without=()):
@@ -41,18 +19,6 @@ def assert_failed_everywhere(run, *, without=()):
         assert record["exit_code"] != 0, host
         if host not in without:
             assert "event=outcome status=failed" in run.log(host), host
-
-
-def in_namespace_of(pid, *command):
-    subprocess.run(["nsenter", "-t", str(pid), "-U", "-n", "-m", "--preserve-credentials", *command], check=True)
-
-
-def set_link(job, host, state):
-    """Take the host's network interface up or down, from inside its namespace."""
-    link = "n.link_lookup(ifname='eth0')[0]"
-    code = f"from pyroute2 import IPRoute; n = IPRoute(); n.link('set', index={link}, state={state!r})"
-    pid = process_of(job.folder.name, host, LAUNCHER).pid
-    in_namespace_of(pid, sys.executable, "-c", code)
 
 
 # Faults that the job survives
@@ -137,7 +103,7 @@ print(refused)
 # Faults that end it
 
 
-@pytest.mark.parametrize("words", [LAUNCHER, "mpirun"])
+@pytest.mark.parametrize("words", [LAUNCHER, MPIRUN])
 def test_a_dead_leader_ends_every_host_in_time(victim, words):
     job = victim(LONG)
     killed = kill(job, "algo-3", words)
@@ -196,7 +162,7 @@ def test_a_worker_that_keeps_dying_is_given_up(victim):
 
 def test_a_hung_rank_is_found_by_the_watchdog_with_stacks(victim):
     job = victim(LONG, "--hyperparameter=stall_timeout_s=6")
-    stopped = kill(job, "algo-3", r"mpi4py .*steady.py", signal.SIGSTOP)
+    stopped = kill(job, "algo-3", RANK, signal.SIGSTOP)
     run = finish(job.process, job.folder, 60)
     assert time.monotonic() - stopped < 25
     assert_failed_everywhere(run)

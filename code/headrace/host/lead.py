@@ -70,14 +70,14 @@ class Leader:
     def _await_ready(self) -> None:
         """Until every host answers and every worker is registered; progress in the log."""
         run, timeout_s = self._run, self._run.plan.settings.startup_timeout_s
-        expected = run.service.expected_workers()
         dispatcher_host = run.plan.topology.dispatcher_host.name
         next_progress = time.monotonic() + PROGRESS_INTERVAL_S
         while True:
             self._check_hosts()
+            expected = run.service.expected_workers(without=self._lost)
             statuses = self._statuses()
             registered = int(statuses.get(dispatcher_host, {}).get("registered_workers", 0))
-            silent = [lease.host for lease in self._leases if lease.status is None]
+            silent = [lease.host for lease in self._leases if lease.status is None and lease.host not in self._lost]
             if not silent and registered >= expected:
                 break
             waiting_for = [f"first contact with {', '.join(silent)}"] if silent else []

@@ -7,7 +7,7 @@ their readiness with a log event (`server_ready name=…`, `workers_registered n
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -36,8 +36,8 @@ class DataService(Protocol):
     def servers(self) -> list[Server]:
         """The servers that run on this host."""
 
-    def expected_workers(self) -> int:
-        """How many workers the whole job has once all hosts are up."""
+    def expected_workers(self, without: Collection[str] = ()) -> int:
+        """How many workers the whole job has once all hosts are up, but for some."""
 
     def address(self) -> str:
         """What the trainer connects to; empty when it reads its data itself."""
@@ -49,7 +49,7 @@ class NoDataService:
     def servers(self) -> list[Server]:
         return []
 
-    def expected_workers(self) -> int:
+    def expected_workers(self, without: Collection[str] = ()) -> int:
         return 0
 
     def address(self) -> str:
@@ -84,8 +84,9 @@ class TfDataService:
             servers.append(Server("worker", name, port, argv, nice))
         return servers
 
-    def expected_workers(self) -> int:
-        return len(self.topology.hosts) * self.settings.num_of_data_workers
+    def expected_workers(self, without: Collection[str] = ()) -> int:
+        present = [host for host in self.topology.hosts if host.name not in without]
+        return len(present) * self.settings.num_of_data_workers
 
     def address(self) -> str:
         return f"{self.settings.endpoint(self.topology.dispatcher_host.name).address}:{DISPATCHER_PORT}"

@@ -54,8 +54,8 @@ def diagnose(
     missing = ranks.missing_in_allreduce()
     stalled = f"no step was made for {silence_s:.0f} s (stall_timeout_s)"
     for host, name in suspended:
-        wait = "in an allreduce" if name.startswith("rank") else "for data"
-        return RootCause(host, name, f"{stalled}: the trainer waited {wait}, and this process is suspended")
+        waited = {"rank": " for it in an allreduce", "mpirun": ""}.get(name.rstrip("0123456789"), " for data")
+        return RootCause(host, name, f"{stalled}: the trainer waited{waited}, and this process is suspended")
     if missing:
         host, name = missing[0]
         others = ", ".join(name for _, name in missing)

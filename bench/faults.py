@@ -1,0 +1,171 @@
+"""Random faults in real jobs, one after another: does anything hang, is anything left, how long does it take?
+
+    python -m bench.faults [--runs 100] [--seed 0]
+
+Each run is a job of two data hosts and a dnn host with two ranks, in which one thing is killed, suspended or cut off
+at a random moment. Leaves bench/out/faults.json and prints a table of the seconds from the fault to the end of all hosts
+(faults that end the job) or to the next step (faults that it survives).
+"""
+
+import argparse
+import json
+import random
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.faults import breakage
+from tests.support import ROOT, finish, processes_of, start
+
+HUNG_AFTER_S = 150
+STALL_TIMEOUT_S, STARTUP_TIMEOUT_S = 8, 40
+OUT = Path(__file__).parent / "out"
+# A moment: what the log says when it has come, and how much later the fault strikes at most.
+MOMENTS = {
+    "start-up": ("event=topology", 6.0),
+    "before the first step": ("event=training_started", 5.0),
+    "mid-epoch": ("headrace event=step ", 4.0),
+    "checkpoint": ("event=checkpoint ", 0.05),
+    "teardown": ("event=training_finished", 0.2),
+}
+SIGSTOP, SIGKILL = signal.SIGSTOP, signal.SIGKILL
+
+
+class Job:
+    def __init__(self, process, folder):
+        self.process, self.folder = process, folder
+
+    def text(self):
+        return "".join(path.read_text() for path in sorted(self.folder.glob("*.log")))
+
+
+def cut(host, seconds=None):
+    def strike(job):
+        breakage.set_link(job, host, "down")
+        if seconds:
+            time.sleep(seconds)
+            breakage.set_link(job, host, "up")
+
+    return strike
+
+
+def kill(host, words, signum=SIGKILL):
+    return lambda job: breakage.kill(job, host, words, signum)
+
+
+def kill_host(host):
+    return lambda job: breakage.kill_host(job, host)
+
+
+FAULTS = {
+    "dispatcher killed": kill("algo-1", breakage.DISPATCHER),
+    "data host's worker killed": kill("algo-2", breakage.WORKER),
+    "dnn host's worker killed": kill("algo-3", breakage.WORKER),
+    "data host killed": kill_host("algo-2"),
+    "network cut for 4 s": cut("algo-2", 4),
+    "dispatcher's host killed": kill_host("algo-1"),
+    "rank killed": kill("algo-3", breakage.RANK),
+    "mpirun killed": kill("algo-3", breakage.MPIRUN),
+    "leader's launcher killed": kill("algo-3", breakage.LAUNCHER),
+    "leader's host killed": kill_host("algo-3"),
+    "rank suspended": kill("algo-3", breakage.RANK, SIGSTOP),
+    "dispatcher suspended": kill("algo-1", breakage.DISPATCHER, SIGSTOP),
+    "dispatcher's host cut off": cut("algo-1"),
+    "stop request": kill("algo-3", breakage.LAUNCHER, signal.SIGTERM),
+}
+SURVIVED = ("dispatcher killed", "data host's worker killed", "dnn host's worker killed", "data host killed",
+            "network cut for 4 s")  # fmt: skip
+
+
+def one_run(folder, source, fault, moment, delay_s):
+    """What became of one job: outcome, seconds, whether it hung or left something, and anything unexpected."""
+    word, _ = MOMENTS[moment]
+    flags = [f"--source_dir={source}", "--training_script=steady.py", "--isolation=namespaces", "--epochs=4"]
+    flags += [f"--hyperparameter=stall_timeout_s={STALL_TIMEOUT_S}"]
+    flags += [f"--hyperparameter=startup_timeout_s={STARTUP_TIMEOUT_S}"]
+    job = Job(*start(folder, *flags))
+    record = {"fault": fault, "moment": moment, "delay_s": round(delay_s, 2), "hung": False, "leftover": 0}
+    deadline = time.monotonic() + 60
+    while word not in job.text() and job.process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(delay_s)
+    try:
+        FAULTS[fault](job)
+        record["struck"] = True
+    except Exception as error:  # whatever it is, the target is not there at this moment
+        record["struck"], record["missed"] = False, f"{type(error).__name__}: {error}"[:100]
+    struck = time.monotonic()
+    steps = job.text().count("headrace event=step ")
+    while fault in SURVIVED and job.process.poll() is None and "next_step_s" not in record:
+        if job.text().count("headrace event=step ") > steps:
+            record["next_step_s"] = round(time.monotonic() - struck, 2)
+        elif time.monotonic() - struck > HUNG_AFTER_S:
+            break
+        time.sleep(0.05)
+    try:
+        run = finish(job.process, job.folder, HUNG_AFTER_S)
+        record |= {"end_s": round(time.monotonic() - struck, 2), "code": run.code}
+        cause = run.summary.get("root_cause")
+        record["root_cause"] = cause and f"{cause['role']} on {cause['host']}: {cause['message']}"[:160]
+        ends = [host["exit_code"] for host in run.summary["hosts"].values() if not host.get("lost")]
+        record["agree"] = len({code == 0 for code in ends}) == 1
+    except AssertionError as error:
+        record["hung"] = "hung" in str(error)
+        record["leftover"] = len(processes_of(job.folder.name))
+        record["error"] = str(error)[-2000:]
+        for process in processes_of(job.folder.name):
+            process.kill()
+    return record
+
+
+def table(records):
+    lines = [f"{'fault':<28}{'runs':>5}{'struck':>8}{'job failed':>12}{'median s':>10}{'max s':>8}"]
+    for fault in FAULTS:
+        own = [record for record in records if record["fault"] == fault]
+        struck = [record for record in own if record["struck"]]
+        key = "next_step_s" if fault in SURVIVED else "end_s"
+        times = [record[key] for record in struck if key in record] or [float("nan")]
+        failed = sum(record.get("code") == 1 for record in struck)
+        row = f"{fault:<28}{len(own):>5}{len(struck):>8}{failed:>12}{statistics.median(times):>10.1f}{max(times):>8.1f}"
+        lines.append(row)
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--max_minutes", type=float, default=60.0, help="start no further run after this")
+    arguments = parser.parse_args()
+    chance = random.Random(arguments.seed)
+    OUT.mkdir(exist_ok=True)
+    records, began = [], time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="headrace-faults-") as name:
+        folder = Path(name)
+        shutil.copytree(ROOT / "code", folder / "source", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        shutil.copy(breakage.STEADY, folder / "source")
+        while len(records) < arguments.runs and time.monotonic() - began < arguments.max_minutes * 60:
+            fault = list(FAULTS)[len(records) % len(FAULTS)]
+            moment = chance.choice(list(MOMENTS))
+            record = one_run(folder, folder / "source", fault, moment, chance.uniform(0, MOMENTS[moment][1]))
+            records.append(record)
+            print(f"{len(records)}/{arguments.runs} {json.dumps(record)}", flush=True)
+            figures = {
+                "faults_run": sum(record["struck"] for record in records),
+                "faults_hung": sum(record["hung"] for record in records),
+                "faults_leftover": sum(record["leftover"] for record in records),
+            }
+            (OUT / "faults.json").write_text(json.dumps({"figures": figures, "runs": records}, indent=1) + "\n")
+            for run in folder.glob("job-*"):
+                shutil.rmtree(run, ignore_errors=True)
+    print(table(records))
+    print(figures)
+    return int(figures["faults_hung"] + figures["faults_leftover"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

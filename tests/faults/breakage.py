@@ -1,0 +1,47 @@
+"""Ways to break a running job on simulated hosts."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from tests.support import process_of, processes_of
+
+STEADY = Path(__file__).with_name("steady.py")
+LAUNCHER = "code/launcher.py"
+DISPATCHER, WORKER = r"train_data.py dispatcher", r"train_data.py worker"
+RANK = r"^\S+ -m headrace.host.rank"
+MPIRUN = r"mpirun|orterun"
+
+
+def kill(job, host, words, signum=signal.SIGKILL):
+    process_of(job.folder.name, host, words).send_signal(signum)
+    return time.monotonic()
+
+
+def kill_host(job, host):
+    """Everything that runs on a host, at once; the launcher first, so that it can restart nothing."""
+    name = job.folder.name
+    members = [process for process in processes_of(name) if process.environ().get("SM_CURRENT_HOST") == host]
+    members.sort(key=lambda process: LAUNCHER not in " ".join(process.cmdline()))
+    for process in members:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue  # it went with its launcher
+    return time.monotonic()
+
+
+def in_namespace_of(pid, *command):
+    subprocess.run(["nsenter", "-t", str(pid), "-U", "-n", "-m", "--preserve-credentials", *command], check=True)
+
+
+def set_link(job, host, state):
+    """Take the host's network interface up or down, from inside its namespace."""
+    link = "n.link_lookup(ifname='eth0')[0]"
+    code = f"from pyroute2 import IPRoute; n = IPRoute(); n.link('set', index={link}, state={state!r})"
+    pid = process_of(job.folder.name, host, LAUNCHER).pid
+    in_namespace_of(pid, sys.executable, "-c", code)
