@@ -3,8 +3,8 @@
     python -m bench.faults [--runs 100] [--seed 0]
 
 Each run is a job of two data hosts and a dnn host with two ranks, in which one thing is killed, suspended or cut off
-at a random moment. Leaves bench/out/faults.json and prints a table of the seconds from the fault to the end of all hosts
-(faults that end the job) or to the next step (faults that it survives).
+at a random moment. Leaves bench/out/faults.json and prints a table of the seconds from the fault to the end of all
+hosts (faults that end the job) or to the next step (faults that it survives).
 """
 
 import argparse
@@ -84,7 +84,7 @@ SURVIVED = ("dispatcher killed", "data host's worker killed", "dnn host's worker
 def one_run(folder, source, fault, moment, delay_s):
     """What became of one job: outcome, seconds, whether it hung or left something, and anything unexpected."""
     word, _ = MOMENTS[moment]
-    flags = [f"--source_dir={source}", "--training_script=steady.py", "--isolation=namespaces", "--epochs=4"]
+    flags = [f"--source_dir={source}", "--training_script=steady.py", "--isolation=namespaces", "--epochs=3"]
     flags += [f"--hyperparameter=stall_timeout_s={STALL_TIMEOUT_S}"]
     flags += [f"--hyperparameter=startup_timeout_s={STARTUP_TIMEOUT_S}"]
     job = Job(*start(folder, *flags))

@@ -39,6 +39,17 @@ def in_namespace_of(pid, *command):
     subprocess.run(["nsenter", "-t", str(pid), "-U", "-n", "-m", "--preserve-credentials", *command], check=True)
 
 
+def slow_down(job, host, delay_s, loss):
+    """Put a host behind a slow link that loses frames; returns the process that is the link."""
+    (switch,) = [each for each in psutil.Process(job.process.pid).children() if each.cmdline()[-1:] == ["switch"]]
+    enter = ["nsenter", "-t", str(switch.pid), "-U", "-n", "--preserve-credentials"]
+    script = str(Path(__file__).with_name("slow_link.py"))
+    command = [*enter, sys.executable, script, host, str(delay_s), str(loss)]
+    link = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert link.stdout.readline() == "ready\n"
+    return link
+
+
 def set_link(job, host, state):
     """Take the host's network interface up or down, from inside its namespace."""
     link = "n.link_lookup(ifname='eth0')[0]"

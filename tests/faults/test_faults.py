@@ -1,5 +1,6 @@
 """Whatever dies, whenever: every host ends with the right outcome in time, or the job goes on."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -7,7 +8,18 @@ import time
 
 import pytest
 
-from tests.faults.breakage import DISPATCHER, LAUNCHER, MPIRUN, RANK, WORKER, in_namespace_of, kill, kill_host, set_link
+from tests.faults.breakage import (
+    DISPATCHER,
+    LAUNCHER,
+    MPIRUN,
+    RANK,
+    WORKER,
+    in_namespace_of,
+    kill,
+    kill_host,
+    set_link,
+    slow_down,
+)
 from tests.support import finish, process_of, wait_for
 
 LONG = "--epochs=60"
@@ -57,6 +69,20 @@ def test_a_network_cut_of_five_seconds_is_survived(victim, host):
     time.sleep(5)  # the length of the cut, not a wait
     set_link(job, host, "up")
     run = finish(job.process, job.folder)
+    assert run.code == 0, run.output[-3000:]
+    assert not run.events("host_lost")
+
+
+def test_a_slow_link_that_loses_frames_is_survived(victim):
+    if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
+        pytest.skip("this machine has no TAP devices")
+    job = victim("--epochs=4")
+    link = slow_down(job, "algo-2", delay_s=0.2, loss=0.1)
+    try:
+        run = finish(job.process, job.folder)
+    finally:
+        link.kill()
+        link.communicate()
     assert run.code == 0, run.output[-3000:]
     assert not run.events("host_lost")
 

@@ -221,7 +221,9 @@ class Leader:
         deadline = time.monotonic() + DELIVERY_TIMEOUT_S
         for lease in self._leases:
             if lease.host not in self._lost and not lease.delivered.wait(max(deadline - time.monotonic(), 0)):
-                run.log.say(f"{lease.host} could not be told the outcome: {lease.error or 'no answer'}")
+                # It died too shortly before the end for its lease to run out.
+                self._lost.append(lease.host)
+                run.log.event("host_lost", host=lease.host, error=f"not told the outcome: {lease.error or 'no answer'}")
             lease.close()
         times = {
             "time_to_first_step_s": round((self._first_step_at or run.started) - run.started, 3),

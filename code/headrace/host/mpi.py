@@ -32,7 +32,7 @@ _SIGNALLED = re.compile(
 )
 # Horovod 0.28's stall inspector: a heading, then a line for each rank that has not come.
 _MISSING = re.compile(r"^Missing ranks:|waiting for remainder of ranks")
-_MISSING_RANK = re.compile(r"^(?P<rank>\d+): \[")
+_MISSING_RANK = re.compile(r"^(?P<rank>\d+)!?: \[")
 _SIGNALS = {"6": "SIGABRT", "7": "SIGBUS", "9": "SIGKILL", "11": "SIGSEGV", "15": "SIGTERM"}
 
 

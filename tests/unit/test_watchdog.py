@@ -1,0 +1,76 @@
+"""When a trainer counts as hung, and what is said of it."""
+
+import os
+
+from headrace.host.mpi import RankLog
+from headrace.host.watchdog import StallWatchdog, diagnose
+from headrace.topology import topology_from
+
+
+def watchdog(tmp_path):
+    return StallWatchdog(tmp_path, timeout_s=10, start_timeout_s=100, now=0)
+
+
+def test_before_the_first_step_a_trainer_has_as_long_as_a_start_may_take(tmp_path):
+    dog = watchdog(tmp_path)
+    assert dog.stalled_s(99, lines=0) is None
+    assert dog.stalled_s(101, lines=0) == 101
+
+
+def test_output_is_progress_for_a_script_that_reports_none(tmp_path):
+    dog = watchdog(tmp_path)
+    assert dog.stalled_s(90, lines=5) is None
+    assert dog.stalled_s(180, lines=5) is None
+    assert dog.stalled_s(191, lines=5) == 101
+
+
+def test_once_steps_are_made_only_steps_count(tmp_path):
+    dog = watchdog(tmp_path)
+    (tmp_path / "rank0").touch()
+    assert dog.stalled_s(5, lines=1) is None
+    assert dog.stalled_s(14, lines=99) is None
+    assert dog.stalled_s(16, lines=200) == 11
+
+
+def test_a_jump_of_the_wall_clock_is_neither_a_stall_nor_hides_one(tmp_path):
+    dog = watchdog(tmp_path)
+    progress = tmp_path / "rank0"
+    progress.touch()
+    dog.stalled_s(1, lines=0)
+    os.utime(progress, (10, 10))  # a step, with the clock set back by decades
+    assert dog.stalled_s(9, lines=0) is None
+    assert dog.stalled_s(18, lines=0) is None
+    assert dog.stalled_s(20, lines=0) == 11
+
+
+def ranks():
+    return RankLog("algo-2", topology_from({"hosts": ["algo-2"], "current_host": "algo-2"}, "test").hosts, 4)
+
+
+def test_a_suspended_process_is_named_first():
+    log = ranks()
+    statuses = {"algo-1": {"suspended": ["dispatcher"]}, "algo-2": {"suspended": []}}
+    cause = diagnose("algo-2", 11.0, log, statuses, uses_service=True)
+    assert (cause.host, cause.role) == ("algo-1", "dispatcher")
+    assert "waited for data" in cause.message
+
+
+def test_ranks_that_horovod_misses_are_named():
+    log = ranks()
+    for line in (
+        "[W horovod/common/stall_inspector.cc:107] One or more tensors were submitted to be reduced, gathered or "
+        "broadcasted by subset of ranks and are waiting for remainder of ranks for more than 5 seconds. ",
+        "Missing ranks:",
+        "1: [grad_0, grad_1 ...]",
+        "3!: [grad_0, grad_1 ...]",
+    ):
+        log.label(f"[1,0]<stderr>:{line}")
+    cause = diagnose("algo-2", 11.0, log, {}, uses_service=True)
+    assert cause.role == "rank1"
+    assert "waited for rank1, rank3 in an allreduce" in cause.message
+
+
+def test_otherwise_the_trainer_waits_for_data():
+    cause = diagnose("algo-2", 11.0, ranks(), {}, uses_service=True)
+    assert (cause.host, cause.role) == ("algo-2", "trainer")
+    assert "data from the tf.data service" in cause.message
