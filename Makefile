@@ -5,7 +5,7 @@ PYTEST = $(RUN) -m pytest
 TIMED = -p no:cacheprovider --durations=5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check unit integration e2e faults clean
+.PHONY: help setup demo test check unit integration e2e faults bench clean
 
 help:
 	@echo "make setup   .venv with TensorFlow, Open MPI and Horovod; no root needed"
@@ -13,6 +13,7 @@ help:
 	@echo "make test    every test (make check first, then integration and end to end)"
 	@echo "make check   lint, types, unit tests; under a minute"
 	@echo "make faults  kill, hang and cut off real jobs, and watch what becomes of them"
+	@echo "make bench   a hundred jobs, each broken at a random moment: what hangs, what is left, how long it takes"
 	@echo "make clean   remove what these made"
 
 setup:
@@ -33,6 +34,9 @@ test: check
 
 unit integration e2e faults: setup
 	@$(PYTEST) $(TIMED) tests/$@
+
+bench: setup
+	@$(RUN) -m bench.faults
 
 clean:
 	rm -rf .venv data runs bench/out .mypy_cache .ruff_cache .pytest_cache *.egg-info code/*.egg-info

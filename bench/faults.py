@@ -4,7 +4,8 @@
 
 Each run is a job of two data hosts and a dnn host with two ranks, in which one thing is killed, suspended or cut off
 at a random moment. Leaves bench/out/faults.json and prints a table of the seconds from the fault to the end of all
-hosts (faults that end the job) or to the next step (faults that it survives).
+hosts (faults that end the job) or to the twentieth further step (faults that it survives;
+a second when nothing had happened).
 """
 
 import argparse
@@ -22,7 +23,9 @@ from tests.faults import breakage
 from tests.support import ROOT, finish, processes_of, start
 
 HUNG_AFTER_S = 150
-STALL_TIMEOUT_S, STARTUP_TIMEOUT_S = 8, 40
+STALL_TIMEOUT_S, STARTUP_TIMEOUT_S = 25, 40
+RECOVERED_STEP_EVENTS = 4
+"""Step events (of five steps each, about a second in all) after which training counts as under way again."""
 OUT = Path(__file__).parent / "out"
 # A moment: what the log says when it has come, and how much later the fault strikes at most.
 MOMENTS = {
@@ -84,7 +87,7 @@ SURVIVED = ("dispatcher killed", "data host's worker killed", "dnn host's worker
 def one_run(folder, source, fault, moment, delay_s):
     """What became of one job: outcome, seconds, whether it hung or left something, and anything unexpected."""
     word, _ = MOMENTS[moment]
-    flags = [f"--source_dir={source}", "--training_script=steady.py", "--isolation=namespaces", "--epochs=3"]
+    flags = [f"--source_dir={source}", "--training_script=steady.py", "--isolation=namespaces", "--epochs=5"]
     flags += [f"--hyperparameter=stall_timeout_s={STALL_TIMEOUT_S}"]
     flags += [f"--hyperparameter=startup_timeout_s={STARTUP_TIMEOUT_S}"]
     job = Job(*start(folder, *flags))
@@ -100,9 +103,9 @@ def one_run(folder, source, fault, moment, delay_s):
         record["struck"], record["missed"] = False, f"{type(error).__name__}: {error}"[:100]
     struck = time.monotonic()
     steps = job.text().count("headrace event=step ")
-    while fault in SURVIVED and job.process.poll() is None and "next_step_s" not in record:
-        if job.text().count("headrace event=step ") > steps:
-            record["next_step_s"] = round(time.monotonic() - struck, 2)
+    while fault in SURVIVED and job.process.poll() is None and "recovered_s" not in record:
+        if job.text().count("headrace event=step ") >= steps + RECOVERED_STEP_EVENTS:
+            record["recovered_s"] = round(time.monotonic() - struck, 2)
         elif time.monotonic() - struck > HUNG_AFTER_S:
             break
         time.sleep(0.05)
@@ -127,7 +130,7 @@ def table(records):
     for fault in FAULTS:
         own = [record for record in records if record["fault"] == fault]
         struck = [record for record in own if record["struck"]]
-        key = "next_step_s" if fault in SURVIVED else "end_s"
+        key = "recovered_s" if fault in SURVIVED else "end_s"
         times = [record[key] for record in struck if key in record] or [float("nan")]
         failed = sum(record.get("code") == 1 for record in struck)
         row = f"{fault:<28}{len(own):>5}{len(struck):>8}{failed:>12}{statistics.median(times):>10.1f}{max(times):>8.1f}"
