@@ -7,9 +7,10 @@ import datetime
 import secrets
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
-from headrace.errors import HeadraceError, InputError
+from headrace.errors import HeadraceError, InputError, SetupError
 from headrace.job import Channel, InstanceGroup, JobSpec
 from headrace.settings import TF_DATA_MODES, OneLineParser
 from headrace.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP
@@ -128,13 +129,21 @@ def parse_cpus(text: str, is_hetero: bool) -> dict[str, frozenset[int]]:
     return pinned
 
 
+def check_installation() -> None:
+    """Raises `SetupError` when this Python lacks what simulated hosts need."""
+    for module in ("tensorflow", "horovod", "mpi4py", "psutil", "grpc", "pyroute2"):
+        if find_spec(module) is None:
+            raise SetupError(f"{sys.executable} has no {module}: run `make setup`, then use .venv/bin/python")
+
+
 def _run_here(arguments: argparse.Namespace) -> int:
+    spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc))
+    cpus = parse_cpus(arguments.cpus, arguments.is_hetero)
+    check_installation()
     from headrace.local.console import Console
     from headrace.local.run import LocalOptions, run_job
     from headrace.report.runs import describe_run
 
-    spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc))
-    cpus = parse_cpus(arguments.cpus, arguments.is_hetero)
     options = LocalOptions(arguments.output_dir, arguments.isolation, cpus, secrets.token_hex(32))
     summary = run_job(spec, options, Console())
     print(describe_run(summary, arguments.output_dir / spec.job_name))

@@ -71,7 +71,7 @@ def test_in_a_homogeneous_job_a_channel_of_the_dnn_group_is_seen_by_all():
 )
 def test_wrong_arguments_are_one_line_and_exit_2(argv, said, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("headrace.local.run.check_installation", lambda: None)
+    monkeypatch.setattr("headrace.start.check_installation", lambda: None)
     argv = argv if "--no-is_cloud_job" in argv else ["--no-is_cloud_job", *argv]
     assert main(argv) == 2
     captured = capsys.readouterr()
@@ -102,3 +102,11 @@ def test_help_needs_neither_tensorflow_nor_anything_installed():
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert "--tf_data_mode" in result.stdout
+
+
+def test_a_python_without_the_packages_is_told_what_to_do(capsys, monkeypatch):
+    monkeypatch.setattr("headrace.start.find_spec", lambda module: None)
+    assert main(["--no-is_cloud_job"]) == 1
+    error = capsys.readouterr().err
+    assert "has no tensorflow: run `make setup`" in error
+    assert error.count("\n") == 1

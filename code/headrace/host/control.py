@@ -28,6 +28,7 @@ MAX_MESSAGE_BYTES = 256 * 1024
 CALL_TIMEOUT_S = 3.0
 REFUSAL_LOG_INTERVAL_S = 5.0
 HANDLER_THREADS = 8
+STOP_GRACE_S = 2.0
 
 Body = dict[str, Any]
 Handler = Callable[[Body], Body]
@@ -67,7 +68,8 @@ class ControlServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.stop(grace=0.2).wait(1.0)
+        # Replies under way must arrive: the one to the outcome is how the leader knows that it was heard.
+        self._server.stop(STOP_GRACE_S).wait(STOP_GRACE_S + 0.5)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _unary(self, name: str, answer: Callable[[bytes], bytes]) -> grpc.RpcMethodHandler:

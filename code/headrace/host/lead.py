@@ -75,8 +75,7 @@ class Leader:
         while True:
             self._check_hosts()
             expected = run.service.expected_workers(without=self._lost)
-            statuses = self._statuses()
-            registered = int(statuses.get(dispatcher_host, {}).get("registered_workers", 0))
+            registered = self._registered_workers()
             silent = [lease.host for lease in self._leases if lease.status is None and lease.host not in self._lost]
             if not silent and registered >= expected:
                 break
@@ -96,6 +95,14 @@ class Leader:
             run.wait()
         if expected:
             run.log.event("workers_ready", n=registered, after_s=time.monotonic() - run.started)
+
+    def _registered_workers(self) -> int:
+        """What the dispatcher's host said last; this host when it is that itself."""
+        if self._run.plan.topology.dispatcher_host.name == self._run.state.host:
+            return self._run.state.registered_workers
+        dispatcher_host = self._run.plan.topology.dispatcher_host.name
+        status = next((lease.status for lease in self._leases if lease.host == dispatcher_host), None)
+        return int((status or {}).get("registered_workers", 0))
 
     # Training
 

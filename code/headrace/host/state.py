@@ -77,6 +77,12 @@ class HostState:
             return requested
 
     @property
+    def registered_workers(self) -> int:
+        """How many workers this host's dispatcher has; 0 without one."""
+        with self._lock:
+            return self._registered_workers
+
+    @property
     def failure(self) -> RootCause | None:
         with self._lock:
             return self._failure

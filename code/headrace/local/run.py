@@ -61,9 +61,8 @@ def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str,
 
     Raises:
         InputError: the job's folder exists already, or a channel does not.
-        SetupError: this machine cannot simulate the hosts as asked, or lacks what they need.
+        SetupError: this machine cannot simulate the hosts as asked.
     """
-    check_installation()
     folder = options.output_dir.resolve() / spec.job_name
     if folder.exists():
         raise InputError(f"{folder} exists already; choose another --job_name, or delete it")
@@ -84,15 +83,6 @@ def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str,
         finally:
             processes.end_all_descendants(KILL_GRACE_S, spare=cluster.spared)
     return collect(spec, folder, exit_codes, cluster.interrupted)
-
-
-def check_installation() -> None:
-    """Raises `SetupError` when this Python lacks what the hosts need."""
-    from importlib.util import find_spec
-
-    for module in ("tensorflow", "horovod", "mpi4py", "psutil", "grpc", "pyroute2"):
-        if find_spec(module) is None:
-            raise SetupError(f"{sys.executable} has no {module}: run `make setup`, then use .venv/bin/python")
 
 
 @contextlib.contextmanager
