@@ -5,7 +5,7 @@ PYTEST = $(RUN) -m pytest
 TIMED = -p no:cacheprovider --durations=5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check unit integration e2e faults bench clean
+.PHONY: help setup demo test check unit integration e2e faults conformance bench clean
 
 help:
 	@echo "make setup   .venv with TensorFlow, Open MPI and Horovod; no root needed"
@@ -34,6 +34,9 @@ test: check
 
 unit integration e2e faults: setup
 	@$(PYTEST) $(TIMED) tests/$@
+
+conformance: setup
+	@$(PYTEST) $(TIMED) tests/integration/test_toolkit.py
 
 bench: setup
 	@$(RUN) -m bench.faults

@@ -167,7 +167,19 @@ def main():
                 shutil.rmtree(run, ignore_errors=True)
     print(table(records))
     print(figures)
-    return int(figures["faults_hung"] + figures["faults_leftover"] > 0)
+    broken = [
+        record
+        for record in records
+        if (
+            record["struck"]
+            # A leader that dies after it has spread the outcome cannot take it back.
+            and (not record.get("agree", True) and record["moment"] != "teardown")
+        )
+        or (record["struck"] and record["fault"] in SURVIVED and record.get("code") != 0)
+    ]
+    for record in broken:
+        print(f"not as promised: {json.dumps(record)}")
+    return int(figures["faults_hung"] + figures["faults_leftover"] + len(broken) > 0)
 
 
 if __name__ == "__main__":

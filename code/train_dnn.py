@@ -68,6 +68,8 @@ else:
     train = tf.data.Dataset.random(rerandomize_each_iteration=True).map(make_batch, tf.data.AUTOTUNE)
     train = train.map(preprocess, tf.data.AUTOTUNE)
 
+if hvd.rank() == 0:
+    print(f"training on {args.channel or 'made-up images: no channel named training is seen here'}")
 train = data.distribute(train).prefetch(tf.data.AUTOTUNE)
 steps_per_epoch = args.steps_per_epoch or max(examples // (args.batch_size * hvd.size()), 1)
 

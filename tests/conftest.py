@@ -1,6 +1,9 @@
-"""Makes `tests.support` importable however pytest is started."""
+"""Makes `tests.support` importable however pytest is started, and settles what must be settled before imports."""
 
+import os
 import sys
 from pathlib import Path
 
+# As the launcher does before it loads grpc, whose fork handlers must not run in children that are exec'd at once.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 sys.path.insert(0, str(Path(__file__).parents[1]))

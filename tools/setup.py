@@ -63,7 +63,8 @@ def use_another_python():
 
 
 def make_venv():
-    if os.path.exists(PYTHON) and subprocess.call([PYTHON, "-c", "import pip"], stderr=subprocess.DEVNULL) == 0:
+    same = "import pip, sys; sys.exit(sys.version_info[:2] != {!r})".format(tuple(sys.version_info[:2]))
+    if os.path.exists(PYTHON) and subprocess.call([PYTHON, "-c", same], stderr=subprocess.DEVNULL) == 0:
         return
     say("making .venv with Python {}.{} …".format(*sys.version_info[:2]))
     shutil.rmtree(VENV, ignore_errors=True)

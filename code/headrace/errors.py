@@ -10,11 +10,6 @@ HeadraceError              one clear line for the user; never a traceback
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from headrace.outcome import RootCause
-
 
 class HeadraceError(Exception):
     """Base of all: its text is what the user reads, `exit_code` what the process returns."""
@@ -38,11 +33,3 @@ class SetupError(HeadraceError):
 
 class DeadlineError(HeadraceError):
     """A wait reached its deadline. The text names what was awaited and for how long."""
-
-
-class JobFailed(HeadraceError):
-    """The job failed; `root_cause` is the first failure, wherever it was."""
-
-    def __init__(self, root_cause: RootCause) -> None:
-        super().__init__(root_cause.one_line())
-        self.root_cause = root_cause

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.errors import InputError
-from headrace.settings import TF_DATA_MODES
+from headrace.settings import TF_DATA_MODES, Settings, parse_settings
 from headrace.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP
 
 MAX_INSTANCE_GROUPS = 5
@@ -43,7 +43,7 @@ class Channel:
     groups: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not _CHANNEL_NAME.fullmatch(self.name):
+        if not _CHANNEL_NAME.fullmatch(self.name) or not self.name.strip("."):
             raise InputError(f"channel name {self.name!r} may hold letters, digits, '.', '-' and '_' only")
         if not self.uri:
             raise InputError(f"channel {self.name!r} has no location; write --channel {self.name}=URI")
@@ -92,6 +92,10 @@ class JobSpec:
             raise InputError("--tf_data_mode service needs --num_of_data_workers 1 or more")
         if self.processes_per_host < 1:
             raise InputError(f"--processes_per_host is {self.processes_per_host}; expected 1 or more")
+        reserved = sorted(set(self.hyperparameters) & set(self._own_hyperparameters()))
+        if reserved:
+            raise InputError(f"hyperparameter {reserved[0]!r} has a flag of its own: --{reserved[0]}")
+        Settings(**parse_settings([text for pair in self.all_hyperparameters().items() for text in as_flag(*pair)]))
         for name in self.hyperparameters:
             if not _HYPERPARAMETER_NAME.fullmatch(name):
                 raise InputError(f"hyperparameter name {name!r} may hold letters, digits, '_' and '-' only")
@@ -127,16 +131,23 @@ class JobSpec:
 
     def all_hyperparameters(self) -> dict[str, str]:
         """What the launcher and the training script receive as `--name value`."""
-        own = {
+        return {**self.hyperparameters, **self._own_hyperparameters()}
+
+    def _own_hyperparameters(self) -> dict[str, str]:
+        return {
             "tf_data_mode": self.tf_data_mode,
             "num_of_data_workers": str(self.num_of_data_workers),
             "processes_per_host": str(self.processes_per_host),
             "training_script": self.training_script,
         }
-        return {**self.hyperparameters, **own}
 
     def hosts(self) -> dict[str, InstanceGroup]:
         """Host names as SageMaker gives them, `algo-1`, …, each with its group; the data group first."""
         ordered = sorted(self.groups, key=lambda group: group.name != DATA_GROUP)
         members = [group for group in ordered for _ in range(group.count)]
         return {f"algo-{number}": group for number, group in enumerate(members, 1)}
+
+
+def as_flag(name: str, value: str) -> tuple[str, str]:
+    """A hyperparameter as the toolkit passes it to the entry script."""
+    return f"--{name}" if len(name) > 1 else f"-{name}", value

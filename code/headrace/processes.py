@@ -16,6 +16,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 POLL_S = 0.02
+UNKILLABLE_AFTER_S = 10.0
 
 
 def die_with_parent(signum: int = signal.SIGKILL) -> None:
@@ -69,20 +70,24 @@ def descendants_running(words: str) -> list[psutil.Process]:
 
 def signal_all(processes: Iterable[psutil.Process], signum: int) -> None:
     for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, ProcessLookupError):
             process.send_signal(signum)
 
 
 def end_all_descendants(grace_s: float, spare: Collection[int] = ()) -> int:
     """TERM every descendant of this process, KILL what is left at the deadline, wait until all are gone.
 
-    Processes that are born meanwhile are caught too; pids in `spare` are left alone. Returns how
-    many had to be killed.
+    Processes that are born meanwhile are caught too; pids in `spare` are left alone. What the kernel
+    does not let go of (a hung driver or file system) is not waited for for ever. Returns how many had to
+    be killed.
     """
     deadline = time.monotonic() + grace_s
+    given_up = deadline + UNKILLABLE_AFTER_S
     asked: set[psutil.Process] = set()
     killed: set[psutil.Process] = set()
-    while living := [process for process in descendants() if process.pid not in spare]:
+    while time.monotonic() < given_up and (
+        living := [process for process in descendants() if process.pid not in spare]
+    ):
         if time.monotonic() < deadline:
             fresh = [process for process in living if process not in asked]
             signal_all(fresh, signal.SIGTERM)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -17,6 +18,8 @@ from headrace.errors import InputError
 DISPATCHER_PORT = 6000
 FIRST_WORKER_PORT = 6001
 CONTROL_PORT = 16000
+MIN_LEASE_S = 5.0
+"""A renewal each second, with a call timeout of three: less would take a slow reply for a death."""
 TF_DATA_MODES = ("service", "local")
 
 SECRET_VARIABLE = "HEADRACE_JOB_SECRET"
@@ -70,8 +73,13 @@ class Settings:
             if getattr(self, name) < 0:
                 raise InputError(f"{name} is {getattr(self, name)}; expected 0 or more")
         for name in ("startup_timeout_s", "lease_s", "grace_s", "stop_grace_s", "stall_timeout_s"):
-            if getattr(self, name) <= 0:
-                raise InputError(f"{name} is {getattr(self, name)}; expected more than 0 seconds")
+            value = getattr(self, name)
+            if not math.isfinite(value) or value <= 0:
+                raise InputError(f"{name} is {value}; expected seconds above 0 (to switch it off, a large number)")
+        if self.lease_s < MIN_LEASE_S:
+            raise InputError(f"lease_s is {self.lease_s}; expected {MIN_LEASE_S:g} or more: renewals take seconds")
+        if self.tf_data_mode == "service" and self.num_of_data_workers < 1:
+            raise InputError("tf_data_mode service needs num_of_data_workers 1 or more")
         if Path(self.training_script).is_absolute() or ".." in Path(self.training_script).parts:
             raise InputError(f"training_script is {self.training_script!r}; expected a path inside the source dir")
 
@@ -80,6 +88,7 @@ class Settings:
         return self.endpoints.get(host) or Endpoint(host)
 
 
+_DEFAULTS = Settings()
 HYPERPARAMETERS = tuple(f.name for f in fields(Settings))[: [f.name for f in fields(Settings)].index("base_dir")]
 """The settings that arrive as hyperparameters; the rest comes from the environment."""
 
@@ -94,22 +103,26 @@ class OneLineParser(argparse.ArgumentParser):
         raise InputError(f"{message}; see {self.prog} --help")
 
 
-def add_settings_flags(parser: argparse.ArgumentParser) -> None:
-    """One flag for each hyperparameter that the launcher itself reads."""
-    defaults = Settings()
-    for name in HYPERPARAMETERS:
-        default = getattr(defaults, name)
-        parser.add_argument(f"--{name}", type=type(default), default=default, metavar=type(default).__name__)
-
-
-def read_settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
-    """Settings from parsed flags and the environment.
+def parse_settings(argv: Sequence[str]) -> dict[str, Any]:
+    """The launcher's own settings among hyperparameters, as `--name value`; the rest is the script's.
 
     Raises:
-        InputError: a value is out of range, or a variable is malformed.
+        InputError: a value is of the wrong type.
+    """
+    parser = OneLineParser(prog="launcher.py", add_help=False, argument_default=argparse.SUPPRESS)
+    for name in HYPERPARAMETERS:
+        parser.add_argument(f"--{name}", type=type(getattr(_DEFAULTS, name)))
+    return vars(parser.parse_known_args(argv)[0])
+
+
+def read_settings(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
+    """Settings from hyperparameters and the environment.
+
+    Raises:
+        InputError: a value is malformed or out of range.
     """
     return Settings(
-        **{name: getattr(arguments, name) for name in HYPERPARAMETERS},
+        **parse_settings(argv),
         base_dir=read_base_dir(environ),
         secret=environ.get(SECRET_VARIABLE, ""),
         job_name=next((environ[name] for name in JOB_NAME_VARIABLES if environ.get(name)), ""),
@@ -142,8 +155,3 @@ def _read_endpoints(text: str) -> dict[str, Endpoint]:
 def find_source_dir(entry: str) -> Path:
     """The source dir: the folder of the entry script, which SageMaker unpacks to `/opt/ml/code`."""
     return Path(entry).resolve().parent
-
-
-def split_hyperparameters(argv: Sequence[str]) -> list[str]:
-    """The arguments that reach the training script: all but the launcher's own `--describe`."""
-    return [argument for argument in argv if argument != "--describe"]

@@ -96,8 +96,6 @@ def build_spec(arguments: argparse.Namespace, now: datetime.datetime) -> JobSpec
     groups = [InstanceGroup(dnn_name, arguments.dnn_instance_type, arguments.num_of_dnn_instances)]
     if arguments.is_hetero:
         groups.insert(0, InstanceGroup(DATA_GROUP, arguments.data_instance_type, arguments.num_of_data_instances))
-    if arguments.training_script != Path(arguments.training_script).name and ".." in arguments.training_script:
-        raise InputError(f"--training_script {arguments.training_script!r} must lie inside --source_dir")
     workers = arguments.num_of_data_workers
     default_name = f"{'hetero' if arguments.is_hetero else 'homog'}-{mode}-{now:%Y%m%d-%H%M%S}"
     return JobSpec(
@@ -178,7 +176,10 @@ def _channel(text: str, is_hetero: bool) -> Channel:
 
 def _cpu_range(item: str) -> range:
     first, dash, last = item.partition("-")
-    return range(int(first), int(last if dash else first) + 1)
+    cpus = range(int(first), int(last if dash else first) + 1)
+    if not cpus:
+        raise ValueError(f"{item} is empty")
+    return cpus
 
 
 def _or(value: int | None, default: int) -> int:

@@ -26,6 +26,7 @@ def kill_host(job, host):
     """Everything that runs on a host, at once; the launcher first, so that it can restart nothing."""
     name = job.folder.name
     members = [process for process in processes_of(name) if process.environ().get("SM_CURRENT_HOST") == host]
+    assert members, f"nothing runs on {host}"
     members.sort(key=lambda process: LAUNCHER not in " ".join(process.cmdline()))
     for process in members:
         try:

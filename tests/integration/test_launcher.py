@@ -45,6 +45,11 @@ def test_describe_prints_the_topology_as_json_and_as_a_table(tmp_path):
     assert "mpirun (leader)" in result.stderr
 
 
+def test_help_is_for_people_and_a_hyperparameter_named_help_is_none(tmp_path):
+    assert "--describe" in launch(tmp_path, "--help").stdout
+    assert launch(tmp_path, "--help", "me", "-h", "64").returncode == 2  # no topology here: it went on past the flags
+
+
 @pytest.mark.parametrize(
     ("config", "argv", "said"),
     [

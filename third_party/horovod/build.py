@@ -68,7 +68,11 @@ def cached_wheel(cache: Path, gpu: bool) -> Path:
             f"cannot write the cache {cache} ({error.strerror}); set HEADRACE_CACHE to another folder"
         ) from error
     with contextlib.closing(lock):
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another build of the same wheel …")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         wheels = sorted(folder.glob("horovod-*.whl"))
         if wheels:
             say(f"using the wheel built before, {wheels[0]}")
@@ -182,8 +186,9 @@ def install(wheel: Path) -> None:
     if version("horovod") and marker.is_file() and marker.read_text() == str(wheel):
         return
     pip = [sys.executable, "-m", "pip", "install", "-q"]
-    subprocess.run([*pip, "cloudpickle", "pyyaml", "psutil", "packaging"], check=True)
-    subprocess.run([*pip, "--no-deps", "--force-reinstall", str(wheel)], check=True)
+    for packages in (["cloudpickle", "pyyaml", "psutil", "packaging"], ["--no-deps", "--force-reinstall", str(wheel)]):
+        if subprocess.call([*pip, *packages]):
+            raise BuildError(f"pip could not install {packages[-1]}; its own words are above")
     marker.write_text(str(wheel))
 
 

@@ -6,12 +6,14 @@ agent calls `launch`. Strangers, garbage and silence change nothing.
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
+import contextlib
 import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # Its own log lines about strangers are noise here.
@@ -27,7 +29,7 @@ SERVICE = "headrace.Control"
 MAX_MESSAGE_BYTES = 256 * 1024
 CALL_TIMEOUT_S = 3.0
 REFUSAL_LOG_INTERVAL_S = 5.0
-HANDLER_THREADS = 8
+START_TIMEOUT_S = 10.0
 STOP_GRACE_S = 2.0
 
 Body = dict[str, Any]
@@ -35,56 +37,70 @@ Handler = Callable[[Body], Body]
 
 
 class ControlServer:
-    """Serves this host's side of the control channel. Use as a context manager."""
+    """Serves this host's side of the control channel. Use as a context manager.
+
+    It runs on an event loop in a thread of its own: a call that a stranger begins and never completes
+    holds some memory, and no thread that others wait for.
+    """
 
     def __init__(self, address: str, host: str, secret: str, handlers: Mapping[str, Handler], log: HostLog) -> None:
         self._auth = ServerAuth(secret, host)
+        self._address = address
         self._handlers = handlers
-        self._log = log
         self._refusals = _RefusalLog(log)
-        # A thread pool of grpc's own kind; created here so that its threads never keep the process alive.
-        self._pool = concurrent.futures.ThreadPoolExecutor(HANDLER_THREADS, thread_name_prefix="control")
-        self._server = grpc.server(
-            self._pool,
-            options=[
-                ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-                ("grpc.http2.max_ping_strikes", 0),
-            ],
-        )
-        methods = {"hello": self._unary("hello", self._hello)}
-        for name in handlers:
-            methods[name] = self._unary(name, functools.partial(self._call, name))
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="control", daemon=True)
+        self._thread.start()
         try:
-            self.port = self._server.add_insecure_port(address)
-        except RuntimeError as error:
-            raise SetupError(f"Cannot serve the control channel on {address}: {error}") from error
-        if not self.port:
-            raise SetupError(f"Cannot serve the control channel on {address}: the port is taken")
+            self._server, self.port = self._await(self._start(), START_TIMEOUT_S)
+        except (RuntimeError, TimeoutError) as error:
+            self._end_loop()
+            raise SetupError(f"Cannot serve the control channel on {address}: the port is taken ({error})") from error
 
     def __enter__(self) -> ControlServer:
-        self._server.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         # Replies under way must arrive: the one to the outcome is how the leader knows that it was heard.
-        self._server.stop(STOP_GRACE_S).wait(STOP_GRACE_S + 0.5)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        with contextlib.suppress(TimeoutError):
+            self._await(self._server.stop(STOP_GRACE_S), STOP_GRACE_S + 1.0)
+        self._end_loop()
+
+    async def _start(self) -> tuple[grpc.aio.Server, int]:
+        options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
+        server = grpc.aio.server(options=options)
+        methods = {"hello": self._unary("hello", self._auth.hello)}
+        for name in self._handlers:
+            methods[name] = self._unary(name, functools.partial(self._call, name))
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+        port = server.add_insecure_port(self._address)
+        if not port:
+            raise RuntimeError("no port")
+        await server.start()
+        return server, port
+
+    def _await(self, work: Coroutine[Any, Any, Any], timeout_s: float) -> Any:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(timeout_s)
+        except concurrent.futures.TimeoutError as error:  # another class than TimeoutError before Python 3.11
+            future.cancel()
+            raise TimeoutError(f"nothing within {timeout_s:g} s") from error
+
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(1.0)
 
     def _unary(self, name: str, answer: Callable[[bytes], bytes]) -> grpc.RpcMethodHandler:
-        def handle(message: bytes, context: grpc.ServicerContext) -> bytes:
+        async def handle(message: bytes, context: grpc.aio.ServicerContext) -> bytes:
             try:
                 return answer(message)
             except Refused as error:
                 self._refusals.add(f"{name} from {context.peer()}: {error}")
-                context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
                 raise AssertionError("abort raises") from error
 
         return grpc.unary_unary_rpc_method_handler(handle)
-
-    def _hello(self, message: bytes) -> bytes:
-        return self._auth.hello(message)
 
     def _call(self, name: str, message: bytes) -> bytes:
         body, seal = self._auth.open(name, message)

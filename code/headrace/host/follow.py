@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from headrace.errors import HeadraceError
-from headrace.host.run import HostRun, failure_of, stopped
+from headrace.host.run import HostRun, failure_of, stopped, unexpected
 from headrace.outcome import Outcome, RootCause
 
 STOP_MARGIN_S = 5.0
@@ -28,6 +28,8 @@ def follow(run: HostRun) -> Outcome:
             run.start_mpi_daemons()
         except HeadraceError as error:
             run.state.fail(failure_of(error, run.state.host))
+        except Exception as error:  # whatever it is, the leader must hear of it
+            run.state.fail(unexpected(error, run.state.host, run.log))
         now = time.monotonic()
         if run.state.stop_signal and stop_asked_at is None:
             stop_asked_at = now

@@ -15,36 +15,35 @@ from headrace.host.control import ControlServer, Handler
 from headrace.host.follow import follow
 from headrace.host.lead import Leader
 from headrace.host.log import HostLog
-from headrace.host.run import HostPlan, HostRun, control_address, failure_of, host_run
+from headrace.host.run import HostPlan, HostRun, control_address, failure_of, host_run, unexpected
 from headrace.host.summary import write_json
 from headrace.outcome import ROOT_CAUSE, Outcome
 from headrace.settings import (
-    OneLineParser,
     Settings,
-    add_settings_flags,
     find_source_dir,
     read_base_dir,
     read_settings,
-    split_hyperparameters,
 )
 from headrace.topology import Topology, read_topology
 
-DESCRIPTION = """Runs this host's part of a headrace job. SageMaker starts it on every host with the job's
-hyperparameters as --NAME VALUE; all of them reach the training script too."""
+HELP = """usage: launcher.py [--NAME VALUE ...] | --describe
+
+Runs this host's part of a headrace job. SageMaker starts it on every host with the job's hyperparameters as
+--NAME VALUE; all of them reach the training script too. --describe prints the topology (JSON on standard
+output, a table on standard error) and runs nothing."""
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
     """The launcher's exit code. `entry` is the path of the entry script; its folder is the source dir."""
-    parser = OneLineParser(prog="launcher.py", description=DESCRIPTION)
-    parser.add_argument(
-        "--describe", action="store_true", help="print the topology (JSON on stdout, a table on stderr)"
-    )
-    add_settings_flags(parser)
+    # Hyperparameters come as pairs, so a lone word is a person's; a hyperparameter may have any name, `h` too.
+    if list(argv) in (["-h"], ["--help"]):
+        print(HELP)
+        return 0
+    describe = list(argv) == ["--describe"]
     try:
-        arguments, _ = parser.parse_known_args(argv)
-        settings = read_settings(arguments, environ)
+        settings = read_settings([] if describe else argv, environ)
         topology = read_topology(settings.base_dir, environ)
-        if arguments.describe:
+        if describe:
             print(topology.table(), file=sys.stderr)
             print(json.dumps(topology.describe(), indent=2))
             return 0
@@ -55,7 +54,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
         print(f"launcher.py: error: {error}", file=sys.stderr)
         _write_failure(read_base_dir(environ), str(error))
         return error.exit_code
-    plan = HostPlan(topology, _with_secret(settings, environ), source_dir, split_hyperparameters(argv), environ)
+    plan = HostPlan(topology, _with_secret(settings, environ), source_dir, list(argv), environ)
     return run_host(plan)
 
 
@@ -72,6 +71,8 @@ def run_host(plan: HostPlan) -> int:
                 outcome = _lead_or_follow(run)
     except HeadraceError as error:
         outcome = Outcome(failure_of(error, host))
+    except Exception as error:  # whatever it is, the host ends with an outcome
+        outcome = Outcome(unexpected(error, host, log))
     if outcome.root_cause:
         cause = outcome.root_cause
         log.event("root_cause", host=cause.host, role=cause.role, pid=cause.pid, message=cause.message)

@@ -11,7 +11,7 @@ from headrace.errors import DeadlineError, HeadraceError
 from headrace.events import Event
 from headrace.host import mpi, summary
 from headrace.host.lease import Lease
-from headrace.host.run import HostRun, dump_ranks, failure_of, stopped
+from headrace.host.run import HostRun, dump_ranks, failure_of, stopped, unexpected
 from headrace.host.state import STARTING, STEPPING
 from headrace.host.supervise import ChildSpec
 from headrace.host.watchdog import StallWatchdog, diagnose
@@ -21,6 +21,8 @@ from headrace.settings import CONTROL_PORT
 PROGRESS_INTERVAL_S = 5.0
 DELIVERY_TIMEOUT_S = 5.0
 DUMP_TIMEOUT_S = 3.0
+ORTED_PATIENCE_S = 3.0
+"""An MPI daemon ends with its ranks; which rank failed is known to mpirun, a little later."""
 
 
 class Leader:
@@ -29,11 +31,13 @@ class Leader:
     def __init__(self, run: HostRun) -> None:
         self._run = run
         self._phase = STARTING
+        self._train_began_at: float | None = None
         self._first_step_at: float | None = None
         self._train_ended_at: float | None = None
         self._lost: list[str] = []
         self._answers_stop_requests = False
         self._checkpoints = 0
+        self._orted_failed_at: float | None = None
         self._stop_asked_at: float | None = None
         self._checkpoints_before_stop = 0
         settings = run.plan.settings
@@ -60,6 +64,8 @@ class Leader:
             self._run.state.fail(failure_of(error, self._run.state.host))
         except _Failed as failed:
             outcome = Outcome(failed.cause)
+        except Exception as error:  # whatever it is, every host must hear of it
+            outcome = Outcome(unexpected(error, self._run.state.host, self._run.log))
         if self._run.state.failure and not outcome.root_cause:
             outcome = Outcome(self._run.state.failure)
         self._finish(outcome)
@@ -109,9 +115,10 @@ class Leader:
     def _train(self) -> None:
         """Run the trainer to its end. Raises `_Failed` with the root cause when anything ends the job."""
         run, plan = self._run, self._run.plan
-        ranks = mpi.RankLog(run.state.host, plan.topology.dnn_hosts, plan.ranks_per_host)
+        ranks = mpi.RankLog(run.state.host, mpi.hosts_of_ranks(plan.topology, plan.settings), plan.ranks_per_host)
         script = [str(plan.source_dir / plan.settings.training_script), *plan.script_arguments]
         command = mpi.trainer_command(plan.topology, plan.settings, plan.ranks_per_host, script, plan.work_dir)
+        self._train_began_at = time.monotonic()
         run.log.event("training_started", hosts=len(plan.topology.dnn_hosts), ranks_per_host=plan.ranks_per_host)
         trainer = run.supervisor.start(
             ChildSpec(
@@ -132,7 +139,7 @@ class Leader:
                 break
             silence_s = watchdog.stalled_s(time.monotonic(), ranks.lines)
             if silence_s is not None:
-                self._fail_stalled(silence_s, ranks)
+                self._fail_stalled(f"{silence_s:.0f} s ({watchdog.limit_name})", ranks)
             run.wait()
         self._train_ended_at = time.monotonic()
 
@@ -148,11 +155,11 @@ class Leader:
             self._checkpoints += 1
             self._run.wake.set()
 
-    def _fail_stalled(self, silence_s: float, ranks: mpi.RankLog) -> NoReturn:
+    def _fail_stalled(self, silence: str, ranks: mpi.RankLog) -> NoReturn:
         """Print every rank's stacks and fail with what can be seen of the stall."""
         run = self._run
         uses_service = run.plan.tf_data_mode == "service"
-        cause = diagnose(run.state.host, silence_s, ranks, self._statuses(), uses_service)
+        cause = diagnose(run.state.host, silence, ranks, self._statuses(), uses_service)
         run.log.say(cause.one_line())
         for lease in self._leases:
             lease.request_dump()
@@ -173,10 +180,18 @@ class Leader:
         for lease in self._leases:
             status = lease.status or {}
             if status.get("failure"):
-                raise _Failed(RootCause.from_json(status["failure"]))
+                self._check_failure(RootCause.from_json(status["failure"]), now)
             if lease.lost(now) and lease.host not in self._lost:
                 self._lose(lease)
         self._check_stop()
+
+    def _check_failure(self, cause: RootCause, now: float) -> None:
+        """Raises `_Failed` for another host's failure; mpirun may first say what ended an MPI daemon."""
+        if cause.role == mpi.ORTED:
+            self._orted_failed_at = self._orted_failed_at or now
+            if now - self._orted_failed_at < ORTED_PATIENCE_S:
+                return
+        raise _Failed(cause)
 
     def _lose(self, lease: Lease) -> None:
         """Go on without a host where the job can. Raises `_Failed` where it cannot."""
@@ -219,8 +234,9 @@ class Leader:
         """Spread the outcome while this host's children end, then write the summary."""
         run = self._run
         ended_at = self._train_ended_at or time.monotonic()
-        if self._first_step_at:
-            run.log.event("training_finished", status=outcome.status, train_s=ended_at - self._first_step_at)
+        if self._train_began_at:
+            train_s = ended_at - (self._first_step_at or self._train_began_at)
+            run.log.event("training_finished", status=outcome.status, train_s=train_s)
         run.state.usage.freeze()
         for lease in self._leases:
             lease.deliver(outcome)

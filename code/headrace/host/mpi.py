@@ -20,6 +20,7 @@ from headrace.settings import Settings
 from headrace.topology import Host, Topology
 
 MPIRUN = "mpirun"
+ORTED = "orted"
 RANK_MODULE = "headrace.host.rank"
 RANK_FAILED = "rank_failed"
 """The event with which a rank announces its uncaught exception (see `headrace.host.rank`)."""
@@ -81,7 +82,7 @@ def trainer_command(
 
 def daemon_command(arguments: Sequence[str]) -> list[str]:
     """The MPI daemon of this host, with the arguments that mpirun gave it."""
-    return [find_program("orted"), *arguments]
+    return [find_program(ORTED), *arguments]
 
 
 def mpi_environ(source_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
@@ -97,6 +98,11 @@ def mpi_environ(source_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def hosts_of_ranks(topology: Topology, settings: Settings) -> tuple[Host, ...]:
+    """The hosts that run ranks, in the order of the ranks."""
+    return (topology.leader,) if _one_machine(settings, topology.dnn_hosts) else topology.dnn_hosts
+
+
 def _one_machine(settings: Settings, hosts: Sequence[Host]) -> bool:
     """Whether the hosts are loopback addresses: to MPI they are one host, which runs all ranks."""
     return all(settings.endpoint(host.name).address.startswith("127.") for host in hosts)
@@ -106,6 +112,10 @@ def _interface(topology: Topology) -> str:
     """The network interface that hosts share; the loopback where hosts are addresses of one machine."""
     names = {name for _, name in socket.if_nameindex()}
     return topology.network_interface if topology.network_interface in names else "lo" if "lo" in names else ""
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else 0
 
 
 class RankLog:
@@ -172,7 +182,7 @@ class RankLog:
         self._first_failure = self._first_failure or cause
 
     def _raised(self, event: Event) -> RootCause:
-        rank, pid, code = (int(event.fields.get(name, "0")) for name in ("rank", "pid", "exit_code"))
+        rank, pid, code = (_number(event.fields.get(name, "")) for name in ("rank", "pid", "exit_code"))
         message = f"raised {urllib.parse.unquote(event.fields.get('error', 'an exception'))}"
         return RootCause(self._host_of(rank), f"rank{rank}", message, pid, exit_code=code)
 

@@ -33,7 +33,7 @@ def main() -> None:
     try:
         run_command_line(arguments[2:])
     except SystemExit as leaving:
-        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        code = int(leaving.code) if isinstance(leaving.code, int) else int(leaving.code is not None)
         if isinstance(leaving.code, str):
             print(leaving.code, file=sys.stderr)
         if code:

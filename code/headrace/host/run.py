@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,7 +88,6 @@ class HostRun:
             check_port_free(server.port, server.name)
         environ = {**self.plan.environ, **self._python_environ(), "CUDA_VISIBLE_DEVICES": "-1"}
         for server in servers:
-            self.state.expect(server.name)
             self.supervisor.start(
                 ChildSpec(
                     server.role,
@@ -105,7 +105,9 @@ class HostRun:
         """Start what the leader's mpirun asked this host for."""
         for arguments in self.state.take_commands():
             argv = mpi.daemon_command(arguments)
-            self.supervisor.start(ChildSpec("mpi-daemon", "orted", argv, self.trainer_environ(), self.plan.source_dir))
+            self.supervisor.start(
+                ChildSpec("mpi-daemon", mpi.ORTED, argv, self.trainer_environ(), self.plan.source_dir)
+            )
 
     def trainer_environ(self) -> dict[str, str]:
         """The environment of mpirun, MPI daemons and ranks on this host."""
@@ -167,8 +169,8 @@ def host_run(plan: HostPlan, log: HostLog) -> Iterator[HostRun]:
         def stop(signum: int, _: FrameType | None) -> None:
             state.request_stop(signal.Signals(signum).name)
 
-        handled: dict[int, object] = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGCHLD: lambda *_: wake.set()}
-        previous = {signum: signal.signal(signum, handler) for signum, handler in handled.items()}  # type: ignore[arg-type]
+        handled = {signal.SIGTERM: stop, signal.SIGINT: stop}
+        previous = {signum: signal.signal(signum, handler) for signum, handler in handled.items()}
         service = services.data_service(plan.topology, plan.settings, plan.source_dir, plan.work_dir)
         try:
             yield HostRun(plan, log, supervisor, service, state, wake)
@@ -236,6 +238,13 @@ def dump_ranks(log: HostLog) -> None:
 def failure_of(error: HeadraceError, host: str) -> RootCause:
     """A headrace error as the root cause of a job."""
     return RootCause(host, LAUNCHER, str(error), os.getpid(), exit_code=error.exit_code)
+
+
+def unexpected(error: Exception, host: str, log: HostLog) -> RootCause:
+    """An error nobody foresaw, as the root cause of a job; its traceback goes to the log."""
+    for line in "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines():
+        log.say(line)
+    return RootCause(host, LAUNCHER, f"failed with {type(error).__name__}: {error}", os.getpid(), exit_code=1)
 
 
 def control_address(settings: Settings, host: str) -> str:

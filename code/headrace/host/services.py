@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.settings import DISPATCHER_PORT, Settings
-from headrace.topology import Host, Topology
+from headrace.topology import Topology
 
 WORKER_NICENESS_BESIDE_TRAINER = 10
 """On a dnn host, workers use what the trainer leaves over and never compete with it."""
@@ -102,7 +102,3 @@ def data_service(topology: Topology, settings: Settings, source_dir: Path, work_
 def effective_mode(topology: Topology, settings: Settings) -> str:
     """`service` or `local`: what was asked for, else service when there is a data group."""
     return settings.tf_data_mode or ("service" if topology.is_hetero else "local")
-
-
-def host_names(hosts: Sequence[Host]) -> str:
-    return ", ".join(host.name for host in hosts)

@@ -24,7 +24,6 @@ class HostState:
         self._wake = wake
         self._lock = threading.Lock()
         self._ready: set[str] = set()
-        self._expected: set[str] = set()
         self._registered_workers = 0
         self._restarts: dict[str, int] = {}
         self._failure: RootCause | None = None
@@ -38,17 +37,14 @@ class HostState:
 
     # The host's own side
 
-    def expect(self, server: str) -> None:
-        with self._lock:
-            self._expected.add(server)
-
     def take_event(self, event: Event) -> None:
         """A log event of one of this host's servers."""
         with self._lock:
             if event.name == "server_ready":
                 self._ready.add(event.fields.get("name", ""))
             elif event.name == "workers_registered":
-                self._registered_workers = int(event.fields.get("n", "0"))
+                count = event.fields.get("n", "")
+                self._registered_workers = int(count) if count.isdecimal() else 0
         self._wake.set()
 
     def fail(self, cause: RootCause) -> None:
@@ -61,9 +57,12 @@ class HostState:
             self._restarts = restarts
 
     def request_stop(self, signal_name: str) -> None:
-        """The platform or the user wants the job to end. Called from a signal handler: takes no lock."""
+        """The platform or the user wants the job to end.
+
+        Called from signal handlers, which may interrupt a holder of any lock: it only sets an attribute,
+        and the main loop sees it at its next tick.
+        """
         self._stop_signal = self._stop_signal or signal_name
-        self._wake.set()
 
     @property
     def stop_signal(self) -> str:
@@ -111,7 +110,6 @@ class HostState:
             return {
                 "host": self.host,
                 "ready": sorted(self._ready),
-                "waiting": sorted(self._expected - self._ready),
                 "registered_workers": self._registered_workers,
                 "restarts": dict(self._restarts),
                 "suspended": suspended,
@@ -125,16 +123,19 @@ class HostState:
     def renew(self, body: Body) -> Body:
         """The leader is alive and says the job's phase, and the outcome when there is one."""
         self.set_phase(str(body.get("phase", STARTING)))
+        ending = isinstance(body.get("outcome"), dict)
+        if ending:
+            self.usage.freeze()
+        status = self.status()  # before the main loop is woken, which stops the server
         with self._lock:
             self._last_heard = time.monotonic()
             outcome = body.get("outcome")
             if isinstance(outcome, dict) and self._outcome is None:
                 self._outcome = Outcome.from_json(outcome)
-                self.usage.freeze()
             self._dump_requested = self._dump_requested or bool(body.get("dump"))
         if self.outcome or body.get("dump"):
             self._wake.set()
-        return self.status()
+        return status
 
     def launch(self, body: Body) -> Body:
         """Start this host's MPI daemon with these arguments."""

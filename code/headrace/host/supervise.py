@@ -224,12 +224,20 @@ class Supervisor:
             with stream:
                 while raw := stream.readline(MAX_LINE_CHARS):
                     line = raw.decode("utf-8", "replace").rstrip("\r\n").rpartition("\r")[2]
-                    who, text = spec.label(line) if spec.label else (spec.name, line)
-                    child.tail.append(text if who == spec.name else f"{who}: {text}")
-                    self._log.line(who, text)
-                    event = parse_event(text)
-                    if event and spec.on_event:
-                        spec.on_event(event)
+                    self._take_line(child, line)
 
         child.reader = threading.Thread(target=pump, name=f"read {spec.name}", daemon=True)
         child.reader.start()
+
+    def _take_line(self, child: Child, line: str) -> None:
+        spec = child.spec
+        try:
+            who, text = spec.label(line) if spec.label else (spec.name, line)
+            event = parse_event(text)
+            if event and spec.on_event:
+                spec.on_event(event)
+        except Exception as error:  # a line that we misread must not stop the child by filling its pipe
+            who, text = spec.name, line
+            self._log.say(f"cannot make sense of a line of {spec.name} ({type(error).__name__}: {error})")
+        child.tail.append(text if who == spec.name else f"{who}: {text}")
+        self._log.line(who, text)

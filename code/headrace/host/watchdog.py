@@ -37,6 +37,11 @@ class StallWatchdog:
         limit_s = self._timeout_s if seen else self._start_timeout_s
         return silence_s if silence_s > limit_s else None
 
+    @property
+    def limit_name(self) -> str:
+        """The setting that bounds the silence just now."""
+        return "stall_timeout_s" if self._seen else "startup_timeout_s"
+
     def _files(self) -> dict[str, int]:
         found = {}
         with contextlib.suppress(OSError), os.scandir(self._signal_dir) as entries:
@@ -47,12 +52,15 @@ class StallWatchdog:
 
 
 def diagnose(
-    leader: str, silence_s: float, ranks: RankLog, statuses: Mapping[str, Mapping[str, Any]], uses_service: bool
+    leader: str, silence: str, ranks: RankLog, statuses: Mapping[str, Mapping[str, Any]], uses_service: bool
 ) -> RootCause:
-    """The root cause of a stall, as far as it can be seen from outside: who is suspended, who is waited for."""
+    """The root cause of a stall, as far as it can be seen from outside: who is suspended, who is waited for.
+
+    `silence` is how long no step was made, as text, and by which setting that is too long.
+    """
     suspended = [(host, name) for host, status in statuses.items() for name in status.get("suspended", [])]
     missing = ranks.missing_in_allreduce()
-    stalled = f"no step was made for {silence_s:.0f} s (stall_timeout_s)"
+    stalled = f"no step was made for {silence}"
     for host, name in suspended:
         waited = {"rank": " for it in an allreduce", "mpirun": ""}.get(name.rstrip("0123456789"), " for data")
         return RootCause(host, name, f"{stalled}: the trainer waited{waited}, and this process is suspended")

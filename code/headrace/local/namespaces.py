@@ -5,7 +5,7 @@ namespace, makes network, mount and UTS namespaces of its own, plugs a cable int
 its folder on /opt/ml, and becomes the launcher. When the processes end, nothing is left.
 
     switch
-    enter SWITCH_PID NAME ADDRESS FOLDER HOSTS_FILE -- COMMAND…
+    enter PARENT_PID SWITCH_PID NAME ADDRESS FOLDER HOSTS_FILE -- COMMAND…
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ ENTER_FAILED = 96
 class Namespaces:
     """The simulated network of one job. Use as a context manager."""
 
-    def __init__(self, work_dir: Path, host_names: Sequence[str]) -> None:
+    def __init__(self, work_dir: Path, host_names: Sequence[str], job_name: str) -> None:
         self._work_dir = work_dir
+        self._job_name = job_name
         self._hosts = {name: f"10.77.{number // 250}.{number % 250 + 1}" for number, name in enumerate(host_names)}
         self._switch: subprocess.Popen[bytes] | None = None
 
@@ -47,6 +48,7 @@ class Namespaces:
         """Raises `SetupError` where this machine allows no such namespaces."""
         self._switch = subprocess.Popen(
             [*_THIS_MODULE, "switch"],
+            env=os.environ | {"TRAINING_JOB_NAME": self._job_name},  # so that it can be told whose it is
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -94,6 +96,7 @@ class Namespaces:
         return [
             *_THIS_MODULE,
             "enter",
+            str(os.getpid()),
             str(self._switch.pid),
             name,
             address,
@@ -136,7 +139,9 @@ def run_switch() -> None:
     sys.stdin.read()
 
 
-def enter(switch_pid: int, name: str, address: str, folder: Path, hosts_file: Path, argv: Sequence[str]) -> None:
+def enter(
+    parent_pid: int, switch_pid: int, name: str, address: str, folder: Path, hosts_file: Path, argv: Sequence[str]
+) -> None:
     """Become a host and then `argv`."""
     switch_net = os.open(f"/proc/{switch_pid}/ns/net", os.O_RDONLY)
     switch_user = os.open(f"/proc/{switch_pid}/ns/user", os.O_RDONLY)
@@ -151,6 +156,8 @@ def enter(switch_pid: int, name: str, address: str, folder: Path, hosts_file: Pa
     os.close(switch_user)
     os.chdir(folder)
     die_with_parent()  # Joining the user namespace has cleared an earlier request.
+    if os.getppid() != parent_pid:
+        sys.exit(ENTER_FAILED)  # The parent has died meanwhile.
     os.execvp(argv[0], list(argv))
 
 
@@ -203,8 +210,8 @@ def main() -> None:
             with contextlib.suppress(KeyboardInterrupt):
                 run_switch()
         else:
-            pid, name, address, folder, hosts_file = arguments[1:6]
-            enter(int(pid), name, address, Path(folder), Path(hosts_file), arguments[7:])
+            parent, switch, name, address, folder, hosts_file = arguments[1:7]
+            enter(int(parent), int(switch), name, address, Path(folder), Path(hosts_file), arguments[8:])
     except OSError as error:
         print(error.strerror or error, file=sys.stderr)
         sys.exit(ENTER_FAILED)

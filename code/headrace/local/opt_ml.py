@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import InputError
-from headrace.job import Channel, InstanceGroup, JobSpec
+from headrace.job import Channel, InstanceGroup, JobSpec, as_flag
 
 IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", ".git", ".*_cache")
 
@@ -26,7 +26,8 @@ def write_host_folder(folder: Path, spec: JobSpec, host: str) -> None:
     """
     for name in ("input/config", "input/data", "model", "output/data", "checkpoints"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    shutil.copytree(spec.source_dir, folder / "code", ignore=IGNORED, dirs_exist_ok=True)
+    shutil.copytree(spec.source_dir, folder / "code", ignore=IGNORED, dirs_exist_ok=True,
+                    ignore_dangling_symlinks=True)  # fmt: skip
     config = folder / "input" / "config"
     _write(config / "resourceconfig.json", resource_config(spec, host))
     _write(config / "hyperparameters.json", {name: json.dumps(value) for name, value in _hyperparameters(spec).items()})
@@ -81,7 +82,7 @@ def input_data_config(spec: JobSpec, host: str) -> dict[str, Any]:
 def script_arguments(spec: JobSpec) -> list[str]:
     """The arguments that the toolkit gives the entry script: sorted, `--name value`."""
     pairs = sorted(spec.all_hyperparameters().items())
-    return [text for name, value in pairs for text in (f"--{name}" if len(name) > 1 else f"-{name}", value)]
+    return [text for pair in pairs for text in as_flag(*pair)]
 
 
 def toolkit_environ(spec: JobSpec, host: str, base_dir: Path) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from headrace.outcome import ROOT_CAUSE, RootCause, describe_return_code
 MOVED_TO_RUN = ("summary.json", "metrics.jsonl", "tensorboard")
 
 
-def collect(spec: JobSpec, folder: Path, exit_codes: Mapping[str, int], interrupted: bool) -> dict[str, Any]:
+def collect(
+    spec: JobSpec, folder: Path, exit_codes: Mapping[str, int], killed: Sequence[str], interrupted: bool
+) -> dict[str, Any]:
     """The leader's results moved to the run's folder, with the exit codes as they really were."""
     leader = next(host for host, group in spec.hosts().items() if group == spec.dnn_group)
     results = folder / leader / "output" / "data"
@@ -26,7 +28,7 @@ def collect(spec: JobSpec, folder: Path, exit_codes: Mapping[str, int], interrup
     try:
         summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        summary = _summary_without_leader(spec, folder, exit_codes)
+        summary = _summary_without_leader(spec, folder, exit_codes, killed)
     lost = [host for host, record in summary["hosts"].items() if record.get("lost")]
     failed = {host: code for host, code in exit_codes.items() if code and host not in lost}
     if failed and summary["outcome"] == "succeeded":
@@ -42,9 +44,11 @@ def collect(spec: JobSpec, folder: Path, exit_codes: Mapping[str, int], interrup
     return summary
 
 
-def _summary_without_leader(spec: JobSpec, folder: Path, exit_codes: Mapping[str, int]) -> dict[str, Any]:
+def _summary_without_leader(
+    spec: JobSpec, folder: Path, exit_codes: Mapping[str, int], killed: Sequence[str]
+) -> dict[str, Any]:
     """What is known when the leader could not write a summary: a failure, told by some host's failure file."""
-    cause = _cause_without_leader(folder, exit_codes)
+    cause = _cause_without_leader(folder, exit_codes, killed)
     hosts = {
         host: {
             "group": group.name,
@@ -68,18 +72,22 @@ def _summary_without_leader(spec: JobSpec, folder: Path, exit_codes: Mapping[str
     }
 
 
-def _cause_without_leader(folder: Path, exit_codes: Mapping[str, int]) -> dict[str, Any] | None:
-    """The host that ended without a word, if one did; else what some host took for the root cause."""
-    words: dict[str, RootCause] = {}
+def _cause_without_leader(folder: Path, exit_codes: Mapping[str, int], killed: Sequence[str]) -> dict[str, Any]:
+    """The host that ended without a word, if one did by itself; else what some host took for the root cause."""
+    words: list[RootCause] = []
     for host, code in exit_codes.items():
-        if not code:
-            continue
         try:
-            words[host] = RootCause.from_json(json.loads((folder / host / "output/data" / ROOT_CAUSE).read_text()))
+            words.append(RootCause.from_json(json.loads((folder / host / "output/data" / ROOT_CAUSE).read_text())))
         except (OSError, ValueError):
+            if not code or host in killed:
+                continue
             failure = folder / host / "output" / "failure"
             said = failure.read_text(encoding="utf-8").splitlines() if failure.is_file() else []
             exit_code, signal, phrase = describe_return_code(code if code < 128 else 128 - code)
             message = said[0] if said else f"{phrase} and left no word"
             return RootCause(host, "launcher", message, None, exit_code, signal, tuple(said[1:])).as_json()
-    return next((cause.as_json() for cause in words.values()), None)
+    if words:
+        return words[0].as_json()
+    culprit = killed[0] if killed else next(iter(exit_codes))
+    message = "did not end with the other hosts" if killed else "ended without a summary"
+    return RootCause(culprit, "launcher", message, exit_code=exit_codes.get(culprit)).as_json()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,8 +29,9 @@ from headrace.settings import SECRET_VARIABLE
 
 ISOLATIONS = ("auto", "namespaces", "loopback")
 LEFT_BEHIND_TIMEOUT_S = 60.0
-"""How long after the first host's end the others may take; they decide far sooner by themselves."""
-INTERRUPT_GRACE_S = 20.0
+"""How long the others may take once the leader has ended, or the leader once it is alone; they decide far sooner."""
+INTERRUPT_GRACE_S = 120.0
+"""From asking the hosts to end to killing them, as on SageMaker; a second interrupt kills at once."""
 KILL_GRACE_S = 2.0
 POLL_S = 0.05
 _FOREIGN_PREFIXES = ("SM_", "HEADRACE_", "OMPI_", "PMIX_", "SAGEMAKER_", "TRAINING_JOB_", "PYTHONPATH")
@@ -66,14 +68,16 @@ def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str,
     folder = options.output_dir.resolve() / spec.job_name
     if folder.exists():
         raise InputError(f"{folder} exists already; choose another --job_name, or delete it")
+    if folder.is_relative_to(spec.source_dir.resolve()):
+        raise InputError(f"--output_dir {options.output_dir} lies inside --source_dir, which every host gets a copy of")
     for channel in spec.channels:
         opt_ml.channel_path(channel)
     try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise InputError(f"--output_dir: cannot make {folder}: {error.strerror}") from error
-    for host in spec.hosts():
-        opt_ml.write_host_folder(folder / host, spec, host)
+        for host in spec.hosts():
+            opt_ml.write_host_folder(folder / host, spec, host)
+    except OSError as error:  # shutil.Error, which tells of several files, is one too
+        shutil.rmtree(folder, ignore_errors=True)
+        raise InputError(f"cannot write the hosts' folders in {folder}: {error.strerror or error}") from error
     processes.adopt_orphans()
     with _isolation(spec, options, folder, console) as isolation:
         console.say(f"{spec.job_name}: {len(spec.hosts())} hosts {isolation.description}; logs in {_short(folder)}")
@@ -82,7 +86,7 @@ def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str,
             exit_codes = cluster.run()
         finally:
             processes.end_all_descendants(KILL_GRACE_S, spare=cluster.spared)
-    return collect(spec, folder, exit_codes, cluster.interrupted)
+    return collect(spec, folder, exit_codes, cluster.killed, cluster.interrupted)
 
 
 @contextlib.contextmanager
@@ -93,7 +97,7 @@ def _isolation(spec: JobSpec, options: LocalOptions, folder: Path, console: Cons
         chosen: Namespaces | Loopback = Loopback(folder, hosts, spec.num_of_data_workers)
         if options.isolation != "loopback":
             try:
-                chosen = stack.enter_context(Namespaces(folder, hosts))
+                chosen = stack.enter_context(Namespaces(folder, hosts, spec.job_name))
             except SetupError as error:
                 if options.isolation == "namespaces":
                     raise SetupError(
@@ -114,6 +118,7 @@ class _Cluster:
         self._hosts: dict[str, subprocess.Popen[bytes]] = {}
         self._readers: list[threading.Thread] = []
         self._interrupts = 0
+        self.killed: list[str] = []
         self.spared = {process.pid for process in processes.descendants()}  # the isolation's own
 
     @property
@@ -180,14 +185,16 @@ class _Cluster:
 
     def _wait(self) -> None:
         """Until all hosts have ended, by themselves or because the user asked."""
-        first_end: float | None = None
+        leader = next(host for host, group in self._spec.hosts().items() if group == self._spec.dnn_group)
+        decided: float | None = None
         asked: float | None = None
         while running := [host for host, process in self._hosts.items() if process.poll() is None]:
             now = time.monotonic()
-            if len(running) < len(self._hosts) and first_end is None:
-                first_end = now
-            if first_end is not None and now - first_end > LEFT_BEHIND_TIMEOUT_S:
+            if decided is None and (leader not in running or (running == [leader] and len(self._hosts) > 1)):
+                decided = now
+            if decided is not None and now - decided > LEFT_BEHIND_TIMEOUT_S:
                 self._console.say(f"{', '.join(running)} did not end with the others; killing")
+                self.killed = running
                 return
             if self._interrupts and asked is None:
                 asked = now
@@ -195,6 +202,7 @@ class _Cluster:
                 self._signal(signal.SIGTERM)
             if asked is not None and (self._interrupts > 1 or now - asked > INTERRUPT_GRACE_S):
                 self._console.say(f"killing {', '.join(running)}")
+                self.killed = running
                 return
             time.sleep(POLL_S)
 

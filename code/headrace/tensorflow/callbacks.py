@@ -28,6 +28,8 @@ from headrace.tensorflow.ideal import measure_ideal_step_ms
 Logs = dict[str, Any] | None
 KEPT_CHECKPOINTS = 3
 PROGRESS_INTERVAL_S = 0.5
+REPORT_INTERVAL_S = 5.0
+"""How often the report is renewed within an epoch, for jobs that end there."""
 STOPPING_S = 30.0
 """After a checkpoint on request, rank 0 waits here to be ended."""
 WEIGHTS_FILE = "model.weights.h5"
@@ -48,6 +50,11 @@ class _Signals:
         if self._file and now >= self._next:
             self._next = now + PROGRESS_INTERVAL_S
             self._file.touch()
+
+    def ended(self) -> None:
+        """No more steps will come; what follows is judged by its output again."""
+        if self._file:
+            self._file.unlink(missing_ok=True)
 
     def stop_requested(self) -> bool:
         """Whether the job is to end after one more checkpoint."""
@@ -74,6 +81,7 @@ class Measure(keras.callbacks.Callback):
         self._log_every = max(log_every, 1)
         self._output_dir = TrainerContext.from_environ(os.environ).output_dir
         self._signals = _Signals()
+        self._next_report = 0.0
         self._ideal_ms = 0.0
         self._steps = 0
         self._epochs = 0
@@ -125,6 +133,7 @@ class Measure(keras.callbacks.Callback):
             self._write_report()
 
     def on_train_end(self, logs: Logs = None) -> None:
+        self._signals.ended()
         if hvd.rank() == 0:
             self._write_report()
             for stream in (self._metrics, self._scalars):
@@ -135,6 +144,9 @@ class Measure(keras.callbacks.Callback):
         step_ms = float(np.mean(recent_s)) * 1000
         samples_per_s, share = self._samples_per_s(step_ms), self._input_bound(step_ms)
         _say("step", step=self._steps, step_ms=step_ms, samples_per_s=samples_per_s, input_bound=share)
+        if time.monotonic() >= self._next_report:
+            self._next_report = time.monotonic() + REPORT_INTERVAL_S
+            self._write_report()
         self._write({"step_time_ms": step_ms, "samples_per_s": samples_per_s, "input_bound_share": share,
                      "ideal_step_time_ms": self._ideal_ms})  # fmt: skip
 

@@ -168,4 +168,5 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         super().on_epoch_end(epoch, logs)
         if self.end_epoch is not None and epoch == self.end_epoch - 1 and self.verbose and hvd.rank() == 0:
-            print(f"Epoch {epoch + 1}: learning rate warm-up ended at {self.model.optimizer.learning_rate:g}")
+            rate = float(np.asarray(self.model.optimizer.learning_rate))
+            print(f"Epoch {epoch + 1}: learning rate warm-up ended at {rate:g}")

@@ -67,7 +67,7 @@ def augment(
 
 
 def dilate(images: tf.Tensor, size: int = 3) -> tf.Tensor:
-    """Each pixel the brightest of its `size` × `size` surroundings; uint8 batches in and out."""
+    """Each pixel the brightest of its `size` × `size` surroundings; any numeric batch in, float32 out."""
     return tf.nn.max_pool2d(tf.cast(images, tf.float32), size, strides=1, padding="SAME")
 
 

@@ -62,7 +62,7 @@ history = model.fit(
     callbacks=[
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
         hvd.callbacks.MetricAverageCallback(),
-        hvd.callbacks.LearningRateWarmupCallback(0.02, 1, steps_per_epoch=4),
+        hvd.callbacks.LearningRateWarmupCallback(0.02, 1, steps_per_epoch=4, verbose=1),
     ],
 ).history
 weights = on_all_ranks([np.asarray(v) for v in model.weights])
