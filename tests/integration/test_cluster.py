@@ -148,3 +148,48 @@ sys.exit(main(sys.argv[1:]))
     )  # fmt: skip
     assert forced.returncode == 1
     assert "use --isolation loopback" in forced.stderr
+
+
+def run_impatiently(tmp_path, launcher):
+    """A job whose hosts get one second once the leader has ended."""
+    code = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "code")!r})
+import headrace.local.run
+headrace.local.run.LEFT_BEHIND_TIMEOUT_S = 1.0
+from headrace.start import main
+sys.exit(main(sys.argv[1:]))
+"""
+    flags = ["--no-is_cloud_job", "--isolation=loopback", f"--output_dir={tmp_path}", "--job_name=job"]
+    command = [sys.executable, "-c", code, *flags, source(tmp_path, launcher)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert processes_of("job") == []
+    return result, json.loads((tmp_path / "job" / "summary.json").read_text())
+
+
+def test_a_host_that_ends_early_does_not_hurry_the_others(tmp_path):
+    launcher = "import os, time\nif os.environ['SM_CURRENT_HOST'] == 'algo-2': os._exit(9)\ntime.sleep(4)"
+    _, summary = run_impatiently(tmp_path, launcher)
+    assert {host: record["exit_code"] for host, record in summary["hosts"].items()} == {
+        "algo-1": 0,
+        "algo-2": 9,
+        "algo-3": 0,
+    }
+    assert summary["root_cause"]["host"] == "algo-2"
+
+
+def test_hosts_that_outlive_the_leader_are_killed_and_not_blamed(tmp_path):
+    launcher = "import os, time\nif os.environ['SM_CURRENT_HOST'] == 'algo-3': os._exit(7)\ntime.sleep(600)"
+    result, summary = run_impatiently(tmp_path, launcher)
+    assert "algo-1, algo-2 did not end with the others" in result.stdout
+    assert summary["hosts"]["algo-1"]["exit_code"] == 137
+    assert (summary["root_cause"]["host"], summary["root_cause"]["exit_code"]) == ("algo-3", 7)
+
+
+def test_a_source_dir_is_never_copied_into_itself(tmp_path):
+    flag = source(tmp_path, "print('x')")
+    inside = tmp_path / "source" / "runs"
+    run = run_job(tmp_path, flag, f"--output_dir={inside}")
+    assert run.code == 2
+    assert "lies inside --source_dir" in run.output
+    assert not inside.exists()

@@ -6,13 +6,13 @@ import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from headrace.context import CHECKPOINTS_ON_REQUEST, STOP_REQUEST
 from headrace.errors import DeadlineError, HeadraceError
 from headrace.events import Event
 from headrace.host import mpi, summary
 from headrace.host.lease import Lease
 from headrace.host.run import HostRun, dump_ranks, failure_of, stopped, unexpected
 from headrace.host.state import STARTING, STEPPING
+from headrace.host.stop import StopRequest
 from headrace.host.supervise import ChildSpec
 from headrace.host.watchdog import StallWatchdog, diagnose
 from headrace.outcome import Outcome, RootCause
@@ -35,12 +35,9 @@ class Leader:
         self._first_step_at: float | None = None
         self._train_ended_at: float | None = None
         self._lost: list[str] = []
-        self._answers_stop_requests = False
-        self._checkpoints = 0
         self._orted_failed_at: float | None = None
-        self._stop_asked_at: float | None = None
-        self._checkpoints_before_stop = 0
         settings = run.plan.settings
+        self._stop = StopRequest(run.plan.signal_dir, settings.stop_grace_s, run.log)
         self._leases = [
             Lease(
                 host.name,
@@ -149,11 +146,7 @@ class Leader:
             self._first_step_at = time.monotonic()
             self._phase = STEPPING
             self._run.state.set_phase(STEPPING)
-        elif event.name == CHECKPOINTS_ON_REQUEST:
-            self._answers_stop_requests = True
-        elif event.name == "checkpoint":
-            self._checkpoints += 1
-            self._run.wake.set()
+        self._stop.take_event(event)
 
     def _fail_stalled(self, silence: str, ranks: mpi.RankLog) -> NoReturn:
         """Print every rank's stacks and fail with what can be seen of the stall."""
@@ -210,23 +203,13 @@ class Leader:
         self._run.log.say(f"{lease.host} is lost ({silence}); going on with {', '.join(left)}")
 
     def _check_stop(self) -> None:
-        """Answer a stop request, to whichever host it came: a checkpoint if there can be one, then the end."""
+        """Raises `_Failed` once a stop request, to whichever host it came, has been answered."""
         own = self._run.state
         requests = {own.host: own.stop_signal}
         requests |= {lease.host: str((lease.status or {}).get("stop_signal", "")) for lease in self._leases}
-        host = next((host for host, signal_name in requests.items() if signal_name), None)
-        if host is None:
-            return
-        run, now = self._run, time.monotonic()
-        can_checkpoint = self._phase == STEPPING and self._answers_stop_requests
-        if self._stop_asked_at is None:
-            self._stop_asked_at, self._checkpoints_before_stop = now, self._checkpoints
-            if can_checkpoint:
-                run.log.say(f"{host} got {requests[host]}: asking for a checkpoint, then ending")
-                (run.plan.signal_dir / STOP_REQUEST).touch()
-        saved = self._checkpoints > self._checkpoints_before_stop
-        if not can_checkpoint or saved or now - self._stop_asked_at > run.plan.settings.stop_grace_s:
-            raise _Failed(stopped(host, requests[host]))
+        asked = self._stop.due(requests, self._phase == STEPPING, time.monotonic())
+        if asked:
+            raise _Failed(stopped(*asked))
 
     # After training
 
