@@ -235,28 +235,24 @@ def test_ctrl_c_while_training_leaves_nothing(victim):
 # What is wrong on a host
 
 
-def test_a_model_folder_that_cannot_be_written_is_the_root_cause(victim):
+@pytest.mark.parametrize(
+    ("option", "folder", "said"),
+    [
+        pytest.param("ro", "/opt/ml/model", "Read-only file system", id="read-only model folder"),
+        pytest.param("size=64k", "/opt/ml/checkpoints", "No space left", id="full disk"),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_the_root_cause(victim, option, folder, said):
     job = victim("--training_script=train_dnn.py", "--epochs=1", "--steps_per_epoch=3", "--batch_size=4",
                  "--hyperparameter=model=small_cnn", stepping=False)  # fmt: skip
     log = job.folder / "algo-3.log"
     wait_for(lambda: log.is_file() and "event=topology" in log.read_text(), "the launcher", 20)
     pid = process_of(job.folder.name, "algo-3", LAUNCHER).pid
-    in_namespace_of(pid, "mount", "-t", "tmpfs", "-o", "ro", "tmpfs", "/opt/ml/model")
+    in_namespace_of(pid, "mount", "-t", "tmpfs", "-o", option, "tmpfs", folder)
     run = finish(job.process, job.folder, 90)
     assert_failed_everywhere(run)
-    assert "Read-only file system" in run.summary["root_cause"]["message"]
-
-
-def test_a_full_disk_is_the_root_cause(victim):
-    job = victim("--training_script=train_dnn.py", "--epochs=1", "--steps_per_epoch=3", "--batch_size=4",
-                 "--hyperparameter=model=small_cnn", stepping=False)  # fmt: skip
-    log = job.folder / "algo-3.log"
-    wait_for(lambda: log.is_file() and "event=topology" in log.read_text(), "the launcher", 20)
-    pid = process_of(job.folder.name, "algo-3", LAUNCHER).pid
-    in_namespace_of(pid, "mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", "/opt/ml/checkpoints")
-    run = finish(job.process, job.folder, 90)
-    assert_failed_everywhere(run)
-    assert "No space left" in "\n".join(run.summary["root_cause"]["log_tail"]) + run.summary["root_cause"]["message"]
+    cause = run.summary["root_cause"]
+    assert said in "\n".join([cause["message"], *cause["log_tail"]])
 
 
 def test_success_ends_all_hosts_within_five_seconds_of_training(victim):

@@ -10,7 +10,8 @@ from headrace.errors import DeadlineError, HeadraceError
 from headrace.events import Event
 from headrace.host import mpi, summary
 from headrace.host.lease import Lease
-from headrace.host.run import HostRun, dump_ranks, failure_of, stopped, unexpected
+from headrace.host.ranks import dump_ranks
+from headrace.host.run import HostRun, failure_of, stopped, unexpected
 from headrace.host.state import STARTING, STEPPING
 from headrace.host.stop import StopRequest
 from headrace.host.supervise import ChildSpec

@@ -15,17 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-import psutil
-
 from headrace.context import TrainerContext
 from headrace.errors import HeadraceError, SetupError
 from headrace.host import mpi, services
 from headrace.host.log import LAUNCHER, HostLog
+from headrace.host.ranks import dump_ranks, suspended_ranks
 from headrace.host.state import HostState
 from headrace.host.supervise import ChildSpec, Supervisor
 from headrace.host.usage import CpuUsage
 from headrace.outcome import RootCause
-from headrace.processes import descendants_running, is_stopped, signal_all
 from headrace.settings import CONTROL_PORT, SECRET_VARIABLE, Settings
 from headrace.topology import Topology
 
@@ -209,30 +207,6 @@ def check_port_free(port: int, what: str) -> None:
 def stopped(host: str, signal_name: str) -> RootCause:
     """A stop request as the root cause of a job that it ended."""
     return RootCause(host, LAUNCHER, f"was stopped by {signal_name}", signal=signal_name)
-
-
-def rank_processes() -> dict[str, psutil.Process]:
-    """The ranks that run on this host, by name."""
-    found = {}
-    for process in descendants_running(mpi.RANK_MODULE):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            number = process.environ().get("OMPI_COMM_WORLD_RANK")
-            if number is not None:  # mpirun has the words in its command line too
-                found[f"rank{number}"] = process
-    return found
-
-
-def suspended_ranks() -> list[str]:
-    """The ranks of this host that something has stopped (SIGSTOP)."""
-    return [name for name, process in rank_processes().items() if is_stopped(process.pid)]
-
-
-def dump_ranks(log: HostLog) -> None:
-    """Have every rank of this host print the stacks of all its threads (see `headrace.host.rank`)."""
-    ranks = list(rank_processes().values())
-    log.say(f"stacks of {len(ranks)} ranks follow")
-    signal_all(ranks, signal.SIGUSR1)
-    signal_all(ranks, signal.SIGCONT)  # a suspended rank prints its stacks only once it runs
 
 
 def failure_of(error: HeadraceError, host: str) -> RootCause:
