@@ -167,16 +167,9 @@ def main():
                 shutil.rmtree(run, ignore_errors=True)
     print(table(records))
     print(figures)
-    broken = [
-        record
-        for record in records
-        if (
-            record["struck"]
-            # A leader that dies after it has spread the outcome cannot take it back.
-            and (not record.get("agree", True) and record["moment"] != "teardown")
-        )
-        or (record["struck"] and record["fault"] in SURVIVED and record.get("code") != 0)
-    ]
+    # A host that dies after it has heard the outcome, at teardown, cannot take it back.
+    judged = [record for record in records if record["struck"] and record["moment"] != "teardown"]
+    broken = [r for r in judged if not r.get("agree", True) or (r["fault"] in SURVIVED and r.get("code") != 0)]
     for record in broken:
         print(f"not as promised: {json.dumps(record)}")
     return int(figures["faults_hung"] + figures["faults_leftover"] + len(broken) > 0)
