@@ -16,7 +16,7 @@ STAMP = os.path.join(VENV, ".headrace-setup")
 PYTHON = os.path.join(VENV, "bin", "python")
 OLDEST, NEWEST = (3, 10), (3, 13)
 MADE_FROM = ("setup.cfg", "pyproject.toml", "code/constraints.txt", "third_party/horovod", "tools/setup.py")
-EXTRAS = "local,digits,dev"
+EXTRAS = "local,submit,digits,dev"
 
 
 def main():

@@ -23,6 +23,8 @@ MIN_LEASE_S = 5.0
 TF_DATA_MODES = ("service", "local")
 
 SECRET_VARIABLE = "HEADRACE_JOB_SECRET"
+WHEELS_VARIABLE = "HEADRACE_WHEELS"
+"""S3 folder with the recipe of the Horovod build, and the wheels that hosts built with it, for the next job."""
 ENDPOINTS_VARIABLE = "HEADRACE_ENDPOINTS"
 JOB_NAME_VARIABLES = ("TRAINING_JOB_NAME", "SM_TRAINING_JOB_NAME")
 

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 from headrace.errors import InputError
-from headrace.start import build_parser, build_spec, main, parse_cpus
+from headrace.flags import build_parser, build_spec, parse_cpus
+from headrace.instances import read_instances
+from headrace.start import main
 
 ROOT = Path(__file__).parents[2]
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.timezone.utc)
 
 
 def spec(*argv):
-    return build_spec(build_parser().parse_args(argv), NOW)
+    return build_spec(build_parser().parse_args(argv), NOW, read_instances())
 
 
 def test_the_default_job_is_heterogeneous_with_the_service():
@@ -76,7 +78,7 @@ def test_in_a_homogeneous_job_a_channel_of_the_dnn_group_is_seen_by_all():
 )
 def test_wrong_arguments_are_one_line_and_exit_2(argv, said, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("headrace.start.check_installation", lambda: None)
+    monkeypatch.setattr("headrace.start.check_installation", lambda modules: None)
     argv = argv if "--no-is_cloud_job" in argv else ["--no-is_cloud_job", *argv]
     assert main(argv) == 2
     captured = capsys.readouterr()
@@ -85,9 +87,9 @@ def test_wrong_arguments_are_one_line_and_exit_2(argv, said, capsys, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
-def test_submitting_says_that_it_is_not_built_yet(capsys):
-    assert main([]) == 2
-    assert "not built yet" in capsys.readouterr().err
+def test_flags_of_the_other_place_are_told(capsys):
+    assert main(["--cpus", "dnn_group=0"]) == 2
+    assert "--cpus is for jobs on this machine" in capsys.readouterr().err
 
 
 def test_cpu_lists():

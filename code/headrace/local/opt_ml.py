@@ -14,8 +14,7 @@ from typing import Any
 
 from headrace.errors import InputError
 from headrace.job import Channel, InstanceGroup, JobSpec, as_flag
-
-IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", ".git", ".*_cache")
+from headrace.source import source_files
 
 
 def write_host_folder(folder: Path, spec: JobSpec, host: str) -> None:
@@ -26,8 +25,9 @@ def write_host_folder(folder: Path, spec: JobSpec, host: str) -> None:
     """
     for name in ("input/config", "input/data", "model", "output/data", "checkpoints"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    shutil.copytree(spec.source_dir, folder / "code", ignore=IGNORED, dirs_exist_ok=True,
-                    ignore_dangling_symlinks=True)  # fmt: skip
+    for file in source_files(spec.source_dir):
+        (folder / "code" / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(spec.source_dir / file, folder / "code" / file)
     config = folder / "input" / "config"
     _write(config / "resourceconfig.json", resource_config(spec, host))
     _write(config / "hyperparameters.json", {name: json.dumps(value) for name, value in _hyperparameters(spec).items()})

@@ -1,0 +1,44 @@
+"""`headrace COMMAND`, or `python -m headrace COMMAND`: what is not running a job."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from headrace.errors import HeadraceError, InputError
+
+# Command: the module whose main(argv) it is, and what it does. Imported only when called.
+COMMANDS = {
+    "compare": ("headrace.report.compare", "put finished runs beside each other"),
+    "dashboard": ("headrace.submit.dashboard", "print or create the CloudWatch dashboard of a job"),
+    "image": ("headrace.tensorflow.image", "check that TensorFlow, Keras, Horovod and MPI here agree"),
+}
+USAGE = "usage: headrace COMMAND [ARGUMENT ...]\n\n" + "\n".join(
+    f"  {name:<10} {what}" for name, (_, what) in COMMANDS.items()
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code: 0, 1 it failed, 2 the arguments are wrong."""
+    command, *rest = (sys.argv[1:] if argv is None else list(argv)) or [""]
+    try:
+        if command in ("-h", "--help"):
+            print(f"{USAGE}\n\nJobs are submitted, or run here, with start_job.py.")
+            return 0
+        if command not in COMMANDS:
+            raise InputError(f"no command {command!r}; there are {', '.join(COMMANDS)}")
+        return int(importlib.import_module(COMMANDS[command][0]).main(rest))
+    except HeadraceError as error:
+        print(f"headrace: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except ImportError as error:
+        print(f"headrace: error: {command} needs a package that is not here: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("headrace: interrupted", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

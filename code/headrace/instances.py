@@ -1,0 +1,102 @@
+"""What an instance type has and costs: the dated table in instances.csv, with the user's own prices over it.
+
+Needed before a job (ranks per host, cost limits) and after it (cost, advice), so it belongs to the kernel.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from headrace.errors import InputError
+
+TABLE = Path(__file__).with_name("instances.csv")
+COLUMNS = ("instance_type", "vcpus", "gpus", "gpu", "memory_gib", "network_gbps", "usd_per_hour")
+
+
+@dataclass(frozen=True)
+class InstanceType:
+    """An instance type's processors, memory and network, and its on-demand training price."""
+
+    name: str
+    vcpus: int
+    gpus: int
+    gpu: str
+    memory_gib: float
+    network_gbps: float
+    usd_per_hour: float
+
+    def __post_init__(self) -> None:
+        if self.vcpus < 1 or self.gpus < 0 or self.memory_gib <= 0 or self.network_gbps <= 0 or self.usd_per_hour < 0:
+            raise ValueError("vcpus, memory_gib and network_gbps must be above 0, gpus and usd_per_hour 0 or more")
+
+
+@dataclass(frozen=True)
+class InstanceTable:
+    """Instance types by name, and the date of their prices."""
+
+    types: Mapping[str, InstanceType]
+    as_of: str
+
+    def get(self, name: str) -> InstanceType | None:
+        """The type, or None when the table lacks it."""
+        return self.types.get(name)
+
+    def with_prices(self, texts: Iterable[str]) -> InstanceTable:
+        """This table with `TYPE=USD_PER_HOUR` in place of its own prices.
+
+        Raises:
+            InputError: malformed, or of a type that the table lacks.
+        """
+        types = dict(self.types)
+        for text in texts:
+            name, _, price = text.partition("=")
+            try:
+                usd = float(price)
+                if not 0 <= usd < float("inf"):
+                    raise ValueError
+            except ValueError:
+                raise InputError(
+                    f"--price {text!r} is not of the form TYPE=USD_PER_HOUR, ml.c5.18xlarge=3.67"
+                ) from None
+            if name not in types:
+                raise InputError(f"--price names {name!r}, of which nothing is known; give a whole table with --prices")
+            types[name] = replace(types[name], usd_per_hour=usd)
+        return InstanceTable(types, self.as_of)
+
+
+def read_instances(own: Path | None = None) -> InstanceTable:
+    """The built-in table, with the rows of a file of the same columns over it.
+
+    Raises:
+        InputError: the file cannot be read, or a row of it is wrong.
+    """
+    table = _read(TABLE)
+    if own is None:
+        return table
+    mine = _read(own)
+    return InstanceTable({**table.types, **mine.types}, mine.as_of or table.as_of)
+
+
+def _read(path: Path) -> InstanceTable:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the instance types in {path}: {error}") from error
+    dates = [match[1] for line in lines if (match := re.match(r"#\s*as of:\s*(\S+)", line))]
+    rows = csv.DictReader(line for line in lines if line.strip() and not line.startswith("#"))
+    if tuple(rows.fieldnames or ()) != COLUMNS:
+        raise InputError(f"{path}: expected the columns {','.join(COLUMNS)}, found {','.join(rows.fieldnames or ())}")
+    types = {}
+    for row in rows:
+        try:
+            types[row["instance_type"]] = InstanceType(
+                row["instance_type"], int(row["vcpus"]), int(row["gpus"]), row["gpu"], float(row["memory_gib"]),
+                float(row["network_gbps"]), float(row["usd_per_hour"]),
+            )  # fmt: skip
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{path}: the row of {row['instance_type']!r} is wrong: {error}") from error
+    return InstanceTable(types, dates[0] if dates else "")

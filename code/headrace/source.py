@@ -1,0 +1,98 @@
+"""The source dir as hosts get it: which files it holds for them. The same for SageMaker and for simulated hosts."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from pathspec import GitIgnoreSpec
+
+from headrace.errors import InputError
+
+ALWAYS_IGNORED = (
+    "__pycache__/", "*.pyc", ".git/", ".*_cache/", ".venv/", "*.egg-info/", ".ipynb_checkpoints/", ".DS_Store",
+)  # fmt: skip
+IGNORE_FILE = ".gitignore"
+MAX_SOURCE_BYTES = 200 * 1024 * 1024
+_SECRET_NAMES = (
+    ".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*",
+    ".netrc", ".pypirc", ".npmrc", "credentials", "credentials.json", "*service_account*.json", "*.kdbx",
+)  # fmt: skip
+_SECRET_TEXT = re.compile(
+    rb"-----BEGIN [A-Z ]*PRIVATE KEY-----|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|aws_secret_access_key\s*[=:]\s*['\"]?[\w/+]{40}"
+)
+_SCANNED_BYTES = 1024 * 1024
+
+
+def source_files(source_dir: Path) -> list[Path]:
+    """The files that hosts get, relative to `source_dir`, sorted; without what .gitignore files there exclude.
+
+    Links are followed; what they point to travels.
+
+    Raises:
+        InputError: a file or an ignore file cannot be read.
+    """
+    try:
+        return sorted(_walk(source_dir, Path(), [GitIgnoreSpec.from_lines(ALWAYS_IGNORED)], [Path()], frozenset()))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--source_dir {source_dir}: {error}") from error
+
+
+def refuse_secrets(source_dir: Path, files: list[Path]) -> None:
+    """Raises `InputError` when a file looks like one that must not be uploaded."""
+    for file in files:
+        pattern = next((each for each in _SECRET_NAMES if fnmatch.fnmatch(file.name.lower(), each)), None)
+        if pattern is None:
+            with open(source_dir / file, "rb") as stream:
+                found = _SECRET_TEXT.search(stream.read(_SCANNED_BYTES))
+            if found is None:
+                continue
+        reason = f"its name is one of a secret ({pattern})" if pattern else "it holds what looks like a private key"
+        raise InputError(
+            f"--source_dir holds {file}: {reason}, and all of it would be uploaded; "
+            f"move it away, or name it in {source_dir / IGNORE_FILE}"
+        )
+
+
+def refuse_too_much(source_dir: Path, files: list[Path], limit_bytes: int = MAX_SOURCE_BYTES) -> None:
+    """Raises `InputError` when the files together are too large to be source code."""
+    sizes = {file: (source_dir / file).stat().st_size for file in files}
+    total = sum(sizes.values())
+    if total > limit_bytes:
+        largest = max(sizes, key=lambda file: sizes[file])
+        raise InputError(
+            f"--source_dir {source_dir} holds {total / 1e6:.0f} MB (limit {limit_bytes / 1e6:.0f}), {largest} alone "
+            f"{sizes[largest] / 1e6:.0f}; data belongs in a --channel, and what hosts do not need in {IGNORE_FILE}"
+        )
+
+
+def _walk(
+    top: Path, folder: Path, specs: list[GitIgnoreSpec], bases: list[Path], above: frozenset[str]
+) -> Iterator[Path]:
+    real = os.path.realpath(top / folder)
+    if real in above:
+        return  # a link to a folder that it lies in
+    ignore_file = top / folder / IGNORE_FILE
+    if ignore_file.is_file():
+        specs, bases = [*specs, GitIgnoreSpec.from_lines(ignore_file.read_text().splitlines())], [*bases, folder]
+    for entry in sorted(os.scandir(top / folder), key=lambda entry: entry.name):
+        path = folder / entry.name
+        is_folder = entry.is_dir()
+        if _ignored(path, is_folder, specs, bases):
+            continue
+        if is_folder:
+            yield from _walk(top, path, specs, bases, above | {real})
+        elif entry.is_file():  # not a dangling link, a socket or a pipe
+            yield path
+
+
+def _ignored(path: Path, is_folder: bool, specs: list[GitIgnoreSpec], bases: list[Path]) -> bool:
+    """What git would say: the innermost ignore file that speaks of the path decides."""
+    for spec, base in zip(reversed(specs), reversed(bases), strict=True):
+        verdict = spec.check_file(str(path.relative_to(base)) + ("/" if is_folder else "")).include
+        if verdict is not None:
+            return bool(verdict)
+    return False

@@ -1,0 +1,216 @@
+"""Submits a job to SageMaker and follows it: upload, create, retry, wait, stop, results."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import secrets
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from botocore import exceptions
+
+from headrace.errors import SetupError
+from headrace.instances import InstanceTable
+from headrace.job import JobSpec
+from headrace.submit.aws import Account, aws_errors
+from headrace.submit.logs import LogTail
+from headrace.submit.options import CloudOptions
+from headrace.submit.pack import pack_source
+from headrace.submit.pricing import cost_usd
+from headrace.submit.recipe import upload_recipe
+from headrace.submit.request import build_request, source_uri
+from headrace.submit.validate import check_request
+
+POLL_S = 10.0
+FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 30.0, 300.0
+LONGEST_NAME = 63
+RESULTS = ("summary.json", "metrics.jsonl")
+"""What is fetched from the job's output for `runs/JOB_NAME`."""
+_SHORT_OF = ("CapacityError", "ResourceLimitExceeded", "InsufficientInstanceCapacity")
+_ENDED = ("Completed", "Failed", "Stopped")
+
+
+@dataclass(frozen=True)
+class Console:
+    """How the submission talks to the person, and waits."""
+
+    say: Callable[[str], None]
+    confirm: Callable[[str], bool]
+    sleep: Callable[[float], None] = time.sleep
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A job at its end: its last description, and the folder with its results, if it left any."""
+
+    description: dict[str, Any]
+    folder: Path | None
+
+    @property
+    def succeeded(self) -> bool:
+        return bool(self.description["TrainingJobStatus"] == "Completed")
+
+
+class Submission:
+    """One job, through all its attempts."""
+
+    def __init__(self, spec: JobSpec, options: CloudOptions, account: Account, console: Console) -> None:
+        self._spec = spec
+        self._options = options
+        self._account = account
+        self._console = console
+        self._client = account.client("sagemaker")
+        self._source = source_uri(spec, options)
+
+    def start(self, retries: int) -> JobSpec:
+        """Upload the source dir and create the job; the spec under the name that it got.
+
+        Raises:
+            SetupError: SageMaker refuses it, or has no room for it after all retries.
+        """
+        check_request(self._request(self._spec))  # before anything is sent
+        with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+            archive = Path(folder) / "sourcedir.tar.gz"
+            files = pack_source(self._spec.source_dir, archive)
+            size_kb = archive.stat().st_size / 1000
+            self._console.say(f"uploading {len(files)} files ({size_kb:.0f} kB) to {self._source}")
+            self._account.upload(archive, self._source)
+        upload_recipe(self._account, self._options.output_s3_uri)
+        return self._create(retries, first_attempt=0)
+
+    def follow(self, spec: JobSpec, retries: int, table: InstanceTable, output_dir: Path) -> Ended:
+        """Follow the job and its logs to the end, in further attempts where SageMaker had no room for it."""
+        for attempt in range(retries + 1):
+            try:
+                description = self._wait(spec)
+            except KeyboardInterrupt:
+                description = self._interrupted(spec)
+            reason = description.get("FailureReason", "")
+            if description["TrainingJobStatus"] != "Failed" or not reason.startswith(_SHORT_OF) or attempt == retries:
+                break
+            self._console.say(f"{spec.job_name}: {reason}")
+            self._back_off(attempt)
+            spec = self._create(retries - attempt - 1, attempt + 1)
+        self._tell_end(spec, description, table)
+        return Ended(description, self._fetch_results(spec, output_dir))
+
+    def link(self, job_name: str) -> str:
+        """The job's page in the AWS console."""
+        region = self._options.region
+        return f"https://{region}.console.aws.amazon.com/sagemaker/home?region={region}#/jobs/{job_name}"
+
+    def _request(self, spec: JobSpec) -> dict[str, Any]:
+        return build_request(spec, self._options, secrets.token_hex(32), self._source)
+
+    def _create(self, retries: int, first_attempt: int) -> JobSpec:
+        """Create the job; again, under a fresh name each time, while the account's limits are reached."""
+        for attempt in range(first_attempt, first_attempt + retries + 1):
+            spec = _renamed(self._spec, attempt)
+            with aws_errors(f"creating the training job {spec.job_name}"):
+                try:
+                    self._client.create_training_job(**self._request(spec))
+                    self._console.say(f"created {spec.job_name}: {self.link(spec.job_name)}")
+                    return spec
+                except exceptions.ClientError as error:
+                    if error.response["Error"]["Code"] not in _SHORT_OF or attempt == first_attempt + retries:
+                        raise
+                    self._console.say(f"{spec.job_name}: {error.response['Error']['Message']}")
+            self._back_off(attempt)
+        raise SetupError(f"{self._spec.job_name} could not be created")
+
+    def _back_off(self, attempt: int) -> None:
+        seconds = min(FIRST_BACK_OFF_S * 2**attempt, LONGEST_BACK_OFF_S)
+        self._console.say(f"trying again in {seconds:.0f} s, as {_renamed(self._spec, attempt + 1).job_name}")
+        self._console.sleep(seconds)
+
+    def _wait(self, spec: JobSpec) -> dict[str, Any]:
+        """The job's description once it has ended; status changes and log lines are told meanwhile."""
+        logs = LogTail(self._account.client("logs"), spec.job_name, self._console.say)
+        told: list[Any] = []
+        while True:
+            with aws_errors(f"asking after {spec.job_name}"):
+                description: dict[str, Any] = self._client.describe_training_job(TrainingJobName=spec.job_name)
+            transitions = description.get("SecondaryStatusTransitions", [])
+            for record in transitions[len(told) :]:
+                self._console.say(
+                    f"{spec.job_name}: {record['Status']}: {record.get('StatusMessage', '')}".rstrip(": ")
+                )
+            told = transitions
+            if description["TrainingJobStatus"] in _ENDED:
+                logs.close()
+                return description
+            logs.poll()
+            self._console.sleep(POLL_S)
+
+    def _interrupted(self, spec: JobSpec) -> dict[str, Any]:
+        """Ctrl-C: stop the job if the person says so, else leave it running. Raises KeyboardInterrupt then."""
+        command = f"aws sagemaker stop-training-job --training-job-name {spec.job_name} --region {self._options.region}"
+        if not self._console.confirm(f"Stop {spec.job_name}? It is billed until it ends. [y/N] "):
+            self._console.say(f"{spec.job_name} goes on: {self.link(spec.job_name)}; to stop it: {command}")
+            raise KeyboardInterrupt
+        with aws_errors(f"stopping {spec.job_name}"):
+            try:
+                self._client.stop_training_job(TrainingJobName=spec.job_name)
+            except exceptions.ClientError as error:  # it has just ended
+                self._console.say(error.response["Error"]["Message"])
+        self._console.say(f"stopping {spec.job_name}; it writes a checkpoint first (Ctrl-C leaves it to that)")
+        return self._wait(spec)
+
+    def _tell_end(self, spec: JobSpec, description: dict[str, Any], table: InstanceTable) -> None:
+        say, status = self._console.say, description["TrainingJobStatus"]
+        say(
+            f"{spec.job_name}: {status}"
+            + (f": {description['FailureReason']}" if "FailureReason" in description else "")
+        )
+        billable_s = description.get("BillableTimeInSeconds")
+        if billable_s is not None:
+            cost = cost_usd(spec, table, billable_s)
+            hosts = len(spec.hosts())
+            money = f" = about {cost:.2f} USD on demand (prices as of {table.as_of})" if cost is not None else ""
+            say(f"billable: {billable_s} s × {hosts} hosts{money}")
+        say(self.link(spec.job_name))
+
+    def _fetch_results(self, spec: JobSpec, output_dir: Path) -> Path | None:
+        """The job's summary and metrics in `output_dir/JOB_NAME`; None when it left none."""
+        uri = f"{self._options.output_s3_uri.rstrip('/')}/{spec.job_name}/output/output.tar.gz"
+        with tempfile.TemporaryDirectory(prefix="headrace-") as temporary:
+            archive = Path(temporary) / "output.tar.gz"
+            try:
+                if not self._account.download(uri, archive):
+                    return None
+                folder = output_dir / spec.job_name
+                folder.mkdir(parents=True, exist_ok=True)
+                with tarfile.open(archive) as tar:
+                    for member in tar:
+                        name = PurePosixPath(member.name).name
+                        content = tar.extractfile(member) if name in RESULTS and member.isfile() else None
+                        if content:
+                            (folder / name).write_bytes(content.read())
+                return folder
+            except (OSError, tarfile.TarError, SetupError) as error:
+                self._console.say(f"the job's results stay in {uri}: {error}")
+                return None
+
+
+def ask(question: str) -> bool:
+    """Yes or no from the terminal; no where there is none."""
+    if not sys.stdin.isatty():
+        return False
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
+        return input(question).strip().lower() in ("y", "yes")
+    return False
+
+
+def _renamed(spec: JobSpec, attempt: int) -> JobSpec:
+    """The spec under a fresh name for a further attempt."""
+    if not attempt:
+        return spec
+    suffix = f"-{attempt + 1}"
+    return dataclasses.replace(spec, job_name=spec.job_name[: LONGEST_NAME - len(suffix)].rstrip("-") + suffix)

@@ -1,0 +1,103 @@
+"""A job's logs as they come, with host, group and role in front of every line.
+
+CloudWatch names a stream after the job and the host; which group a host is in, its launcher says
+with its first event (`topology`). Until then a stream's lines are held back, but not for ever.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from botocore import exceptions
+
+from headrace.events import parse_event
+from headrace.submit.aws import aws_errors
+
+LOG_GROUP = "/aws/sagemaker/TrainingJobs"
+HOLD_S = 60.0
+"""How long lines wait for the topology event; installing requirements comes before it."""
+
+
+@dataclass
+class _Stream:
+    host: str
+    token: str | None = None
+    tag: str | None = None
+    held: list[str] = field(default_factory=list)
+    since: float = 0.0
+
+
+class LogTail:
+    """Follows all log streams of a job."""
+
+    def __init__(
+        self, client: Any, job_name: str, say: Callable[[str], None], now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client = client
+        self._job_name = job_name
+        self._say = say
+        self._now = now
+        self._streams: dict[str, _Stream] = {}
+
+    def poll(self) -> None:
+        """Print what has come since the last time."""
+        with aws_errors(f"reading the logs of {self._job_name}"):
+            try:
+                self._find_streams()
+                for name, stream in self._streams.items():
+                    for line in self._new_lines(name, stream):
+                        self._take(stream, line)
+            except exceptions.ClientError as error:
+                if error.response["Error"]["Code"] not in ("ResourceNotFoundException", "ThrottlingException"):
+                    raise  # no stream yet, or too many questions: the next poll will do
+        for stream in self._streams.values():
+            if stream.held and self._now() - stream.since > HOLD_S:
+                self._release(stream, f"{stream.host} ?")
+
+    def close(self) -> None:
+        """Print what is left, held back or not."""
+        self.poll()
+        for stream in self._streams.values():
+            self._release(stream, f"{stream.host} ?")
+
+    def _find_streams(self) -> None:
+        pages = self._client.get_paginator("describe_log_streams").paginate(
+            logGroupName=LOG_GROUP, logStreamNamePrefix=f"{self._job_name}/"
+        )
+        for page in pages:
+            for record in page["logStreams"]:
+                name = record["logStreamName"]
+                if name not in self._streams:  # JOB/algo-1-1700000000
+                    self._streams[name] = _Stream(name.split("/")[-1].rpartition("-")[0] or name.split("/")[-1])
+
+    def _new_lines(self, name: str, stream: _Stream) -> list[str]:
+        lines: list[str] = []
+        while True:
+            after = {"nextToken": stream.token} if stream.token else {}
+            answer = self._client.get_log_events(
+                logGroupName=LOG_GROUP, logStreamName=name, startFromHead=True, **after
+            )
+            lines += [event["message"].rstrip("\n") for event in answer["events"]]
+            if answer["nextForwardToken"] == stream.token:
+                return lines
+            stream.token = answer["nextForwardToken"]
+
+    def _take(self, stream: _Stream, line: str) -> None:
+        event = parse_event(line) if stream.tag is None else None
+        if event and event.name == "topology":
+            host = event.fields.get("host", stream.host)
+            stream.tag = f"{host} {event.fields.get('group', '?')} {event.fields.get('role', '?')}"
+            self._release(stream, stream.tag)
+        if stream.tag is not None:
+            self._say(f"{stream.tag} | {line}")
+            return
+        stream.since = stream.since if stream.held else self._now()
+        stream.held.append(line)
+
+    def _release(self, stream: _Stream, tag: str) -> None:
+        for line in stream.held:
+            self._say(f"{tag} | {line}")
+        stream.held.clear()

@@ -1,0 +1,22 @@
+"""CloudWatch metrics from the launcher's log lines: SageMaker reads them with regular expressions."""
+
+from __future__ import annotations
+
+_NUMBER = r"([0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)"
+# Metric name: the log event and its field (see `headrace.events`).
+METRICS = {
+    "headrace:step_ms": ("step", "step_ms"),
+    "headrace:samples_per_s": ("step", "samples_per_s"),
+    "headrace:input_bound_share": ("step", "input_bound"),
+    "headrace:ideal_step_ms": ("ideal_step", "step_ms"),
+    "headrace:workers": ("workers_ready", "n"),
+    "headrace:train_s": ("training_finished", "train_s"),
+}
+
+
+def metric_definitions() -> list[dict[str, str]]:
+    """What `AlgorithmSpecification.MetricDefinitions` gets; each regular expression has one group, the value."""
+    return [
+        {"Name": name, "Regex": rf"headrace event={event}\b(?: \w+=\S*)* {field}={_NUMBER}"}
+        for name, (event, field) in METRICS.items()
+    ]

@@ -1,0 +1,132 @@
+"""From start_job.py's flags to a submitted job, or with --dry_run to its request on standard output."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import sys
+
+from headrace.errors import InputError
+from headrace.instances import InstanceTable
+from headrace.job import JobSpec
+from headrace.submit.aws import Account, account_of, default_bucket, find_region
+from headrace.submit.client import Console, Ended, Submission, ask
+from headrace.submit.images import FRAMEWORK_VERSION, default_image
+from headrace.submit.options import CloudOptions
+from headrace.submit.pricing import describe_cost
+from headrace.submit.request import build_request
+from headrace.submit.validate import check_instance_type, check_request
+
+PREFIX = "headrace"
+DEFAULT_RETRIES = 5
+# What a dry run puts where only an account could tell; the documentation's own examples use them too.
+PLACEHOLDER_ACCOUNT, PLACEHOLDER_REGION, PLACEHOLDER_ROLE = "123456789012", "us-east-1", "SageMakerRole"
+
+
+def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable) -> Ended | None:
+    """The ended job; None when it was not to be waited for, or not to be sent.
+
+    Raises:
+        InputError: the flags describe no job that SageMaker would take.
+        SetupError: AWS refuses or cannot be reached.
+    """
+    for group in spec.groups:
+        check_instance_type(group.instance_type)
+    retries = DEFAULT_RETRIES if arguments.retries is None else arguments.retries
+    if retries < 0:
+        raise InputError(f"--retries is {retries}; expected 0 or more")
+    if arguments.dry_run:
+        options = _dry_options(spec, arguments)
+        request = build_request(spec, options, secrets.token_hex(32))
+        check_request(request)
+        _explain(spec, options, table)
+        print(json.dumps(request, indent=2))
+        return None
+    region = find_region(arguments.region, os.environ)
+    if region is None:
+        raise InputError("no region: give --region, set AWS_REGION, or run `aws configure`")
+    role = arguments.role or os.environ.get("SAGEMAKER_ROLE")
+    if not role:
+        raise InputError("no role: give --role or set SAGEMAKER_ROLE to the IAM role that the job runs as")
+    options = _options(spec, arguments, region, role, PLACEHOLDER_ACCOUNT)  # wrong flags are told before AWS is asked
+    account = Account(region)
+    options = _options(spec, arguments, region, account.role_arn(role), account.id)
+    _explain(spec, options, table)
+    if not arguments.output_s3_uri:
+        account.make_default_bucket()
+    submission = Submission(spec, options, account, Console(_say, ask))
+    created = submission.start(retries)
+    if not arguments.wait:
+        _say(f"not waiting; to stop it: aws sagemaker stop-training-job --training-job-name {created.job_name}")
+        return None
+    return submission.follow(created, retries, table, arguments.output_dir)
+
+
+def _dry_options(spec: JobSpec, arguments: argparse.Namespace) -> CloudOptions:
+    """Options without asking AWS anything; says where a placeholder stands."""
+    region = find_region(arguments.region, os.environ)
+    role = arguments.role or os.environ.get("SAGEMAKER_ROLE")
+    if region is None:
+        region = PLACEHOLDER_REGION
+        _say(f"no --region: the request is for {region}")
+    if not role:
+        role = PLACEHOLDER_ROLE
+        _say("no --role: a placeholder stands in the request; give one before you send it")
+    return _options(spec, arguments, region, role, account_of(role) or PLACEHOLDER_ACCOUNT)
+
+
+def _options(spec: JobSpec, arguments: argparse.Namespace, region: str, role: str, account: str) -> CloudOptions:
+    image = arguments.image_uri or default_image(
+        region, arguments.framework_version or FRAMEWORK_VERSION, spec.dnn_group.instance_type
+    )
+    given = {
+        "max_run_s": arguments.max_run,
+        "volume_size_gb": arguments.volume_size,
+        "spot": arguments.spot,
+        "max_wait_s": arguments.max_wait,
+        "checkpoint_s3_uri": arguments.checkpoint_s3_uri,
+        "subnets": arguments.subnets and tuple(arguments.subnets),
+        "security_group_ids": arguments.security_group_ids and tuple(arguments.security_group_ids),
+        "encrypt_inter_container_traffic": arguments.encrypt_inter_container_traffic,
+        "enable_network_isolation": arguments.enable_network_isolation,
+        "input_mode": arguments.input_mode,
+        "sharded_channels": arguments.sharded_channel and tuple(arguments.sharded_channel),
+        "keep_alive_period_s": arguments.keep_alive_period,
+    }
+    return CloudOptions(
+        role_arn=role if role.startswith("arn:") else f"arn:aws:iam::{account}:role/{role}",
+        region=region,
+        image_uri=image,
+        output_s3_uri=arguments.output_s3_uri or f"s3://{default_bucket(region, account)}/{PREFIX}",
+        distribution=arguments.distribution,
+        tags=_tags(arguments.tag or []),
+        **{name: value for name, value in given.items() if value is not None},
+    )
+
+
+def _tags(texts: list[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    for key, separator, _ in pairs:
+        if not key or not separator:
+            raise InputError(f"--tag {key!r} is not of the form KEY=VALUE")
+    return {key: value for key, _, value in pairs}
+
+
+def _explain(spec: JobSpec, options: CloudOptions, table: InstanceTable) -> None:
+    """What the job is and costs, and what its choices mean, on standard error."""
+    _say(f"{spec.job_name} in {options.region}, {spec.processes_per_host} ranks on each dnn host, {options.image_uri}")
+    _say(describe_cost(spec, table, options.max_run_s, options.spot))
+    if options.enable_network_isolation:
+        _say("network isolation: nothing can be installed at the start; --image_uri must bring Horovod and the rest")
+    if options.distribution in ("smdataparallel", "modelparallel"):
+        _say(f"--distribution {options.distribution} needs an image with that library; AWS's TensorFlow 2.21 has none")
+    if spec.is_hetero and options.sharded_channels:
+        _say("a sharded channel gives each host its own files: its datasets need processing mode `off`, not `dynamic`")
+    if options.spot and not options.checkpoint_s3_uri:
+        _say("spot: checkpoints stay with this job; give --checkpoint_s3_uri to resume from them in another")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

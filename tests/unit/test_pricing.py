@@ -1,0 +1,57 @@
+"""What a job costs, from the built-in table or the user's own prices."""
+
+import pytest
+from headrace.errors import InputError
+from headrace.instances import TABLE, read_instances
+from headrace.job import InstanceGroup, JobSpec
+from headrace.submit.pricing import cost_usd, describe_cost, hourly_usd
+
+GROUPS = (InstanceGroup("data_group", "ml.c5.18xlarge", 2), InstanceGroup("dnn_group", "ml.p4d.24xlarge", 1))
+SPEC = JobSpec("job", GROUPS, "service", 8)
+
+
+def test_the_table_is_dated_and_knows_the_default_types():
+    table = read_instances()
+    assert table.as_of.startswith("20")
+    assert (table.get("ml.c5.18xlarge").vcpus, table.get("ml.p4d.24xlarge").gpus) == (72, 8)
+
+
+def test_a_job_costs_all_its_hosts_for_all_its_time():
+    table = read_instances().with_prices(["ml.c5.18xlarge=3", "ml.p4d.24xlarge=30"])
+    assert hourly_usd(SPEC, table) == {"data_group": 6.0, "dnn_group": 30.0}
+    assert cost_usd(SPEC, table, 1800) == 18.0
+    assert "at most 36.00 USD: 36.00 USD/h for --max_run 3600 s" in describe_cost(SPEC, table, 3600, spot=False)
+
+
+def test_a_type_without_a_price_is_said_and_never_counted_as_free():
+    job = JobSpec("job", (*GROUPS[:1], InstanceGroup("dnn_group", "ml.p6-b200.48xlarge", 1)), "service", 8)
+    assert cost_usd(job, read_instances(), 3600) is None
+    said = describe_cost(job, read_instances(), 3600, spot=False)
+    assert "price unknown: give --price or --prices" in said
+    assert "at most" not in said
+
+
+def test_own_tables_add_to_the_built_in_one(tmp_path):
+    header = next(line for line in TABLE.read_text().splitlines() if not line.startswith("#"))
+    own = tmp_path / "prices.csv"
+    own.write_text(f"# as of: 2030-01\n{header}\nml.c9.large,2,0,,4,10,0.5\n")
+    table = read_instances(own)
+    assert (table.get("ml.c9.large").usd_per_hour, table.as_of) == (0.5, "2030-01")
+    assert table.get("ml.c5.xlarge")
+
+
+@pytest.mark.parametrize(
+    "text", ["ml.c5.xlarge", "ml.c5.xlarge=x", "ml.c5.xlarge=-1", "ml.c5.xlarge=nan", "ml.no.no=1"]
+)
+def test_malformed_prices_are_refused(text):
+    with pytest.raises(InputError, match="--price"):
+        read_instances().with_prices([text])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a,b\n1,2\n", "instance_type,vcpus,gpus,gpu,memory_gib,network_gbps,usd_per_hour\nx,0,0,,1,1,1"]
+)
+def test_malformed_tables_are_refused(tmp_path, text):
+    (tmp_path / "prices.csv").write_text(text)
+    with pytest.raises(InputError, match=r"prices\.csv"):
+        read_instances(tmp_path / "prices.csv")

@@ -1,0 +1,94 @@
+"""The source dir that hosts get: what is left out, what is refused, and an archive that can be compared."""
+
+import os
+import tarfile
+
+import pytest
+from headrace.errors import InputError
+from headrace.source import refuse_too_much, source_files
+from headrace.submit.pack import pack_source
+
+
+def write(folder, **files):
+    for name, text in files.items():
+        path = folder / name.replace("__", "/").replace("_dot_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def names(folder):
+    return [file.as_posix() for file in source_files(folder)]
+
+
+def test_gitignore_files_are_honoured_like_git_does(tmp_path):
+    write(
+        tmp_path,
+        launcher_dot_py="",
+        data__big_dot_bin="",
+        data__keep_dot_bin="",
+        sub__notes_dot_txt="",
+        sub__a_dot_py="",
+    )
+    (tmp_path / ".gitignore").write_text("*.bin\n!keep.bin\n")
+    (tmp_path / "sub" / ".gitignore").write_text("/notes.txt\n")
+    assert names(tmp_path) == [".gitignore", "data/keep.bin", "launcher.py", "sub/.gitignore", "sub/a.py"]
+
+
+def test_caches_and_version_control_never_travel(tmp_path):
+    write(tmp_path, a_dot_py="", _dot_git__HEAD="", __pycache__x="")
+    (tmp_path / "pkg" / "__pycache__").mkdir(parents=True)
+    (tmp_path / "pkg" / "__pycache__" / "a.pyc").touch()
+    (tmp_path / ".pytest_cache").mkdir()
+    (tmp_path / ".pytest_cache" / "x").touch()
+    assert "pkg/__pycache__/a.pyc" not in names(tmp_path)
+    assert not [name for name in names(tmp_path) if ".git/" in name or "_cache/" in name]
+
+
+def test_links_are_followed_once(tmp_path):
+    outside, inside = tmp_path / "outside", tmp_path / "inside"
+    write(outside, shared_dot_py="x = 1")
+    write(inside, a_dot_py="")
+    (inside / "shared").symlink_to(outside)
+    (inside / "loop").symlink_to(inside)
+    (inside / "dangling").symlink_to(tmp_path / "nowhere")
+    assert names(inside) == ["a.py", "shared/shared.py"]
+
+
+def test_the_archive_holds_exactly_the_source_dir_and_is_the_same_each_time(tmp_path):
+    source = tmp_path / "source"
+    write(source, launcher_dot_py="print(1)", pkg__a_dot_py="x = 1")
+    os.link(source / "launcher.py", source / "copy.py")
+    pack_source(source, tmp_path / "1.tar.gz")
+    os.utime(source / "launcher.py", (1, 1))
+    pack_source(source, tmp_path / "2.tar.gz")
+    assert (tmp_path / "1.tar.gz").read_bytes() == (tmp_path / "2.tar.gz").read_bytes()
+    with tarfile.open(tmp_path / "1.tar.gz") as tar:
+        content = {member.name: tar.extractfile(member).read().decode() for member in tar}
+    assert content == {"copy.py": "print(1)", "launcher.py": "print(1)", "pkg/a.py": "x = 1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (".env", "A=1"),
+        ("key.pem", ""),
+        ("id_rsa", ""),
+        ("config.py", "KEY = '-----BEGIN RSA PRIVATE KEY-----'"),
+        ("config.py", "id = 'AKIAIOSFODNN7EXAMPLE'"),
+    ],
+)
+def test_what_looks_like_a_secret_is_refused_until_it_is_ignored(tmp_path, name, text):
+    source = tmp_path / "source"
+    write(source, a_dot_py="")
+    (source / name).write_text(text)
+    with pytest.raises(InputError, match=f"holds {name}"):
+        pack_source(source, tmp_path / "x.tar.gz")
+    assert not (tmp_path / "x.tar.gz").exists()
+    (source / ".gitignore").write_text(name)
+    pack_source(source, tmp_path / "x.tar.gz")
+
+
+def test_too_much_is_refused_and_the_largest_file_is_named(tmp_path):
+    write(tmp_path, a_dot_py="x" * 10, weights_dot_bin="x" * 2_000_000)
+    with pytest.raises(InputError, match=r"holds 2 MB \(limit 1\), weights.bin alone 2"):
+        refuse_too_much(tmp_path, source_files(tmp_path), limit_bytes=1_000_000)
