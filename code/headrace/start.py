@@ -56,10 +56,13 @@ def _run_here(arguments: argparse.Namespace) -> int:
 def _submit(arguments: argparse.Namespace) -> int:
     refuse_flags(arguments, HERE_ONLY, "on this machine (--no-is_cloud_job)")
     table = read_instances(arguments.prices).with_prices(arguments.price or ())
-    spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), table)
     check_installation(("boto3", "pathspec"))
     from headrace.submit.start import submit
+    from headrace.submit.validate import check_instance_type
 
+    for instance_type in [arguments.dnn_instance_type] + [arguments.data_instance_type] * arguments.is_hetero:
+        check_instance_type(instance_type)
+    spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), table)
     ended = submit(spec, arguments, table)
     if ended is None:
         return 0

@@ -17,7 +17,7 @@ from headrace.submit.images import FRAMEWORK_VERSION, default_image
 from headrace.submit.options import CloudOptions
 from headrace.submit.pricing import describe_cost
 from headrace.submit.request import build_request
-from headrace.submit.validate import check_instance_type, check_request
+from headrace.submit.validate import check_request
 
 PREFIX = "headrace"
 DEFAULT_RETRIES = 5
@@ -32,8 +32,6 @@ def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable) -
         InputError: the flags describe no job that SageMaker would take.
         SetupError: AWS refuses or cannot be reached.
     """
-    for group in spec.groups:
-        check_instance_type(group.instance_type)
     retries = DEFAULT_RETRIES if arguments.retries is None else arguments.retries
     if retries < 0:
         raise InputError(f"--retries is {retries}; expected 0 or more")
@@ -50,7 +48,8 @@ def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable) -
     role = arguments.role or os.environ.get("SAGEMAKER_ROLE")
     if not role:
         raise InputError("no role: give --role or set SAGEMAKER_ROLE to the IAM role that the job runs as")
-    options = _options(spec, arguments, region, role, PLACEHOLDER_ACCOUNT)  # wrong flags are told before AWS is asked
+    # What is wrong is told before AWS is asked for anything.
+    check_request(build_request(spec, _options(spec, arguments, region, role, PLACEHOLDER_ACCOUNT), "secret"))
     account = Account(region)
     options = _options(spec, arguments, region, account.role_arn(role), account.id)
     _explain(spec, options, table)

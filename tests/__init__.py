@@ -1,0 +1,1 @@
+"""Named, because a package of our dependencies installs a `tests` of its own."""

@@ -1,0 +1,329 @@
+"""Submitting, against an AWS account that moto plays in this process: no network, no credentials."""
+
+import io
+import json
+import os
+import socket
+import subprocess
+import tarfile
+import time
+
+import boto3
+import pytest
+from headrace.start import main
+from headrace.submit import client as client_module
+from headrace.submit.logs import LOG_GROUP
+from moto import mock_aws
+from moto.core.exceptions import JsonRESTError
+from moto.sagemaker.models import sagemaker_backends
+
+from tests.support import ROOT, run_job
+
+REGION, ACCOUNT = "us-west-2", "123456789012"
+ROLE = f"arn:aws:iam::{ACCOUNT}:role/Trainer"
+BUCKET = f"sagemaker-{REGION}-{ACCOUNT}"
+SMALL = ["--role", ROLE, "--region", REGION, "--image_uri", "image", "--job_name", "job"]
+
+
+@pytest.fixture
+def aws(tmp_path, monkeypatch):
+    for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "SAGEMAKER_ROLE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.chdir(tmp_path)
+    waits = []
+    monkeypatch.setattr("headrace.submit.start.Console", lambda say, ask: client_module.Console(say, ask, waits.append))
+    with mock_aws():
+        yield Fake(waits)
+
+
+class Fake:
+    """The account as the tests see and script it."""
+
+    def __init__(self, waits):
+        self.waits = waits
+        self.backend = sagemaker_backends[ACCOUNT][REGION]
+        self.sagemaker = boto3.client("sagemaker", REGION)
+
+    def names(self):
+        return [job["TrainingJobName"] for job in self.sagemaker.list_training_jobs()["TrainingJobSummaries"]]
+
+    def script(self, *ends):
+        """How the next jobs end: (status, FailureReason), or an error code that creating them meets."""
+        create, ends = self.backend.create_training_job, list(ends)
+
+        def scripted(*args, **kwargs):
+            status, reason = ends.pop(0) if ends else ("Completed", None)
+            if status == "refused":
+                raise JsonRESTError(reason, "The account-level service limit is 0 instances")
+            job = create(*args, **kwargs)
+            job.training_job_status, job.secondary_status = status, status
+            job.billable_time_in_seconds = 3600
+            if reason:
+                job.failure_reason = reason
+            return job
+
+        self.backend.create_training_job = scripted  # moto forgets it with the rest
+
+
+def test_a_job_is_submitted_followed_and_ends_well(aws, capsys):
+    aws.script()
+    assert main([*SMALL, "--channel", "training=s3://data/images@data_group"]) == 0
+    job = aws.sagemaker.describe_training_job(TrainingJobName="job")
+    assert [group["InstanceCount"] for group in job["ResourceConfig"]["InstanceGroups"]] == [2, 1]
+    assert job["RoleArn"] == ROLE
+    said = capsys.readouterr().err
+    assert "/jobs/job" in said
+    assert "billable: 3600 s × 3 hosts = about 32.59 USD" in said
+    assert "job: Completed" in said
+
+
+def test_the_uploaded_archive_holds_exactly_the_source_dir(aws):
+    assert main(SMALL) == 0
+    body = boto3.client("s3", REGION).get_object(Bucket=BUCKET, Key="headrace/job/source/sourcedir.tar.gz")["Body"]
+    with tarfile.open(fileobj=io.BytesIO(body.read())) as tar:
+        packed = {member.name: tar.extractfile(member).read() for member in tar}
+    code = ROOT / "code"
+    tracked = subprocess.run(["git", "ls-files"], cwd=code, capture_output=True, text=True, check=True).stdout.split()
+    assert set(tracked) <= set(packed)
+    assert {name: (code / name).read_bytes() for name in packed} == packed
+    submitted = aws.sagemaker.describe_training_job(TrainingJobName="job")["HyperParameters"]
+    assert json.loads(submitted["sagemaker_submit_directory"]) == f"s3://{BUCKET}/headrace/job/source/sourcedir.tar.gz"
+
+
+def test_hosts_find_the_recipe_of_the_horovod_build_in_the_bucket(aws):
+    assert main(SMALL) == 0
+    body = boto3.client("s3", REGION).get_object(Bucket=BUCKET, Key="headrace/wheels/recipe.tar.gz")["Body"]
+    with tarfile.open(fileobj=io.BytesIO(body.read())) as tar:
+        assert {"build.py", "sdist.txt"} <= set(tar.getnames())
+
+
+def test_without_capacity_it_is_tried_again_under_a_fresh_name_each_time(aws, monkeypatch, capsys):
+    reason = "CapacityError: Unable to provision requested ML compute capacity. Please retry."
+    aws.script(("Failed", reason), ("Failed", reason), ("Completed", None))
+    requests, build = [], client_module.build_request
+    monkeypatch.setattr(client_module, "build_request", lambda *given: requests.append(build(*given)) or requests[-1])
+    assert main(SMALL) == 0
+    assert sorted(aws.names()) == ["job", "job-2", "job-3"]
+    secrets = [request["Environment"]["HEADRACE_JOB_SECRET"] for request in requests]
+    assert len(set(secrets)) == len(secrets)
+    assert [seconds for seconds in aws.waits if seconds >= 30] == [30, 60]
+    assert "trying again in 30 s, as job-2" in capsys.readouterr().err
+
+
+def test_at_the_accounts_limit_it_is_tried_again_and_then_given_up(aws, capsys):
+    aws.script(*[("refused", "ResourceLimitExceeded")] * 3)
+    assert main([*SMALL, "--retries", "2"]) == 1
+    assert aws.names() == []
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("start_job.py: error: creating the training job job-3: AWS refuses: ResourceLimitExceeded")
+
+
+def test_a_failed_job_tells_its_reason_and_returns_1(aws, capsys):
+    aws.script(("Failed", "AlgorithmError: rank 0 on algo-3: ValueError: no"))
+    assert main(SMALL) == 1
+    assert "job: Failed: AlgorithmError: rank 0 on algo-3: ValueError: no" in capsys.readouterr().err
+    assert aws.names() == ["job"]
+
+
+@pytest.mark.parametrize(("answer", "stopped"), [(True, True), (False, False)])
+def test_ctrl_c_asks_whether_to_stop_the_job(aws, monkeypatch, capsys, answer, stopped):
+    aws.script(("InProgress", None))
+    asked, stop_calls = [], []
+
+    def interrupted(seconds):
+        raise KeyboardInterrupt
+
+    def confirm(question):
+        asked.append(question)
+        return answer
+
+    def client(session, service, *args, original=boto3.Session.client, **kwargs):
+        made = original(session, service, *args, **kwargs)
+        if service == "sagemaker":  # moto cannot stop a job
+            made.stop_training_job = stop
+        return made
+
+    def stop(**given):
+        stop_calls.append(given["TrainingJobName"])
+        aws.backend.training_jobs["job"].training_job_status = "Stopped"
+
+    monkeypatch.setattr(boto3.Session, "client", client)
+    monkeypatch.setattr(
+        "headrace.submit.start.Console", lambda say, ask: client_module.Console(say, confirm, interrupted)
+    )
+    assert main(SMALL) == 1
+    assert asked == ["Stop job? It is billed until it ends. [y/N] "]
+    assert stop_calls == (["job"] if stopped else [])
+    said = capsys.readouterr().err
+    assert ("job: Stopped" in said) == stopped
+    assert ("stop-training-job --training-job-name job" in said) == (not stopped)
+
+
+def test_without_waiting_it_returns_at_once(aws):
+    aws.script(("InProgress", None))
+    assert main([*SMALL, "--no-wait"]) == 0
+    assert aws.waits == []
+
+
+def test_log_lines_have_host_group_and_role_in_front(aws, capsys):
+    logs = boto3.client("logs", REGION)
+    logs.create_log_group(logGroupName=LOG_GROUP)
+    lines = {
+        "algo-1": ["pip says hello", "headrace event=topology host=algo-1 group=data_group role=data", "ready"],
+        "algo-3": ["headrace event=topology host=algo-3 group=dnn_group role=dnn", "step"],
+    }
+    for host, said in lines.items():
+        stream = f"job/{host}-1700000000"
+        logs.create_log_stream(logGroupName=LOG_GROUP, logStreamName=stream)
+        now = int(time.time() * 1000)
+        events = [{"timestamp": now, "message": line} for line in said]
+        logs.put_log_events(logGroupName=LOG_GROUP, logStreamName=stream, logEvents=events)
+    assert main(SMALL) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if " | " in line]
+    assert "algo-1 data_group data | pip says hello" in told
+    assert "algo-1 data_group data | ready" in told
+    assert "algo-3 dnn_group dnn | step" in told
+    assert len(told) == 5
+
+
+def test_the_jobs_summary_is_fetched_and_told(aws, capsys, tmp_path):
+    boto3.client("s3", REGION).create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
+    summary = {
+        "job_name": "job", "outcome": "succeeded", "root_cause": None, "steps": 40, "step_time_ms": {"median": 12.0},
+        "ideal_step_time_ms": 10.0, "samples_per_s": 100.0, "input_bound_share": 0.1, "time_to_first_step_s": 20.0,
+        "final_metrics": {}, "hosts": {},
+    }  # fmt: skip
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        content = json.dumps(summary).encode()
+        info = tarfile.TarInfo("data/summary.json")
+        info.size = len(content)
+        tar.addfile(info, io.BytesIO(content))
+    boto3.client("s3", REGION).put_object(
+        Bucket=BUCKET, Key="headrace/job/output/output.tar.gz", Body=packed.getvalue()
+    )
+    assert main(SMALL) == 0
+    assert "40 of 12 ms (median; ideal 10 ms)" in capsys.readouterr().out
+    assert json.loads((tmp_path / "runs" / "job" / "summary.json").read_text()) == summary
+
+
+def test_a_role_may_be_given_by_name(aws, capsys):
+    iam = boto3.client("iam")
+    iam.create_role(RoleName="Mine", Path="/teams/", AssumeRolePolicyDocument="{}")
+    named = ["--role", "Mine", *SMALL[2:]]
+    assert main(named) == 0
+    assert aws.sagemaker.describe_training_job(TrainingJobName="job")["RoleArn"].endswith(":role/teams/Mine")
+    assert main(["--role", "Nobody", *SMALL[2:]]) == 2
+    assert "this account has no such role" in capsys.readouterr().err
+
+
+def test_the_dashboard_is_created_and_printed(aws, capsys):
+    from headrace.__main__ import main as headrace
+
+    assert main(SMALL) == 0
+    capsys.readouterr()
+    assert headrace(["dashboard", "job", "--region", REGION]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert headrace(["dashboard", "job", "--region", REGION, "--create"]) == 0
+    kept = boto3.client("cloudwatch", REGION).get_dashboard(DashboardName="job")["DashboardBody"]
+    assert json.loads(kept) == printed
+    assert headrace(["dashboard", "none", "--region", REGION]) == 2
+
+
+WRONG = [
+    ([*SMALL, "--dnn_instance_type", "ml.p4d.24xlargee"], 2, "did you mean ml.p4d.24xlarge"),
+    ([*SMALL, "--tf_data_mode", "local"], 2, "leaves the data group idle"),
+    ([*SMALL, "--no-is_hetero", "--num_of_data_instances", "2"], 2, "needs a data group"),
+    ([*SMALL, "--keep_alive_period", "60"], 2, "no warm pools for instance groups"),
+    ([*SMALL, "--channel", "t=s3://b/x@gpu_group"], 2, "names group 'gpu_group'"),
+    ([*SMALL, "--channel", "t=/data"], 2, "SageMaker reads s3://"),
+    (SMALL[2:], 2, "no role: give --role or set SAGEMAKER_ROLE"),
+    ([*SMALL[:2], *SMALL[4:]], 2, "no region: give --region"),
+    ([*SMALL, "--retries", "-1"], 2, "--retries is -1"),
+    ([*SMALL, "--framework_version", "1.2.3", "--image_uri", ""], 2, "look at --framework_version"),
+]
+
+
+@pytest.mark.parametrize(("argv", "code", "said"), WRONG, ids=[said for _, _, said in WRONG])
+def test_wrong_input_is_one_line_and_nothing_is_sent(aws, capsys, argv, code, said):
+    assert main(argv) == code
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert aws.names() == []
+    assert boto3.client("s3", REGION).list_buckets()["Buckets"] == []
+
+
+def test_no_credentials_is_one_line(monkeypatch, tmp_path, capsys):
+    for name in list(os.environ):
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    assert main(SMALL) == 2
+    error = capsys.readouterr().err
+    assert "no usable AWS credentials" in error
+    assert error.count("\n") == 1
+
+
+def test_a_bucket_that_is_denied_is_one_line(aws, monkeypatch, capsys):
+    from botocore.exceptions import ClientError
+
+    def denied(self, path, uri):
+        from headrace.submit.aws import aws_errors
+
+        with aws_errors(f"uploading to {uri}"):
+            raise ClientError({"Error": {"Code": "AccessDenied", "Message": "Access Denied"}}, "PutObject")
+
+    monkeypatch.setattr("headrace.submit.aws.Account.upload", denied)
+    assert main(SMALL) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert f"uploading to s3://{BUCKET}" in error
+    assert "AccessDenied" in error
+    assert "AWS_PROFILE" in error
+    assert aws.names() == []
+
+
+DRY = [
+    [],
+    ["--no-is_hetero", "--tf_data_mode", "local", "--num_of_data_workers", "0"],
+    ["--channel", "training=s3://b-u-c/x@data_group", "--channel", "validation=s3://b-u-c/y@dnn_group", "--spot",
+     "--subnets", "subnet-0a", "--security_group_ids", "sg-0a"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("flags", DRY, ids=["hetero", "homogeneous", "channels, spot and VPC"])
+def test_a_dry_run_prints_a_valid_request_and_opens_no_socket(flags, monkeypatch, capsys, tmp_path):
+    from headrace.submit.validate import check_request
+
+    def forbidden(*args, **kwargs):
+        raise AssertionError("a dry run opened a socket")
+
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "SAGEMAKER_ROLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setattr(socket, "socket", forbidden)
+    monkeypatch.setattr(socket, "create_connection", forbidden)
+    assert main(["--dry_run", *flags]) == 0
+    printed = capsys.readouterr()
+    check_request(json.loads(printed.out))
+    assert "USD" in printed.err
+
+
+@pytest.mark.timeout(240)
+def test_the_archive_unpacked_runs_as_it_is_on_simulated_hosts(tmp_path):
+    from headrace.submit.pack import pack_source
+
+    pack_source(ROOT / "code", tmp_path / "sourcedir.tar.gz")
+    with tarfile.open(tmp_path / "sourcedir.tar.gz") as tar:
+        tar.extractall(tmp_path / "unpacked")
+    run = run_job(
+        tmp_path, "--source_dir", str(tmp_path / "unpacked"), "--num_of_data_instances=1", "--processes_per_host=1",
+        "--hyperparameter=model=small_cnn", "--epochs=1", "--steps_per_epoch=3",
+    )  # fmt: skip
+    assert run.code == 0, run.output
