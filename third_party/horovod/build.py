@@ -38,8 +38,12 @@ def main() -> int:
     parser.add_argument("--gpu", action="store_true", help="reduce gradients on GPUs with NCCL (needs nvcc)")
     parser.add_argument("--cache", type=Path, default=default_cache(), help="where wheels are kept (%(default)s)")
     parser.add_argument("--wheel_only", action="store_true", help="build, print the wheel's path, install nothing")
+    parser.add_argument("--key", action="store_true", help="only print the name under which the wheel is kept")
     arguments = parser.parse_args()
     try:
+        if arguments.key:
+            print(build_key(arguments.gpu))
+            return 0
         wheel = cached_wheel(arguments.cache, arguments.gpu)
         if arguments.wheel_only:
             print(wheel)

@@ -19,6 +19,8 @@ def follow(run: HostRun) -> Outcome:
     settings, leader = run.plan.settings, run.plan.topology.leader.name
     try:
         run.start_servers()
+        if run.plan.rank:
+            run.start_rank()
     except HeadraceError as error:
         run.state.fail(failure_of(error, run.state.host))
     stop_asked_at: float | None = None

@@ -15,8 +15,10 @@ from headrace.host.control import ControlServer, Handler
 from headrace.host.follow import follow
 from headrace.host.lead import Leader
 from headrace.host.log import HostLog
-from headrace.host.run import HostPlan, HostRun, control_address, failure_of, host_run, unexpected
+from headrace.host.run import HostPlan, HostRun, control_address, failure_of, host_run, trainer_environ, unexpected
+from headrace.host.services import data_service
 from headrace.host.summary import write_json
+from headrace.host.toolkit import become_rank, toolkit_rank
 from headrace.outcome import ROOT_CAUSE, Outcome
 from headrace.settings import (
     Settings,
@@ -50,11 +52,15 @@ def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
         source_dir = find_source_dir(entry)
         if not (source_dir / settings.training_script).is_file():
             raise InputError(f"training_script {settings.training_script!r} is not in {source_dir}")
+        rank = toolkit_rank(environ)
     except HeadraceError as error:
         print(f"launcher.py: error: {error}", file=sys.stderr)
         _write_failure(read_base_dir(environ), str(error))
         return error.exit_code
-    plan = HostPlan(topology, _with_secret(settings, environ), source_dir, list(argv), environ)
+    plan = HostPlan(topology, _with_secret(settings, environ), source_dir, list(argv), environ, rank)
+    if rank and not rank.supervises:
+        service = data_service(topology, plan.settings, source_dir, plan.work_dir)
+        become_rank(plan, trainer_environ(plan, service))
     return run_host(plan)
 
 

@@ -14,7 +14,8 @@ from headrace.host.ranks import dump_ranks
 from headrace.host.run import HostRun, failure_of, stopped, unexpected
 from headrace.host.state import STARTING, STEPPING
 from headrace.host.stop import StopRequest
-from headrace.host.supervise import ChildSpec
+from headrace.host.supervise import Child, ChildSpec
+from headrace.host.toolkit import ended_by_mpirun
 from headrace.host.watchdog import StallWatchdog, diagnose
 from headrace.outcome import Outcome, RootCause
 from headrace.settings import CONTROL_PORT
@@ -81,9 +82,12 @@ class Leader:
             expected = run.service.expected_workers(without=self._lost)
             registered = self._registered_workers()
             silent = [lease.host for lease in self._leases if lease.status is None and lease.host not in self._lost]
-            if not silent and registered >= expected:
+            installing = [host for host, status in self._statuses().items() if status.get("installing")]
+            if not silent and not installing and registered >= expected:
                 break
             waiting_for = [f"first contact with {', '.join(silent)}"] if silent else []
+            if installing:
+                waiting_for.append(f"Horovod to be installed on {', '.join(installing)}")
             if registered < expected:
                 waiting_for.append(f"tf.data workers: {registered} of {expected} registered at {dispatcher_host}")
             now = time.monotonic()
@@ -114,21 +118,9 @@ class Leader:
         """Run the trainer to its end. Raises `_Failed` with the root cause when anything ends the job."""
         run, plan = self._run, self._run.plan
         ranks = mpi.RankLog(run.state.host, mpi.hosts_of_ranks(plan.topology, plan.settings), plan.ranks_per_host)
-        script = [str(plan.source_dir / plan.settings.training_script), *plan.script_arguments]
-        command = mpi.trainer_command(plan.topology, plan.settings, plan.ranks_per_host, script, plan.work_dir)
         self._train_began_at = time.monotonic()
         run.log.event("training_started", hosts=len(plan.topology.dnn_hosts), ranks_per_host=plan.ranks_per_host)
-        trainer = run.supervisor.start(
-            ChildSpec(
-                "trainer",
-                mpi.MPIRUN,
-                command,
-                run.trainer_environ(),
-                plan.source_dir,
-                label=ranks.label,
-                on_event=self._take_event,
-            )
-        )
+        trainer = self._start_trainer(ranks)
         settings, now = plan.settings, time.monotonic()
         watchdog = StallWatchdog(plan.signal_dir, settings.stall_timeout_s, settings.startup_timeout_s, now)
         while True:
@@ -140,6 +132,18 @@ class Leader:
                 self._fail_stalled(f"{silence_s:.0f} s ({watchdog.limit_name})", ranks)
             run.wait()
         self._train_ended_at = time.monotonic()
+
+    def _start_trainer(self, ranks: mpi.RankLog) -> Child:
+        """mpirun with all ranks, or this launcher's own rank where the toolkit has started mpirun."""
+        run, plan = self._run, self._run.plan
+        if plan.rank:
+            return run.start_rank(label=ranks.label, on_event=self._take_event)
+        script = [str(plan.source_dir / plan.settings.training_script), *plan.script_arguments]
+        command = mpi.trainer_command(plan.topology, plan.settings, plan.ranks_per_host, script, plan.work_dir)
+        environ, source_dir = run.trainer_environ(), plan.source_dir
+        return run.supervisor.start(
+            ChildSpec("trainer", mpi.MPIRUN, command, environ, source_dir, label=ranks.label, on_event=self._take_event)
+        )
 
     def _take_event(self, event: Event) -> None:
         """A log event of a rank; called from the reader's thread."""
@@ -206,6 +210,8 @@ class Leader:
     def _check_stop(self) -> None:
         """Raises `_Failed` once a stop request, to whichever host it came, has been answered."""
         own = self._run.state
+        if self._run.plan.rank and own.stop_signal:
+            raise _Failed(ended_by_mpirun(own.host, own.stop_signal))
         requests = {own.host: own.stop_signal}
         requests |= {lease.host: str((lease.status or {}).get("stop_signal", "")) for lease in self._leases}
         asked = self._stop.due(requests, self._phase == STEPPING, time.monotonic())

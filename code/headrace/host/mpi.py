@@ -87,15 +87,19 @@ def daemon_command(arguments: Sequence[str]) -> list[str]:
 
 def mpi_environ(source_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
     """What mpirun, its daemons and its ranks need in their environment."""
-    path = [str(source_dir), *filter(None, [environ.get("PYTHONPATH")])]
     prefix = Path(find_program(MPIRUN)).parents[1]
     # PyPI's Open MPI is relocated: its mpirun finds its own files, its other programs must be told.
     relocated = {"OPAL_PREFIX": str(prefix)} if (prefix / "share" / "openmpi").is_dir() else {}
     return {
         **relocated,
-        "PYTHONPATH": ":".join(path),
+        **python_path(source_dir, environ),
         "PYTHONFAULTHANDLER": "1",
     }
+
+
+def python_path(source_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """PYTHONPATH with the source dir first, for what is started by module name."""
+    return {"PYTHONPATH": ":".join([str(source_dir), *filter(None, [environ.get("PYTHONPATH")])])}
 
 
 def hosts_of_ranks(topology: Topology, settings: Settings) -> tuple[Host, ...]:

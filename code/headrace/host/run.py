@@ -14,20 +14,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from headrace.context import TrainerContext
 from headrace.errors import HeadraceError, SetupError
-from headrace.host import mpi, services
+from headrace.host import install, mpi, services
 from headrace.host.log import LAUNCHER, HostLog
 from headrace.host.ranks import dump_ranks, suspended_ranks
 from headrace.host.state import HostState
-from headrace.host.supervise import ChildSpec, Supervisor
+from headrace.host.supervise import Child, ChildSpec, Supervisor
+from headrace.host.toolkit import ToolkitRank, rank_command, without_mpi
 from headrace.host.usage import CpuUsage
 from headrace.outcome import RootCause
 from headrace.settings import CONTROL_PORT, SECRET_VARIABLE, Settings
 from headrace.topology import Topology
 
 TICK_S = 0.1
+INSTALLER = "installer"
 WORK_FOLDER = "headrace"
 """This run's working files under the base folder; gone when the host ends."""
 
@@ -41,6 +44,8 @@ class HostPlan:
     source_dir: Path
     script_arguments: Sequence[str]
     environ: Mapping[str, str]
+    rank: ToolkitRank | None = None
+    """Set when the SageMaker toolkit's mpirun started this launcher as one of its ranks."""
 
     @property
     def work_dir(self) -> Path:
@@ -84,7 +89,7 @@ class HostRun:
         servers = self.service.servers()
         for server in servers:
             check_port_free(server.port, server.name)
-        environ = {**self.plan.environ, **self._python_environ(), "CUDA_VISIBLE_DEVICES": "-1"}
+        environ = {**without_mpi(self.plan.environ), **python_environ(self.plan), "CUDA_VISIBLE_DEVICES": "-1"}
         for server in servers:
             self.supervisor.start(
                 ChildSpec(
@@ -99,6 +104,17 @@ class HostRun:
                 )
             )
 
+        if self.plan.topology.current.role == "dnn" and install.is_needed(self.plan.source_dir, self.plan.environ):
+            command = install.install_command(self.plan.source_dir)
+            environ = {**without_mpi(self.plan.environ), **mpi.python_path(self.plan.source_dir, self.plan.environ)}
+            self.supervisor.start(ChildSpec(INSTALLER, INSTALLER, command, environ, self.plan.source_dir))
+            self.state.set_installing(True)
+
+    def start_rank(self, **how: Any) -> Child:
+        """Start the rank as which the toolkit started this launcher."""
+        command, environ = rank_command(self.plan), self.trainer_environ()
+        return self.supervisor.start(ChildSpec("trainer", mpi.MPIRUN, command, environ, self.plan.source_dir, **how))
+
     def start_mpi_daemons(self) -> None:
         """Start what the leader's mpirun asked this host for."""
         for arguments in self.state.take_commands():
@@ -109,38 +125,15 @@ class HostRun:
 
     def trainer_environ(self) -> dict[str, str]:
         """The environment of mpirun, MPI daemons and ranks on this host."""
-        settings, topology = self.plan.settings, self.plan.topology
-        context = TrainerContext(
-            tf_data_mode=self.plan.tf_data_mode,
-            dispatcher=self.service.address(),
-            job_name=settings.job_name or "headrace",
-            output_dir=self.plan.output_dir,
-            model_dir=settings.base_dir / "model",
-            checkpoint_dir=settings.base_dir / "checkpoints",
-            signal_dir=self.plan.signal_dir,
-        )
-        names = {settings.endpoint(host.name).address: host.name for host in topology.hosts}
-        return {
-            **self.plan.environ,
-            **self._python_environ(),
-            **mpi.mpi_environ(self.plan.source_dir, self.plan.environ),
-            **context.environ(),
-            SECRET_VARIABLE: settings.secret,
-            # Horovod names the ranks that an allreduce waits for; it must do so before the stall watchdog acts.
-            "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(int(settings.stall_timeout_s / 2), 1)),
-            "HEADRACE_HOST_NAMES": ",".join(f"{address}={name}" for address, name in names.items()),
-        }
-
-    def _python_environ(self) -> dict[str, str]:
-        quiet = {"TF_CPP_MIN_LOG_LEVEL": self.plan.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
-        # Temporary files go where they are removed even when their process is killed.
-        return {"SM_CURRENT_HOST": self.state.host, "TMPDIR": str(self.plan.work_dir), **quiet}
+        return trainer_environ(self.plan, self.service)
 
     def check_children(self) -> None:
         """Restart servers that died; record as this host's failure what cannot be restarted."""
         for ended in self.supervisor.poll():
             if ended.spec.role in ("dispatcher", "worker") or ended.return_code:
                 self.state.fail(ended.root_cause(self.state.host))
+            elif ended.spec.role == INSTALLER:
+                self.state.set_installing(False)
         self.state.set_restarts(self.supervisor.restarts())
         if self.state.take_dump_request():
             dump_ranks(self.log)
@@ -150,6 +143,38 @@ class HostRun:
         """Until something happens, or the next tick."""
         self.wake.wait(TICK_S)
         self.wake.clear()
+
+
+def trainer_environ(plan: HostPlan, service: services.DataService) -> dict[str, str]:
+    """The environment of mpirun, MPI daemons and ranks on this host."""
+    settings = plan.settings
+    context = TrainerContext(
+        tf_data_mode=plan.tf_data_mode,
+        dispatcher=service.address(),
+        job_name=settings.job_name or "headrace",
+        output_dir=plan.output_dir,
+        model_dir=settings.base_dir / "model",
+        checkpoint_dir=settings.base_dir / "checkpoints",
+        signal_dir=plan.signal_dir,
+    )
+    names = {settings.endpoint(host.name).address: host.name for host in plan.topology.hosts}
+    return {
+        **plan.environ,
+        **python_environ(plan),
+        **mpi.mpi_environ(plan.source_dir, plan.environ),
+        **context.environ(),
+        SECRET_VARIABLE: settings.secret,
+        # Horovod names the ranks that an allreduce waits for; it must do so before the stall watchdog acts.
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(int(settings.stall_timeout_s / 2), 1)),
+        "HEADRACE_HOST_NAMES": ",".join(f"{address}={name}" for address, name in names.items()),
+    }
+
+
+def python_environ(plan: HostPlan) -> dict[str, str]:
+    """What every Python child of this host gets."""
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": plan.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
+    # Temporary files go where they are removed even when their process is killed.
+    return {"SM_CURRENT_HOST": plan.topology.current.name, "TMPDIR": str(plan.work_dir), **quiet}
 
 
 @contextlib.contextmanager

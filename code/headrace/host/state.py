@@ -34,6 +34,7 @@ class HostState:
         self._suspended = suspended  # names of this host's suspended processes
         self._stop_signal = ""
         self._dump_requested = False
+        self._installing = False
 
     # The host's own side
 
@@ -55,6 +56,11 @@ class HostState:
     def set_restarts(self, restarts: dict[str, int]) -> None:
         with self._lock:
             self._restarts = restarts
+
+    def set_installing(self, installing: bool) -> None:
+        """Whether something that the trainer needs is being installed."""
+        with self._lock:
+            self._installing = installing
 
     def request_stop(self, signal_name: str) -> None:
         """The platform or the user wants the job to end.
@@ -113,6 +119,7 @@ class HostState:
                 "registered_workers": self._registered_workers,
                 "restarts": dict(self._restarts),
                 "suspended": suspended,
+                "installing": self._installing,
                 "stop_signal": self._stop_signal,
                 "failure": self._failure and self._failure.as_json(),
                 "cpu": self.usage.report(),

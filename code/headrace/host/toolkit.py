@@ -1,0 +1,75 @@
+"""When the SageMaker toolkit starts MPI itself: it runs the launcher once a rank, all of them under its own mpirun.
+
+Then there is no mpirun of ours. Local rank 0 of each dnn host supervises that host and runs its own rank as a
+child; world rank 0 leads. Any other rank becomes its training script at once, and waits in MPI for the leader's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.errors import InputError
+from headrace.host.mpi import RANK_MODULE
+from headrace.outcome import RootCause
+
+if TYPE_CHECKING:
+    from headrace.host.run import HostPlan
+
+_MPI_PREFIXES = ("OMPI_", "PMIX_", "ORTE_", "PMI_")
+
+
+@dataclass(frozen=True)
+class ToolkitRank:
+    """The rank that this launcher was started as."""
+
+    world: int
+    local: int
+
+    @property
+    def supervises(self) -> bool:
+        """Whether this one looks after the host."""
+        return self.local == 0
+
+
+def toolkit_rank(environ: Mapping[str, str]) -> ToolkitRank | None:
+    """The rank in Open MPI's variables; None when mpirun did not start this launcher.
+
+    Raises:
+        InputError: the variables are malformed.
+    """
+    world, local = environ.get("OMPI_COMM_WORLD_RANK"), environ.get("OMPI_COMM_WORLD_LOCAL_RANK")
+    if world is None:
+        return None
+    if not world.isdecimal() or not (local or "").isdecimal():
+        raise InputError(f"OMPI_COMM_WORLD_RANK={world!r}, OMPI_COMM_WORLD_LOCAL_RANK={local!r}: expected two numbers")
+    return ToolkitRank(int(world), int(local or 0))
+
+
+def without_mpi(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for what is no rank: a server must not take itself for one."""
+    return {name: value for name, value in environ.items() if not name.startswith(_MPI_PREFIXES)}
+
+
+def rank_command(plan: HostPlan) -> list[str]:
+    """The training script as this very rank."""
+    script = str(plan.source_dir / plan.settings.training_script)
+    return [sys.executable, "-u", "-m", RANK_MODULE, "-m", "mpi4py", script, *plan.script_arguments]
+
+
+def become_rank(plan: HostPlan, environ: Mapping[str, str]) -> None:
+    """Replace this process by its rank's training script."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    command = rank_command(plan)
+    # The host's working folder belongs to local rank 0, which may not have made it yet.
+    os.execve(command[0], command, {name: value for name, value in environ.items() if name != "TMPDIR"})
+
+
+def ended_by_mpirun(host: str, signal_name: str) -> RootCause:
+    """What a signal means here: the toolkit's mpirun ends all ranks when one fails, or when it is told to stop."""
+    said = f"ended the ranks with {signal_name}: a rank failed (its traceback is in this log), or the job was stopped"
+    return RootCause(host, "mpirun", said, signal=signal_name)

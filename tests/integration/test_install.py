@@ -1,0 +1,132 @@
+"""Horovod for images that lack it: built once, kept in the bucket, fetched by the next job."""
+
+import tarfile
+
+import boto3
+import pytest
+from headrace.host import install
+from moto import mock_aws
+
+from tests.support import ROOT, run_job
+
+BUILD = """
+import argparse, pathlib, sys
+parser = argparse.ArgumentParser()
+parser.add_argument("--cache", type=pathlib.Path)
+parser.add_argument("--key", action="store_true")
+arguments = parser.parse_args()
+if arguments.key:
+    print("tf2-cp3-abc")
+    sys.exit()
+folder = arguments.cache / "tf2-cp3-abc"
+if not list(folder.glob("*.whl")):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "horovod-0-py3.whl").write_text("built")
+    with open({log!r}, "a") as log:
+        log.write("built\\n")
+"""
+SMALL_JOB = (
+    "--num_of_data_instances=1", "--processes_per_host=2", "--hyperparameter=model=small_cnn", "--epochs=1",
+    "--steps_per_epoch=3",
+)  # fmt: skip
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with mock_aws():
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="wheels")
+        yield client
+
+
+def test_the_wheel_is_built_once_and_fetched_by_the_next_job(tmp_path, bucket):
+    log, recipe = tmp_path / "log", tmp_path / "build.py"
+    recipe.write_text(BUILD.format(log=str(log)))
+    with tarfile.open(tmp_path / "recipe.tar.gz", "w:gz") as tar:
+        tar.add(recipe, arcname="build.py")
+    bucket.upload_file(str(tmp_path / "recipe.tar.gz"), "wheels", "job/wheels/recipe.tar.gz")
+    environ = {"HEADRACE_WHEELS": "s3://wheels/job/wheels"}
+    assert install.main(tmp_path, environ) == 0
+    assert bucket.get_object(Bucket="wheels", Key="job/wheels/tf2-cp3-abc/horovod-0-py3.whl")["Body"].read() == b"built"
+    assert install.main(tmp_path, environ) == 0
+    assert log.read_text() == "built\n"
+
+
+def test_without_a_recipe_it_says_so(tmp_path, bucket, capsys):
+    assert install.main(tmp_path, {"HEADRACE_WHEELS": "s3://wheels/job/wheels"}) == 1
+    assert "cannot install Horovod: cannot fetch s3://wheels/job/wheels/recipe.tar.gz" in capsys.readouterr().err
+
+
+def test_a_bucket_out_of_reach_costs_a_build_and_no_more(tmp_path, bucket, capsys):
+    folder = tmp_path / "third_party" / "horovod"
+    folder.mkdir(parents=True)
+    (folder / "build.py").write_text(BUILD.format(log=str(tmp_path / "log")))
+    assert install.main(tmp_path, {"HEADRACE_WHEELS": "s3://no-such-bucket/wheels"}) == 0
+    assert (tmp_path / "log").read_text() == "built\n"
+    assert "cannot keep the wheel" in capsys.readouterr().err
+
+
+def copy_of_code(tmp_path):
+    import shutil
+
+    source = tmp_path / "source"
+    shutil.copytree(ROOT / "code", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    (source / "launcher.py").rename(source / "real_launcher.py")
+    return source
+
+
+@pytest.mark.timeout(240)
+def test_training_begins_once_horovod_is_installed(tmp_path):
+    source = copy_of_code(tmp_path)
+    (source / "launcher.py").write_text(
+        "import importlib.util, headrace.host.install as install\n"
+        "install.find_spec = lambda name: None if name == 'horovod' else importlib.util.find_spec(name)\n"
+        "from headrace.host.launch import entry_point\n"
+        "entry_point(__file__)\n"
+    )
+    (source / "third_party" / "horovod").mkdir(parents=True)
+    (source / "third_party" / "horovod" / "build.py").write_text(
+        "import time\nprint('building', flush=True)\ntime.sleep(8)\n" + BUILD.format(log=str(tmp_path / "log"))
+    )
+    run = run_job(tmp_path, "--source_dir", str(source), *SMALL_JOB)
+    assert run.code == 0, run.output
+    leader = run.log("algo-2")
+    assert (tmp_path / "log").read_text() == "built\n"
+    assert "Horovod to be installed on algo-2" in leader
+    assert leader.index("building") < leader.index("event=training_started")
+    assert "building" not in run.log("algo-1")
+
+
+@pytest.mark.timeout(240)
+def test_the_toolkit_may_start_mpi_itself(tmp_path):
+    """The toolkit runs the launcher under its own mpirun on dnn hosts, and plainly on data hosts."""
+    source = copy_of_code(tmp_path)
+    (source / "launcher.py").write_text(
+        "import json, os, subprocess, sys, sysconfig\n"
+        "from pathlib import Path\n"
+        "config = Path(os.environ['SAGEMAKER_BASE_DIR'], 'input/config/resourceconfig.json')\n"
+        "real = str(Path(__file__).with_name('real_launcher.py'))\n"
+        "command = [sys.executable, real, *sys.argv[1:]]\n"
+        "if json.loads(config.read_text())['current_group_name'] == 'dnn_group':\n"
+        "    mpirun = sysconfig.get_path('scripts') + '/mpirun'\n"
+        "    command[1:1] = ['-m', 'mpi4py']\n"
+        "    command = [mpirun, '--allow-run-as-root', '--oversubscribe', '-np', '2',\n"
+        "               '--mca', 'btl_tcp_if_include', 'lo', '--mca', 'oob_tcp_if_include', 'lo', *command]\n"
+        "sys.exit(subprocess.call(command))\n"
+    )
+    run = run_job(tmp_path, "--source_dir", str(source), *SMALL_JOB)
+    assert run.code == 0, run.output
+    assert (run.summary["outcome"], run.summary["world_size"]) == ("succeeded", 2)
+    assert run.summary["hosts"]["algo-1"]["exit_code"] == 0
+
+    (source / "train_dnn.py").write_text(
+        "import horovod.tensorflow as hvd\nhvd.init()\nif hvd.rank() == 1:\n    raise ValueError('no such luck')\n"
+        "import time\ntime.sleep(600)\n"
+    )
+    failed = run_job(tmp_path, "--source_dir", str(source), *SMALL_JOB)
+    assert failed.code == 1
+    assert "no such luck" in failed.log("algo-2")
+    assert failed.summary["hosts"]["algo-1"]["exit_code"] == 1
