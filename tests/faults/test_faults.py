@@ -62,6 +62,15 @@ def test_a_lost_data_host_is_named_and_the_job_goes_on(victim):
     assert run.events("host_lost")[0].fields["host"] == "algo-2"
 
 
+def test_a_data_host_that_never_came_is_named_and_done_without(victim):
+    job = victim("--epochs=4", "--hyperparameter=startup_timeout_s=20", stepping=False)
+    wait_for(lambda: "event=topology host=algo-2" in job.text(), "algo-2's launcher", 20)
+    kill_host(job, "algo-2")
+    run = finish(job.process, job.folder)
+    assert run.code == 0, run.output[-3000:]
+    assert [host for host, record in run.summary["hosts"].items() if record["lost"]] == ["algo-2"]
+
+
 @pytest.mark.parametrize("host", ["algo-1", "algo-2"])
 def test_a_network_cut_of_five_seconds_is_survived(victim, host):
     job = victim("--epochs=12")

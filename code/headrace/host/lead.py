@@ -6,11 +6,12 @@ import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from headrace.errors import DeadlineError, HeadraceError
+from headrace.errors import HeadraceError
 from headrace.events import Event
 from headrace.host import mpi, summary
 from headrace.host.lease import Lease
 from headrace.host.ranks import dump_ranks
+from headrace.host.ready import Readiness
 from headrace.host.run import HostRun, failure_of, stopped, unexpected
 from headrace.host.state import STARTING, STEPPING
 from headrace.host.stop import StopRequest
@@ -20,7 +21,6 @@ from headrace.host.watchdog import StallWatchdog, diagnose
 from headrace.outcome import Outcome, RootCause
 from headrace.settings import CONTROL_PORT
 
-PROGRESS_INTERVAL_S = 5.0
 DELIVERY_TIMEOUT_S = 5.0
 DUMP_TIMEOUT_S = 3.0
 ORTED_PATIENCE_S = 3.0
@@ -34,11 +34,15 @@ class Leader:
         self._run = run
         self._phase = STARTING
         self._train_began_at: float | None = None
+        self._workers_ready_at: float | None = None
+        self._stepping_at: float | None = None
         self._first_step_at: float | None = None
         self._train_ended_at: float | None = None
         self._lost: list[str] = []
         self._orted_failed_at: float | None = None
-        settings = run.plan.settings
+        plan, settings = run.plan, run.plan.settings
+        hosts_of_ranks = mpi.hosts_of_ranks(plan.topology, settings)
+        self._ranks = mpi.RankLog(run.state.host, hosts_of_ranks, plan.ranks_per_host)
         self._stop = StopRequest(run.plan.signal_dir, settings.stop_grace_s, run.log)
         self._leases = [
             Lease(
@@ -51,13 +55,14 @@ class Leader:
             )
             for host in run.plan.topology.peers()
         ]
+        self._ready = Readiness(run, self._leases, self._lost, self._check_hosts, self._lose)
 
     def lead(self) -> Outcome:
         """The outcome of the job, delivered to every host that can be reached."""
         outcome = Outcome()
         try:
             self._run.start_servers()
-            self._await_ready()
+            self._ready.await_trainer_hosts()
             self._train()
         except HeadraceError as error:
             self._run.state.fail(failure_of(error, self._run.state.host))
@@ -70,61 +75,22 @@ class Leader:
         self._finish(outcome)
         return outcome
 
-    # Before training
-
-    def _await_ready(self) -> None:
-        """Until every host answers and every worker is registered; progress in the log."""
-        run, timeout_s = self._run, self._run.plan.settings.startup_timeout_s
-        dispatcher_host = run.plan.topology.dispatcher_host.name
-        next_progress = time.monotonic() + PROGRESS_INTERVAL_S
-        while True:
-            self._check_hosts()
-            expected = run.service.expected_workers(without=self._lost)
-            registered = self._registered_workers()
-            silent = [lease.host for lease in self._leases if lease.status is None and lease.host not in self._lost]
-            installing = [host for host, status in self._statuses().items() if status.get("installing")]
-            if not silent and not installing and registered >= expected:
-                break
-            waiting_for = [f"first contact with {', '.join(silent)}"] if silent else []
-            if installing:
-                waiting_for.append(f"Horovod to be installed on {', '.join(installing)}")
-            if registered < expected:
-                waiting_for.append(f"tf.data workers: {registered} of {expected} registered at {dispatcher_host}")
-            now = time.monotonic()
-            if now - run.started > timeout_s:
-                hints = "".join(f"; {lease.host}: {lease.error}" for lease in self._leases if lease.error)
-                raise DeadlineError(
-                    f"The job was not ready within startup_timeout_s={timeout_s:g}: still waiting for "
-                    + " and ".join(waiting_for) + hints
-                )  # fmt: skip
-            if now >= next_progress:
-                run.log.say(f"waiting for {' and '.join(waiting_for)} ({now - run.started:.0f} s)")
-                next_progress = now + PROGRESS_INTERVAL_S
-            run.wait()
-        if expected:
-            run.log.event("workers_ready", n=registered, after_s=time.monotonic() - run.started)
-
-    def _registered_workers(self) -> int:
-        """What the dispatcher's host said last; this host when it is that itself."""
-        if self._run.plan.topology.dispatcher_host.name == self._run.state.host:
-            return self._run.state.registered_workers
-        dispatcher_host = self._run.plan.topology.dispatcher_host.name
-        status = next((lease.status for lease in self._leases if lease.host == dispatcher_host), None)
-        return int((status or {}).get("registered_workers", 0))
-
     # Training
 
     def _train(self) -> None:
         """Run the trainer to its end. Raises `_Failed` with the root cause when anything ends the job."""
         run, plan = self._run, self._run.plan
-        ranks = mpi.RankLog(run.state.host, mpi.hosts_of_ranks(plan.topology, plan.settings), plan.ranks_per_host)
+        ranks = self._ranks
         self._train_began_at = time.monotonic()
         run.log.event("training_started", hosts=len(plan.topology.dnn_hosts), ranks_per_host=plan.ranks_per_host)
         trainer = self._start_trainer(ranks)
+        # The trainer imports and compiles meanwhile.
+        self._ready.await_data(trainer_ended=lambda: trainer.ended)
+        self._workers_ready_at = time.monotonic()
         settings, now = plan.settings, time.monotonic()
         watchdog = StallWatchdog(plan.signal_dir, settings.stall_timeout_s, settings.startup_timeout_s, now)
         while True:
-            self._check_hosts(ranks)
+            self._check_hosts()
             if trainer.ended:
                 break
             silence_s = watchdog.stalled_s(time.monotonic(), ranks.lines)
@@ -151,6 +117,8 @@ class Leader:
             self._first_step_at = time.monotonic()
             self._phase = STEPPING
             self._run.state.set_phase(STEPPING)
+        elif event.name == "ideal_step" and self._stepping_at is None:
+            self._stepping_at = time.monotonic()
         self._stop.take_event(event)
 
     def _fail_stalled(self, silence: str, ranks: mpi.RankLog) -> NoReturn:
@@ -168,12 +136,12 @@ class Leader:
             run.wait()
         raise _Failed(cause)
 
-    def _check_hosts(self, ranks: mpi.RankLog | None = None) -> None:
+    def _check_hosts(self) -> None:
         """Raises `_Failed` when this host or another one has failed or, not to be missed, is lost."""
         self._run.check_children()
         failure = self._run.state.failure
         if failure:
-            raise _Failed(ranks.root_cause(failure) if ranks and failure.role == mpi.MPIRUN else failure)
+            raise _Failed(self._ranks.root_cause(failure) if failure.role == mpi.MPIRUN else failure)
         now = time.monotonic()
         for lease in self._leases:
             status = lease.status or {}
@@ -199,7 +167,8 @@ class Leader:
         topology, settings = plan.topology, plan.settings
         left = [host.name for host in topology.data_hosts if host.name not in self._lost]
         lost = next(host for host in topology.hosts if host.name == lease.host)
-        silence = f"the host has not answered for {settings.lease_s:g} s ({lease.error})"
+        waited_s = settings.lease_s if lease.status else settings.startup_timeout_s
+        silence = f"the host has not answered for {waited_s:g} s ({lease.error})"
         if lost.role == "dnn" or lost == topology.dispatcher_host:
             raise _Failed(RootCause(lease.host, "host", silence))
         if len(left) < settings.min_data_hosts:
@@ -239,7 +208,13 @@ class Leader:
                 run.log.event("host_lost", host=lease.host, error=f"not told the outcome: {lease.error or 'no answer'}")
             lease.close()
         times = {
-            "time_to_first_step_s": round((self._first_step_at or run.started) - run.started, 3),
+            "time_to_first_step_s": self._since_start(self._first_step_at) or 0.0,
+            "startup_s": {
+                "trainer_started": self._since_start(self._train_began_at),
+                "workers_ready": self._since_start(self._workers_ready_at),
+                "trainer_ready": self._since_start(self._stepping_at),
+                "first_step": self._since_start(self._first_step_at),
+            },
             "teardown_s": round(time.monotonic() - ended_at, 3),
         }
         output_dir = run.plan.output_dir
@@ -257,6 +232,9 @@ class Leader:
             summary.write_json(output_dir / summary.SUMMARY, record)
         except OSError as error:
             run.log.say(f"cannot write {output_dir / summary.SUMMARY}: {error}")
+
+    def _since_start(self, moment: float | None) -> float | None:
+        return None if moment is None else round(moment - self._run.started, 3)
 
     def _statuses(self) -> Mapping[str, Mapping[str, Any]]:
         statuses = {lease.host: lease.status for lease in self._leases if lease.status}

@@ -34,7 +34,7 @@ def build_summary(
     report: Mapping[str, Any],
     statuses: Mapping[str, Mapping[str, Any]],
     lost_hosts: list[str],
-    times: Mapping[str, float],
+    times: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The summary in the order people read it. `statuses` are the hosts' last words by host name."""
     hosts = {}

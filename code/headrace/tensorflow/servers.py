@@ -11,6 +11,7 @@ from pathlib import Path
 from headrace.errors import HeadraceError
 from headrace.events import format_event
 from headrace.settings import OneLineParser
+from headrace.tensorflow import native
 
 SERVER_NAME_VARIABLE = "HEADRACE_SERVER_NAME"
 REGISTERED_POLL_S = 0.1
@@ -44,30 +45,16 @@ def main(argv: Sequence[str]) -> int:
 
 def serve_dispatcher(port: int, work_dir: Path) -> None:
     """Run a fault-tolerant dispatcher and report how many workers are registered."""
-    from tensorflow.data.experimental import service
-
     work_dir.mkdir(parents=True, exist_ok=True)
-    server = service.DispatchServer(
-        service.DispatcherConfig(port=port, fault_tolerant_mode=True, work_dir=str(work_dir), protocol="grpc")
-    )
+    server = native.start_dispatcher(port, work_dir)
     _say("dispatcher_ready", port=port)
     _say("server_ready", name=_name("dispatcher"), port=port)
-    _report_changes(server._num_workers)
+    _report_changes(server.num_workers)
 
 
 def serve_worker(port: int, address: str, dispatcher: str, timeout_s: float) -> None:
     """Run a worker that registers with the dispatcher, which may come up later."""
-    from tensorflow.data.experimental import service
-
-    server = service.WorkerServer(
-        service.WorkerConfig(
-            dispatcher_address=dispatcher,
-            worker_address=address,
-            port=port,
-            heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
-            dispatcher_timeout_ms=int(timeout_s * 1000),
-        )
-    )
+    server = native.start_worker(port, address, dispatcher, HEARTBEAT_INTERVAL_MS, int(timeout_s * 1000))
     _say("server_ready", name=_name("worker"), port=port)
     server.join()
 
