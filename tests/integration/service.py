@@ -1,0 +1,57 @@
+"""A real dispatcher and workers, each a process, for tests of the data path."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+
+from headrace.events import parse_event
+
+from tests.support import ROOT
+
+TRAIN_DATA = ROOT / "code" / "train_data.py"
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Service:
+    """Servers that can be killed and started again."""
+
+    def __init__(self, work_dir, workers):
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.dispatcher = self._start("dispatcher", f"--port={self.port}", f"--work_dir={work_dir}")
+        self.worker_ports = [free_port() for _ in range(workers)]
+        self.workers = [self.start_worker(port) for port in self.worker_ports]
+        for line in self.dispatcher.stdout:
+            event = parse_event(line)
+            if event and event.name == "workers_registered" and int(event.fields["n"]) == workers:
+                break
+
+    def start_worker(self, port):
+        return self._start("worker", f"--port={port}", f"--address=127.0.0.1:{port}", f"--dispatcher={self.address}")
+
+    def _start(self, *arguments):
+        environ = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
+        command = [sys.executable, "-u", str(TRAIN_DATA), *arguments]
+        return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    def stop(self):
+        for process in [*self.workers, self.dispatcher]:
+            process.kill()
+        for process in [*self.workers, self.dispatcher]:
+            process.communicate()
+
+
+@contextlib.contextmanager
+def service(work_dir, workers):
+    running = Service(work_dir, workers)
+    try:
+        yield running
+    finally:
+        running.stop()

@@ -1,0 +1,178 @@
+"""The data path on real servers: each element once, misuse refused before training, and choices that work."""
+
+import collections
+import signal
+import threading
+import time
+
+import pytest
+import tensorflow as tf
+from headrace.errors import InputError
+from headrace.tensorflow import data
+
+from tests.integration.service import service
+
+SEEDS = range(10)
+ELEMENTS = 600
+
+
+@pytest.fixture
+def use(monkeypatch):
+    """Makes this process a rank whose data come from a service."""
+
+    def point_at(address):
+        monkeypatch.setenv("HEADRACE_TF_DATA_MODE", "service")
+        monkeypatch.setenv("HEADRACE_DISPATCHER", address)
+
+    monkeypatch.setattr(data.hvd, "rank", lambda: 0)
+    monkeypatch.setattr(data.hvd, "size", lambda: 1)
+    monkeypatch.setattr("headrace.tensorflow.compression.hvd.rank", lambda: 0)
+    return point_at
+
+
+def read_with(ranks, dataset, **how):
+    """What each of `ranks` consumers of one stream gets, in threads of their own."""
+    got = [[] for _ in range(ranks)]
+
+    def consume(rank):
+        for batch in data.distribute(dataset, **how):
+            got[rank].extend(batch.numpy().tolist())
+
+    consumers = [threading.Thread(target=consume, args=(rank,), daemon=True) for rank in range(ranks)]
+    for consumer in consumers:
+        consumer.start()
+    for consumer in consumers:
+        consumer.join(60)
+        assert not consumer.is_alive(), "a consumer hangs"
+    return got
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_over_an_epoch_every_element_comes_once_to_one_rank(tmp_path, use, workers):
+    with service(tmp_path / "work", workers) as running:
+        use(running.address)
+        for seed in SEEDS:
+            ranks = 2 + seed % 7
+            dataset = tf.data.Dataset.range(ELEMENTS).shuffle(ELEMENTS, seed=seed).batch(1 + seed)
+            got = read_with(ranks, dataset, job_name=f"epoch-{seed}")
+            seen = collections.Counter(element for part in got for element in part)
+            assert sorted(seen) == list(range(ELEMENTS)), f"seed {seed}: elements are missing"
+            assert set(seen.values()) == {1}, f"seed {seed}: elements came twice"
+
+
+def test_a_killed_worker_that_comes_back_costs_at_most_what_it_was_making(tmp_path, use):
+    with service(tmp_path / "work", 2) as running:
+        use(running.address)
+        slow = tf.data.Dataset.range(400).map(wait_a_little).batch(4)
+        killed = threading.Timer(0.8, lambda: running.workers[1].send_signal(signal.SIGKILL))
+
+        def restart():
+            running.workers[1].wait()
+            running.workers[1] = running.start_worker(running.worker_ports[1])
+
+        again = threading.Thread(target=restart)
+        killed.start()
+        again.start()
+        got = read_with(2, slow, job_name="killed")
+        again.join()
+        seen = collections.Counter(element for part in got for element in part)
+        in_flight = 4 * 16  # batches of four: being made, buffered by the worker, on the wire
+        assert len(seen) >= 400 - in_flight
+        assert max(seen.values()) == 1
+
+
+def wait_a_little(x):
+    # Time passes on the worker, without Python: a stand-in for preprocessing.
+    return x + tf.cast(0 * tf.reduce_sum(tf.linalg.matmul(tf.ones([200, 200]), tf.ones([200, 200]))), tf.int64)
+
+
+def test_with_sharding_off_every_worker_makes_the_whole_dataset(tmp_path, use):
+    with service(tmp_path / "work", 2) as running:
+        use(running.address)
+        got = read_with(1, tf.data.Dataset.range(50).batch(5), sharding="off", job_name="off")
+        assert collections.Counter(got[0]) == dict.fromkeys(range(50), 2)
+
+
+def test_coordinated_reads_give_all_ranks_batches_of_the_same_length(tmp_path, use, monkeypatch):
+    lengths = [[], []]
+    with service(tmp_path / "work", 2) as running:
+        use(running.address)
+        dataset = tf.data.Dataset.range(1000).repeat()
+        dataset = dataset.map(lambda n: tf.ones([1 + n // 2 % 5])).apply(
+            lambda d: d.batch(1)
+        )  # two elements in a row have one length, as bucketing makes them
+        local = threading.local()
+        monkeypatch.setattr(data.hvd, "rank", lambda: local.rank)
+        monkeypatch.setattr(data.hvd, "size", lambda: 2)
+
+        def consume(rank):
+            local.rank = rank
+            stream = data.distribute(dataset, coordinated=True, sharding="off", job_name="coordinated")
+            lengths[rank] += [int(tf.shape(batch)[1]) for batch in stream.take(20)]
+
+        threads = [threading.Thread(target=consume, args=(rank,), daemon=True) for rank in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert len(lengths[0]) == 20
+    assert lengths[0] == lengths[1]
+
+
+def test_ranks_may_share_batches_through_the_workers_cache(tmp_path, use):
+    with service(tmp_path / "work", 1) as running:
+        use(running.address)
+        dataset = tf.data.Dataset.range(100).repeat().batch(10)
+        stream = data.distribute(dataset, cross_trainer_cache="mine", job_name="cached")
+        assert len(list(stream.take(5))) == 5
+
+
+def test_automatic_compression_measures_and_says_what_it_found(tmp_path, use, capfd):
+    with service(tmp_path / "work", 1) as running:
+        use(running.address)
+        dataset = tf.data.Dataset.range(10_000).map(lambda n: tf.random.stateless_uniform([64, 64], [n, 0])).batch(8)
+        got = list(data.distribute(dataset, compression="auto", job_name="auto").take(3))
+    assert len(got) == 3
+    assert "event=compression chosen=none" in capfd.readouterr().out  # noise does not shrink
+
+
+RANGE = tf.data.Dataset.range(100)
+MISUSE = {
+    "from_generator": (
+        tf.data.Dataset.from_generator(lambda: range(3), output_signature=tf.TensorSpec([], tf.int32)), {},
+        "write the data to TFRecords first",
+    ),
+    "py_function": (RANGE.map(lambda x: tf.py_function(lambda y: y, [x], tf.int64)), {}, "runs Python of this process"),
+    "numpy_function": (RANGE.map(lambda x: tf.numpy_function(lambda y: y, [x], tf.int64)), {}, "runs Python"),
+    "drop_remainder": (RANGE.batch(32, drop_remainder=True), {}, "each worker would drop its own remainder"),
+    "finite and coordinated": (
+        RANGE.batch(4), {"coordinated": True, "sharding": "off"}, "add .repeat() before .batch()",
+    ),
+    "finite and cached": (RANGE.batch(4), {"cross_trainer_cache": "x"}, "add .repeat() before .batch()"),
+    "coordinated and dynamic": (RANGE.repeat().batch(4), {"coordinated": True}, "add sharding='off'"),
+    "unknown sharding": (RANGE.batch(4), {"sharding": "random"}, "expected one of dynamic, file, off"),
+    "unknown compression": (RANGE.batch(4), {"compression": "zip"}, "expected one of none, snappy, auto"),
+    "no requests": (RANGE.batch(4), {"max_outstanding_requests": 0}, "expected 1 or more"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISUSE)
+def test_misuse_is_refused_before_training_with_the_mend(use, name):
+    dataset, how, said = MISUSE[name]
+    use("127.0.0.1:1")  # nobody is there: it must not come to asking
+    started = time.monotonic()
+    with pytest.raises(InputError, match=said.replace("(", r"\(").replace(")", r"\)")):
+        data.distribute(dataset, **how)
+    assert time.monotonic() - started < 5
+
+
+def test_in_local_mode_the_dataset_stays_as_it_is(monkeypatch):
+    monkeypatch.delenv("HEADRACE_TF_DATA_MODE", raising=False)
+    dataset = RANGE.batch(10)
+    assert data.distribute(dataset) is dataset
+
+
+def test_seeds_differ_by_epoch_and_rank_and_come_again():
+    seeds = [data.seed(7, epoch, rank) for epoch in range(20) for rank in range(20)]
+    assert len(set(seeds)) == len(seeds)
+    assert seeds == [data.seed(7, epoch, rank) for epoch in range(20) for rank in range(20)]
