@@ -13,6 +13,7 @@ help:
 	@echo "make test    every test (make check first, then integration and end to end)"
 	@echo "make check   lint, types, unit tests; under a minute"
 	@echo "make faults  kill, hang and cut off real jobs, and watch what becomes of them"
+	@echo "make conformance  what we make and assume, against SageMaker's toolkit and SDKs"
 	@echo "make bench   a hundred jobs, each broken at a random moment: what hangs, what is left, how long it takes"
 	@echo "make clean   remove what these made"
 
@@ -36,10 +37,11 @@ unit integration e2e faults: setup
 	@$(PYTEST) $(TIMED) tests/$@
 
 conformance: setup
-	@$(PYTEST) $(TIMED) tests/integration/test_toolkit.py
+	@$(RUN) tools/sdks.py
+	@$(PYTEST) $(TIMED) tests/integration/test_toolkit.py tests/sdk
 
 bench: setup
 	@$(RUN) -m bench.faults
 
 clean:
-	rm -rf .venv data runs bench/out .mypy_cache .ruff_cache .pytest_cache *.egg-info code/*.egg-info
+	rm -rf .venv .venv-peers data runs bench/out .mypy_cache .ruff_cache .pytest_cache *.egg-info code/*.egg-info
