@@ -13,6 +13,7 @@ COMMANDS = {
     "compare": ("headrace.report.compare", "put finished runs beside each other"),
     "dashboard": ("headrace.submit.dashboard", "print or create the CloudWatch dashboard of a job"),
     "image": ("headrace.tensorflow.image", "check that TensorFlow, Keras, Horovod and MPI here agree"),
+    "lint": ("headrace.tensorflow.lint.command", "name what costs most in a script's tf.data pipeline"),
 }
 USAGE = "usage: headrace COMMAND [ARGUMENT ...]\n\n" + "\n".join(
     f"  {name:<10} {what}" for name, (_, what) in COMMANDS.items()

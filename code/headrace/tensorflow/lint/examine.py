@@ -1,0 +1,55 @@
+"""From the datasets of a script to findings."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from headrace.errors import InputError
+from headrace.tensorflow.lint import DATA_HOST_CORES, rules_content, rules_order
+from headrace.tensorflow.lint.findings import Finding, Subject, by_gain
+from headrace.tensorflow.lint.measure import Meter
+from headrace.tensorflow.lint.pipeline import Pipeline, Stage
+from headrace.tensorflow.lint.script import Captured
+
+RULES = (
+    rules_content.wide_wire,
+    rules_content.map_before_batch,
+    rules_content.no_cache,
+    rules_content.decode_then_crop,
+    rules_order.shuffle_after_batch,
+    rules_order.no_prefetch,
+    rules_order.sequential_map,
+    rules_order.sequential_interleave,
+)
+
+
+def examine(captured: Captured, measured: bool = True, cores: int = DATA_HOST_CORES) -> list[Finding]:
+    """All findings on what a script distributes, the largest gain first.
+
+    Raises:
+        InputError: measuring runs parts of the pipeline, and one of them fails.
+    """
+    found: list[Finding] = []
+    for wire, distributed in zip(captured.wires, captured.distributed, strict=True):
+        pipeline = Pipeline(wire, captured.sources)
+        place = f"{captured.sources.get(id(distributed), '?')}: distribute()"
+        meter = Meter(pipeline) if measured else None
+        subject = Subject(pipeline, place, _trainer(captured, distributed), meter, cores)
+        try:
+            found += [finding for rule in RULES for finding in rule(subject)]
+        except tf.errors.OpError as error:
+            reason = " ".join(error.message.split())[:300]
+            raise InputError(f"{place} gets a dataset that fails: {reason}; --no-measure runs none of it") from error
+    return by_gain(found)
+
+
+def _trainer(captured: Captured, distributed: object) -> tuple[Stage, ...] | None:
+    if captured.trained is None:
+        return None
+    stage, found = Pipeline(captured.trained, captured.sources).end, []
+    while stage.dataset is not distributed:
+        found.append(stage)
+        if len(stage.inputs) != 1:
+            return None
+        stage = stage.inputs[0]
+    return tuple(reversed(found))

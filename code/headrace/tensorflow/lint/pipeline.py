@@ -1,0 +1,210 @@
+"""A dataset's transformations as a tree of stages, and what flows through the graphs of their functions.
+
+It relies on what TensorFlow's datasets say of themselves (`_inputs`, `_functions`), which no public name gives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+Start = Callable[[Any], bool]
+"""Whether a mark starts at a tensor."""
+Consumer = tuple[str, Any]
+"""An operation's type (`crop` for those that cut a part out) or a stage's kind, and its first result."""
+BATCHES = ("Batch", "ParallelBatch", "PaddedBatch", "DenseToRaggedBatch")
+MAPS = ("Map", "ParallelMap")
+PASSING = ("Options", "Prefetch", "Shuffle", "Repeat", "Take", "Skip", "Shard", "AssertCardinality", "IgnoreErrors")
+"""Stages that hand elements on as they are."""
+PIXELS_THROUGH = {
+    "Add", "AddV2", "AdjustContrastv2", "AdjustHue", "AdjustSaturation", "AvgPool", "Cast", "ClipByValue", "ConcatV2",
+    "CropAndResize", "DepthwiseConv2dNative", "Div", "EnsureShape", "ExpandDims", "GatherV2", "Identity", "IdentityN",
+    "ImageProjectiveTransformV3", "MaxPool", "Maximum", "Minimum", "MirrorPad", "Mul", "Pack", "Pad", "PadV2",
+    "RealDiv", "Reshape", "ResizeArea", "ResizeBicubic", "ResizeBilinear", "ResizeNearestNeighbor", "ReverseV2",
+    "Round", "ScaleAndTranslate", "Select", "SelectV2", "Slice", "Squeeze", "StopGradient", "StridedSlice", "Sub",
+    "Transpose", *BATCHES, "Cache",
+}  # fmt: skip
+"""What keeps pixels pixels, so that a byte for each is still enough."""
+_RANDOM = re.compile(r"Random|Rng|TruncatedNormal|Multinomial|Stateful(Uniform|StandardNormal)")
+_CALLS = {
+    "PartitionedCall": ("f",),
+    "StatefulPartitionedCall": ("f",),
+    "If": ("then_branch", "else_branch"),
+    "StatelessIf": ("then_branch", "else_branch"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One transformation."""
+
+    dataset: tf.data.Dataset
+    kind: str
+    """TensorFlow's name without its ornaments: `Map`, `ParallelMap`, `Shuffle`, …"""
+    where: str
+    """`file:line` that made it."""
+    inputs: tuple[Stage, ...]
+
+    @property
+    def graphs(self) -> list[Any]:
+        """The graphs of its functions."""
+        return [each.function.graph for each in self.dataset._functions()]
+
+    @property
+    def function_name(self) -> str:
+        """The user's name of its function."""
+        for each in self.dataset._functions():
+            name = getattr(each._func, "__name__", type(each._func).__name__)
+            return "lambda" if name == "<lambda>" else str(name)
+        return ""
+
+    @property
+    def in_code(self) -> str:
+        """Its function as a hint writes it."""
+        return "…" if self.function_name == "lambda" else self.function_name
+
+    @property
+    def spec(self) -> list[Any]:
+        """The components of an element."""
+        return list(tf.nest.flatten(self.dataset.element_spec))
+
+    @property
+    def ops(self) -> set[str]:
+        """The types of all operations that its functions run, and the functions called by these."""
+        found = set()
+        for graph in self.graphs:
+            definition = graph.as_graph_def()
+            found |= {node.op for node in definition.node}
+            found |= {node.op for function in definition.library.function for node in function.node_def}
+        return found
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it makes different elements each time."""
+        return self.kind == "Random" or any(_RANDOM.search(op) for op in self.ops)
+
+    def before(self) -> Iterator[Stage]:
+        """What its elements come from, nearest first."""
+        for each in self.inputs:
+            yield each
+            yield from each.before()
+
+
+class Pipeline:
+    """The stages that lead to a dataset, source first."""
+
+    def __init__(self, dataset: tf.data.Dataset, sources: Mapping[int, str]) -> None:
+        self.stages: list[Stage] = []
+        self._consumer: dict[int, Stage] = {}
+        self._sources = sources
+        self.end = self._add(dataset)
+
+    def _add(self, dataset: tf.data.Dataset) -> Stage:
+        inputs = tuple(self._add(each) for each in dataset._inputs())
+        kind = type(dataset).__name__.strip("_").replace("Dataset", "")
+        stage = Stage(dataset, re.sub(r"V\d$", "", kind), self._sources.get(id(dataset), "?"), inputs)
+        self._consumer.update({id(each): stage for each in inputs})
+        self.stages.append(stage)
+        return stage
+
+    def after(self, stage: Stage) -> Iterator[Stage]:
+        """What is made of its elements, nearest first."""
+        while id(stage) in self._consumer:
+            stage = self._consumer[id(stage)]
+            yield stage
+
+
+def static(value: Any) -> int:
+    """A dataset's numeric argument; -1 when it is not known."""
+    known = None if value is None else tf.get_static_value(value)
+    return -1 if known is None else int(known)
+
+
+def batch_size(stage: Stage) -> int:
+    """The size of the batches that a stage makes; -1 when it is not known."""
+    return static(getattr(stage.dataset, "_batch_size", None))
+
+
+def flow(stage: Stage, start: Start, through: Collection[str], consumers: list[Consumer]) -> list[bool]:
+    """Which components of a stage's elements are made of marked tensors.
+
+    Args:
+        start: tensors where a mark starts.
+        through: operations whose result is marked when an operand is.
+        consumers: gets what else was done with marked tensors.
+    """
+    given = [mark for each in stage.inputs for mark in flow(each, start, through, consumers)]
+    if stage.kind in MAPS:
+        return flow_in_graph(stage.graphs[0], given, start, through, consumers)
+    if len(given) == len(stage.spec) and (
+        stage.kind in (*PASSING, "Zip") or (stage.kind in (*BATCHES, "Cache") and stage.kind in through)
+    ):
+        return given
+    if any(given):
+        consumers.append((stage.kind, None))
+    return [bool(start(spec)) for spec in stage.spec]
+
+
+def flow_in_graph(
+    graph: Any, given: Sequence[bool], start: Start, through: Collection[str], consumers: list[Consumer]
+) -> list[bool]:
+    """Which results of a function are made of marked tensors; `given`: its marked arguments. See `flow`."""
+    marks: dict[str, bool] = {tensor.name: mark for tensor, mark in zip(graph.inputs, given, strict=False)}
+    for op in graph.get_operations():
+        marked = [marks.get(tensor.name, False) for tensor in op.inputs]
+        inner = called(graph, op)
+        if op.type == "Placeholder":
+            results = [marks.get(tensor.name, False) for tensor in op.outputs]
+        elif inner and all(len(each.outputs) == len(op.outputs) for each in inner):
+            operands = marked[1:] if op.type in ("If", "StatelessIf") else marked
+            found = [flow_in_graph(each, operands, start, through, consumers) for each in inner]
+            results = [any(each) for each in zip(*found, strict=True)]
+        else:
+            # Of these the first operand is the value, the others say where.
+            one = marked[:1] if op.type in ("GatherV2", "Slice", "StridedSlice", "Reshape") else marked
+            results = [any(one) and op.type in through] * len(op.outputs)
+            if any(marked) and op.type not in through:
+                consumers.append(("crop" if marked[0] and _crops(op) else op.type, next(iter(op.outputs), None)))
+        for tensor, mark in zip(op.outputs, results, strict=True):
+            marks[tensor.name] = mark or bool(start(tensor))
+    return [marks.get(tensor.name, False) for tensor in graph.outputs]
+
+
+def called(graph: Any, op: Any) -> list[Any]:
+    """The graphs of the functions that an operation calls."""
+    return [graph._get_function(op.get_attr(name).name).graph for name in _CALLS.get(op.type, ())]
+
+
+def inner_maps(stage: Stage) -> list[Any]:
+    """The graphs of maps within a stage's function, as `interleave` has them."""
+    return [
+        graph._get_function(op.get_attr("f").name).graph
+        for graph in stage.graphs
+        for op in graph.get_operations()
+        if op.type in ("MapDataset", "ParallelMapDatasetV2")
+    ]
+
+
+def _crops(op: Any) -> bool:
+    """Whether it takes a part of an image's rows or columns; anything doubtful is none."""
+    if op.type == "Slice":
+        begin, size = (tf.get_static_value(op.inputs[place]) for place in (1, 2))
+        whole = begin is not None and size is not None and not any(begin[:2]) and all(each == -1 for each in size[:2])
+        return not whole
+    if op.type != "StridedSlice" or any(
+        op.get_attr(f"{each}_mask") for each in ("ellipsis", "new_axis", "shrink_axis")
+    ):
+        return False
+    begin, strides = (tf.get_static_value(op.inputs[place]) for place in (1, 3))
+    if strides is None or any(step != 1 for step in strides):
+        return False
+    for axis in range(min(2, len(strides))):
+        ends = not op.get_attr("end_mask") >> axis & 1
+        starts = not op.get_attr("begin_mask") >> axis & 1 and (begin is None or begin[axis] != 0)
+        if starts or ends:
+            return True
+    return False

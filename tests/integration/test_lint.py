@@ -1,0 +1,357 @@
+"""`headrace lint`: each rule speaks of its fault, is silent about the mended twin, and scripts end as promised."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from headrace.__main__ import main
+from headrace.tensorflow.lint.examine import examine
+from headrace.tensorflow.lint.script import Captured
+
+ROOT = Path(__file__).parents[2]
+AUTO = tf.data.AUTOTUNE
+PIXELS = tf.cast(tf.random.stateless_uniform([64, 48, 48, 3], [1, 2], 0, 256, tf.int32), tf.uint8)
+JPEG = tf.io.encode_jpeg(tf.cast(tf.image.resize(PIXELS[0], [300, 400]), tf.uint8)).numpy()
+
+
+def rules_of(dataset, measured=False, trainer=lambda dataset: dataset.prefetch(2)):
+    wire = dataset.with_options(tf.data.Options())
+    captured = Captured(wires=[dataset], distributed=[wire], trained=trainer(wire))
+    return {finding.rule: finding for finding in examine(captured, measured)}
+
+
+def images():
+    return tf.data.Dataset.from_tensor_slices(PIXELS)
+
+
+def rows(values=tf.float32):
+    return tf.data.Dataset.from_tensor_slices(tf.zeros([256, 16], values)).repeat()
+
+
+def jpegs():
+    return tf.data.Dataset.from_tensors(JPEG).repeat(8)
+
+
+def to_float(image):
+    return tf.cast(image, tf.float32) / 255
+
+
+def standardise(row):
+    return tf.clip_by_value((row - tf.reduce_mean(row)) / (tf.math.reduce_std(row) + 1), -3, 3) * 2 + 1
+
+
+def decode(data):
+    return tf.ensure_shape(tf.image.resize(tf.io.decode_jpeg(data, channels=3), [16, 16]), [16, 16, 3])
+
+
+def decode_to_uint8(data):
+    return tf.cast(decode(data), tf.uint8)
+
+
+def decode_and_blow_up(data):
+    # A megabyte a piece: more than can be kept, when there are many.
+    return tf.cast(tf.image.resize(tf.io.decode_jpeg(data, channels=3), [1024, 1024]), tf.uint8)
+
+
+def crop(data):
+    return tf.image.random_crop(tf.io.decode_jpeg(data, channels=3), [64, 64, 3])
+
+
+def center_crop(data):
+    return tf.cast(tf.image.resize(tf.io.decode_jpeg(data, channels=3)[20:220, 30:230], [32, 32]), tf.uint8)
+
+
+def decode_only_crop(data):
+    return tf.io.decode_and_crop_jpeg(data, [10, 10, 64, 64], channels=3)
+
+
+def crop_beside_whole(data):
+    image = tf.io.decode_jpeg(data, channels=3)
+    return image[:64, :64], tf.cast(tf.image.resize(image, [64, 64]), tf.uint8)
+
+
+def channels(data):
+    return tf.image.resize(tf.io.decode_jpeg(data, channels=3)[:, :, :1], [64, 64])
+
+
+def read(name):
+    return tf.data.TFRecordDataset(name)
+
+
+def read_and_crop(name):
+    return tf.data.TFRecordDataset(name).map(crop)
+
+
+def parse(record):
+    return tf.io.parse_single_example(record, {"x": tf.io.FixedLenFeature([16], tf.float32)})["x"]
+
+
+def files():
+    return tf.data.Dataset.from_tensor_slices(["/nowhere/a", "/nowhere/b", "/nowhere/c", "/nowhere/d"])
+
+
+FAULTY = {
+    "float images made of uint8": ("wide-wire", lambda: images().map(to_float, AUTO).batch(8)),
+    "float images cast after batch": ("wide-wire", lambda: images().batch(8).map(to_float, AUTO)),
+    "float images of decoded JPEGs": ("wide-wire", lambda: jpegs().map(lambda x: tf.image.resize(
+        tf.io.decode_jpeg(x, channels=3), [32, 32]), AUTO).batch(8, drop_remainder=True)),
+    "float images flipped by chance": ("wide-wire", lambda: images().map(
+        lambda x: tf.image.random_flip_left_right(to_float(x)), AUTO).batch(8)),
+    "float64 spectra": ("wide-wire", lambda: tf.data.Dataset.from_tensors(tf.zeros([40, 40], tf.float64)).batch(8)),
+    "a function of elements": ("map-before-batch", lambda: rows().map(standardise, AUTO).batch(32)),
+    "a function before shuffle and batch": (
+        "map-before-batch", lambda: rows().map(standardise, AUTO).shuffle(9).batch(32)),
+    "an image warp, which takes batches": ("map-before-batch", lambda: images().map(
+        lambda x: tf.cast(tf.image.resize(x, [32, 32]), tf.uint8), AUTO).batch(8)),
+    "shuffle of batches": ("shuffle-after-batch", lambda: images().repeat().batch(8).shuffle(64)),
+    "shuffle of mapped batches": (
+        "shuffle-after-batch", lambda: images().batch(8).map(tf.identity, AUTO).prefetch(2).shuffle(64)),
+    "decoding one by one": ("sequential-map", lambda: jpegs().map(decode_to_uint8).batch(8)),
+    "reading one by one": ("sequential-interleave", lambda: files().interleave(read, cycle_length=4).batch(8)),
+    "decoding again": ("no-cache", lambda: tf.data.Dataset.from_tensor_slices([JPEG] * 8).map(
+        decode_to_uint8, AUTO).shuffle(8).repeat().batch(8)),
+    "a random crop of all that is decoded": ("decode-then-crop", lambda: jpegs().map(crop, AUTO).batch(8)),
+    "a sliced crop of all that is decoded": ("decode-then-crop", lambda: jpegs().map(center_crop, AUTO).batch(8)),
+    "a crop in the next map": ("decode-then-crop", lambda: jpegs().map(
+        lambda x: tf.io.decode_jpeg(x, channels=3), AUTO).map(lambda x: x[:64, :64], AUTO).batch(8)),
+    "a crop within interleave": (
+        "decode-then-crop", lambda: files().interleave(read_and_crop, num_parallel_calls=AUTO).batch(8)),
+}  # fmt: skip
+SOUND = {
+    "uint8 images": lambda: images().repeat().shuffle(64).batch(8),
+    "floats on the way, uint8 on the wire": lambda: images().batch(8).map(
+        lambda x: tf.cast(tf.round(tf.nn.avg_pool2d(tf.cast(x, tf.float32), 3, 1, "SAME")), tf.uint8), AUTO),
+    "small float rows": lambda: rows().batch(32),
+    "large integers": lambda: tf.data.Dataset.from_tensors(tf.zeros([4096], tf.int64)).batch(8),
+    "float16 of its own": lambda: tf.data.Dataset.from_tensors(tf.zeros([4096], tf.float16)).batch(8),
+    "a function of batches": lambda: rows().batch(32).map(standardise, AUTO),
+    "JPEGs, which decode one by one": lambda: jpegs().map(decode_to_uint8, AUTO).repeat().batch(8),
+    "records parsed one by one": lambda: files().interleave(read, num_parallel_calls=AUTO).map(parse, AUTO).batch(8),
+    "elements of different lengths": lambda: tf.data.Dataset.range(9).map(
+        lambda n: tf.ones([n + 1]), AUTO).padded_batch(3),
+    "random numbers by the element": lambda: tf.data.Dataset.range(9).map(
+        lambda n: tf.random.stateless_uniform([9], [n, 0]), AUTO).batch(3),
+    "a map that must stay before a filter": lambda: rows().map(standardise, AUTO).filter(
+        lambda row: row[0] > 0).batch(8),
+    "a function with a loop": lambda: rows().map(
+        lambda row: tf.while_loop(lambda x: x[0] < 9, lambda x: [x + 1], [row])[0], AUTO).batch(8),
+    "shuffle of elements and of batches": lambda: images().shuffle(64).batch(8).shuffle(4),
+    "shuffle after unbatch": lambda: images().batch(8).unbatch().shuffle(64).batch(4),
+    "batches made at once": lambda: tf.data.Dataset.random(seed=1).map(
+        lambda n: tf.zeros([8, 32, 32, 3], tf.uint8), AUTO),
+    "a map that only regroups": lambda: tf.data.Dataset.zip((images(), images())).map(
+        lambda x, y: {"x": x, "y": y}).batch(8),
+    "reading at once": lambda: files().interleave(read, cycle_length=4, num_parallel_calls=AUTO).batch(8),
+    "interleave of what is no file": lambda: tf.data.Dataset.range(4).interleave(tf.data.Dataset.range).batch(8),
+    "a cached decode": lambda: tf.data.Dataset.from_tensor_slices([JPEG] * 8).map(
+        decode_to_uint8, AUTO).cache().shuffle(8).repeat().batch(8),
+    "a decode that is seen once": lambda: tf.data.Dataset.from_tensor_slices([JPEG] * 8).map(
+        decode_to_uint8, AUTO).batch(8),
+    "a decode too large to keep": lambda: tf.data.Dataset.from_tensor_slices([b""] * 1024).map(
+        decode_and_blow_up, AUTO).repeat().batch(8),
+    "files of unknown length": lambda: files().interleave(read, num_parallel_calls=AUTO).map(
+        decode_to_uint8, AUTO).repeat().batch(8),
+    "a crop that alone is decoded": lambda: jpegs().map(decode_only_crop, AUTO).batch(8),
+    "a crop beside the whole image": lambda: jpegs().map(crop_beside_whole, AUTO).batch(8),
+    "a choice of channels": lambda: jpegs().map(lambda x: tf.cast(channels(x), tf.uint8), AUTO).batch(8),
+    "a mirrored decode": lambda: jpegs().map(lambda x: tf.cast(tf.image.resize(
+        tf.io.decode_jpeg(x, channels=3)[:, ::-1], [32, 32]), tf.uint8), AUTO).batch(8),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_a_fault_is_named_with_its_mend(name):
+    rule, make = FAULTY[name]
+    found = rules_of(make())
+    assert rule in found, f"only {set(found)} was found"
+    assert found[rule].cost
+    assert found[rule].mend
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_nothing_is_said_of_a_sound_pipeline(name):
+    assert rules_of(SOUND[name]()) == {}
+
+
+def test_bytes_are_told_as_they_are_and_as_uint8():
+    found = rules_of(images().batch(8).map(to_float, AUTO))["wide-wire"]
+    assert found.gain == 4.0
+    assert "216 KiB a batch, 54 KiB as uint8" in found.cost
+
+
+def test_floats_that_do_not_come_from_pixels_are_narrowed_only_if_the_values_fit():
+    found = rules_of(tf.data.Dataset.from_tensors(tf.zeros([40, 40], tf.float64)).batch(8))["wide-wire"]
+    assert found.gain == 2.0
+    assert "only if the values fit" in found.cost
+
+
+@pytest.mark.parametrize("after", [lambda d: d, lambda d: d.map(to_float)], ids=["nothing", "a map"])
+def test_a_trainer_without_prefetch_is_told(after):
+    assert set(rules_of(images().batch(8), trainer=after)) == {"no-prefetch"}
+    assert not rules_of(images().batch(8), trainer=lambda d: after(d).prefetch(1))
+
+
+def test_measured_gains_are_of_the_whole_pipeline_and_small_ones_are_left_out():
+    found = rules_of(rows().map(standardise, AUTO).batch(64), measured=True)
+    assert found["map-before-batch"].measured
+    assert found["map-before-batch"].gain > 1.1
+    assert found["map-before-batch"].gain_of.endswith("whole pipeline")
+    assert "map-before-batch" not in rules_of(jpegs().repeat().map(decode_to_uint8, AUTO).map(
+        lambda x: x + 1, AUTO).batch(8), measured=True)  # fmt: skip
+
+
+def test_a_measured_sequential_map_counts_only_when_it_costs():
+    heavy = jpegs().repeat().map(decode_to_uint8).batch(8)
+    assert rules_of(heavy, measured=True)["sequential-map"].gain > 2
+    light = jpegs().repeat().map(decode_to_uint8, AUTO).batch(8).map(lambda x: x + 1)
+    assert "sequential-map" not in rules_of(light, measured=True)
+    tiny = tf.data.Dataset.range(9).repeat().map(lambda x: x + 1).batch(8)
+    assert "sequential-map" not in rules_of(tiny, measured=True), "a thread would cost more than the function"
+
+
+def test_measuring_does_not_wait_for_a_shuffle_buffer_to_fill():
+    slow = jpegs().repeat().map(decode_to_uint8, AUTO).shuffle(10_000_000).batch(8)
+    assert rules_of(slow, measured=True) == {}
+
+
+ODD = {
+    "ragged": lambda: tf.data.Dataset.range(9).map(lambda n: tf.ones([1 + n])).ragged_batch(3).map(lambda r: r * 2),
+    "a generator": lambda: tf.data.Dataset.from_generator(
+        lambda: iter(range(50)), output_signature=tf.TensorSpec([], tf.int32)).batch(4),
+    "Python": lambda: tf.data.Dataset.range(9).map(lambda x: tf.py_function(lambda y: y, [x], tf.int64)).batch(3),
+    "a window": lambda: tf.data.Dataset.range(9).window(4).flat_map(lambda part: part.batch(4)).batch(2),
+    "a mixture": lambda: tf.data.Dataset.sample_from_datasets([images().repeat(), images().repeat()]).batch(4),
+    "nothing": lambda: tf.data.Dataset.range(0).batch(4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_cannot_be_judged_is_passed_over_in_silence(name):
+    assert rules_of(ODD[name](), measured=True) == {}
+
+
+def test_a_crop_is_told_with_its_size_and_what_decoding_only_that_gains():
+    found = rules_of(jpegs().map(center_crop, AUTO).batch(8), measured=True)["decode-then-crop"]
+    assert "200 × 200 pixels" in found.cost
+    assert found.measured
+    assert 1.1 < found.gain < 5
+
+
+def test_a_cache_gains_what_decoding_costs():
+    again = tf.data.Dataset.from_tensor_slices([JPEG] * 32).map(decode_to_uint8, AUTO).repeat().batch(8)
+    assert rules_of(again, measured=True)["no-cache"].gain > 2
+
+
+SCRIPT = """
+import sys, keras, tensorflow as tf
+from headrace.tensorflow import data
+train = tf.data.Dataset.from_tensor_slices(tf.zeros([64, 32, 32, 3], tf.uint8)).repeat()
+def scale(x):
+    return tf.cast(x, tf.float32) / 255
+train = train.batch(8)
+train = train.map(scale{parallel})
+print("in the script", sys.argv[1:])
+{distribute}
+{train}
+open("trained", "w")
+"""
+DISTRIBUTE = "train = data.distribute(train).prefetch(2)"
+FIT = "keras.Sequential([keras.Input((32, 32, 3)), keras.layers.Flatten()]).fit(train)"
+
+
+@pytest.fixture
+def lint(tmp_path, monkeypatch, capsys):
+    """Runs the command on a script; its exit code, and what it said on stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    monkeypatch.setenv("OPAL_PREFIX", "unused: no script here starts MPI")
+
+    def run(text, *arguments, before=("--no-measure",)):
+        (tmp_path / "mine.py").write_text(text)
+        code = main(["lint", *before, "mine.py", *arguments])
+        said = capsys.readouterr()
+        return code, said.out, said.err.replace(str(tmp_path), "")
+
+    return run
+
+
+def filled(parallel=", tf.data.AUTOTUNE", distribute=DISTRIBUTE, train=FIT):
+    return SCRIPT.format(parallel=parallel, distribute=distribute, train=train)
+
+
+@pytest.mark.parametrize("train", [FIT, "for batch in train: pass"], ids=["fit", "a loop of its own"])
+def test_a_script_is_run_up_to_its_training_with_its_arguments(lint, tmp_path, train):
+    code, out, err = lint(filled(train=train), "--epochs", "3")
+    assert code == 1
+    assert "mine.py:10: distribute()  wide-wire: 4× fewer bytes on the wire" in out
+    assert out.endswith("mine.py: 1 finding\n")
+    assert "in the script ['--epochs', '3']" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.py"]
+
+
+def test_json_holds_findings_only(lint):
+    code, out, _ = lint(filled(), before=("--json", "--no-measure"))
+    assert code == 1
+    assert [finding["rule"] for finding in json.loads(out)] == ["wide-wire"]
+
+
+def test_a_sound_script_exits_with_0_measured_too(lint):
+    text = filled().replace("train = train.map", "# ")
+    assert lint(text, before=())[:2] == (0, "mine.py: nothing found\n")
+
+
+UNUSABLE = {
+    "raises": (filled(train="raise ValueError('no\\nluck')"), "mine.py:11: ValueError: no luck"),
+    "is no Python": ("x = = 1", "mine.py:1: SyntaxError: invalid syntax"),
+    "never distributes": (filled(distribute=""), "mine.py came to fit without calling"),
+    "ends": ("import keras", "mine.py ended without calling headrace.tensorflow.data.distribute"),
+    "exits": ("raise SystemExit(3)", "mine.py ended itself with exit code 3"),
+    "misuses distribute": (
+        filled(distribute="data.distribute(train, sharding='random')"),
+        "mine.py:10: InputError: sharding is 'random'; expected one of dynamic, file, off",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_a_script_that_cannot_be_looked_at_is_exit_2_and_one_line(lint, name):
+    text, reason = UNUSABLE[name]
+    code, out, err = lint(text)
+    assert (code, out) == (2, "")
+    assert f"headrace: error: {reason}" in err.splitlines()[-1]
+    assert "Traceback" not in err
+
+
+def test_the_traceback_is_there_for_those_who_ask(lint):
+    _, _, err = lint(UNUSABLE["raises"][0], before=("--traceback",))
+    assert "Traceback (most recent call last)" in err
+
+
+def test_a_pipeline_that_fails_while_measured_is_exit_2_and_one_line(lint):
+    text = filled().replace("train = train.batch", "train = tf.data.TFRecordDataset('/nowhere').map(lambda r: "
+                            "tf.io.decode_raw(r, tf.uint8)[:3072])\ntrain = train.batch")  # fmt: skip
+    code, _, err = lint(text, before=())
+    assert code == 2
+    assert "/nowhere" in err.splitlines()[-1]
+    assert "--no-measure" in err.splitlines()[-1]
+
+
+def test_a_missing_script_is_exit_2(capsys):
+    assert main(["lint", "/nowhere/mine.py"]) == 2
+    assert "no script /nowhere/mine.py" in capsys.readouterr().err
+
+
+def test_the_training_script_of_the_project_has_nothing_to_mend_and_writes_nothing(tmp_path):
+    result = subprocess.run(
+        [sys.executable, "-m", "headrace", "lint", str(ROOT / "code" / "train_dnn.py"), "--model", "small_cnn"],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "code"), "TMPDIR": str(tmp_path)},
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (result.returncode, result.stdout.splitlines()[-1:]) == (
+        0, [f"{ROOT / 'code' / 'train_dnn.py'}: nothing found"],
+    ), result.stderr[-2000:]  # fmt: skip
+    assert not [path for path in tmp_path.iterdir() if path.is_file()]
