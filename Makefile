@@ -14,7 +14,7 @@ help:
 	@echo "make check   lint, types, unit tests; under a minute"
 	@echo "make faults  kill, hang and cut off real jobs, and watch what becomes of them"
 	@echo "make conformance  what we make and assume, against SageMaker's toolkit and SDKs"
-	@echo "make bench   a hundred jobs, each broken at a random moment: what hangs, what is left, how long it takes"
+	@echo "make bench   how fast, as ratios measured in one run: about 45 minutes (BENCH=transport for one)"
 	@echo "make clean   remove what these made"
 
 setup:
@@ -37,11 +37,12 @@ unit integration e2e faults: setup
 	@$(PYTEST) $(TIMED) tests/$@
 
 conformance: setup
-	@$(RUN) tools/sdks.py
+	@$(RUN) tools/peers.py sdk2 sdk3
 	@$(PYTEST) $(TIMED) tests/integration/test_toolkit.py tests/sdk
 
 bench: setup
-	@$(RUN) -m bench.faults
+	@$(RUN) tools/peers.py ray
+	@$(RUN) -m bench $(BENCH)
 
 clean:
 	rm -rf .venv .venv-peers data runs bench/out .mypy_cache .ruff_cache .pytest_cache *.egg-info code/*.egg-info

@@ -1,4 +1,4 @@
-"""A real dispatcher and workers, each a process, for tests of the data path."""
+"""A real dispatcher and workers, each a process, for tests and benchmarks of the data path."""
 
 import contextlib
 import os
@@ -26,11 +26,20 @@ class Service:
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.dispatcher = self._start("dispatcher", f"--port={self.port}", f"--work_dir={work_dir}")
-        self.worker_ports = [free_port() for _ in range(workers)]
-        self.workers = [self.start_worker(port) for port in self.worker_ports]
+        self.workers, self.worker_ports = [], []
+        for _ in range(workers):
+            self.add_worker()
+        if workers:
+            self.wait_for_workers()
+
+    def add_worker(self):
+        self.worker_ports.append(free_port())
+        self.workers.append(self.start_worker(self.worker_ports[-1]))
+
+    def wait_for_workers(self):
         for line in self.dispatcher.stdout:
             event = parse_event(line)
-            if event and event.name == "workers_registered" and int(event.fields["n"]) == workers:
+            if event and event.name == "workers_registered" and int(event.fields["n"]) == len(self.workers):
                 break
 
     def start_worker(self, port):

@@ -1,6 +1,6 @@
 """The control channel: authenticated gRPC on port 16000, a few small calls, a deadline on each.
 
-Every host serves; the leader calls `renew` on every other host each second, and headrace's MPI
+Every host serves; the leader calls `renew` on every other host every few seconds, and headrace's MPI
 agent calls `launch`. Strangers, garbage and silence change nothing.
 """
 
@@ -113,6 +113,7 @@ class ControlClient:
     def __init__(self, address: str, host: str, secret: str) -> None:
         self._secret, self._host = secret, host
         self._auth: ClientAuth | None = None
+        self._methods: dict[str, grpc.UnaryUnaryMultiCallable] = {}
         self._channel = grpc.insecure_channel(
             address,
             options=[
@@ -150,8 +151,9 @@ class ControlClient:
             raise ControlError(str(error)) from error
 
     def _send(self, method: str, message: bytes, deadline: float) -> bytes:
-        call = self._channel.unary_unary(f"/{SERVICE}/{method}")
-        reply: bytes = call(message, timeout=max(deadline - time.monotonic(), 0.001))
+        if method not in self._methods:
+            self._methods[method] = self._channel.unary_unary(f"/{SERVICE}/{method}")
+        reply: bytes = self._methods[method](message, timeout=max(deadline - time.monotonic(), 0.001))
         return reply
 
 

