@@ -13,7 +13,7 @@ from bench import jobs, measure
 from tests.support import finish, process_of, start, wait_for
 
 HOSTS = (1, 2, 4, 8, 16, 32)
-WATCHED_S, TRAINING_S = 10.0, 16.0
+WATCHED_S, TRAINING_S = 8.0, 12.0
 LEADER, DISPATCHER = r"launcher\.py", r"train_data\.py dispatcher"
 
 

@@ -29,7 +29,7 @@ from headrace.outcome import RootCause
 from headrace.settings import CONTROL_PORT, SECRET_VARIABLE, Settings
 from headrace.topology import Topology
 
-TICK_S = 0.1
+TICK_S = 0.2
 INSTALLER = "installer"
 WORK_FOLDER = "headrace"
 """This run's working files under the base folder; gone when the host ends."""

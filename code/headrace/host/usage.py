@@ -14,7 +14,7 @@ import psutil
 from headrace.processes import cpu_seconds, tree
 
 SAMPLE_INTERVAL_S = 0.5
-SCAN_INTERVAL_S = 3.0
+SCAN_INTERVAL_S = 5.0
 """Finding descendants means reading all processes of the machine; reading the CPU time of known ones does not."""
 
 
