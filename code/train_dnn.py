@@ -33,23 +33,25 @@ if gpus := tf.config.list_physical_devices("GPU"):
     tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
 
 # Dataset: uint8 pixels and labels. Everything before `distribute` runs on the data hosts' workers.
-held_out = None
+checkpoint = callbacks.Checkpoint()
+shards = held_out = None
 if args.channel:
     folder = Path(args.channel)
     about = json.loads((folder / "dataset.json").read_text())
-    classes, examples = len(about["classes"]), about["train_examples"]
+    classes = len(about["classes"])
 
-    def records(pattern: str, repeat: bool) -> tf.data.Dataset:
-        files = tf.data.Dataset.from_tensor_slices(sorted(str(path) for path in folder.glob(pattern)))
-        if repeat:
-            files = data.shard(files, hvd.size(), hvd.rank()).shuffle(1000).repeat()
-        decode = lambda record: images.decode_example(record, args.image_size)  # noqa: E731
-        examples = files.interleave(tf.data.TFRecordDataset, cycle_length=4, num_parallel_calls=tf.data.AUTOTUNE)
-        return examples.map(decode, num_parallel_calls=tf.data.AUTOTUNE)
+    def decode(record):
+        return images.decode_example(record, args.image_size)
 
-    train = records("train-*.tfrecord", repeat=True).shuffle(512).batch(args.batch_size, drop_remainder=True)
-    train = train.map(lambda x, y: (images.augment(x, rotation=0.02, zoom=0.1, shift=0.05), y))
-    held_out = records("test-*.tfrecord", repeat=False).shard(hvd.size(), hvd.rank()).batch(args.batch_size)
+    # The training files in another order each epoch, each record with its tag: the ledger knows what was trained on.
+    shards = data.Shards.of_files(sorted(folder.glob("train-*.tfrecord")), checkpoint)
+    examples = shards.elements
+    train = shards.tagged().map(lambda tag, record: (tag, *decode(record)), tf.data.AUTOTUNE)
+    train = train.shuffle(512).batch(args.batch_size, drop_remainder=True)
+    augment = lambda x: images.augment(x, rotation=0.02, zoom=0.1, shift=0.05)  # noqa: E731
+    train = train.map(lambda tags, x, y: (tags, augment(x), y), tf.data.AUTOTUNE)
+    held_out = tf.data.TFRecordDataset(sorted(str(path) for path in folder.glob("test-*.tfrecord")))
+    held_out = held_out.shard(hvd.size(), hvd.rank()).map(decode, tf.data.AUTOTUNE).batch(args.batch_size)
     own_part = range(hvd.rank(), about["test_examples"], hvd.size())
     held_out = held_out.cache().apply(tf.data.experimental.assert_cardinality(-(-len(own_part) // args.batch_size)))
 else:
@@ -70,7 +72,8 @@ else:
 
 if hvd.rank() == 0:
     print(f"training on {args.channel or 'made-up images: no channel named training is seen here'}")
-train = data.distribute(train).prefetch(tf.data.AUTOTUNE)
+train = data.distribute(train)
+train = (shards.track(train) if shards else train).prefetch(tf.data.AUTOTUNE)
 steps_per_epoch = args.steps_per_epoch or max(examples // (args.batch_size * hvd.size()), 1)
 
 # Model: the pixels become floats between 0 and 1 here, on the trainer.
@@ -95,7 +98,6 @@ optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(learning_rate))
 model.compile(optimizer, loss="sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=False)
 
 # Training: all ranks start equal, average what they measure, and rank 0 keeps what was learned.
-checkpoint = callbacks.Checkpoint()
 initial_epoch = checkpoint.restore(model)
 model.fit(
     train,

@@ -33,7 +33,7 @@ def mpirun(script, tmp_path, *argv):
     )
 
 
-@pytest.mark.parametrize("script", ["horovod_keras.py", "checkpoint.py"])
+@pytest.mark.parametrize("script", ["horovod_keras.py", "checkpoint.py", "resume.py"])
 def test_promises_hold_on_two_ranks(script, tmp_path):
     (tmp_path / "checkpoints").mkdir()
     result = mpirun(script, tmp_path, str(tmp_path / "checkpoints"))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import horovod.tensorflow as hvd
 import keras
@@ -15,17 +16,23 @@ import tensorflow as tf
 from headrace.context import CHECKPOINTS_ON_REQUEST, TrainerContext
 from headrace.tensorflow.signals import Signals, say
 
+if TYPE_CHECKING:
+    from headrace.tensorflow.shards import Shards
+
 Logs = dict[str, Any] | None
 KEPT_CHECKPOINTS = 3
 STOPPING_S = 30.0
 """After a checkpoint on request, rank 0 waits here to be ended."""
 WEIGHTS_FILE = "model.weights.h5"
+LEDGER_FILE = "ledger.json"
 
 
 class Checkpoint(keras.callbacks.Callback):
     """Keeps a checkpoint of each epoch on rank 0 and resumes from the newest whole one.
 
-    A checkpoint is a folder `epoch-NNNN` that appears under its name only when all of it is on disk.
+    A checkpoint is a folder `epoch-NNNN` (or `epoch-NNNN-step-NNNNNN`, made when the job was asked to stop)
+    that appears under its name only when all of it is on disk. It has the ledger of the data too, where
+    `data.Shards` makes them.
 
     Args:
         folder: where; by default the job's checkpoint folder.
@@ -38,6 +45,8 @@ class Checkpoint(keras.callbacks.Callback):
         self._kept = kept
         self._signals = Signals()
         self._epoch = 0
+        self._resumed_step = 0  # of the first epoch, already made when the checkpoint was written
+        self.shards: Shards | None = None
 
     def on_train_begin(self, logs: Logs = None) -> None:
         if hvd.rank() == 0:
@@ -47,34 +56,52 @@ class Checkpoint(keras.callbacks.Callback):
         self._epoch = epoch
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        if self.shards:
+            self.shards.consumed_batch(batch + 1)
+        if self._resumed_step and batch + 1 + self._resumed_step >= (self.params.get("steps") or 0):
+            self.model.stop_training = True  # ends the loop over this epoch's steps; see on_epoch_end
         if hvd.rank() == 0 and self._signals.stop_requested():
             # All ranks hold the same weights, so rank 0 needs nobody's help; the launcher ends the job after it.
-            self._save(f"epoch-{self._epoch:04d}-step-{batch + 1:06d}", self._epoch)
+            step = batch + 1 + self._resumed_step
+            self._save(f"epoch-{self._epoch:04d}-step-{step:06d}", self._epoch)
             time.sleep(STOPPING_S)
 
     def restore(self, model: keras.Model) -> int:
         """Load the newest checkpoint, if there is one, and say which epoch comes next (0 without).
 
-        Call it on every rank: rank 0 reads, all learn the epoch; the broadcast at the start of training
-        spreads the state.
+        Of an epoch that was begun, only the remaining steps are made. Call it on every rank: rank 0 reads, all
+        learn epoch and step; the broadcast at the start of training spreads the state.
         """
-        epoch = 0
-        if hvd.rank() == 0:
-            for path in reversed(self._checkpoints()):
-                if not model.optimizer.built:
-                    model.optimizer.build(model.trainable_variables)
-                model.load_weights(path / WEIGHTS_FILE)
-                epoch = int(path.name.split("-")[1])
-                print(f"resuming after epoch {epoch} from {path}", flush=True)
-                break
+        epoch = step = 0
+        path = self._newest()
+        if hvd.rank() == 0 and path:
+            if not model.optimizer.built:
+                model.optimizer.build(model.trainable_variables)
+            model.load_weights(path / WEIGHTS_FILE)
+            _, number, *rest = path.name.split("-")
+            epoch, step = int(number), int(rest[-1]) if rest else 0
+            say("resumed", epoch=epoch, step=step, path=path)
+            if self.shards:
+                self.shards.report()
         if hvd.size() > 1:
-            epoch = int(hvd.broadcast(tf.constant(epoch, tf.int32), root_rank=0))
+            epoch, step = (int(each) for each in hvd.broadcast(tf.constant([epoch, step], tf.int32), root_rank=0))
+        self._resumed_step = step
         return epoch
 
+    def saved(self, name: str) -> Any:
+        """What the newest checkpoint has in a JSON file of this name; None where there is no such file."""
+        path = self._newest()
+        if path is None or not (path / name).is_file():
+            return None
+        return json.loads((path / name).read_text(encoding="utf-8"))
+
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        if hvd.rank() != 0:
-            return
-        self._save(f"epoch-{epoch + 1:04d}", epoch + 1)
+        if self._resumed_step:
+            self._resumed_step, self.model.stop_training = 0, False
+        if self.shards:
+            self.shards.gather()
+        if hvd.rank() == 0:
+            self._save(f"epoch-{epoch + 1:04d}", epoch + 1)
 
     def _save(self, name: str, epoch: int) -> None:
         final = self._folder / name
@@ -83,12 +110,18 @@ class Checkpoint(keras.callbacks.Callback):
         partial.mkdir(parents=True)
         self.model.save_weights(partial / WEIGHTS_FILE)
         _sync(partial / WEIGHTS_FILE)
+        if self.shards:
+            (partial / LEDGER_FILE).write_text(json.dumps(self.shards.state()), encoding="utf-8")
+            _sync(partial / LEDGER_FILE)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(partial, final)
         _sync(self._folder)
         for old in self._checkpoints()[: -self._kept]:
             shutil.rmtree(old, ignore_errors=True)
         say("checkpoint", epoch=epoch, path=final)
+
+    def _newest(self) -> Path | None:
+        return next(reversed(self._checkpoints()), None)
 
     def _checkpoints(self) -> list[Path]:
         return sorted(path for path in self._folder.glob("epoch-*") if (path / WEIGHTS_FILE).is_file())

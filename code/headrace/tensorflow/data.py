@@ -16,6 +16,9 @@ from headrace.errors import InputError
 from headrace.tensorflow import checks
 from headrace.tensorflow.compression import choose_compression
 from headrace.tensorflow.memory import keep_freed_memory
+from headrace.tensorflow.shards import Shards
+
+__all__ = ["Distribution", "Shards", "distribute", "seed", "shard"]
 
 COMPRESSIONS = {"none": None, "snappy": "SNAPPY"}
 SHARDINGS = ("dynamic", "file", "off")

@@ -1,0 +1,214 @@
+"""A dataset's files or index ranges as an endless shuffled stream that a later run of the job can go on with.
+
+Workers get positions to work on, one at a time; each stands for a file or a block of indices, in an order that depends
+on the seed and the epoch alone. Every element carries its tag to the trainer, which notes it once it was trained on.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import horovod.tensorflow as hvd
+import numpy as np
+import tensorflow as tf
+
+from headrace.context import TrainerContext
+from headrace.errors import InputError
+from headrace.tensorflow.checkpoint import LEDGER_FILE, Checkpoint
+from headrace.tensorflow.ledger import PLACE_BITS, Ledger
+from headrace.tensorflow.signals import say
+
+AUTOTUNE = tf.data.AUTOTUNE
+BLOCK = 256
+"""Indices that a worker gets at once; it asks the dispatcher for each, which takes about half a millisecond."""
+GATHER_EVERY = 50
+"""Steps after which the ranks tell each other what they consumed; a checkpoint on request may be that old."""
+_END = np.iinfo(np.int64).max >> PLACE_BITS
+
+
+class Shards:
+    """Use `of_files` or `of_indices`; give it to `fit`'s `Checkpoint` by passing that here.
+
+    Attributes:
+        elements: of one epoch.
+    """
+
+    def __init__(self, counts: Sequence[int], read: Callable[[tf.Tensor], tf.data.Dataset], seed: int,
+                 checkpoint: Checkpoint | None) -> None:  # fmt: skip
+        self._units, self._seed, self._read = len(counts), seed, read
+        self.elements = int(sum(counts))
+        self.ledger = Ledger(counts, self._order)
+        self._arrived: collections.deque[np.ndarray] = collections.deque()
+        self._not_gathered: list[np.ndarray] = []
+        self._repeated = 0
+        if checkpoint:
+            checkpoint.shards = self
+            self._restore(checkpoint)
+
+    @classmethod
+    def of_files(cls, files: Sequence[str | Path], checkpoint: Checkpoint | None = None, seed: int = 0,
+                 counts: Sequence[int] | None = None) -> Shards:  # fmt: skip
+        """The records of uncompressed TFRecord files, which workers and trainer see under the same paths.
+
+        Args:
+            checkpoint: what `fit` gets; its newest checkpoint says where to go on.
+            seed: of the order of files; each epoch has another one.
+            counts: records of each file; by default rank 0 counts them, by reading every record's length.
+
+        Raises:
+            InputError: there are no files, or one is not an uncompressed TFRecord file.
+        """
+        if not files:
+            raise InputError("there are no files to read records from; look at the channel's folder and the pattern")
+        if counts is None:
+            counts = _same_on_all_ranks([count_records(Path(file)) for file in files] if _rank() == 0 else [])
+        if len(counts) != len(files):
+            raise InputError(f"counts has {len(counts)} entries for {len(files)} files")
+        paths = tf.constant([str(file) for file in files])
+        return cls(counts, lambda unit: tf.data.TFRecordDataset(tf.gather(paths, unit)), seed, checkpoint)
+
+    @classmethod
+    def of_indices(cls, count: int, checkpoint: Checkpoint | None = None, seed: int = 0, block: int = BLOCK) -> Shards:
+        """The numbers from 0 to `count` - 1, in blocks, to look elements up by."""
+        if count < 1 or block < 1:
+            raise InputError(f"of_indices({count}, block={block}): both must be 1 or more")
+        counts = [min(block, count - first) for first in range(0, count, block)]
+
+        def read(unit: tf.Tensor) -> tf.data.Dataset:
+            return tf.data.Dataset.range(unit * block, tf.minimum((unit + 1) * block, count))
+
+        return cls(counts, read, seed, checkpoint)
+
+    def tagged(self, cycle_length: int = 4) -> tf.data.Dataset:
+        """`(tag, element)`, without end, from where the ledger stands; keep the tag beside what is made of the element.
+
+        Args:
+            cycle_length: units that are read at once.
+        """
+        positions = tf.data.Dataset.range(self.ledger.mark, _END)
+        if TrainerContext.from_environ(os.environ).tf_data_mode == "local" and _size() > 1:
+            positions = positions.shard(_size(), _rank())
+        positions = _without(positions, self.ledger.done_positions())
+
+        def elements(position: tf.Tensor) -> tf.data.Dataset:
+            places = self._read(self._unit(position)).enumerate()
+            return places.map(lambda place, element: (position * (1 << PLACE_BITS) + place, element))
+
+        stream = positions.interleave(elements, cycle_length, num_parallel_calls=AUTOTUNE)
+        endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+        return _without(stream, self.ledger.done_tags()).apply(endless)
+
+    def track(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        """On the trainer, after `distribute`: takes the tags (the first component) off and remembers them."""
+
+        def note(tags: tf.Tensor, *rest: Any) -> Any:
+            with tf.control_dependencies([tf.numpy_function(self._arrive, [tags], [], stateful=True)]):
+                return tuple(tf.nest.map_structure(tf.identity, each) for each in rest)
+
+        return dataset.map(note)
+
+    def consumed_batch(self, step: int) -> None:
+        """A step was made, the `step`th, with the oldest of this rank's batches."""
+        if self._arrived:
+            self._not_gathered.append(self._arrived.popleft())
+        if step % GATHER_EVERY == 0:
+            self.gather()
+
+    def gather(self) -> None:
+        """All ranks learn what each has consumed. Every rank must call it at the same step."""
+        mine = np.concatenate([np.zeros(0, np.int64), *self._not_gathered])
+        everyones = hvd.allgather(tf.constant(mine), name="headrace.ledger").numpy() if _size() > 1 else mine
+        self._not_gathered = []
+        if _rank() == 0:
+            self.ledger.add(everyones)
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint: the ledger, and how many elements that other ranks trained on it does not know of."""
+        unknown = sum(map(len, self._not_gathered)) * (_size() - 1)
+        self.ledger.add(np.concatenate([np.zeros(0, np.int64), *self._not_gathered]))
+        return {"units": self._units, "elements": self.elements, "seed": self._seed, "repeated": unknown,
+                **self.ledger.state()}  # fmt: skip
+
+    def report(self) -> None:
+        """Say how the stream goes on."""
+        say("data_resumed", position=self.ledger.mark, epoch=self.ledger.mark // self._units,
+            left_out=self.ledger.begun_elements, repeated_at_most=self._repeated, skipped=0)  # fmt: skip
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        saved = _same_on_all_ranks(checkpoint.saved(LEDGER_FILE) if _rank() == 0 else None)
+        if saved is None:
+            return
+        ours = {"units": self._units, "elements": self.elements, "seed": self._seed}
+        if any(saved.get(name) != value for name, value in ours.items()):
+            if _rank() == 0:
+                say("data_restarted", reason="the-checkpoint-is-of-other-data-or-another-seed")
+            return
+        self.ledger.restore(saved)
+        self._repeated = int(saved["repeated"])
+
+    def _arrive(self, tags: np.ndarray) -> None:
+        self._arrived.append(np.atleast_1d(tags).astype(np.int64))
+
+    def _order(self, epoch: int) -> np.ndarray:
+        units: np.ndarray = self._shuffled(tf.range(self._units, dtype=tf.int64), tf.constant(epoch, tf.int64)).numpy()
+        return units
+
+    def _unit(self, position: tf.Tensor) -> tf.Tensor:
+        return self._shuffled(position % self._units, position // self._units)
+
+    def _shuffled(self, places: tf.Tensor, epoch: tf.Tensor) -> tf.Tensor:
+        seed = tf.stack([tf.constant(self._seed, tf.int64), epoch])
+        last = tf.constant(self._units - 1, tf.int64)
+        return tf.random.experimental.index_shuffle(places, seed=seed, max_index=last)
+
+
+def count_records(path: Path) -> int:
+    """The records of an uncompressed TFRecord file, counted by their lengths. Raises `InputError`."""
+    count, size = 0, path.stat().st_size
+    with open(path, "rb") as file:
+        while (at := file.tell()) < size:
+            header = file.read(12)  # length, and its checksum
+            length = struct.unpack("<Q", header[:8])[0] if len(header) == 12 else size
+            if at + 16 + length > size:
+                raise InputError(f"{path} is not an uncompressed TFRecord file, or is cut off at byte {at}")
+            file.seek(length + 4, os.SEEK_CUR)
+            count += 1
+    return count
+
+
+def _without(dataset: tf.data.Dataset, numbers: np.ndarray) -> tf.data.Dataset:
+    """Without the elements whose (first) number is among these ascending ones."""
+    if not len(numbers):
+        return dataset
+    left_out = tf.constant(numbers, tf.int64)
+
+    def keep(number: tf.Tensor, *_: Any) -> tf.Tensor:
+        place = tf.searchsorted(left_out, number[None])[0]
+        return tf.logical_or(place >= len(numbers), tf.gather(left_out, tf.minimum(place, len(numbers) - 1)) != number)
+
+    return dataset.filter(keep)
+
+
+def _rank() -> int:
+    return int(hvd.rank()) if hvd.is_initialized() else 0
+
+
+def _size() -> int:
+    return int(hvd.size()) if hvd.is_initialized() else 1
+
+
+def _same_on_all_ranks(value: Any) -> Any:
+    """Rank 0's value, as JSON has it."""
+    if _size() == 1:
+        return value
+    text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    length = int(hvd.broadcast(tf.constant(len(text), tf.int64), 0, name="headrace.ledger.length"))
+    mine = text if _rank() == 0 else np.zeros(length, np.uint8)
+    sent = hvd.broadcast(tf.constant(mine), 0, name="headrace.ledger.text")
+    return json.loads(sent.numpy().tobytes())

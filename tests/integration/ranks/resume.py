@@ -1,0 +1,105 @@
+"""Run by test_horovod.py: a job is asked to stop in mid-epoch; another goes on with its checkpoint, step and data."""
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+import headrace.tensorflow.horovod_keras as hvd
+import keras
+import numpy as np
+import tensorflow as tf
+from headrace.context import STOP_REQUEST
+from headrace.tensorflow import checkpoint as checkpoints
+from headrace.tensorflow import data
+from headrace.tensorflow.callbacks import Checkpoint
+
+EPOCHS, STEPS, BATCH, STOPPED_AT = 3, 60, 8, 25
+ELEMENTS = STEPS * BATCH * 2
+
+hvd.init()
+folder = Path(sys.argv[1])
+signals = folder.parent / "signals"
+signals.mkdir(exist_ok=True)
+os.environ["HEADRACE_SIGNAL_DIR"] = str(signals)
+checkpoints.STOPPING_S = 0.0
+
+
+class Stopped(Exception):
+    pass
+
+
+class Stop(keras.callbacks.Callback):
+    """Asks for the end in mid-epoch, as a signal to the launcher does, and ends all ranks a step later."""
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self.params["epochs"] and self.epoch == 1 and batch == STOPPED_AT - 1 and hvd.rank() == 0:
+            (signals / STOP_REQUEST).touch()
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.epoch == 1 and batch == STOPPED_AT - 1:
+            raise Stopped
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+
+class Steps(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.made = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.made[-1] += 1
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.made.append(0)
+
+
+def run(*more):
+    """One run of the job: the epoch it began with, steps in each epoch, the tags this rank trained on."""
+    keras.utils.set_random_seed(hvd.rank())
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam()), "mse", jit_compile=False)
+    checkpoint = Checkpoint(folder, kept=9)
+    shards = data.Shards.of_indices(ELEMENTS, checkpoint, seed=3, block=32)
+    stream = shards.tagged().shuffle(64).batch(BATCH, drop_remainder=True)
+    train = shards.track(data.distribute(stream)).map(lambda index: (tf.cast(index, tf.float32)[:, None],) * 2)
+    trained, arrive = [], shards.consumed_batch
+
+    def consumed(step):
+        trained.extend(shards._arrived[0].tolist())
+        arrive(step)
+
+    shards.consumed_batch = consumed
+    steps = Steps()
+    first = checkpoint.restore(model)
+    given = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), steps, checkpoint, *more]
+    with contextlib.suppress(Stopped):
+        model.fit(train.prefetch(4), epochs=EPOCHS, initial_epoch=first, steps_per_epoch=STEPS, verbose=0,
+                  shuffle=False, callbacks=given)  # fmt: skip
+    return first, steps.made, np.asarray(trained, np.int64), shards
+
+
+_, steps, before, _ = run(Stop())
+assert steps == [STEPS, STOPPED_AT], steps
+(signals / STOP_REQUEST).unlink(missing_ok=True)
+before_0 = hvd.broadcast(tf.constant(before), 0).numpy()
+before_all = hvd.allgather(tf.constant(before)).numpy()
+assert len(np.unique(before_all)) == len(before_all)
+
+first, steps, after, shards = run()
+assert first == 1
+assert steps == [STEPS - STOPPED_AT, STEPS], steps
+after_all = hvd.allgather(tf.constant(after)).numpy()
+assert len(np.unique(after_all)) == len(after_all)
+# What rank 0 trained on is never repeated; of the other rank's, at most what came since they last told each other.
+assert not np.isin(before_0, after_all).any()
+assert np.isin(before_all, after_all).sum() <= STOPPED_AT * BATCH
+assert shards._repeated == STOPPED_AT * BATCH
+# Nothing is skipped: all elements of the epochs that are over have been trained on, but for the shuffle buffer's.
+done = np.concatenate([before_all, after_all])
+if hvd.rank() == 0:
+    shards.ledger.add(done)
+    assert shards.ledger.mark >= 2 * (ELEMENTS // 32) - 6, shards.ledger.mark
+print("all promises kept")

@@ -1,0 +1,109 @@
+"""Streams of files and index ranges: every element each epoch, and going on after a restart without one twice."""
+
+import json
+
+import pytest
+import tensorflow as tf
+from headrace.errors import InputError
+from headrace.tensorflow import data
+from headrace.tensorflow.ledger import PLACE_BITS
+from headrace.tensorflow.shards import count_records
+
+from tests.integration.service import service
+
+COUNTS = [40, 25, 60, 31]
+
+
+class Saved:
+    """A checkpoint of nothing but the ledger."""
+
+    def __init__(self, state=None):
+        self.state, self.shards = state, None
+
+    def saved(self, name):
+        return self.state
+
+
+@pytest.fixture
+def files(tmp_path):
+    paths = []
+    for unit, count in enumerate(COUNTS):
+        paths.append(tmp_path / f"{unit}.tfrecord")
+        with tf.io.TFRecordWriter(str(paths[-1])) as writer:
+            for record in range(count):
+                writer.write(f"{unit}:{record}")
+    return paths
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    with service(tmp_path / "work", 2) as running:
+        monkeypatch.setenv("HEADRACE_TF_DATA_MODE", "service")
+        monkeypatch.setenv("HEADRACE_DISPATCHER", running.address)
+        yield running
+
+
+def batches_of(shards, name, batch=8):
+    stream = shards.tagged().shuffle(16, seed=1).batch(batch, drop_remainder=True)
+    tagged = data.distribute(stream, job_name=name)
+    # A component that no user's script has, to see the tags on the trainer.
+    return shards.track(tagged.map(lambda tags, elements: (tags, tags, elements)))
+
+
+def train(shards, name, steps):
+    """What a trainer that makes some steps has seen, its prefetched batches left aside."""
+    seen = []
+    for step, (tags, _) in enumerate(batches_of(shards, name).take(steps + 3).prefetch(3)):
+        if step == steps:
+            break
+        seen += tags.numpy().tolist()
+        shards.consumed_batch(step + 1)
+    shards.gather()
+    return seen
+
+
+def test_records_are_counted_by_their_lengths_and_other_files_are_refused(files, tmp_path):
+    assert [count_records(path) for path in files] == COUNTS
+    files[0].write_bytes(files[0].read_bytes()[:-3])
+    (tmp_path / "text").write_text("not records at all, but a few words")
+    for path in (files[0], tmp_path / "text"):
+        with pytest.raises(InputError, match="not an uncompressed TFRecord file, or is cut off at byte"):
+            count_records(path)
+    with pytest.raises(InputError, match="there are no files"):
+        data.Shards.of_files([])
+
+
+@pytest.mark.parametrize("steps", [1, 13, 30, 47])
+def test_after_restarts_the_stream_goes_on_with_no_element_twice_and_none_skipped(files, served, monkeypatch, steps):
+    seen, state = [], None
+    for run in range(3):
+        shards = data.Shards.of_files(files, Saved(state), seed=5)
+        seen += train(shards, f"{steps}-{run}", steps)
+        state = json.loads(json.dumps(shards.state()))
+    # All that is left of the epochs begun, in this process and to the end.
+    monkeypatch.setenv("HEADRACE_TF_DATA_MODE", "local")
+    shards = data.Shards.of_files(files, Saved(state), seed=5)
+    epochs = 1 + max(seen, default=0) // (len(COUNTS) << PLACE_BITS)
+    end = epochs * len(COUNTS) << PLACE_BITS
+    seen += [int(tag) for tag, _ in shards.tagged(cycle_length=1).take_while(lambda tag, _: tag < end)]
+    assert len(seen) == len(set(seen)), "an element came twice"
+    assert len(seen) == epochs * sum(COUNTS), "an element was skipped"
+
+
+def test_every_epoch_has_every_index_once_in_an_order_of_its_own(monkeypatch):
+    monkeypatch.delenv("HEADRACE_TF_DATA_MODE", raising=False)
+    shards = data.Shards.of_indices(100, block=7, seed=2)
+    assert shards.elements == 100
+    stream = [int(index) for _, index in shards.tagged(cycle_length=1).take(300)]
+    epochs = [stream[first : first + 100] for first in (0, 100, 200)]
+    assert all(sorted(epoch) == list(range(100)) for epoch in epochs)
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_a_ledger_of_other_data_is_not_used(capfd):
+    first = data.Shards.of_indices(100, Saved())
+    for block in first.tagged().batch(10).take(3):
+        first.ledger.add(block[0].numpy())
+    other = data.Shards.of_indices(90, Saved(first.state()))
+    assert (other.ledger.mark, other.ledger.begun_elements) == (0, 0)
+    assert "event=data_restarted" in capfd.readouterr().out
