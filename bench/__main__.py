@@ -16,6 +16,7 @@ BENCHMARKS = {
     "transport": lambda repeats: [f"--repeats={repeats}"],
     "pipeline": lambda repeats: [f"--repeats={repeats}"],
     "ranks": lambda repeats: [f"--repeats={repeats}"],
+    "splits": lambda repeats: [f"--repeats={repeats}"],
     "startup": lambda repeats: [f"--repeats={repeats}"],
     "scaling": lambda repeats: [f"--repeats={repeats}"],
     "hosts": lambda repeats: [f"--repeats={repeats}"],

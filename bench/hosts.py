@@ -3,8 +3,8 @@
     python -m bench.hosts [--repeats 5]
 
 Every data host is a namespace with a launcher and a worker, all on the processors of this machine; the pipeline is
-light. Shares are of one processor: the leader's launcher (control calls to every host) and the dispatcher, over ten
-seconds of training.
+light. Shares are of one processor: the leader's launcher (control calls to every host) and the dispatcher, over
+eight seconds of training.
 """
 
 import time

@@ -2,9 +2,11 @@
 
     python -m bench.ranks [--repeats 5]
 
-Each rank is a process that reads as fast as it can, without the lock-step of a real training, from the moment at
-which all have their first batch. All draw from one shared stream of finite length with dynamic sharding; fairness
-is the most batches that a rank got, divided by the least. Two workers.
+Each rank is a process, without the lock-step of a real training; they begin together once all have their first
+batch. All draw from one shared stream of finite length with dynamic sharding; fairness is the most batches that a
+rank got, divided by the least. "10 ms" ranks wait that long for each step, which together is about what the
+service can make here; "at once" ranks read as fast as they can, eight of them for two processors, so that the
+system's scheduler divides too. Two workers.
 """
 
 import json
@@ -16,7 +18,8 @@ import time
 from bench import measure
 
 RANKS = (1, 2, 4, 8)
-BATCHES_PER_RANK = 1000
+STEPS = {"10 ms": 10.0, "at once": 0.0}
+BATCHES_PER_RANK = 500
 BATCH = (64, 32, 32, 3)
 
 
@@ -29,8 +32,10 @@ def main(argv=None):
             for reader in readers:
                 reader.stdout.readline()  # it has imported TensorFlow
             for repeat in range(repeats):
-                for ranks in RANKS:
-                    got.setdefault(ranks, []).append(read_together(readers[:ranks], f"{ranks}-{repeat}", ranks))
+                for step, wait_ms in STEPS.items():
+                    for ranks in RANKS:
+                        run = read_together(readers[:ranks], f"{ranks}-{step}-{repeat}", wait_ms)
+                        got.setdefault((ranks, step), []).append(run)
         finally:
             for reader in readers:
                 reader.kill()
@@ -38,13 +43,17 @@ def main(argv=None):
     rows = [
         {
             "ranks": str(ranks),
+            "step": step,
             "batches/s": measure.median([run["batches_per_s"] for run in runs]),
             "max ÷ min": measure.median([run["fairness"] for run in runs]),
             "each once": f"{sum(run['exact'] for run in runs)} of {len(runs)}",
         }
-        for ranks, runs in got.items()
+        for (ranks, step), runs in sorted(got.items())
     ]
-    figures = {"fairness_8_ranks": measure.median([run["fairness"] for run in got[8]])}
+    figures = {
+        "fairness_8_ranks": measure.median([run["fairness"] for run in got[8, "10 ms"]]),
+        "fairness_8_ranks_at_once": measure.median([run["fairness"] for run in got[8, "at once"]]),
+    }
     measure.leave("ranks", figures, rows, repeats=repeats)
 
 
@@ -55,9 +64,10 @@ def start_reader(address):
                             stderr=subprocess.DEVNULL, text=True)  # fmt: skip
 
 
-def read_together(readers, name, ranks):
+def read_together(readers, name, wait_ms):
     """One epoch, split by these readers."""
-    tell(readers, json.dumps({"name": name, "batches": BATCHES_PER_RANK * ranks}))
+    batches = BATCHES_PER_RANK * len(readers)
+    tell(readers, json.dumps({"name": name, "batches": batches, "wait_ms": wait_ms}))
     for reader in readers:
         reader.stdout.readline()  # it has its first batch
     started = time.perf_counter()
@@ -69,7 +79,7 @@ def read_together(readers, name, ranks):
     return {
         "batches_per_s": sum(counts) / seconds,
         "fairness": max(counts) / max(min(counts), 1),
-        "exact": seen == list(range(BATCHES_PER_RANK * ranks)),
+        "exact": seen == list(range(batches)),
     }
 
 
@@ -93,7 +103,9 @@ def reader():
         got = [int(next(stream)[0])]
         print("first", flush=True)
         sys.stdin.readline()
-        got += [int(number) for number, _ in stream]
+        for number, _ in stream:
+            got.append(int(number))
+            time.sleep(job["wait_ms"] / 1000)
         print(json.dumps(got), flush=True)
 
 

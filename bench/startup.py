@@ -32,7 +32,7 @@ def main(argv=None):
     seconds, parts = {}, {}
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         for repeat in range(repeats):
-            seconds.setdefault(BARE, []).append(bare(Path(name)))
+            seconds.setdefault(BARE, []).append(bare(Path(name) / f"bare-{repeat}"))
             for job, flags in JOBS.items():
                 took, summary = whole(Path(name), flags)
                 seconds.setdefault(job, []).append(took)
@@ -54,6 +54,7 @@ def main(argv=None):
 
 
 def bare(folder):
+    folder.mkdir()  # of its own: the script goes on from a checkpoint that it finds
     environ = os.environ | {"PYTHONPATH": str(ROOT / "code")}
     command = [sys.executable, "-u", str(ROOT / "code" / "train_dnn.py"), "--model=small_cnn", *FLAGS[:2]]
     began = time.perf_counter()

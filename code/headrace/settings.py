@@ -19,7 +19,7 @@ DISPATCHER_PORT = 6000
 FIRST_WORKER_PORT = 6001
 CONTROL_PORT = 16000
 MIN_LEASE_S = 5.0
-"""A renewal each second, with a call timeout of three: less would take a slow reply for a death."""
+"""A renewal every second or two, with a call timeout of three: less would take a slow reply for a death."""
 TF_DATA_MODES = ("service", "local")
 
 SECRET_VARIABLE = "HEADRACE_JOB_SECRET"

@@ -18,9 +18,9 @@ PIXELS = tf.cast(tf.random.stateless_uniform([64, 48, 48, 3], [1, 2], 0, 256, tf
 JPEG = tf.io.encode_jpeg(tf.cast(tf.image.resize(PIXELS[0], [300, 400]), tf.uint8)).numpy()
 
 
-def rules_of(dataset, measured=False, trainer=lambda dataset: dataset.prefetch(2)):
+def rules_of(dataset, measured=False, trainer=lambda dataset: dataset.prefetch(2), sharding="dynamic"):
     wire = dataset.with_options(tf.data.Options())
-    captured = Captured(wires=[dataset], distributed=[wire], trained=trainer(wire))
+    captured = Captured(wires=[dataset], shardings=[sharding], distributed=[wire], trained=trainer(wire))
     return {finding.rule: finding for finding in examine(captured, measured)}
 
 
@@ -211,6 +211,15 @@ def test_a_measured_sequential_map_counts_only_when_it_costs():
     assert "sequential-map" not in rules_of(light, measured=True)
     tiny = tf.data.Dataset.range(9).repeat().map(lambda x: x + 1).batch(8)
     assert "sequential-map" not in rules_of(tiny, measured=True), "a thread would cost more than the function"
+
+
+def test_single_elements_from_the_dispatcher_are_told_and_files_are_not():
+    found = rules_of(rows().shuffle(64).batch(32), measured=True)["tiny-splits"]
+    assert "each element is asked for by itself" in found.cost
+    assert found.gain > 2
+    assert "tiny-splits" not in rules_of(rows().batch(32), measured=True, sharding="off")
+    blocks = tf.data.Dataset.range(64).repeat().interleave(lambda n: tf.data.Dataset.range(n, n + 256), 4, 1, AUTO)
+    assert rules_of(blocks.batch(32), measured=True) == {}
 
 
 def test_measuring_does_not_wait_for_a_shuffle_buffer_to_fill():

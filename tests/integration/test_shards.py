@@ -57,7 +57,7 @@ def train(shards, name, steps):
         if step == steps:
             break
         seen += tags.numpy().tolist()
-        shards.consumed_batch(step + 1)
+        shards.consumed(1)
     shards.gather()
     return seen
 
@@ -106,4 +106,5 @@ def test_a_ledger_of_other_data_is_not_used(capfd):
         first.ledger.add(block[0].numpy())
     other = data.Shards.of_indices(90, Saved(first.state()))
     assert (other.ledger.mark, other.ledger.begun_elements) == (0, 0)
+    other.report()
     assert "event=data_restarted" in capfd.readouterr().out

@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 from headrace.errors import InputError
-from headrace.tensorflow.ledger import PLACE_BITS, Ledger
+from headrace.tensorflow.ledger import LAG_POSITIONS, PLACE_BITS, Ledger
 
 COUNTS = [3, 5, 2, 4]
+BROKEN = {"mark": 0, "skipped": 0, "done": [], "begun": {}}
 
 
 def order(epoch):
@@ -48,15 +49,19 @@ def test_the_mark_passes_whole_positions_only_and_elements_count_once():
     assert (ledger.mark, ledger.begun_elements) == (1, 0)
 
 
-def test_the_state_stays_small_while_one_position_lags():
+def test_what_never_comes_is_given_up_at_last_and_counted():
     ledger = Ledger(COUNTS, order)
-    ledger.add(tags_of(range(1, 4000)))
+    lost = tags_of([0, 1])[1:]  # of the first two positions one element comes
+    for position in range(LAG_POSITIONS + 5):
+        ledger.add(np.setdiff1d(tags_of([position]), lost))
+    assert ledger.mark == LAG_POSITIONS + 5
+    assert ledger.skipped == len(lost)
     assert len(json.dumps(ledger.state())) < 100
 
 
 @pytest.mark.parametrize(
     "state",
-    [{}, {"mark": "x"}, {"mark": 0, "done": [], "begun": {"0": [[0, 99]]}}, {"mark": 0, "done": 3, "begun": {}}],
+    [{}, {"mark": "x"}, BROKEN | {"begun": {"0": [[0, 99]]}}, BROKEN | {"done": 3}],
 )
 def test_a_broken_ledger_is_refused_with_the_mend(state):
     with pytest.raises(InputError, match="delete that checkpoint"):

@@ -14,7 +14,7 @@ RENEW_INTERVAL_S = 1.0
 STEPPING_INTERVAL_S = 2.5
 """Once steps are made there is little news, and with many hosts the calls add up on a core that the trainer wants."""
 RENEWALS_PER_LEASE = 4
-"""At least: a few calls may be lost."""
+"""Of calls that are answered at once; after one that is not, they come faster."""
 
 
 class Lease:
@@ -82,7 +82,8 @@ class Lease:
                     self._hurry.clear()
 
     def _interval_s(self) -> float:
-        usual_s = STEPPING_INTERVAL_S if self._phase() == STEPPING else RENEW_INTERVAL_S
+        calm = self._phase() == STEPPING and not self.error
+        usual_s = STEPPING_INTERVAL_S if calm else RENEW_INTERVAL_S
         return min(usual_s, self._lease_s / RENEWALS_PER_LEASE)
 
     def _renew(self, client: ControlClient) -> None:

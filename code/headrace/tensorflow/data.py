@@ -104,9 +104,9 @@ def distribute(
         options = tf.data.Options()
         options.deterministic = deterministic
         dataset = dataset.with_options(options)
+    keep_freed_memory()
     if context.tf_data_mode == "local":
         return dataset
-    keep_freed_memory()
     checks.refuse_misuse(dataset, how.sharding, how.coordinated or bool(how.cross_trainer_cache))
     if compression == "auto":
         compression = choose_compression(dataset, f"grpc://{context.dispatcher}", f"{context.job_name}-{job_name}")

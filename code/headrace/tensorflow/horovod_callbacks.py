@@ -165,6 +165,12 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         )
         self.verbose = verbose
 
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        super().on_epoch_begin(epoch, logs)
+        if epoch == self.end_epoch:
+            # The ramp may not have come to its end: a resumed epoch has fewer steps.
+            self.model.optimizer.learning_rate = self.initial_lr
+
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         super().on_epoch_end(epoch, logs)
         if self.end_epoch is not None and epoch == self.end_epoch - 1 and self.verbose and hvd.rank() == 0:

@@ -6,7 +6,7 @@ epoch has each unit once. An element's tag is `position << 32 | place in the uni
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ import numpy as np
 from headrace.errors import InputError
 
 PLACE_BITS = 32
+LAG_EPOCHS, LAG_POSITIONS = 2, 1024
+"""How far a position may lag behind the newest, whichever is more: workers hold several, and some are slow."""
 _PLACE_MASK = (1 << PLACE_BITS) - 1
 Ranges = list[list[int]]
 """Half-open, ascending, apart from each other."""
@@ -21,6 +23,9 @@ Ranges = list[list[int]]
 
 class Ledger:
     """The positions that are done, and the elements that are done of those that are not.
+
+    What is missing of a position long after the others will not come any more: it was filtered out, or was lost with
+    a worker. It is counted as skipped.
 
     Args:
         counts: elements of each unit.
@@ -33,23 +38,35 @@ class Ledger:
         self._orders: dict[int, np.ndarray] = {}
         self._done: set[int] = set()  # positions beyond the mark
         self._begun: dict[int, np.ndarray] = {}  # position: which of its elements are done
+        self._newest = 0
         self.mark = 0
         """All positions before this one are done."""
+        self.skipped = 0
+        """Elements that were given up."""
 
     def add(self, tags: np.ndarray) -> None:
         """These elements have been trained on."""
-        positions = tags >> PLACE_BITS
-        for position in np.unique(positions):
-            if position < self.mark or int(position) in self._done:
+        tags = np.sort(tags)
+        for of_one in np.split(tags, np.flatnonzero(np.diff(tags >> PLACE_BITS)) + 1) if len(tags) else []:
+            position = int(of_one[0] >> PLACE_BITS)
+            self._newest = max(self._newest, position)
+            if position < self.mark or position in self._done:
                 continue
-            places = tags[positions == position] & _PLACE_MASK
-            done = self._begun.setdefault(int(position), np.zeros(self._count(int(position)), bool))
-            done[places] = True
-            if done.all():
-                del self._begun[int(position)]
-                self._done.add(int(position))
-        while self.mark in self._done:
-            self._done.remove(self.mark)
+            if position not in self._begun:
+                self._begun[position] = np.zeros(self._count(position), bool)
+            self._begun[position][of_one & _PLACE_MASK] = True
+            if self._begun[position].all():
+                del self._begun[position]
+                self._done.add(position)
+        self._advance()
+
+    def _advance(self) -> None:
+        oldest = self._newest - max(LAG_EPOCHS * len(self._counts), LAG_POSITIONS)
+        while self.mark in self._done or self.mark < oldest:
+            if self.mark not in self._done:
+                done = self._begun.pop(self.mark, np.zeros(0, bool))
+                self.skipped += self._count(self.mark) - int(done.sum())
+            self._done.discard(self.mark)
             self.mark += 1
 
     @property
@@ -70,18 +87,19 @@ class Ledger:
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps, as JSON has it."""
         begun = {str(position): _ranges(np.flatnonzero(done)) for position, done in sorted(self._begun.items())}
-        return {"mark": self.mark, "done": _ranges(self.done_positions()), "begun": begun}
+        return {"mark": self.mark, "skipped": self.skipped, "done": _ranges(self.done_positions()), "begun": begun}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what a checkpoint kept. Raises `InputError` when it cannot be of this dataset."""
         try:
-            self.mark = int(state["mark"])
+            self.mark, self.skipped = int(state["mark"]), int(state["skipped"])
             self._done = {int(position) for position in _numbers(state["done"])}
             self._begun = {}
             for position, ranges in state["begun"].items():
                 done = np.zeros(self._count(int(position)), bool)
                 done[_numbers(ranges)] = True
                 self._begun[int(position)] = done
+            self._newest = max([self.mark, *self._done, *self._begun])
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise InputError(
                 f"the checkpoint's data ledger cannot be read ({error!r}); delete that checkpoint"
@@ -95,14 +113,9 @@ class Ledger:
         return int(self._counts[self._orders[epoch][place]])
 
 
-def _ranges(numbers: Iterable[int]) -> Ranges:
-    found: Ranges = []
-    for number in map(int, numbers):
-        if found and found[-1][1] == number:
-            found[-1][1] += 1
-        else:
-            found.append([number, number + 1])
-    return found
+def _ranges(numbers: np.ndarray) -> Ranges:
+    parts = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
+    return [[int(part[0]), int(part[-1]) + 1] for part in parts if len(part)]
 
 
 def _numbers(ranges: Ranges) -> np.ndarray:

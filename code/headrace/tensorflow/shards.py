@@ -7,6 +7,7 @@ on the seed and the epoch alone. Every element carries its tag to the trainer, w
 from __future__ import annotations
 
 import collections
+import hashlib
 import json
 import os
 import struct
@@ -26,27 +27,36 @@ from headrace.tensorflow.signals import say
 
 AUTOTUNE = tf.data.AUTOTUNE
 BLOCK = 256
-"""Indices that a worker gets at once; it asks the dispatcher for each, which takes about half a millisecond."""
+"""Indices that a worker gets at once; it asks the dispatcher for each, a quarter of a millisecond."""
+UNTOLD_BATCHES = 10_000
+"""Batches without a step: nobody counts them."""
 GATHER_EVERY = 50
 """Steps after which the ranks tell each other what they consumed; a checkpoint on request may be that old."""
 _END = np.iinfo(np.int64).max >> PLACE_BITS
 
 
 class Shards:
-    """Use `of_files` or `of_indices`; give it to `fit`'s `Checkpoint` by passing that here.
+    """Use `of_files` or `of_indices`, with the `Checkpoint` that `fit` gets.
+
+    Distribute the stream with dynamic sharding and shared by all ranks (the defaults): otherwise elements come several
+    times. An element that is filtered out on its way counts as skipped, epochs later.
 
     Attributes:
         elements: of one epoch.
     """
 
-    def __init__(self, counts: Sequence[int], read: Callable[[tf.Tensor], tf.data.Dataset], seed: int,
-                 checkpoint: Checkpoint | None) -> None:  # fmt: skip
+    def __init__(self, names: Sequence[str], counts: Sequence[int], read: Callable[[tf.Tensor], tf.data.Dataset],
+                 seed: int, checkpoint: Checkpoint | None) -> None:  # fmt: skip
         self._units, self._seed, self._read = len(counts), seed, read
+        described = json.dumps([list(names), list(map(int, counts)), seed])
+        self._what = hashlib.sha256(described.encode()).hexdigest()[:16]
         self.elements = int(sum(counts))
         self.ledger = Ledger(counts, self._order)
         self._arrived: collections.deque[np.ndarray] = collections.deque()
         self._not_gathered: list[np.ndarray] = []
-        self._repeated = 0
+        self._steps = self._repeated = 0
+        self._restored = False
+        self._tracks = checkpoint is not None
         if checkpoint:
             checkpoint.shards = self
             self._restore(checkpoint)
@@ -59,7 +69,8 @@ class Shards:
         Args:
             checkpoint: what `fit` gets; its newest checkpoint says where to go on.
             seed: of the order of files; each epoch has another one.
-            counts: records of each file; by default rank 0 counts them, by reading every record's length.
+            counts: records of each file, in the order of `files`; by default files are sorted, and rank 0 counts
+                them by reading every record's length.
 
         Raises:
             InputError: there are no files, or one is not an uncompressed TFRecord file.
@@ -67,11 +78,21 @@ class Shards:
         if not files:
             raise InputError("there are no files to read records from; look at the channel's folder and the pattern")
         if counts is None:
+            files = sorted(files, key=str)  # the same order on every host and in every run
             counts = _same_on_all_ranks([count_records(Path(file)) for file in files] if _rank() == 0 else [])
         if len(counts) != len(files):
             raise InputError(f"counts has {len(counts)} entries for {len(files)} files")
-        paths = tf.constant([str(file) for file in files])
-        return cls(counts, lambda unit: tf.data.TFRecordDataset(tf.gather(paths, unit)), seed, checkpoint)
+        full = [(str(file), int(count)) for file, count in zip(files, counts, strict=True) if count]
+        if not full:
+            raise InputError(f"there is no record in any of the {len(files)} files, as {files[0]}")
+        paths, names = tf.constant([path for path, _ in full]), [Path(path).name for path, _ in full]
+        return cls(
+            names,
+            [count for _, count in full],
+            lambda unit: tf.data.TFRecordDataset(tf.gather(paths, unit)),
+            seed,
+            checkpoint,
+        )
 
     @classmethod
     def of_indices(cls, count: int, checkpoint: Checkpoint | None = None, seed: int = 0, block: int = BLOCK) -> Shards:
@@ -83,7 +104,7 @@ class Shards:
         def read(unit: tf.Tensor) -> tf.data.Dataset:
             return tf.data.Dataset.range(unit * block, tf.minimum((unit + 1) * block, count))
 
-        return cls(counts, read, seed, checkpoint)
+        return cls([f"indices in blocks of {block}"], counts, read, seed, checkpoint)
 
     def tagged(self, cycle_length: int = 4) -> tf.data.Dataset:
         """`(tag, element)`, without end, from where the ledger stands; keep the tag beside what is made of the element.
@@ -108,16 +129,22 @@ class Shards:
         """On the trainer, after `distribute`: takes the tags (the first component) off and remembers them."""
 
         def note(tags: tf.Tensor, *rest: Any) -> Any:
-            with tf.control_dependencies([tf.numpy_function(self._arrive, [tags], [], stateful=True)]):
+            noted = [tf.numpy_function(self._arrive, [tags], [], stateful=True)] if self._tracks else []
+            with tf.control_dependencies(noted):
                 return tuple(tf.nest.map_structure(tf.identity, each) for each in rest)
 
         return dataset.map(note)
 
-    def consumed_batch(self, step: int) -> None:
-        """A step was made, the `step`th, with the oldest of this rank's batches."""
-        if self._arrived:
+    def start(self) -> None:
+        """A new iterator over the stream begins; what earlier ones have read ahead was not trained on."""
+        self._arrived.clear()
+
+    def consumed(self, batches: int) -> None:
+        """Steps were made, with the oldest of this rank's batches."""
+        for _ in range(min(batches, len(self._arrived))):
             self._not_gathered.append(self._arrived.popleft())
-        if step % GATHER_EVERY == 0:
+        before, self._steps = self._steps, self._steps + batches
+        if self._steps // GATHER_EVERY != before // GATHER_EVERY:
             self.gather()
 
     def gather(self) -> None:
@@ -132,27 +159,29 @@ class Shards:
         """For a checkpoint: the ledger, and how many elements that other ranks trained on it does not know of."""
         unknown = sum(map(len, self._not_gathered)) * (_size() - 1)
         self.ledger.add(np.concatenate([np.zeros(0, np.int64), *self._not_gathered]))
-        return {"units": self._units, "elements": self.elements, "seed": self._seed, "repeated": unknown,
-                **self.ledger.state()}  # fmt: skip
+        return {"what": self._what, "repeated": unknown, **self.ledger.state()}
 
     def report(self) -> None:
-        """Say how the stream goes on."""
-        say("data_resumed", position=self.ledger.mark, epoch=self.ledger.mark // self._units,
-            left_out=self.ledger.begun_elements, repeated_at_most=self._repeated, skipped=0)  # fmt: skip
+        """Say how the stream goes on after a restart."""
+        if not self._restored:
+            say("data_restarted", reason="the-checkpoint-has-no-ledger-of-these-data-with-this-seed")
+            return
+        ledger = self.ledger
+        say("data_resumed", position=ledger.mark, epoch=ledger.mark // self._units, left_out=ledger.begun_elements,
+            repeated_at_most=self._repeated, skipped=ledger.skipped)  # fmt: skip
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         saved = _same_on_all_ranks(checkpoint.saved(LEDGER_FILE) if _rank() == 0 else None)
-        if saved is None:
-            return
-        ours = {"units": self._units, "elements": self.elements, "seed": self._seed}
-        if any(saved.get(name) != value for name, value in ours.items()):
-            if _rank() == 0:
-                say("data_restarted", reason="the-checkpoint-is-of-other-data-or-another-seed")
+        if saved is None or saved.get("what") != self._what:
             return
         self.ledger.restore(saved)
-        self._repeated = int(saved["repeated"])
+        self._restored, self._repeated = True, int(saved["repeated"])
 
     def _arrive(self, tags: np.ndarray) -> None:
+        if len(self._arrived) >= UNTOLD_BATCHES:
+            raise InputError(
+                f"{UNTOLD_BATCHES} batches came and no step was counted: give fit the Checkpoint, as callback"
+            )
         self._arrived.append(np.atleast_1d(tags).astype(np.int64))
 
     def _order(self, epoch: int) -> np.ndarray:

@@ -65,13 +65,13 @@ def run(*more):
     shards = data.Shards.of_indices(ELEMENTS, checkpoint, seed=3, block=32)
     stream = shards.tagged().shuffle(64).batch(BATCH, drop_remainder=True)
     train = shards.track(data.distribute(stream)).map(lambda index: (tf.cast(index, tf.float32)[:, None],) * 2)
-    trained, arrive = [], shards.consumed_batch
+    trained, arrive = [], shards.consumed
 
-    def consumed(step):
+    def consumed(batches):
         trained.extend(shards._arrived[0].tolist())
-        arrive(step)
+        arrive(batches)
 
-    shards.consumed_batch = consumed
+    shards.consumed = consumed
     steps = Steps()
     first = checkpoint.restore(model)
     given = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), steps, checkpoint, *more]

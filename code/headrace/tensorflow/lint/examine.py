@@ -20,6 +20,7 @@ RULES = (
     rules_order.no_prefetch,
     rules_order.sequential_map,
     rules_order.sequential_interleave,
+    rules_order.tiny_splits,
 )
 
 
@@ -30,11 +31,11 @@ def examine(captured: Captured, measured: bool = True, cores: int = DATA_HOST_CO
         InputError: measuring runs parts of the pipeline, and one of them fails.
     """
     found: list[Finding] = []
-    for wire, distributed in zip(captured.wires, captured.distributed, strict=True):
+    for wire, distributed, sharding in zip(captured.wires, captured.distributed, captured.shardings, strict=True):
         pipeline = Pipeline(wire, captured.sources)
         place = f"{captured.sources.get(id(distributed), '?')}: distribute()"
         meter = Meter(pipeline) if measured else None
-        subject = Subject(pipeline, place, _trainer(captured, distributed), meter, cores)
+        subject = Subject(pipeline, place, _trainer(captured, distributed), meter, cores, sharding)
         try:
             found += [finding for rule in RULES for finding in rule(subject)]
         except tf.errors.OpError as error:

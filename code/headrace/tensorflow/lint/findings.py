@@ -50,6 +50,7 @@ class Subject:
     meter: Meter | None
     """None: nothing is to be measured."""
     cores: int
+    sharding: str = "dynamic"
 
 
 def by_gain(findings: Sequence[Finding]) -> list[Finding]:

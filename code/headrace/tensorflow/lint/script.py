@@ -35,6 +35,8 @@ class Captured:
 
     wires: list[tf.data.Dataset] = field(default_factory=list)
     """What `data.distribute` was given, in order."""
+    shardings: list[str] = field(default_factory=list)
+    """… and how it was told to split each."""
     sources: dict[int, str] = field(default_factory=dict)
     """`id(dataset)`: `file:line` of the script's that made it. Only datasets of `kept` and their inputs are alive."""
     distributed: list[tf.data.Dataset] = field(default_factory=list)
@@ -83,6 +85,7 @@ def _hooks(captured: Captured) -> Iterator[None]:
         # An object of its own, so that what is made after it is told from what it was given.
         wire = originals[0](dataset, **how).with_options(tf.data.Options())
         captured.wires.append(dataset)
+        captured.shardings.append(how.get("sharding", "dynamic"))
         captured.distributed.append(wire)
         return wire
 

@@ -1,0 +1,52 @@
+"""What it costs that a worker asks the dispatcher for each element of its part, and what blocks save.
+
+    python -m bench.splits [--repeats 5]
+
+With dynamic sharding the dispatcher hands out what the dataset begins with, one at a time: numbers of a range,
+rows of a table, or the files and blocks of `data.Shards`. The pipeline does nothing but batch a hundred
+numbers, on one worker.
+"""
+
+import os
+import time
+
+from bench import measure
+
+BATCH, SECONDS = 100, 2.0
+
+
+def main(argv=None):
+    repeats = measure.arguments(__doc__, argv).repeats
+    import tensorflow as tf
+    from headrace.tensorflow import data
+
+    forms = {
+        "numbers of a range": lambda: tf.data.Dataset.range(10**8).batch(BATCH),
+        "Shards.of_indices, blocks of 256": lambda: data.Shards.of_indices(10**6).tagged().batch(BATCH),
+    }
+    rates = {}
+    with measure.service([()]) as service:
+        os.environ |= {"HEADRACE_TF_DATA_MODE": "service", "HEADRACE_DISPATCHER": service.address}
+        for repeat in range(repeats):
+            for form, dataset in forms.items():
+                stream = data.distribute(dataset(), job_name=f"{form}-{repeat}")
+                rates.setdefault(form, []).append(elements_per_s(stream))
+    rows = [{"the dataset begins with": form, "elements/s": measure.median(values)} for form, values in rates.items()]
+    single, blocks = rates.values()
+    figures = {"splits_blocks_vs_elements": measure.median([b / a for a, b in zip(single, blocks, strict=True)])}
+    measure.leave("splits", figures, rows, repeats=repeats)
+
+
+def elements_per_s(stream):
+    batches = iter(stream)
+    next(batches)
+    count, started = 0, time.perf_counter()
+    while time.perf_counter() - started < SECONDS:
+        next(batches)
+        count += 1
+    return count * BATCH / (time.perf_counter() - started)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    main()
