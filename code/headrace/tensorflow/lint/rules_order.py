@@ -92,7 +92,8 @@ def tiny_splits(subject: Subject) -> Iterator[Finding]:
         above = list(subject.pipeline.after(stage)) if stage.kind in ("Range", "TensorSlice") else []
         batches = [place for place, each in enumerate(above) if each.kind in BATCHES]
         # Behind an interleave it is files that the dataset begins with.
-        if not batches or any(each.kind not in (*MAPS, *BETWEEN) for each in above[: batches[0]]):
+        before = above[: batches[0]] if batches else []
+        if not batches or any(each.kind not in (*MAPS, *BETWEEN) or each.ops & set(PYTHON_OPS) for each in before):
             continue
         size = batch_size(above[batches[0]])
         element_s = subject.meter.batch_s / size if size > 1 else 0.0
