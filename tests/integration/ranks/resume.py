@@ -83,8 +83,8 @@ def run(*more):
 
 _, steps, before, _ = run(Stop())
 assert steps == [STEPS, STOPPED_AT], steps
-(signals / STOP_REQUEST).unlink(missing_ok=True)
 before_0 = hvd.broadcast(tf.constant(before), 0).numpy()
+(signals / STOP_REQUEST).unlink(missing_ok=True)  # only now has rank 0 surely seen it
 before_all = hvd.allgather(tf.constant(before)).numpy()
 assert len(np.unique(before_all)) == len(before_all)
 

@@ -20,7 +20,7 @@ from headrace.tensorflow.lint.pipeline import BATCHES, MAPS, Stage, batch_size, 
 WORTH_CALL_S = 100e-6
 """Processor seconds of a function for one element, from which a thread of its own pays: calling any function takes 15
 to 35 µs on the machine that this was measured on, and handing the element over as much again."""
-SPLIT_S = 0.25e-3
+SPLIT_S = 0.3e-3
 """What it takes a worker to ask the dispatcher for its next part; `python -m bench.splits` measures it."""
 
 
