@@ -14,7 +14,7 @@ help:
 	@echo "make check   lint, types, unit tests; under a minute"
 	@echo "make faults  kill, hang and cut off real jobs, and watch what becomes of them"
 	@echo "make conformance  what we make and assume, against SageMaker's toolkit and SDKs"
-	@echo "make bench   how fast, as ratios measured in one run: about 45 minutes (BENCH=transport for one)"
+	@echo "make bench   how fast, as ratios measured in one run: about an hour (BENCH=transport for one)"
 	@echo "make clean   remove what these made"
 
 setup:

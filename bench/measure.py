@@ -7,23 +7,46 @@ import contextlib
 import json
 import os
 import platform
+import signal
 import statistics
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 
 from tests.integration.service import Service
 
 OUT = Path(__file__).parent / "out"
 REPEATS = 5
 """Figures are medians over this many runs; all sides of a ratio take turns within a run."""
+LIMIT_S = 3600
+"""For one benchmark: whatever hangs in it, it ends with all that it started."""
 
 
 def arguments(doc: str, argv: Sequence[str] | None = None, repeats: int = REPEATS) -> argparse.Namespace:
-    """`--repeats`, the one flag that all benchmarks have."""
+    """`--repeats`, the one flag that all benchmarks have; from here on the benchmark has `LIMIT_S`."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=repeats, help="runs that the medians are taken over")
-    return parser.parse_args(argv)
+    given = parser.parse_args(argv)
+
+    def out_of_time(_: int, frame: FrameType | None) -> None:
+        raise SystemExit(f"bench: error: not done within {LIMIT_S} s; it was at {frame}")
+
+    signal.signal(signal.SIGALRM, out_of_time)
+    signal.alarm(LIMIT_S)
+    return given
+
+
+def per_second(call: Callable[[], object], seconds: float, warm_up: int) -> float:
+    """Calls a second, over `seconds` after some that do not count."""
+    for _ in range(warm_up):
+        call()
+    count, started = 0, time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        call()
+        count += 1
+    return count / (time.perf_counter() - started)
 
 
 @contextlib.contextmanager

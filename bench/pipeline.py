@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from bench import measure
@@ -68,15 +67,9 @@ def random_pixels(tf, shape):
     return tf.cast(tf.random.stateless_uniform(shape, [1, 2], 0, 256, tf.int32), tf.uint8)
 
 
-def images_per_s(batches):
-    batches = iter(batches)
-    for _ in range(3):
-        next(batches)
-    count, started = 0, time.perf_counter()
-    while time.perf_counter() - started < SECONDS:
-        next(batches)
-        count += 1
-    return count * BATCH / (time.perf_counter() - started)
+def images_per_s(dataset):
+    batches = iter(dataset)
+    return BATCH * measure.per_second(lambda: next(batches), SECONDS, warm_up=3)
 
 
 def in_ray():

@@ -8,7 +8,6 @@ numbers, on one worker.
 """
 
 import os
-import time
 
 from bench import measure
 
@@ -29,22 +28,13 @@ def main(argv=None):
         os.environ |= {"HEADRACE_TF_DATA_MODE": "service", "HEADRACE_DISPATCHER": service.address}
         for repeat in range(repeats):
             for form, dataset in forms.items():
-                stream = data.distribute(dataset(), job_name=f"{form}-{repeat}")
-                rates.setdefault(form, []).append(elements_per_s(stream))
+                batches = iter(data.distribute(dataset(), job_name=f"{form}-{repeat}"))
+                rate = measure.per_second(lambda batches=batches: next(batches), SECONDS, warm_up=1)
+                rates.setdefault(form, []).append(rate * BATCH)
     rows = [{"the dataset begins with": form, "elements/s": measure.median(values)} for form, values in rates.items()]
     single, blocks = rates.values()
     figures = {"splits_blocks_vs_elements": measure.median([b / a for a, b in zip(single, blocks, strict=True)])}
     measure.leave("splits", figures, rows, repeats=repeats)
-
-
-def elements_per_s(stream):
-    batches = iter(stream)
-    next(batches)
-    count, started = 0, time.perf_counter()
-    while time.perf_counter() - started < SECONDS:
-        next(batches)
-        count += 1
-    return count * BATCH / (time.perf_counter() - started)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 
 from bench import measure
 
@@ -85,13 +84,7 @@ def batches_per_s(way, shape, dtype, name, address):
     if way == "ours + cast":
         dataset = dataset.map(lambda images: tf.cast(images, tf.float32))
     batches = iter(dataset.prefetch(2))
-    for _ in range(10):
-        next(batches)
-    count, started = 0, time.perf_counter()
-    while time.perf_counter() - started < SECONDS:
-        next(batches)
-        count += 1
-    return count / (time.perf_counter() - started)
+    return measure.per_second(lambda: next(batches), SECONDS, warm_up=10)
 
 
 def bare(source, message_bytes, cpu):
@@ -146,7 +139,7 @@ def _receive_tcp(port, message_bytes):
             while got < message_bytes:
                 got += connection.recv_into(buffer[got:])
 
-        return _per_second(receive)
+        return measure.per_second(receive, SECONDS, warm_up=5)
 
 
 def _receive_grpc(port, message_bytes):
@@ -155,19 +148,9 @@ def _receive_grpc(port, message_bytes):
     unlimited = [("grpc.max_receive_message_length", -1)]
     with grpc.insecure_channel(f"127.0.0.1:{port}", options=unlimited) as channel:
         messages = channel.unary_stream("/bench/Stream")(b"")
-        rate = _per_second(lambda: next(messages))
+        rate = measure.per_second(lambda: next(messages), SECONDS, warm_up=5)
         messages.cancel()
         return rate
-
-
-def _per_second(receive):
-    for _ in range(5):
-        receive()
-    count, started = 0, time.perf_counter()
-    while time.perf_counter() - started < SECONDS:
-        receive()
-        count += 1
-    return count / (time.perf_counter() - started)
 
 
 if __name__ == "__main__":

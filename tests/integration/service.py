@@ -5,11 +5,13 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 
 from headrace.events import parse_event
 
 from tests.support import ROOT
 
+REGISTERED_TIMEOUT_S = 60.0
 TRAIN_DATA = ROOT / "code" / "train_data.py"
 
 
@@ -37,10 +39,14 @@ class Service:
         self.workers.append(self.start_worker(self.worker_ports[-1]))
 
     def wait_for_workers(self):
+        deadline = threading.Timer(REGISTERED_TIMEOUT_S, self.dispatcher.kill)  # which ends its output
+        deadline.start()
         for line in self.dispatcher.stdout:
             event = parse_event(line)
             if event and event.name == "workers_registered" and int(event.fields["n"]) == len(self.workers):
-                break
+                deadline.cancel()
+                return
+        raise AssertionError(f"{len(self.workers)} workers were not registered within {REGISTERED_TIMEOUT_S:g} s")
 
     def start_worker(self, port):
         return self._start("worker", f"--port={port}", f"--address=127.0.0.1:{port}", f"--dispatcher={self.address}")

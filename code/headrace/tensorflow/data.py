@@ -18,7 +18,7 @@ from headrace.tensorflow.compression import choose_compression
 from headrace.tensorflow.memory import keep_freed_memory
 from headrace.tensorflow.shards import Shards
 
-__all__ = ["Distribution", "Shards", "distribute", "seed", "shard"]
+__all__ = ["Distribution", "Shards", "distribute", "seed"]
 
 COMPRESSIONS = {"none": None, "snappy": "SNAPPY"}
 SHARDINGS = ("dynamic", "file", "off")
@@ -86,7 +86,7 @@ def distribute(
 
     Put it after `batch` and before the cast to float: what crosses the wire should be small. By default
     all ranks share one stream and split it, so `dataset` must not be sharded by rank in service mode
-    (see `shard`), and should be repeated.
+    (`Shards` knows), and should be repeated.
 
     Args:
         dataset: batches, as the workers are to make them.
@@ -113,14 +113,6 @@ def distribute(
     return dataset.apply(_transformation(how, context, compression, job_name))
 
 
-def shard(dataset: tf.data.Dataset, size: int, rank: int) -> tf.data.Dataset:
-    """This rank's part of a list of files, in local mode; in service mode all, since the service splits it."""
-    context = TrainerContext.from_environ(os.environ)
-    if context.tf_data_mode == "service" or size == 1:
-        return dataset
-    return dataset.shard(size, rank)
-
-
 def seed(base: int, epoch: int = 0, rank: int = 0) -> int:
     """A seed for this epoch and rank: never the same for two of them, always the same for the same ones."""
     return (base * _SEED_STRIDE + epoch) * _SEED_STRIDE + rank & 0x7FFF_FFFF_FFFF_FFFF
@@ -133,15 +125,16 @@ def _transformation(how: Distribution, context: TrainerContext, compression: str
         "file": service.ShardingPolicy.FILE,
         "off": service.ShardingPolicy.OFF,
     }
-    shared = how.shared and not how.cross_trainer_cache
-    stream = f"{context.job_name}-{job_name}" + ("" if how.shared else f"-rank{hvd.rank()}")
     cache = None
-    if how.cross_trainer_cache:
+    if not how.cross_trainer_cache:
+        stream = f"{context.job_name}-{job_name}" + ("" if how.shared else f"-rank{hvd.rank()}")
+    else:
+        stream = f"{how.cross_trainer_cache}-{job_name}"
         cache = service.CrossTrainerCache(trainer_id=f"{how.cross_trainer_cache}-{hvd.rank()}")
     return service.distribute(
         processing_mode=policies[how.sharding],
         service=f"grpc://{context.dispatcher}",
-        job_name=stream if shared or not how.cross_trainer_cache else f"{how.cross_trainer_cache}-{job_name}",
+        job_name=stream,
         consumer_index=hvd.rank() if how.coordinated else None,
         num_consumers=hvd.size() if how.coordinated else None,
         max_outstanding_requests=how.max_outstanding_requests,

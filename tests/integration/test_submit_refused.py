@@ -1,0 +1,91 @@
+"""Submitting what cannot be sent, and looking before sending: one line each, and nothing leaves this machine."""
+
+import json
+import os
+import socket
+
+import boto3
+import pytest
+from headrace.start import main
+
+from tests.integration.account import BUCKET, REGION, SMALL
+
+WRONG = [
+    ([*SMALL, "--dnn_instance_type", "ml.p4d.24xlargee"], 2, "did you mean ml.p4d.24xlarge"),
+    ([*SMALL, "--tf_data_mode", "local"], 2, "leaves the data group idle"),
+    ([*SMALL, "--no-is_hetero", "--num_of_data_instances", "2"], 2, "needs a data group"),
+    ([*SMALL, "--keep_alive_period", "60"], 2, "no warm pools for instance groups"),
+    ([*SMALL, "--channel", "t=s3://b/x@gpu_group"], 2, "names group 'gpu_group'"),
+    ([*SMALL, "--channel", "t=/data"], 2, "SageMaker reads s3://"),
+    (SMALL[2:], 2, "no role: give --role or set SAGEMAKER_ROLE"),
+    ([*SMALL[:2], *SMALL[4:]], 2, "no region: give --region"),
+    ([*SMALL, "--retries", "-1"], 2, "--retries is -1"),
+    ([*SMALL, "--framework_version", "1.2.3", "--image_uri", ""], 2, "look at --framework_version"),
+]
+
+
+@pytest.mark.parametrize(("argv", "code", "said"), WRONG, ids=[said for _, _, said in WRONG])
+def test_wrong_input_is_one_line_and_nothing_is_sent(aws, capsys, argv, code, said):
+    assert main(argv) == code
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert aws.names() == []
+    assert boto3.client("s3", REGION).list_buckets()["Buckets"] == []
+
+
+def test_no_credentials_is_one_line(monkeypatch, tmp_path, capsys):
+    for name in list(os.environ):
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    assert main(SMALL) == 2
+    error = capsys.readouterr().err
+    assert "no usable AWS credentials" in error
+    assert error.count("\n") == 1
+
+
+def test_a_bucket_that_is_denied_is_one_line(aws, monkeypatch, capsys):
+    from botocore.exceptions import ClientError
+
+    def denied(self, path, uri):
+        from headrace.submit.aws import aws_errors
+
+        with aws_errors(f"uploading to {uri}"):
+            raise ClientError({"Error": {"Code": "AccessDenied", "Message": "Access Denied"}}, "PutObject")
+
+    monkeypatch.setattr("headrace.submit.aws.Account.upload", denied)
+    assert main(SMALL) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert f"uploading to s3://{BUCKET}" in error
+    assert "AccessDenied" in error
+    assert "AWS_PROFILE" in error
+    assert aws.names() == []
+
+
+DRY = [
+    [],
+    ["--no-is_hetero", "--tf_data_mode", "local", "--num_of_data_workers", "0"],
+    ["--channel", "training=s3://b-u-c/x@data_group", "--channel", "validation=s3://b-u-c/y@dnn_group", "--spot",
+     "--subnets", "subnet-0a", "--security_group_ids", "sg-0a"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("flags", DRY, ids=["hetero", "homogeneous", "channels, spot and VPC"])
+def test_a_dry_run_prints_a_valid_request_and_opens_no_socket(flags, monkeypatch, capsys, tmp_path):
+    from headrace.submit.validate import check_request
+
+    def forbidden(*args, **kwargs):
+        raise AssertionError("a dry run opened a socket")
+
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "SAGEMAKER_ROLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setattr(socket, "socket", forbidden)
+    monkeypatch.setattr(socket, "create_connection", forbidden)
+    assert main(["--dry_run", *flags]) == 0
+    printed = capsys.readouterr()
+    check_request(json.loads(printed.out))
+    assert "USD" in printed.err
