@@ -15,7 +15,14 @@ VENV = os.path.join(ROOT, ".venv")
 STAMP = os.path.join(VENV, ".headrace-setup")
 PYTHON = os.path.join(VENV, "bin", "python")
 OLDEST, NEWEST = (3, 10), (3, 13)
-MADE_FROM = ("setup.cfg", "pyproject.toml", "code/constraints.txt", "third_party/horovod", "tools/setup.py")
+MADE_FROM = (
+    "setup.cfg",
+    "pyproject.toml",
+    "code/constraints.txt",
+    "third_party/horovod",
+    "tools/setup.py",
+    "code/headrace/tensorflow/transfer",
+)
 EXTRAS = "local,submit,digits,dev"
 
 
@@ -49,6 +56,8 @@ def main():
     pip = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "-q"]
     run(pip + ["-c", "code/constraints.txt", "-e", ".[{}]".format(EXTRAS)], "pip install")
     run([PYTHON, "third_party/horovod/build.py"], "the Horovod build")
+    # Without it everything works as well, if slower; it says so itself.
+    subprocess.call([PYTHON, "-m", "headrace.tensorflow.transfer.build"], cwd=ROOT)
     with open(STAMP, "w") as stamp:
         stamp.write(made_from)
     say("ready in {:.0f} s; use .venv/bin/python".format(time.time() - started))

@@ -17,6 +17,8 @@ from headrace.errors import InputError
 
 DISPATCHER_PORT = 6000
 FIRST_WORKER_PORT = 6001
+TRANSFER_PORT_OFFSET = 1000
+"""A worker on 6001 also sends batches from 7001, by a protocol of our own (`headrace.tensorflow.transfer`)."""
 CONTROL_PORT = 16000
 MIN_LEASE_S = 5.0
 """A renewal every second or two, with a call timeout of three: less would take a slow reply for a death."""

@@ -28,7 +28,7 @@ class Service:
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.dispatcher = self._start("dispatcher", f"--port={self.port}", f"--work_dir={work_dir}")
-        self.workers, self.worker_ports = [], []
+        self.workers, self.worker_ports, self.transfer_ports = [], [], {}
         for _ in range(workers):
             self.add_worker()
         if workers:
@@ -49,7 +49,10 @@ class Service:
         raise AssertionError(f"{len(self.workers)} workers were not registered within {REGISTERED_TIMEOUT_S:g} s")
 
     def start_worker(self, port):
-        return self._start("worker", f"--port={port}", f"--address=127.0.0.1:{port}", f"--dispatcher={self.address}")
+        return self._start(
+            "worker", f"--port={port}", f"--address=127.0.0.1:{port}", f"--dispatcher={self.address}",
+            f"--transfer_address=127.0.0.1:{self.transfer_ports.setdefault(port, free_port())}",
+        )  # fmt: skip
 
     def _start(self, *arguments):
         environ = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}

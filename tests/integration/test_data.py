@@ -16,20 +16,6 @@ SEEDS = range(10)
 ELEMENTS = 600
 
 
-@pytest.fixture
-def use(monkeypatch):
-    """Makes this process a rank whose data come from a service."""
-
-    def point_at(address):
-        monkeypatch.setenv("HEADRACE_TF_DATA_MODE", "service")
-        monkeypatch.setenv("HEADRACE_DISPATCHER", address)
-
-    monkeypatch.setattr(data.hvd, "rank", lambda: 0)
-    monkeypatch.setattr(data.hvd, "size", lambda: 1)
-    monkeypatch.setattr("headrace.tensorflow.compression.hvd.rank", lambda: 0)
-    return point_at
-
-
 def read_with(ranks, dataset, **how):
     """What each of `ranks` consumers of one stream gets, in threads of their own."""
     got = [[] for _ in range(ranks)]

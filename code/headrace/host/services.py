@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from headrace.settings import DISPATCHER_PORT, Settings
+from headrace.settings import DISPATCHER_PORT, TRANSFER_PORT_OFFSET, Settings
 from headrace.topology import Topology
 
 WORKER_NICENESS_BESIDE_TRAINER = 10
@@ -77,6 +77,7 @@ class TfDataService:
             port = endpoint.first_worker_port + number
             argv = [
                 *script, "worker", f"--port={port}", f"--address={endpoint.address}:{port}",
+                f"--transfer_address={endpoint.address}:{port + TRANSFER_PORT_OFFSET}",
                 f"--dispatcher={self.address()}", f"--timeout_s={self.settings.startup_timeout_s:g}",
             ]  # fmt: skip
             nice = WORKER_NICENESS_BESIDE_TRAINER if host.role == "dnn" else 0

@@ -15,6 +15,8 @@ import types
 from pathlib import Path
 from typing import Any
 
+from headrace.tensorflow import transfer
+
 _LIBRARY = "tensorflow.python.data.experimental.service._pywrap_server_lib"
 _CONFIGS = "tensorflow.core.protobuf.service_config_pb2"
 _PACKAGES = (
@@ -34,9 +36,21 @@ def start_dispatcher(port: int, work_dir: Path) -> Any:
 
 
 def start_worker(
-    port: int, address: str, dispatcher: str, heartbeat_interval_ms: int, dispatcher_timeout_ms: int
+    port: int,
+    address: str,
+    dispatcher: str,
+    heartbeat_interval_ms: int,
+    dispatcher_timeout_ms: int,
+    transfer_address: str = "",
 ) -> Any:
-    """A running worker, registered with its dispatcher; returns once that answers."""
+    """A running worker, registered with its dispatcher; returns once that answers.
+
+    Args:
+        transfer_address: `HOST:PORT` where it also sends batches by our own protocol, which is loaded; or empty.
+
+    Raises:
+        HeadraceError: that port is taken.
+    """
     library, configs = _load()
     config = configs.WorkerConfig(
         port=port,
@@ -45,9 +59,14 @@ def start_worker(
         worker_address=address,
         heartbeat_interval_ms=heartbeat_interval_ms,
         dispatcher_timeout_ms=dispatcher_timeout_ms,
+        data_transfer_protocol=transfer.PROTOCOL if transfer_address else "",
+        data_transfer_address=transfer_address,
+        data_transfer_port=int(transfer_address.rpartition(":")[2] or 0),
     )
     server = library.TF_DATA_NewWorkerServer(config.SerializeToString())
     server.start()
+    if transfer_address:
+        transfer.refuse_silence(transfer_address)
     return server
 
 

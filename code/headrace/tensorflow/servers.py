@@ -11,7 +11,7 @@ from pathlib import Path
 from headrace.errors import HeadraceError
 from headrace.events import format_event
 from headrace.settings import OneLineParser
-from headrace.tensorflow import native
+from headrace.tensorflow import native, transfer
 from headrace.tensorflow.memory import keep_freed_memory
 
 SERVER_NAME_VARIABLE = "HEADRACE_SERVER_NAME"
@@ -30,6 +30,7 @@ def main(argv: Sequence[str]) -> int:
     worker = roles.add_parser("worker", help="makes batches and sends them to the trainers")
     worker.add_argument("--port", type=int, required=True)
     worker.add_argument("--address", required=True, help="HOST:PORT under which trainers reach this worker")
+    worker.add_argument("--transfer_address", default="", help="HOST:PORT for batches by headrace's own protocol")
     worker.add_argument("--dispatcher", required=True, help="HOST:PORT of the dispatcher")
     worker.add_argument("--timeout_s", type=float, default=900.0, help="how long to wait for the dispatcher")
     try:
@@ -37,10 +38,16 @@ def main(argv: Sequence[str]) -> int:
     except HeadraceError as error:
         print(f"train_data.py: error: {error}", file=sys.stderr)
         return error.exit_code
-    if arguments.role == "dispatcher":
-        serve_dispatcher(arguments.port, arguments.work_dir)
-    else:
-        serve_worker(arguments.port, arguments.address, arguments.dispatcher, arguments.timeout_s)
+    try:
+        if arguments.role == "dispatcher":
+            serve_dispatcher(arguments.port, arguments.work_dir)
+        else:
+            serve_worker(
+                arguments.port, arguments.address, arguments.transfer_address, arguments.dispatcher, arguments.timeout_s
+            )
+    except HeadraceError as error:
+        print(f"{_name(arguments.role)}: error: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
     return 0
 
 
@@ -53,11 +60,16 @@ def serve_dispatcher(port: int, work_dir: Path) -> None:
     _report_changes(server.num_workers)
 
 
-def serve_worker(port: int, address: str, dispatcher: str, timeout_s: float) -> None:
+def serve_worker(port: int, address: str, transfer_address: str, dispatcher: str, timeout_s: float) -> None:
     """Run a worker that registers with the dispatcher, which may come up later."""
     keep_freed_memory()
-    server = native.start_worker(port, address, dispatcher, HEARTBEAT_INTERVAL_MS, int(timeout_s * 1000))
-    _say("server_ready", name=_name("worker"), port=port)
+    if not transfer.load():
+        transfer_address = ""
+    server = native.start_worker(
+        port, address, dispatcher, HEARTBEAT_INTERVAL_MS, int(timeout_s * 1000), transfer_address
+    )
+    protocol = transfer.PROTOCOL if transfer_address else "grpc"
+    _say("server_ready", name=_name("worker"), port=port, data_transfer_protocol=protocol)
     server.join()
 
 

@@ -1,0 +1,245 @@
+// Batches of tf.data service over plain TCP, straight from the worker's tensors into the trainer's.
+//
+// TensorFlow's own way is one gRPC call for a batch: tensor → message → gRPC's slices → kernel, and all of it back
+// again on the trainer, which has no processor to spare for it. Here the kernel copies twice and nobody else does.
+// Loading this library adds the protocol "headrace" to those that TensorFlow knows (see interface.h).
+
+#include <netdb.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <set>
+#include <system_error>
+#include <thread>
+
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
+#include "interface.h"
+#include "message.h"
+#include "wire.h"
+
+namespace headrace {
+namespace {
+
+using google::protobuf::Message;
+using tensorflow::data::DataTransferClient;
+using tensorflow::data::DataTransferServer;
+using tensorflow::data::GetElementRequest;
+using tensorflow::data::GetElementResult;
+
+constexpr char kProtocol[] = "headrace";
+constexpr int kHelloTimeoutS = 5;
+
+absl::Status Failed(const std::string& what) { return absl::UnavailableError(what + ": " + std::strerror(errno)); }
+
+bool SendHello(int fd) {
+  std::vector<iovec> parts{Part(kHello, sizeof kHello)};
+  return SendAll(fd, parts);
+}
+
+bool ReceiveHello(int fd) {
+  char hello[sizeof kHello];
+  return ReceiveAll(fd, hello, sizeof hello) && std::memcmp(hello, kHello, sizeof hello) == 0;
+}
+
+// A thread for each connection: a consumer has one, and asks for one batch at a time.
+class Server : public DataTransferServer {
+ public:
+  explicit Server(GetElement get_element) : get_element_(std::move(get_element)) {}
+
+  // Workers are processes that are ended by a signal; this is for whoever has one in his own process.
+  ~Server() override {
+    std::unique_lock<std::mutex> lock(mutex_);
+    ended_ = true;
+    if (listener_ >= 0) shutdown(listener_, SHUT_RDWR);
+    for (int fd : connections_) shutdown(fd, SHUT_RDWR);
+    none_left_.wait(lock, [this] { return connections_.empty(); });
+    lock.unlock();
+    if (acceptor_.joinable()) acceptor_.join();
+    if (listener_ >= 0) close(listener_);
+  }
+
+  absl::Status Start(const tensorflow::data::experimental::WorkerConfig& config) override {
+    listener_ = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool has_ipv6 = listener_ >= 0;
+    if (!has_ipv6) listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (listener_ < 0) return Failed("cannot make a socket");
+    SetOption(listener_, SOL_SOCKET, SO_REUSEADDR, 1);
+    sockaddr_storage address{};
+    auto* any = reinterpret_cast<sockaddr*>(&address);
+    if (has_ipv6) SetOption(listener_, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+    any->sa_family = has_ipv6 ? AF_INET6 : AF_INET;
+    // The port is at the same place in both kinds of address.
+    auto& port = reinterpret_cast<sockaddr_in*>(any)->sin_port;
+    port = htons(config.data_transfer_port());
+    socklen_t length = has_ipv6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+    if (bind(listener_, any, length) || listen(listener_, SOMAXCONN) || getsockname(listener_, any, &length))
+      return Failed("cannot listen on port " + std::to_string(config.data_transfer_port()));
+    port_ = ntohs(port);
+    acceptor_ = std::thread([this] { Accept(); });
+    return absl::OkStatus();
+  }
+
+  int Port() const override { return port_; }
+
+ private:
+  void Accept() {
+    while (true) {
+      const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (ended_) {
+        if (fd >= 0) close(fd);
+        return;
+      }
+      if (fd < 0) {  // out of descriptors, or a caller that left again
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        continue;
+      }
+      connections_.insert(fd);
+      try {
+        std::thread([this, fd] { Serve(fd), Forget(fd); }).detach();
+      } catch (const std::system_error&) {
+        connections_.erase(fd);
+        close(fd);
+      }
+    }
+  }
+
+  void Serve(int fd) {
+    Tune(fd);
+    SetTimeout(fd, kHelloTimeoutS);
+    if (!ReceiveHello(fd) || !SendHello(fd)) return;
+    SetTimeout(fd, 0);
+    const auto* type =
+        google::protobuf::DescriptorPool::generated_pool()->FindMessageTypeByName("tensorflow.data.GetElementRequest");
+    const std::unique_ptr<Message> request(
+        google::protobuf::MessageFactory::generated_factory()->GetPrototype(type)->New());
+    std::string text;
+    while (true) {
+      uint32_t bytes;
+      if (!ReceiveAll(fd, &bytes, sizeof bytes) || bytes > kMostRequestBytes) return;
+      text.resize(bytes);
+      if (!ReceiveAll(fd, text.data(), bytes) || !request->ParseFromString(text)) return;
+      GetElementResult result;
+      const absl::Status status = get_element_(reinterpret_cast<const GetElementRequest*>(request.get()), &result);
+      if (!SendResult(fd, status, result)) return;
+    }
+  }
+
+  void Forget(int fd) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    close(fd);
+    connections_.erase(fd);
+    none_left_.notify_all();
+  }
+
+  const GetElement get_element_;
+  int listener_ = -1;
+  int port_ = 0;
+  std::thread acceptor_;
+  std::mutex mutex_;
+  std::condition_variable none_left_;
+  std::set<int> connections_;
+  bool ended_ = false;
+};
+
+// A trainer's connection to one worker; made again, on the same port, when the worker has been.
+class Client : public DataTransferClient {
+ public:
+  explicit Client(std::string address) : address_(std::move(address)) {}
+
+  ~Client() override { Disconnect(); }
+
+  absl::Status Connect() {
+    const size_t colon = address_.rfind(':');
+    if (colon == std::string::npos) return absl::InvalidArgumentError("no port in " + address_);
+    addrinfo hints{}, *found = nullptr;
+    hints.ai_socktype = SOCK_STREAM;
+    const int error = getaddrinfo(address_.substr(0, colon).c_str(), address_.substr(colon + 1).c_str(), &hints, &found);
+    if (error) return absl::UnavailableError("cannot resolve " + address_ + ": " + gai_strerror(error));
+    const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, freeaddrinfo);
+    for (const addrinfo* each = found; each && fd_ < 0; each = each->ai_next) {
+      const int fd = socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, each->ai_protocol);
+      if (fd < 0) continue;
+      SetTimeout(fd, kHelloTimeoutS);
+      if (connect(fd, each->ai_addr, each->ai_addrlen)) {
+        close(fd);
+      } else {
+        std::lock_guard<std::mutex> lock(mutex_);
+        fd_ = fd;
+      }
+    }
+    if (fd_ < 0) return Failed("cannot connect to " + address_);
+    Tune(fd_);
+    if (!SendHello(fd_) || !ReceiveHello(fd_)) return Lost();
+    SetTimeout(fd_, 0);
+    return absl::OkStatus();
+  }
+
+  absl::Status GetElement(const GetElementRequest& request, GetElementResult& result) override {
+    std::lock_guard<std::mutex> one_at_a_time(call_mutex_);
+    if (fd_ < 0) {
+      const absl::Status connected = Connect();
+      if (!connected.ok()) return connected;
+    }
+    if (cancelled_) return Cancelled();
+    const std::string text = reinterpret_cast<const Message&>(request).SerializeAsString();
+    const uint32_t bytes = text.size();
+    std::vector<iovec> parts{Part(&bytes, sizeof bytes), Part(text.data(), bytes)};
+    absl::Status status;
+    if (!SendAll(fd_, parts) || !ReceiveResult(fd_, status, result)) {
+      result = GetElementResult();
+      return Lost();
+    }
+    return status;
+  }
+
+  void TryCancel() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    cancelled_ = true;
+    if (fd_ >= 0) shutdown(fd_, SHUT_RDWR);
+  }
+
+ private:
+  static absl::Status Cancelled() { return absl::CancelledError("the reader has ended"); }
+
+  // TensorFlow tries again what was unavailable.
+  absl::Status Lost() {
+    Disconnect();
+    return cancelled_ ? Cancelled() : absl::UnavailableError("lost the connection to the worker at " + address_);
+  }
+
+  void Disconnect() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (fd_ >= 0) close(fd_);
+    fd_ = -1;
+  }
+
+  const std::string address_;
+  std::mutex call_mutex_;
+  std::mutex mutex_;  // of closing and shutting down
+  int fd_ = -1;
+  std::atomic<bool> cancelled_{false};
+};
+
+const bool registered = [] {
+  DataTransferServer::Register(
+      kProtocol, [](DataTransferServer::GetElement get_element, std::shared_ptr<DataTransferServer>* server) {
+        *server = std::make_shared<Server>(std::move(get_element));
+        return absl::OkStatus();
+      });
+  DataTransferClient::Register(
+      kProtocol, [](DataTransferClient::Config config, std::unique_ptr<DataTransferClient>* client) {
+        auto made = std::make_unique<Client>(std::move(config.address));
+        absl::Status connected = made->Connect();
+        if (connected.ok()) *client = std::move(made);
+        return connected;
+      });
+  return true;
+}();
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,149 @@
+"""Batches over our own protocol: bit for bit, with gRPC where it is not built, and nobody hangs on it."""
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from headrace.errors import InputError, SetupError
+from headrace.tensorflow import data, transfer
+from headrace.tensorflow.transfer import build
+
+from tests.integration.service import TRAIN_DATA, free_port, service
+
+
+def read(dataset, **how):
+    how = {"sharding": "off", "data_transfer_protocol": "headrace"} | how
+    return data.distribute(dataset, **how)
+
+
+def test_tensors_of_every_kind_arrive_as_they_were(tmp_path, use):
+    def of_every_kind(n):
+        return {
+            "pixels": tf.cast(tf.random.stateless_uniform([64, 224, 224, 3], [n, 1], 0, 256, tf.int32), tf.uint8),
+            "floats": tf.random.stateless_normal([2000, 1001], [n, 2]),
+            "half": tf.cast(tf.random.stateless_normal([7], [n, 3]), tf.bfloat16),
+            "scalar": n,
+            "none": tf.zeros([0, 5]),
+            "truth": n > 3,
+            "text": tf.strings.as_string(tf.range(n)),
+            "ragged": tf.RaggedTensor.from_row_lengths(tf.range(n), [n]),
+            "sparse": tf.sparse.SparseTensor([[n, 0]], [1.0], [100, 2]),
+        }
+
+    dataset = tf.data.Dataset.range(6).map(of_every_kind)
+    with service(tmp_path / "work", 1) as running:
+        use(running.address)
+        arrived = list(read(dataset))
+    assert len(arrived) == 6
+    for made, got in zip(dataset, arrived, strict=True):
+        for name in ("pixels", "floats", "half", "scalar", "none", "truth", "text"):
+            assert got[name].dtype == made[name].dtype
+            np.testing.assert_array_equal(got[name], made[name], err_msg=name)
+        assert got["ragged"].to_list() == made["ragged"].to_list()
+        np.testing.assert_array_equal(tf.sparse.to_dense(got["sparse"]), tf.sparse.to_dense(made["sparse"]))
+
+
+def test_an_error_on_the_worker_reaches_the_reader_in_its_own_words(tmp_path, use):
+    dataset = tf.data.Dataset.range(3).map(lambda n: tf.debugging.check_numerics(1 / (n - 1), "not in this test"))
+    with service(tmp_path / "work", 1) as running:
+        use(running.address)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="not in this test"):
+            list(read(dataset))
+
+
+def test_a_restarted_worker_is_found_again_on_its_old_port(tmp_path, use):
+    with service(tmp_path / "work", 1) as running:
+        use(running.address)
+        batches = iter(read(tf.data.Dataset.range(10).repeat()))
+        next(batches)
+        running.workers[0].kill()
+        running.workers[0].wait()
+        running.workers[0] = running.start_worker(running.worker_ports[0])
+        ended = threading.Event()
+
+        def read_on():
+            for _ in range(100):
+                next(batches)
+            ended.set()
+
+        threading.Thread(target=read_on, daemon=True).start()
+        assert ended.wait(60), "the reader does not find the worker again"
+
+
+def test_strangers_on_the_port_change_nothing(tmp_path, use):
+    with service(tmp_path / "work", 1) as running:
+        use(running.address)
+        batches = iter(read(tf.data.Dataset.range(10).repeat()))
+        next(batches)
+        address = ("127.0.0.1", *running.transfer_ports.values())
+        words = [
+            b"",  # says nothing and stays
+            b"GET / HTTP/1.1\r\n\r\n",
+            transfer.HELLO + b"\xff\xff\xff\xff",  # a request of 4 GiB
+            transfer.HELLO + b"\x08\x00\x00\x00garbage!",
+            transfer.HELLO + b"\x10\x00\x00\x00cut",
+        ]
+        strangers = [socket.create_connection(address, 5) for _ in words * 20]
+        for stranger, word in zip(strangers, words * 20, strict=True):
+            stranger.sendall(word)
+        for _ in range(200):
+            next(batches)
+        assert running.workers[0].poll() is None
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_a_reader_that_ends_while_it_waits_for_a_batch_ends_at_once(tmp_path, use):
+    never = tf.data.Dataset.counter().filter(lambda n: n < 0)
+    with service(tmp_path / "work", 1) as running:
+        use(running.address)
+        batches = iter(read(never).prefetch(1))
+        time.sleep(1)  # there is no sign of a request that gets no answer
+        started = time.monotonic()
+        del batches
+        assert time.monotonic() - started < 10
+
+
+def test_where_it_is_not_built_batches_come_over_grpc(tmp_path, use, monkeypatch):
+    with service(tmp_path / "work", 1) as running:
+        use(running.address)
+        monkeypatch.setattr(transfer, "load", lambda: False)
+        dataset = tf.data.Dataset.range(5)
+        assert [int(n) for n in data.distribute(dataset, sharding="off", job_name="plain")] == list(range(5))
+        with pytest.raises(InputError, match=r"headrace\.tensorflow\.transfer\.build"):
+            read(dataset, job_name="asked")
+
+
+def test_a_worker_whose_port_is_taken_ends_and_says_which(tmp_path):
+    with service(tmp_path / "work", 0) as running, socket.create_server(("", 0)) as other:
+        taken = other.getsockname()[1]
+        command = [
+            sys.executable, str(TRAIN_DATA), "worker", f"--port={free_port()}", "--address=127.0.0.1:1",
+            f"--dispatcher={running.address}", f"--transfer_address=127.0.0.1:{taken}",
+        ]  # fmt: skip
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert f"is another program on port {taken}?" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("compiler", "problem"),
+    [
+        ("echo no such thing >&2; exit 1", "does not compile"),
+        ('while [ "$1" != -o ]; do shift; done; echo "int one;" | gcc -x c -shared - -o "$2"', "does not work with"),
+    ],
+    ids=["it does not compile", "it does not work"],
+)
+def test_a_library_that_fails_is_not_put_in_place(tmp_path, monkeypatch, compiler, problem):
+    (tmp_path / "g++").write_text(f"#!/bin/sh\n{compiler}\n")
+    (tmp_path / "g++").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    place = transfer.tensorflow_dir().parent / "headrace_transfer" / f"{tmp_path.name}.so"
+    with pytest.raises(SetupError, match=problem):
+        build.build(place)
+    assert not place.exists()
