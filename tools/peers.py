@@ -4,12 +4,6 @@
     ray         Ray Data, to compare with (make bench); a folder for the end of sys.path: its actors run TensorFlow
 
 Made under .venv-peers/NAME, once. What cannot be installed is said, and skipped by those who need it.
-
-
-    sdk2, sdk3   both SageMaker Python SDKs, for the documentation's snippets (make conformance) ray          Ray
-    Data, to compare with (make bench); a folder for the end of sys.path, since its actors run TensorFlow
-
-Made under .venv-peers/NAME, once. What cannot be installed is said, and skipped by those who need it.
 """
 
 import subprocess

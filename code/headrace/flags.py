@@ -25,7 +25,7 @@ DISTRIBUTIONS = ("launcher", "mpi", "smdataparallel", "modelparallel")
 HERE_ONLY = ("cpus", "isolation")
 CLOUD_ONLY = (
     "role", "region", "image_uri", "framework_version", "output_s3_uri", "max_run", "volume_size", "spot", "max_wait",
-    "checkpoint_s3_uri", "subnets", "security_group_ids", "encrypt_inter_container_traffic",
+    "subnets", "security_group_ids", "encrypt_inter_container_traffic",
     "enable_network_isolation", "keep_alive_period", "input_mode", "sharded_channel", "tag", "prices", "price",
     "retries",
 )  # fmt: skip
@@ -58,6 +58,8 @@ def build_parser() -> argparse.ArgumentParser:
                      help="reaches the training script as --NAME VALUE; repeatable")  # fmt: skip
     job.add_argument("--channel", action="append", default=[], metavar="NAME=URI[@GROUP[,GROUP]]",
                      help="data: s3://… in the cloud, a folder here; for the named groups; repeatable")  # fmt: skip
+    job.add_argument("--checkpoint_s3_uri", metavar="URI",
+                     help="where checkpoints are kept and found again: s3://… in the cloud, a folder here")  # fmt: skip
     job.add_argument("--batch_size", type=int, metavar="N", help="per rank")
     job.add_argument("--epochs", type=int, metavar="N")
     job.add_argument("--steps_per_epoch", type=int, metavar="N")
@@ -84,7 +86,6 @@ def build_parser() -> argparse.ArgumentParser:
     cloud.add_argument("--volume_size", type=int, metavar="GB", help="disk of each host (default: 50)")
     cloud.add_argument("--spot", action="store_true", default=None, help="managed spot training, with checkpoints")
     cloud.add_argument("--max_wait", type=int, metavar="S", help="with --spot: waiting and running together")
-    cloud.add_argument("--checkpoint_s3_uri", metavar="URI", help="kept there, and resumed from")
     cloud.add_argument("--subnets", nargs="+", metavar="ID", help="of the VPC that the hosts join")
     cloud.add_argument("--security_group_ids", nargs="+", metavar="ID")
     cloud.add_argument("--encrypt_inter_container_traffic", action=yes_no, help="default: with more than one host")

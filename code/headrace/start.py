@@ -47,7 +47,9 @@ def _run_here(arguments: argparse.Namespace) -> int:
     unused = [f"--{name}" for name in CLOUD_ONLY if getattr(arguments, name) is not None]
     if unused:
         print(f"start_job.py: of no effect on this machine: {', '.join(unused)}", file=sys.stderr)
-    options = LocalOptions(arguments.output_dir, arguments.isolation or "auto", cpus, secrets.token_hex(32))
+    options = LocalOptions(
+        arguments.output_dir, arguments.isolation or "auto", cpus, arguments.checkpoint_s3_uri, secrets.token_hex(32)
+    )
     summary = run_job(spec, options, Console())
     print(describe_run(summary, arguments.output_dir / spec.job_name))
     return 0 if summary["outcome"] == "succeeded" else 1

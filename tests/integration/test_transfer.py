@@ -131,6 +131,24 @@ def test_a_worker_whose_port_is_taken_ends_and_says_which(tmp_path):
     assert f"is another program on port {taken}?" in ended.stderr
 
 
+def test_who_first_asks_for_it_has_it_built_and_the_others_wait(tmp_path):
+    command = [sys.executable, "-m", "headrace.tensorflow.transfer.build", "--once", f"--library={tmp_path / 'new.so'}"]
+    builders = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    said = [builder.communicate(timeout=300)[0] for builder in builders]
+    assert [builder.returncode for builder in builders] == [0, 0, 0]
+    assert (tmp_path / "new.so").is_file()
+    assert "".join(said).count("compiling") == 1
+
+
+def test_what_cannot_be_built_is_not_tried_again_by_each_worker(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("PATH", str(tmp_path))  # no compiler there
+    for _ in range(2):
+        assert build.main(["--once", f"--library={tmp_path / 'new.so'}"]) == 1
+    said = capfd.readouterr().err
+    assert said.count("g++ is not installed") == 1
+    assert f"batches travel over gRPC; why: {tmp_path / 'new.failed'}" in said
+
+
 @pytest.mark.parametrize(
     ("compiler", "problem"),
     [
@@ -143,7 +161,6 @@ def test_a_library_that_fails_is_not_put_in_place(tmp_path, monkeypatch, compile
     (tmp_path / "g++").write_text(f"#!/bin/sh\n{compiler}\n")
     (tmp_path / "g++").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    place = transfer.tensorflow_dir().parent / "headrace_transfer" / f"{tmp_path.name}.so"
     with pytest.raises(SetupError, match=problem):
-        build.build(place)
-    assert not place.exists()
+        build.build(tmp_path / "new.so")
+    assert not (tmp_path / "new.so").exists()

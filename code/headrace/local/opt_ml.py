@@ -17,14 +17,21 @@ from headrace.job import Channel, InstanceGroup, JobSpec, as_flag
 from headrace.source import source_files
 
 
-def write_host_folder(folder: Path, spec: JobSpec, host: str) -> None:
+def write_host_folder(folder: Path, spec: JobSpec, host: str, checkpoints: Path | None = None) -> None:
     """Everything that a host finds under /opt/ml when its entry script starts.
+
+    Args:
+        checkpoints: a folder of the user's that takes the place of the host's own.
 
     Raises:
         InputError: a channel's folder does not exist.
     """
-    for name in ("input/config", "input/data", "model", "output/data", "checkpoints"):
+    for name in ("input/config", "input/data", "model", "output/data"):
         (folder / name).mkdir(parents=True, exist_ok=True)
+    if checkpoints:
+        (folder / "checkpoints").symlink_to(checkpoints)
+    else:
+        (folder / "checkpoints").mkdir()
     for file in source_files(spec.source_dir):
         (folder / "code" / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(spec.source_dir / file, folder / "code" / file)
@@ -44,6 +51,18 @@ def channel_path(channel: Channel) -> Path:
         raise InputError(f"channel {channel.name!r} is {channel.uri}; on this machine a channel is a local folder")
     if not path.exists():
         raise InputError(f"channel {channel.name!r}: no such file or folder: {path}")
+    return path
+
+
+def checkpoint_path(uri: str) -> Path:
+    """The folder on this machine where checkpoints are kept; made if need be. Raises `InputError`."""
+    if uri.startswith("s3://"):
+        raise InputError(f"--checkpoint_s3_uri is {uri}; on this machine it is a local folder")
+    path = Path(uri.removeprefix("file://")).expanduser().resolve()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--checkpoint_s3_uri: cannot make the folder {path}: {error.strerror}") from error
     return path
 
 

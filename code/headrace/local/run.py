@@ -45,6 +45,8 @@ class LocalOptions:
     isolation: str = "auto"
     cpus: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """Processors by group; a group without runs on all."""
+    checkpoints: str | None = None
+    """The folder that all hosts see as /opt/ml/checkpoints; made where it is missing. None: each has its own."""
     secret: str = ""
 
     def __post_init__(self) -> None:
@@ -72,9 +74,10 @@ def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str,
         raise InputError(f"--output_dir {options.output_dir} lies inside --source_dir, which every host gets a copy of")
     for channel in spec.channels:
         opt_ml.channel_path(channel)
+    checkpoints = None if options.checkpoints is None else opt_ml.checkpoint_path(options.checkpoints)
     try:
         for host in spec.hosts():
-            opt_ml.write_host_folder(folder / host, spec, host)
+            opt_ml.write_host_folder(folder / host, spec, host, checkpoints)
     except OSError as error:  # shutil.Error, which tells of several files, is one too
         shutil.rmtree(folder, ignore_errors=True)
         raise InputError(f"cannot write the hosts' folders in {folder}: {error.strerror or error}") from error

@@ -1,7 +1,7 @@
 """Batches from worker to trainer over plain TCP: a data transfer protocol for tf.data service, beside its gRPC.
 
-`transfer.cc` is built once for an installed TensorFlow (`python -m headrace.tensorflow.transfer.build`; `make setup`
-and the container image do) and loaded by workers and ranks. Where it is not built, gRPC carries the batches.
+`transfer.cc` is built for the installed TensorFlow once: by `make setup`, in the container image, else by the first
+that asks for it. Workers and ranks load it. Where it cannot be built, gRPC carries the batches.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import os
 import socket
+import subprocess
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -64,9 +66,12 @@ def refuse_silence(address: str) -> None:
 
 @functools.cache
 def load() -> bool:
-    """Whether the protocol can be used in this process, from now on."""
+    """Whether the protocol can be used in this process, from now on. Builds it where that has not been tried."""
     try:
         path = library_path()
+        if not path.is_file():
+            command = [sys.executable, "-m", f"{__name__}.build", "--once", f"--library={path}"]
+            subprocess.run(command, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}, check=False)
         if not path.is_file():
             return False
         ctypes.CDLL(str(path))

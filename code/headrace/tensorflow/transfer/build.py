@@ -6,33 +6,62 @@ gone from one process to another through it, bit for bit.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from headrace.errors import SetupError
+from headrace.settings import OneLineParser
 from headrace.tensorflow.transfer import library_path, tensorflow_dir
 
-COMPILE_LIMIT_S = 600
+COMPILE_LIMIT_S = 300
 TRIAL_LIMIT_S = 120
 
 
-def main() -> int:
+def main(argv: Sequence[str]) -> int:
     """Build; 0 when it is there."""
+    parser = OneLineParser(prog="build.py", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--once", action="store_true", help="do not try again what has failed")
+    parser.add_argument("--library", type=Path, help="where to (default: where workers and ranks look for it)")
+    arguments = parser.parse_args(argv)
     try:
-        path = library_path()
-        if path.is_file():
-            return 0
-        print("transfer: compiling (half a minute) …", flush=True)
-        build(path)
+        path = arguments.library or library_path()
+        with _alone(path.parent):
+            if path.is_file():
+                return 0
+            if arguments.once and _failure(path).is_file():
+                print(f"transfer: batches travel over gRPC; why: {_failure(path)}", file=sys.stderr)
+                return 1
+            print("transfer: compiling (half a minute) …", flush=True)
+            try:
+                build(path)
+            except SetupError as error:
+                _failure(path).write_text(str(error))
+                raise
     except (SetupError, ImportError, OSError) as error:
         print(f"transfer: {error}\ntransfer: batches will travel over gRPC, at half the rate", file=sys.stderr)
         return 1
     print("transfer: ready", flush=True)
     return 0
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One builder at a time: a host's workers and ranks ask for it all at once. Ends with the process at the latest."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _failure(path: Path) -> Path:
+    return path.with_suffix(".failed")
 
 
 def build(path: Path) -> None:
@@ -45,7 +74,6 @@ def build(path: Path) -> None:
     compiler = shutil.which("g++")
     if compiler is None:
         raise SetupError("g++ is not installed (Debian: apt-get install g++)")
-    path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as folder:
         library = Path(folder) / path.name
         tensorflow = tensorflow_dir()
@@ -81,4 +109,4 @@ def _run(command: list[str], limit_s: float, problem: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,9 +1,9 @@
 // What TensorFlow's tf.data service asks of a data transfer protocol, and offers for one to be added.
 //
-// TensorFlow exports these functions, but ships no header for them. The order of virtual functions and of
-// members is that of TensorFlow 2.21 (read off libtensorflow_cc.so.2: the tables of GrpcDataTransferClient, the calls
-// in WorkerGrpcDataServer::MaybeStartAlternativeDataTransferServer). For another version `build.py` finds out whether it
-// still holds, by sending batches between processes; where it does not, gRPC carries them.
+// TensorFlow exports these functions, but ships no header for them. The order of virtual functions and of members
+// is that of TensorFlow 2.21, read off libtensorflow_cc.so.2: the table of GrpcDataTransferClient, and the calls in
+// WorkerGrpcDataServer::MaybeStartAlternativeDataTransferServer. Whether it holds for the TensorFlow at hand `build.py`
+// finds out, by sending batches between processes; where it does not, gRPC carries them.
 
 #ifndef HEADRACE_TRANSFER_INTERFACE_H_
 #define HEADRACE_TRANSFER_INTERFACE_H_

@@ -40,9 +40,7 @@ struct TensorHeader {
   uint64_t as_proto = 0;  // strings and the like travel as a TensorProto
 };
 
-inline iovec Part(const void* data, size_t bytes) { return {const_cast<void*>(data), bytes}; }
-
-inline bool SendResult(int fd, const absl::Status& status, const tensorflow::data::GetElementResult& result) {
+inline bool SendResult(Wire& wire, const absl::Status& status, const tensorflow::data::GetElementResult& result) {
   Header header;
   std::string description;
   std::vector<std::string> protos(result.components.size());
@@ -73,30 +71,30 @@ inline bool SendResult(int fd, const absl::Status& status, const tensorflow::dat
   header.description_bytes = description.size();
   parts[0] = Part(&header, sizeof header);
   parts[1] = Part(description.data(), description.size());
-  return SendAll(fd, parts);
+  return wire.Send(std::move(parts));
 }
 
-inline bool ReceiveTensor(int fd, const TensorHeader& about, const tensorflow::TensorShape& shape,
+inline bool ReceiveTensor(Wire& wire, const TensorHeader& about, const tensorflow::TensorShape& shape,
                           tensorflow::Tensor& tensor) {
   const auto dtype = static_cast<tensorflow::DataType>(about.dtype);
   if (about.as_proto) {
     if (about.bytes > kMostProtoBytes) return false;
     std::string bytes(about.bytes, '\0');
     tensorflow::TensorProto proto;
-    return ReceiveAll(fd, bytes.data(), bytes.size()) && proto.ParseFromString(bytes) && tensor.FromProto(proto);
+    return wire.Receive(bytes.data(), bytes.size()) && proto.ParseFromString(bytes) && tensor.FromProto(proto);
   }
   if (!tensorflow::DataTypeCanUseMemcpy(dtype)) return false;
   tensor = tensorflow::Tensor(dtype, shape);
   return tensor.tensor_data().size() == about.bytes &&
-         ReceiveAll(fd, const_cast<char*>(tensor.tensor_data().data()), about.bytes);
+         wire.Receive(const_cast<char*>(tensor.tensor_data().data()), about.bytes);
 }
 
 // The worker's own status is in `status`. False: the connection broke, or carried something else.
-inline bool ReceiveResult(int fd, absl::Status& status, tensorflow::data::GetElementResult& result) {
+inline bool ReceiveResult(Wire& wire, absl::Status& status, tensorflow::data::GetElementResult& result) {
   Header header;
-  if (!ReceiveAll(fd, &header, sizeof header) || header.description_bytes > kMostDescriptionBytes) return false;
+  if (!wire.Receive(&header, sizeof header) || header.description_bytes > kMostDescriptionBytes) return false;
   std::string description(header.description_bytes, '\0');
-  if (!ReceiveAll(fd, description.data(), description.size())) return false;
+  if (!wire.Receive(description.data(), description.size())) return false;
   status = absl::Status(static_cast<absl::StatusCode>(header.code), header.code ? description : "");
   if (!status.ok()) return true;
   std::string_view rest = description;
@@ -114,7 +112,7 @@ inline bool ReceiveResult(int fd, absl::Status& status, tensorflow::data::GetEle
       int64_t size;
       if (!take(&size, sizeof size) || !shape.AddDimWithStatus(size).ok()) return false;
     }
-    if (!ReceiveTensor(fd, about, shape, result.components.emplace_back())) return false;
+    if (!ReceiveTensor(wire, about, shape, result.components.emplace_back())) return false;
   }
   result.end_of_sequence = header.end_of_sequence;
   result.skip = header.skip;

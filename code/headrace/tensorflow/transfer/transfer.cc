@@ -1,7 +1,7 @@
 // Batches of tf.data service over plain TCP, straight from the worker's tensors into the trainer's.
 //
-// TensorFlow's own way is one gRPC call for a batch: tensor → message → gRPC's slices → kernel, and all of it back
-// again on the trainer, which has no processor to spare for it. Here the kernel copies twice and nobody else does.
+// TensorFlow's own way is one gRPC call for a batch: tensor, message, gRPC's slices, kernel, and all of it back again
+// on the trainer, which has no processor to spare for it. Here the kernel copies twice and nobody else does.
 // Loading this library adds the protocol "headrace" to those that TensorFlow knows (see interface.h).
 
 #include <netdb.h>
@@ -35,14 +35,11 @@ constexpr int kHelloTimeoutS = 5;
 
 absl::Status Failed(const std::string& what) { return absl::UnavailableError(what + ": " + std::strerror(errno)); }
 
-bool SendHello(int fd) {
-  std::vector<iovec> parts{Part(kHello, sizeof kHello)};
-  return SendAll(fd, parts);
-}
+bool SendHello(Wire& wire) { return wire.Send({Part(kHello, sizeof kHello)}); }
 
-bool ReceiveHello(int fd) {
+bool ReceiveHello(Wire& wire) {
   char hello[sizeof kHello];
-  return ReceiveAll(fd, hello, sizeof hello) && std::memcmp(hello, kHello, sizeof hello) == 0;
+  return wire.Receive(hello, sizeof hello) && std::memcmp(hello, kHello, sizeof hello) == 0;
 }
 
 // A thread for each connection: a consumer has one, and asks for one batch at a time.
@@ -55,7 +52,7 @@ class Server : public DataTransferServer {
     std::unique_lock<std::mutex> lock(mutex_);
     ended_ = true;
     if (listener_ >= 0) shutdown(listener_, SHUT_RDWR);
-    for (int fd : connections_) shutdown(fd, SHUT_RDWR);
+    for (Wire* wire : connections_) wire->Shutdown();
     none_left_.wait(lock, [this] { return connections_.empty(); });
     lock.unlock();
     if (acceptor_.joinable()) acceptor_.join();
@@ -98,21 +95,19 @@ class Server : public DataTransferServer {
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
         continue;
       }
-      connections_.insert(fd);
+      auto wire = std::make_unique<Wire>(fd);
       try {
-        std::thread([this, fd] { Serve(fd), Forget(fd); }).detach();
-      } catch (const std::system_error&) {
-        connections_.erase(fd);
-        close(fd);
+        std::thread([this, wire = wire.get()] { Serve(*wire), Forget(wire); }).detach();
+        connections_.insert(wire.release());
+      } catch (const std::system_error&) {  // no more threads; the caller is turned away
       }
     }
   }
 
-  void Serve(int fd) {
-    Tune(fd);
-    SetTimeout(fd, kHelloTimeoutS);
-    if (!ReceiveHello(fd) || !SendHello(fd)) return;
-    SetTimeout(fd, 0);
+  void Serve(Wire& wire) {
+    SetTimeout(wire.fd(), kHelloTimeoutS);
+    if (!ReceiveHello(wire) || !SendHello(wire)) return;
+    SetTimeout(wire.fd(), 0);
     const auto* type =
         google::protobuf::DescriptorPool::generated_pool()->FindMessageTypeByName("tensorflow.data.GetElementRequest");
     const std::unique_ptr<Message> request(
@@ -120,19 +115,19 @@ class Server : public DataTransferServer {
     std::string text;
     while (true) {
       uint32_t bytes;
-      if (!ReceiveAll(fd, &bytes, sizeof bytes) || bytes > kMostRequestBytes) return;
+      if (!wire.Receive(&bytes, sizeof bytes) || bytes > kMostRequestBytes) return;
       text.resize(bytes);
-      if (!ReceiveAll(fd, text.data(), bytes) || !request->ParseFromString(text)) return;
+      if (!wire.Receive(text.data(), bytes) || !request->ParseFromString(text)) return;
       GetElementResult result;
       const absl::Status status = get_element_(reinterpret_cast<const GetElementRequest*>(request.get()), &result);
-      if (!SendResult(fd, status, result)) return;
+      if (!SendResult(wire, status, result)) return;
     }
   }
 
-  void Forget(int fd) {
+  void Forget(Wire* wire) {
     std::lock_guard<std::mutex> lock(mutex_);
-    close(fd);
-    connections_.erase(fd);
+    connections_.erase(wire);
+    delete wire;
     none_left_.notify_all();
   }
 
@@ -142,7 +137,7 @@ class Server : public DataTransferServer {
   std::thread acceptor_;
   std::mutex mutex_;
   std::condition_variable none_left_;
-  std::set<int> connections_;
+  std::set<Wire*> connections_;  // owned by the threads that serve them
   bool ended_ = false;
 };
 
@@ -151,77 +146,66 @@ class Client : public DataTransferClient {
  public:
   explicit Client(std::string address) : address_(std::move(address)) {}
 
-  ~Client() override { Disconnect(); }
-
   absl::Status Connect() {
     const size_t colon = address_.rfind(':');
     if (colon == std::string::npos) return absl::InvalidArgumentError("no port in " + address_);
     addrinfo hints{}, *found = nullptr;
     hints.ai_socktype = SOCK_STREAM;
-    const int error = getaddrinfo(address_.substr(0, colon).c_str(), address_.substr(colon + 1).c_str(), &hints, &found);
+    const std::string host = address_.substr(0, colon), port = address_.substr(colon + 1);
+    const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
     if (error) return absl::UnavailableError("cannot resolve " + address_ + ": " + gai_strerror(error));
     const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, freeaddrinfo);
-    for (const addrinfo* each = found; each && fd_ < 0; each = each->ai_next) {
+    std::unique_ptr<Wire> wire;
+    for (const addrinfo* each = found; each && !wire; each = each->ai_next) {
       const int fd = socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, each->ai_protocol);
       if (fd < 0) continue;
       SetTimeout(fd, kHelloTimeoutS);
       if (connect(fd, each->ai_addr, each->ai_addrlen)) {
         close(fd);
       } else {
-        std::lock_guard<std::mutex> lock(mutex_);
-        fd_ = fd;
+        wire = std::make_unique<Wire>(fd);
       }
     }
-    if (fd_ < 0) return Failed("cannot connect to " + address_);
-    Tune(fd_);
-    if (!SendHello(fd_) || !ReceiveHello(fd_)) return Lost();
-    SetTimeout(fd_, 0);
+    if (!wire) return Failed("cannot connect to " + address_);
+    if (!SendHello(*wire) || !ReceiveHello(*wire)) return absl::UnavailableError("no answer from " + address_);
+    SetTimeout(wire->fd(), 0);
+    std::lock_guard<std::mutex> lock(mutex_);
+    wire_ = std::move(wire);
     return absl::OkStatus();
   }
 
   absl::Status GetElement(const GetElementRequest& request, GetElementResult& result) override {
     std::lock_guard<std::mutex> one_at_a_time(call_mutex_);
-    if (fd_ < 0) {
+    if (!wire_) {
       const absl::Status connected = Connect();
       if (!connected.ok()) return connected;
     }
     if (cancelled_) return Cancelled();
     const std::string text = reinterpret_cast<const Message&>(request).SerializeAsString();
     const uint32_t bytes = text.size();
-    std::vector<iovec> parts{Part(&bytes, sizeof bytes), Part(text.data(), bytes)};
     absl::Status status;
-    if (!SendAll(fd_, parts) || !ReceiveResult(fd_, status, result)) {
-      result = GetElementResult();
-      return Lost();
-    }
-    return status;
+    if (wire_->Send({Part(&bytes, sizeof bytes), Part(text.data(), bytes)}) && ReceiveResult(*wire_, status, result))
+      return status;
+    result = GetElementResult();
+    std::lock_guard<std::mutex> lock(mutex_);
+    wire_.reset();
+    // TensorFlow tries again what was unavailable.
+    return cancelled_ ? Cancelled() : absl::UnavailableError("lost the connection to the worker at " + address_);
   }
 
   void TryCancel() override {
     std::lock_guard<std::mutex> lock(mutex_);
     cancelled_ = true;
-    if (fd_ >= 0) shutdown(fd_, SHUT_RDWR);
+    if (wire_) wire_->Shutdown();
   }
 
  private:
   static absl::Status Cancelled() { return absl::CancelledError("the reader has ended"); }
 
-  // TensorFlow tries again what was unavailable.
-  absl::Status Lost() {
-    Disconnect();
-    return cancelled_ ? Cancelled() : absl::UnavailableError("lost the connection to the worker at " + address_);
-  }
-
-  void Disconnect() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (fd_ >= 0) close(fd_);
-    fd_ = -1;
-  }
-
   const std::string address_;
   std::mutex call_mutex_;
-  std::mutex mutex_;  // of closing and shutting down
-  int fd_ = -1;
+  std::mutex mutex_;  // of what another thread may shut down
+  std::unique_ptr<Wire> wire_;
   std::atomic<bool> cancelled_{false};
 };
 

@@ -1,4 +1,4 @@
-// Bytes over a TCP connection: all of them or none, with as few wake-ups as the kernel allows.
+// A TCP connection that carries whole messages: all of the bytes or none, with as few wake-ups as the kernel allows.
 
 #ifndef HEADRACE_TRANSFER_WIRE_H_
 #define HEADRACE_TRANSFER_WIRE_H_
@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,74 +19,106 @@
 
 namespace headrace {
 
-constexpr size_t kSmallBytes = 4096;
-// Waking for each segment that trickles in costs more than the copying; a quarter MiB also keeps both ends busy.
-constexpr size_t kWakeBytes = 256 << 10;
+inline iovec Part(const void* data, size_t bytes) { return {const_cast<void*>(data), bytes}; }
 
 inline void SetOption(int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof value); }
 
+inline int GetOption(int fd, int level, int option) {
+  int value = 0;
+  socklen_t length = sizeof value;
+  getsockopt(fd, level, option, &value, &length);
+  return value;
+}
+
+// For connecting and for small messages, 0 for none.
 inline void SetTimeout(int fd, int seconds) {
   timeval timeout{seconds, 0};
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
 }
 
-// Messages leave at once; a host that is gone without a word is noticed within half a minute.
-inline void Tune(int fd) {
-  SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
-  SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
-  SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
-  SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 30'000);
-}
-
-// Sends all parts, which it uses up. False: the connection is of no more use.
-inline bool SendAll(int fd, std::vector<iovec>& parts) {
-  iovec* next = parts.data();
-  size_t left = parts.size();
-  while (left > 0) {
-    msghdr message{};
-    message.msg_iov = next;
-    message.msg_iovlen = std::min<size_t>(left, IOV_MAX);
-    ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0) return false;
-    for (; left > 0 && static_cast<size_t>(sent) >= next->iov_len; ++next, --left) sent -= next->iov_len;
-    if (left > 0) {
-      next->iov_base = static_cast<char*>(next->iov_base) + sent;
-      next->iov_len -= sent;
-    }
+// Owns the descriptor of a connected socket.
+class Wire {
+ public:
+  explicit Wire(int fd) : fd_(fd) {
+    SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    // Whoever waits for a host that is gone without a word gives up after half a minute.
+    SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
+    SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
+    SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
+    // Kernels before 4.18 do not make the buffer as large as the mark, and would never wake us.
+    Mark(kWakeBytes);
+    const size_t settled = GetOption(fd, SOL_SOCKET, SO_RCVLOWAT);
+    if (static_cast<size_t>(GetOption(fd, SOL_SOCKET, SO_RCVBUF)) >= 2 * settled) wake_bytes_ = settled;
+    Mark(1);
   }
-  return true;
-}
 
-// Receives just `bytes`. False: the connection is of no more use.
-//
-// While much is missing, poll() sleeps until kWakeBytes are there (SO_RCVLOWAT). The mark is never above what is still
-// to come, or nothing would wake us; where the kernel's buffer is smaller than the mark, it wakes us when that is full.
-inline bool ReceiveAll(int fd, void* into, size_t bytes) {
-  char* next = static_cast<char*>(into);
-  size_t mark = 1;
-  bool good = true;
-  while (bytes > 0 && good) {
-    size_t wanted = bytes > kSmallBytes ? std::min(bytes, kWakeBytes) : 1;
-    if (wanted != mark) SetOption(fd, SOL_SOCKET, SO_RCVLOWAT, static_cast<int>(mark = wanted));
-    if (mark > 1) {
-      pollfd readable{fd, POLLIN, 0};
-      poll(&readable, 1, -1);
+  ~Wire() { close(fd_); }
+
+  Wire(const Wire&) = delete;
+  Wire& operator=(const Wire&) = delete;
+
+  int fd() const { return fd_; }
+
+  // From another thread: whoever sends or receives fails at once.
+  void Shutdown() { shutdown(fd_, SHUT_RDWR); }
+
+  // Sends all parts. False: the connection is of no more use.
+  bool Send(std::vector<iovec> parts) {
+    iovec* next = parts.data();
+    size_t left = parts.size();
+    while (left > 0) {
+      msghdr message{};
+      message.msg_iov = next;
+      message.msg_iovlen = std::min<size_t>(left, IOV_MAX);
+      ssize_t sent = sendmsg(fd_, &message, MSG_NOSIGNAL);
+      if (sent < 0 && errno == EINTR) continue;
+      if (sent < 0) return false;
+      for (; left > 0 && static_cast<size_t>(sent) >= next->iov_len; ++next, --left) sent -= next->iov_len;
+      if (left > 0) *next = Part(static_cast<char*>(next->iov_base) + sent, next->iov_len - sent);
     }
-    ssize_t got = recv(fd, next, bytes, 0);
-    if (got > 0) {
-      next += got;
-      bytes -= got;
-    } else {
-      good = got < 0 && errno == EINTR;
-    }
+    return true;
   }
-  if (mark != 1) SetOption(fd, SOL_SOCKET, SO_RCVLOWAT, 1);
-  return good;
-}
+
+  // Receives just `bytes`. False: the connection is of no more use.
+  //
+  // While much is missing, sleeps until a good part of it is there (SO_RCVLOWAT): to wake for each segment that
+  // trickles in costs more than the copying. The mark is never above what is still to come, or nothing would wake us;
+  // for whatever else a kernel may hold against us, the sleep ends by itself.
+  bool Receive(void* into, size_t bytes) {
+    char* next = static_cast<char*>(into);
+    while (bytes > 0) {
+      const bool is_much = bytes > kSmallBytes && wake_bytes_ > 1;
+      Mark(is_much ? std::min(bytes, wake_bytes_) : 1);
+      if (is_much) {
+        pollfd readable{fd_, POLLIN, 0};
+        poll(&readable, 1, kLongestSleepMs);
+      }
+      const ssize_t got = recv(fd_, next, bytes, is_much ? MSG_DONTWAIT : 0);
+      if (got > 0) {
+        next += got;
+        bytes -= got;
+      } else if (got == 0 || (errno != EINTR && !(is_much && errno == EAGAIN))) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  static constexpr size_t kSmallBytes = 4096;
+  static constexpr size_t kWakeBytes = 256 << 10;  // and both ends keep busy
+  static constexpr int kLongestSleepMs = 1000;
+
+  void Mark(size_t bytes) {
+    if (bytes != mark_) SetOption(fd_, SOL_SOCKET, SO_RCVLOWAT, static_cast<int>(mark_ = bytes));
+  }
+
+  const int fd_;
+  size_t mark_ = 1;
+  size_t wake_bytes_ = 1;
+};
 
 }  // namespace headrace
 

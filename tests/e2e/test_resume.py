@@ -1,0 +1,55 @@
+"""A job that was cut off goes on, in a second job with the same checkpoint folder."""
+
+import re
+import signal
+
+import pytest
+
+from tests.support import finish, process_of, run_job, start, wait_for
+
+STEPS_PER_EPOCH = 1438 // 64  # the digits, two ranks with batches of 32
+SMALL = ["--num_of_data_instances=1", "--hyperparameter=model=small_cnn", "--hyperparameter=log_every=1"]
+
+
+def ask_to_stop(process, folder):
+    process.send_signal(signal.SIGINT)
+
+
+def kill_a_rank(process, folder):
+    process_of(folder.name, "algo-2", r"train_dnn\.py").kill()
+
+
+@pytest.mark.parametrize(
+    ("cut_off", "names"),
+    [(ask_to_stop, r"epoch-\d{4}-step-\d{6}"), (kill_a_rank, r"epoch-\d{4}")],
+    ids=["asked to stop, in mid-epoch", "killed, from the last epoch's end"],
+)
+def test_a_job_goes_on_where_another_was_cut_off(tmp_path, digits, cut_off, names):
+    kept = tmp_path / "kept"
+    flags = [*SMALL, f"--channel=training={digits}", f"--checkpoint_s3_uri={kept}"]
+    process, folder = start(tmp_path, *flags, "--epochs=500")
+    log = folder / "algo-2.log"
+    past_one_epoch = rf"event=step step={STEPS_PER_EPOCH + 9} "
+    wait_for(lambda: log.exists() and re.search(past_one_epoch, log.read_text()), "a step of the second epoch", 120)
+    cut_off(process, folder)
+    assert finish(process, folder, 90).code == 1
+    newest = sorted(path.name for path in kept.glob("epoch-*"))[-1]
+    assert re.fullmatch(names, newest)
+    epoch, step = [*map(int, re.findall(r"\d+", newest)), 0][:2]
+
+    again = run_job(tmp_path, *flags, f"--epochs={epoch + 2}")
+    assert again.code == 0, again.output[-4000:]
+    (resumed,) = again.events("resumed")
+    assert (int(resumed.fields["epoch"]), int(resumed.fields["step"])) == (epoch, step)
+    assert again.summary["steps"] == 2 * STEPS_PER_EPOCH - step
+    (data,) = again.events("data_resumed")
+    # Of what the resumed epoch's steps took, no element comes again but what other ranks told nobody of.
+    assert int(data.fields["left_out"]) + int(data.fields["repeated_at_most"]) >= step * 64
+    assert int(data.fields["repeated_at_most"]) <= 64 * STEPS_PER_EPOCH
+    assert again.summary["final_metrics"]["val_accuracy"] > 0.1
+
+
+def test_a_checkpoint_folder_on_s3_is_refused_here(tmp_path):
+    refused = run_job(tmp_path, "--checkpoint_s3_uri=s3://bucket/kept")
+    assert refused.code == 2
+    assert "on this machine it is a local folder" in refused.output
