@@ -5,14 +5,18 @@
 Batches are 1024 × 32 × 32 × 3 (seed-shaped) and 64 × 224 × 224 × 3 of random values, made beforehand: only their
 way counts. No sharding: one batch again and again has nothing to split. "ours" is `data.distribute` with its
 defaults, "ours, gRPC" all of that but the protocol; "TF default" is `service.distribute` with its own, which
-compresses; "+ cast" adds the cast from uint8 to float32 on the consumer's processor. gRPC bytes and TCP copy carry the
-same number of bytes and nothing else.
+compresses; "+ cast" adds the cast from uint8 to float32 on the consumer's processor. "Horovod compute" is Horovod's
+compute_service. gRPC bytes and TCP copy carry the same number of bytes and nothing else.
 """
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
+import sysconfig
+import tempfile
+import time
 
 from bench import measure
 
@@ -27,6 +31,8 @@ SERVED = [
     ("ours, gRPC", "uint8"),
     ("TF default", "float32"),
     ("TF default", "uint8"),
+    ("Horovod compute", "float32"),
+    ("Horovod compute", "uint8"),
 ]
 
 
@@ -35,13 +41,13 @@ def main(argv=None):
     consumer_cpu, worker_cpu = measure.two_processors()
     with measure.pinned(consumer_cpu):
         rates = {}
-        with measure.service([[worker_cpu]]) as service:
+        with measure.service([[worker_cpu]]) as service, compute_service(worker_cpu) as compute:
             os.environ |= {"HEADRACE_TF_DATA_MODE": "service", "HEADRACE_DISPATCHER": service.address}
             for repeat in range(repeats):
                 for shape in SHAPES:
                     for way, dtype in SERVED:
                         name = f"{way}-{shape}-{dtype}-{repeat}"
-                        rate = batches_per_s(way, shape, dtype, name, service.address)
+                        rate = batches_per_s(way, shape, dtype, name, service.address, compute)
                         rates.setdefault((way, shape, dtype), []).append(rate)
                     for way, source in BARE.items():
                         for dtype in BYTES:
@@ -72,7 +78,31 @@ def size(shape, dtype):
     return batch * height * width * channels * BYTES[dtype]
 
 
-def batches_per_s(way, shape, dtype, name, address):
+@contextlib.contextmanager
+def compute_service(cpu):
+    """Horovod's compute_service with one worker on this processor; its configuration."""
+    from horovod.tensorflow.data.compute_service import TfDataServiceConfig
+
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
+        path = os.path.join(folder, "compute.json")
+        mpirun = os.path.join(sysconfig.get_path("scripts"), "mpirun")
+        command = [mpirun, "--allow-run-as-root", "--bind-to", "none", "-np", "1", sys.executable, "-m"]
+        with measure.pinned(cpu):
+            command += ["horovod.tensorflow.data.compute_worker", path]
+            running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            deadline = time.monotonic() + 60
+            while not os.path.exists(path):
+                if time.monotonic() > deadline or running.poll() is not None:
+                    raise SystemExit("bench: error: Horovod's compute_service did not start within 60 s")
+                time.sleep(0.1)
+            yield TfDataServiceConfig.read(path, wait_for_file_creation=True)
+        finally:
+            running.terminate()
+            running.wait()
+
+
+def batches_per_s(way, shape, dtype, name, address, compute):
     """Batches a second through the service, over `SECONDS` after the first few."""
     import tensorflow as tf
     from headrace.tensorflow import data
@@ -82,6 +112,8 @@ def batches_per_s(way, shape, dtype, name, address):
     if way.startswith("ours"):
         protocol = "grpc" if way == "ours, gRPC" else "headrace"
         dataset = data.distribute(dataset, job_name=name, sharding="off", data_transfer_protocol=protocol)
+    elif way == "Horovod compute":
+        dataset = dataset.send_to_data_service(compute, rank=0, size=1, processing_mode="parallel_epochs")
     else:
         policy = tf.data.experimental.service.ShardingPolicy.OFF
         dataset = dataset.apply(tf.data.experimental.service.distribute(policy, f"grpc://{address}", job_name=name))
