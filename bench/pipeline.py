@@ -4,7 +4,9 @@
 
 Dilate, blur, turn, scale, move and mirror 32 × 32 images at random, two processors, nothing on a wire. "image by
 image" maps every image alone and batches floats, as the public sample does; "ours" is the form of
-code/train_dnn.py: whole batches, uint8. Ray Data runs our form in two actors of one thread each.
+code/train_dnn.py: whole batches, uint8. Ray Data runs our form in two actors of one thread each, PyTorch's DataLoader
+both forms, in its own operations, in two workers. A peer is measured where `tools/peers.py` has installed it: `make
+bench` installs ray; torch brings CUDA, some gigabytes, and is left to you.
 """
 
 import json
@@ -18,7 +20,8 @@ from bench import measure
 SECONDS = 4.0
 BATCH = 1024
 SHAPE = (32, 32, 3)
-RAY = Path(__file__).parents[1] / ".venv-peers" / "ray"
+PEERS = Path(__file__).parents[1] / ".venv-peers"
+RAY, TORCH = PEERS / "ray", PEERS / "torch"
 
 
 def main(argv=None):
@@ -32,15 +35,21 @@ def main(argv=None):
             for name, dataset in forms.items():
                 rates.setdefault(name, []).append(images_per_s(dataset))
             if (RAY / ".ready").exists():
-                rates.setdefault("Ray Data", []).append(in_ray())
+                rates.setdefault("Ray Data", []).append(peer("-m", "bench.ray_data", RAY, SECONDS))
+            if (TORCH / ".ready").exists():
+                for title, form in (("DataLoader", "batches"), ("DataLoader, image by image", "images")):
+                    script = Path(__file__).parent / "torch_data.py"
+                    rate = peer(script, form, BATCH, SHAPE[0], SECONDS, python=TORCH / "bin" / "python")
+                    rates.setdefault(title, []).append(rate)
     rows = [{"form": name, "images/s": measure.median(values)} for name, values in rates.items()]
 
     def ratio(other):
         return measure.median([a / b for a, b in zip(rates["ours"], rates[other], strict=True)])
 
     figures = {"pipeline_vs_per_image": ratio("image by image")}
-    if "Ray Data" in rates:
-        figures["pipeline_vs_ray_data"] = ratio("Ray Data")
+    for title, key in (("Ray Data", "pipeline_vs_ray_data"), ("DataLoader", "pipeline_vs_dataloader")):
+        if title in rates:
+            figures[key] = ratio(title)
     measure.leave("pipeline", figures, rows, repeats=repeats)
 
 
@@ -72,9 +81,9 @@ def images_per_s(dataset):
     return BATCH * measure.per_second(lambda: next(batches), SECONDS, warm_up=3)
 
 
-def in_ray():
-    """Images a second, measured by bench/ray_data.py in a process of its own."""
-    command = [sys.executable, "-m", "bench.ray_data", str(RAY), str(SECONDS)]
+def peer(*arguments, python=sys.executable):
+    """Images a second, which a script measures in a process of its own and prints."""
+    command = [str(each) for each in (python, *arguments)]
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True, timeout=120
     )

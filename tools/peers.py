@@ -1,6 +1,7 @@
 """Packages that cannot live beside TensorFlow's, or beside each other: `peers.py NAME …` installs each apart.
 
     sdk2, sdk3  both SageMaker Python SDKs, for the documentation's snippets (make conformance)
+    torch       PyTorch's DataLoader, to compare with (make bench); its wheels bring CUDA, some gigabytes
     ray         Ray Data, to compare with (make bench); a folder for the end of sys.path: its actors run TensorFlow
 
 Made under .venv-peers/NAME, once. What cannot be installed is said, and skipped by those who need it.
@@ -13,7 +14,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / ".venv-peers"
 MOTO = "moto[iam,logs,s3,sagemaker,sts]==5.2.5"
-ENVIRONMENTS = {"sdk2": ["sagemaker>=2.250,<3", MOTO], "sdk3": ["sagemaker>=3,<4", MOTO]}
+ENVIRONMENTS = {
+    "sdk2": ["sagemaker>=2.250,<3", MOTO],
+    "sdk3": ["sagemaker>=3,<4", MOTO],
+    "torch": ["torch==2.15.0", "numpy"],
+}
 FOLDERS = {"ray": ["ray[data]==2.60.0"]}
 
 

@@ -20,11 +20,15 @@ def kill_a_rank(process, folder):
 
 
 @pytest.mark.parametrize(
-    ("cut_off", "names"),
-    [(ask_to_stop, r"epoch-\d{4}-step-\d{6}"), (kill_a_rank, r"epoch-\d{4}")],
-    ids=["asked to stop, in mid-epoch", "killed, from the last epoch's end"],
+    ("cut_off", "names", "ranks"),
+    [
+        (ask_to_stop, r"epoch-\d{4}-step-\d{6}", 2),
+        (ask_to_stop, r"epoch-\d{4}-step-\d{6}", 1),
+        (kill_a_rank, r"epoch-\d{4}", 2),
+    ],
+    ids=["asked to stop, in mid-epoch", "in mid-epoch, with fewer ranks", "killed, from the last epoch's end"],
 )
-def test_a_job_goes_on_where_another_was_cut_off(tmp_path, digits, cut_off, names):
+def test_a_job_goes_on_where_another_was_cut_off(tmp_path, digits, cut_off, names, ranks):
     kept = tmp_path / "kept"
     flags = [*SMALL, f"--channel=training={digits}", f"--checkpoint_s3_uri={kept}"]
     process, folder = start(tmp_path, *flags, "--epochs=500")
@@ -37,11 +41,12 @@ def test_a_job_goes_on_where_another_was_cut_off(tmp_path, digits, cut_off, name
     assert re.fullmatch(names, newest)
     epoch, step = [*map(int, re.findall(r"\d+", newest)), 0][:2]
 
-    again = run_job(tmp_path, *flags, f"--epochs={epoch + 2}")
+    again = run_job(tmp_path, *flags, f"--epochs={epoch + 2}", f"--processes_per_host={ranks}")
     assert again.code == 0, again.output[-4000:]
     (resumed,) = again.events("resumed")
     assert (int(resumed.fields["epoch"]), int(resumed.fields["step"])) == (epoch, step)
-    assert again.summary["steps"] == 2 * STEPS_PER_EPOCH - step
+    steps = 1438 // (32 * ranks)
+    assert again.summary["steps"] == 2 * steps - step * steps // STEPS_PER_EPOCH
     (data,) = again.events("data_resumed")
     # Of what the resumed epoch's steps took, no element comes again but what other ranks told nobody of.
     assert int(data.fields["left_out"]) + int(data.fields["repeated_at_most"]) >= step * 64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import threading
@@ -29,9 +30,13 @@ def main(argv: Sequence[str]) -> int:
     dispatcher.add_argument("--work_dir", type=Path, required=True, help="journal, for a restart on the same port")
     worker = roles.add_parser("worker", help="makes batches and sends them to the trainers")
     worker.add_argument("--port", type=int, required=True)
-    worker.add_argument("--address", required=True, help="HOST:PORT under which trainers reach this worker")
-    worker.add_argument("--transfer_address", default="", help="HOST:PORT for batches by headrace's own protocol")
-    worker.add_argument("--dispatcher", required=True, help="HOST:PORT of the dispatcher")
+    worker.add_argument(
+        "--address", type=_host_and_port, required=True, help="HOST:PORT under which trainers reach this worker"
+    )
+    worker.add_argument(
+        "--transfer_address", type=_host_and_port, default="", help="HOST:PORT for batches by headrace's own protocol"
+    )
+    worker.add_argument("--dispatcher", type=_host_and_port, required=True, help="HOST:PORT of the dispatcher")
     worker.add_argument("--timeout_s", type=float, default=900.0, help="how long to wait for the dispatcher")
     try:
         arguments = parser.parse_args(argv)
@@ -49,6 +54,13 @@ def main(argv: Sequence[str]) -> int:
         print(f"{_name(arguments.role)}: error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     return 0
+
+
+def _host_and_port(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form HOST:PORT")
+    return text
 
 
 def serve_dispatcher(port: int, work_dir: Path) -> None:
