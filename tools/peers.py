@@ -1,7 +1,7 @@
 """Packages that cannot live beside TensorFlow's, or beside each other: `peers.py NAME …` installs each apart.
 
     sdk2, sdk3  both SageMaker Python SDKs, for the documentation's snippets (make conformance)
-    torch       PyTorch's DataLoader, to compare with (make bench); its wheels bring CUDA, some gigabytes
+    torch       PyTorch's DataLoader, to compare with (bench.pipeline); its wheels bring CUDA, 5 GB on disk
     ray         Ray Data, to compare with (make bench); a folder for the end of sys.path: its actors run TensorFlow
 
 Made under .venv-peers/NAME, once. What cannot be installed is said, and skipped by those who need it.

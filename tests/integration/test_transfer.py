@@ -1,6 +1,7 @@
 """Batches over our own protocol: bit for bit, with gRPC where it is not built, and nobody hangs on it."""
 
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -36,10 +37,12 @@ def test_tensors_of_every_kind_arrive_as_they_were(tmp_path, use):
         }
 
     dataset = tf.data.Dataset.range(6).map(of_every_kind)
+    before = transfer.batches_received(transfer.library_path())
     with service(tmp_path / "work", 1) as running:
         use(running.address)
         arrived = list(read(dataset))
     assert len(arrived) == 6
+    assert transfer.batches_received(transfer.library_path()) - before >= 6, "they came another way"
     for made, got in zip(dataset, arrived, strict=True):
         for name in ("pixels", "floats", "half", "scalar", "none", "truth", "text"):
             assert got[name].dtype == made[name].dtype
@@ -73,6 +76,29 @@ def test_a_restarted_worker_is_found_again_on_its_old_port(tmp_path, use):
 
         threading.Thread(target=read_on, daemon=True).start()
         assert ended.wait(60), "the reader does not find the worker again"
+
+
+def test_an_answer_that_makes_no_sense_is_an_error_and_not_asked_for_again(tmp_path, use):
+    with service(tmp_path / "work", 1) as running:
+        use(running.address)
+        batches = iter(read(tf.data.Dataset.range(10).repeat()))
+        next(batches)
+        running.workers[0].kill()
+        running.workers[0].wait()
+        (port,) = running.transfer_ports.values()
+
+        def answer(server):
+            while True:
+                connection, _ = server.accept()
+                connection.sendall(transfer.HELLO)
+                connection.recv(1000)
+                connection.sendall(struct.pack("<iBBxxqQ", 0, 0, 0, 0, 1 << 40))  # a description of a TiB
+
+        with socket.create_server(("127.0.0.1", port)) as server:
+            threading.Thread(target=answer, args=(server,), daemon=True).start()
+            with pytest.raises(tf.errors.DataLossError, match="makes no sense"):
+                for _ in range(1000):
+                    next(batches)
 
 
 def test_strangers_on_the_port_change_nothing(tmp_path, use):
@@ -141,12 +167,12 @@ def test_who_first_asks_for_it_has_it_built_and_the_others_wait(tmp_path):
 
 
 def test_what_cannot_be_built_is_not_tried_again_by_each_worker(tmp_path, monkeypatch, capfd):
-    monkeypatch.setenv("PATH", str(tmp_path))  # no compiler there
-    for _ in range(2):
+    with monkeypatch.context() as without_compiler:
+        without_compiler.setenv("PATH", str(tmp_path))
         assert build.main(["--once", f"--library={tmp_path / 'new.so'}"]) == 1
+    assert build.main(["--once", f"--library={tmp_path / 'new.so'}"]) == 1
     said = capfd.readouterr().err
-    assert said.count("g++ is not installed") == 1
-    assert f"batches travel over gRPC; why: {tmp_path / 'new.failed'}" in said
+    assert said.count("over gRPC, at half the rate: g++ is not installed") == 2
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,8 @@ class HostRun:
         """
         servers = self.service.servers()
         for server in servers:
-            check_port_free(server.port, server.name)
+            for port in (server.port, *server.more_ports):
+                check_port_free(port, server.name)
         environ = {**without_mpi(self.plan.environ), **python_environ(self.plan), "CUDA_VISIBLE_DEVICES": "-1"}
         for server in servers:
             self.supervisor.start(

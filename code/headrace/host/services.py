@@ -28,6 +28,7 @@ class Server:
     port: int
     argv: Sequence[str]
     nice: int = 0
+    more_ports: Sequence[int] = ()
 
 
 class DataService(Protocol):
@@ -82,7 +83,7 @@ class TfDataService:
             ]  # fmt: skip
             nice = WORKER_NICENESS_BESIDE_TRAINER if host.role == "dnn" else 0
             name = "worker" if self.settings.num_of_data_workers == 1 else f"worker-{number}"
-            servers.append(Server("worker", name, port, argv, nice))
+            servers.append(Server("worker", name, port, argv, nice, [port + TRANSFER_PORT_OFFSET]))
         return servers
 
     def expected_workers(self, without: Collection[str] = ()) -> int:

@@ -54,11 +54,13 @@ def channel_path(channel: Channel) -> Path:
     return path
 
 
-def checkpoint_path(uri: str) -> Path:
+def checkpoint_path(uri: str, source_dir: Path) -> Path:
     """The folder on this machine where checkpoints are kept; made if need be. Raises `InputError`."""
     if uri.startswith("s3://"):
         raise InputError(f"--checkpoint_s3_uri is {uri}; on this machine it is a local folder")
     path = Path(uri.removeprefix("file://")).expanduser().resolve()
+    if not uri or path.is_relative_to(source_dir.resolve()):
+        raise InputError(f"--checkpoint_s3_uri is {uri!r}; expected a folder, and not one inside --source_dir")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

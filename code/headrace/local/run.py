@@ -74,7 +74,7 @@ def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str,
         raise InputError(f"--output_dir {options.output_dir} lies inside --source_dir, which every host gets a copy of")
     for channel in spec.channels:
         opt_ml.channel_path(channel)
-    checkpoints = None if options.checkpoints is None else opt_ml.checkpoint_path(options.checkpoints)
+    checkpoints = None if options.checkpoints is None else opt_ml.checkpoint_path(options.checkpoints, spec.source_dir)
     try:
         for host in spec.hosts():
             opt_ml.write_host_folder(folder / host, spec, host, checkpoints)

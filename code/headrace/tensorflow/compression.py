@@ -16,26 +16,29 @@ WORTH = 0.8
 """Compress only where it takes less than this share of the time: it also takes the trainer's processor."""
 
 
-def choose_compression(dataset: tf.data.Dataset, service: str, stream: str) -> str:
+def choose_compression(dataset: tf.data.Dataset, service: str, stream: str, protocol: str | None) -> str:
     """`snappy` or `none`, the same on all ranks; rank 0 measures a few batches and logs what it found.
+
+    `protocol` is the data transfer protocol that uncompressed batches would take.
 
     The time of a batch uncompressed, as it arrives, is an upper bound for the link's; with compression
     it would take the largest of compressing it, of sending the smaller one, and of unpacking it.
     """
     choice = 0
     if hvd.rank() == 0:
-        choice = int(_measure(dataset, service, f"{stream}-probe-{os.getpid()}-{time.time_ns()}"))
+        choice = int(_measure(dataset, service, f"{stream}-probe-{os.getpid()}-{time.time_ns()}", protocol))
     if hvd.size() > 1:
         choice = int(hvd.broadcast(tf.constant(choice), 0, name=f"headrace.compression.{stream}"))
     return "snappy" if choice else "none"
 
 
-def _measure(dataset: tf.data.Dataset, service: str, stream: str) -> bool:
+def _measure(dataset: tf.data.Dataset, service: str, stream: str, protocol: str | None) -> bool:
     from tensorflow.python.data.experimental.ops import compression_ops
 
     probe = tf.data.experimental.service.distribute(
-        tf.data.experimental.service.ShardingPolicy.OFF, service, job_name=stream, compression=None
-    )
+        tf.data.experimental.service.ShardingPolicy.OFF, service, job_name=stream, compression=None,
+        data_transfer_protocol=protocol,
+    )  # fmt: skip
     arrivals, batches = [time.perf_counter()], []
     for batch in dataset.take(PROBED_BATCHES).apply(probe).take(PROBED_BATCHES):
         arrivals.append(time.perf_counter())

@@ -119,7 +119,9 @@ def distribute(
         return dataset
     checks.refuse_misuse(dataset, how.sharding, how.coordinated or bool(how.cross_trainer_cache))
     if compression == "auto":
-        compression = choose_compression(dataset, f"grpc://{context.dispatcher}", f"{context.job_name}-{job_name}")
+        uncompressed = _protocol(how.data_transfer_protocol, "none")
+        stream = f"{context.job_name}-{job_name}"
+        compression = choose_compression(dataset, f"grpc://{context.dispatcher}", stream, uncompressed)
     return dataset.apply(_transformation(how, context, compression, job_name))
 
 

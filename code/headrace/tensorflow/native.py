@@ -66,7 +66,7 @@ def start_worker(
     server = library.TF_DATA_NewWorkerServer(config.SerializeToString())
     server.start()
     if transfer_address:
-        transfer.refuse_silence(transfer_address)
+        transfer.check_server(transfer_address)
     return server
 
 

@@ -23,7 +23,9 @@ PROTOCOL = "headrace"
 HELLO = b"headrac1"
 """What both ends of a connection open with (`message.h`)."""
 HELLO_LIMIT_S = 5.0
-SOURCES = ("transfer.cc", "message.h", "wire.h", "interface.h", "build.py")
+BUILD_LIMIT_S = 900.0
+"""How long to wait for a library that is being built, perhaps by another process."""
+SOURCES = ("transfer.cc", "message.h", "connection.h", "interface.h", "build.py")
 
 
 def tensorflow_dir() -> Path:
@@ -49,7 +51,7 @@ def library_path() -> Path:
     return tensorflow.parent / "headrace_transfer" / f"{digest.hexdigest()[:16]}-{size:x}.so"
 
 
-def refuse_silence(address: str) -> None:
+def check_server(address: str) -> None:
     """Raise `SetupError` unless the protocol's server answers at `HOST:PORT`; TensorFlow would only log it."""
     host, _, port = address.rpartition(":")
     try:
@@ -64,6 +66,19 @@ def refuse_silence(address: str) -> None:
     raise SetupError(f"cannot send batches from {address}: {problem}; is another program on port {port}?")
 
 
+def build_environ() -> dict[str, str]:
+    """For a process that imports headrace as this one did, and leaves GPUs alone."""
+    paths = (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH"))
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "CUDA_VISIBLE_DEVICES": "-1"}
+
+
+def batches_received(library: Path) -> int:
+    """How many batches have come to this process by the protocol, once the library is loaded."""
+    count = ctypes.CDLL(str(library)).headrace_transfer_batches
+    count.restype = ctypes.c_int64
+    return int(count())
+
+
 @functools.cache
 def load() -> bool:
     """Whether the protocol can be used in this process, from now on. Builds it where that has not been tried."""
@@ -71,11 +86,11 @@ def load() -> bool:
         path = library_path()
         if not path.is_file():
             command = [sys.executable, "-m", f"{__name__}.build", "--once", f"--library={path}"]
-            subprocess.run(command, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}, check=False)
+            subprocess.run(command, env=build_environ(), check=False, timeout=BUILD_LIMIT_S)
         if not path.is_file():
             return False
         ctypes.CDLL(str(path))
-    except (ImportError, OSError) as error:
+    except (ImportError, OSError, subprocess.TimeoutExpired) as error:
         print(
             f"batches travel over gRPC, {PROTOCOL}'s own transfer does not load: {error}", file=sys.stderr, flush=True
         )

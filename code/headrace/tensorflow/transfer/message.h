@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "connection.h"
 #include "interface.h"
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "tensorflow/core/framework/types.h"
-#include "wire.h"
 
 namespace headrace {
 
@@ -40,13 +40,12 @@ struct TensorHeader {
   uint64_t as_proto = 0;  // strings and the like travel as a TensorProto
 };
 
-inline bool SendResult(Wire& wire, const absl::Status& status, const tensorflow::data::GetElementResult& result) {
+// False: the connection is of no more use.
+inline bool SendResult(Connection& connection, absl::Status status, const tensorflow::data::GetElementResult& result) {
   Header header;
   std::string description;
   std::vector<std::string> protos(result.components.size());
   std::vector<iovec> parts(2);
-  header.code = static_cast<int32_t>(status.code());
-  if (!status.ok()) description = std::string(status.message().substr(0, kMostDescriptionBytes));
   for (size_t i = 0; status.ok() && i < result.components.size(); ++i) {
     const tensorflow::Tensor& tensor = result.components[i];
     TensorHeader about;
@@ -57,7 +56,7 @@ inline bool SendResult(Wire& wire, const absl::Status& status, const tensorflow:
     } else {
       tensorflow::TensorProto proto;
       tensor.AsProtoTensorContent(&proto);
-      proto.SerializeToString(&protos[i]);
+      if (!proto.SerializeToString(&protos[i])) status = absl::ResourceExhaustedError("an element of 2 GiB or more");
       about.as_proto = 1;
       parts.push_back(Part(protos[i].data(), protos[i].size()));
     }
@@ -65,38 +64,51 @@ inline bool SendResult(Wire& wire, const absl::Status& status, const tensorflow:
     description.append(reinterpret_cast<char*>(&about), sizeof about);
     for (int64_t size : tensor.shape().dim_sizes()) description.append(reinterpret_cast<char*>(&size), sizeof size);
   }
+  if (!status.ok()) {
+    description = std::string(status.message().substr(0, kMostDescriptionBytes));
+    parts.resize(2);
+  }
+  header.code = static_cast<int32_t>(status.code());
   header.end_of_sequence = result.end_of_sequence;
   header.skip = result.skip;
   header.element_index = result.element_index;
   header.description_bytes = description.size();
   parts[0] = Part(&header, sizeof header);
   parts[1] = Part(description.data(), description.size());
-  return wire.Send(std::move(parts));
+  return connection.Send(std::move(parts));
 }
 
-inline bool ReceiveTensor(Wire& wire, const TensorHeader& about, const tensorflow::TensorShape& shape,
-                          tensorflow::Tensor& tensor) {
-  const auto dtype = static_cast<tensorflow::DataType>(about.dtype);
+// What became of a message. `kBroken`: the connection is of no more use; `kNonsense`: nor is what came over it.
+enum class Arrival { kWhole, kBroken, kNonsense };
+
+inline Arrival ReceiveTensor(Connection& connection, const TensorHeader& about, const tensorflow::TensorShape& shape,
+                             tensorflow::Tensor& tensor) {
   if (about.as_proto) {
-    if (about.bytes > kMostProtoBytes) return false;
+    if (about.bytes > kMostProtoBytes) return Arrival::kNonsense;
     std::string bytes(about.bytes, '\0');
+    if (!connection.Receive(bytes.data(), bytes.size())) return Arrival::kBroken;
     tensorflow::TensorProto proto;
-    return wire.Receive(bytes.data(), bytes.size()) && proto.ParseFromString(bytes) && tensor.FromProto(proto);
+    return proto.ParseFromString(bytes) && tensor.FromProto(proto) ? Arrival::kWhole : Arrival::kNonsense;
   }
-  if (!tensorflow::DataTypeCanUseMemcpy(dtype)) return false;
+  if (!tensorflow::DataType_IsValid(about.dtype)) return Arrival::kNonsense;
+  const auto dtype = static_cast<tensorflow::DataType>(about.dtype);
+  const auto bytes = static_cast<uint64_t>(shape.num_elements()) * tensorflow::DataTypeSize(dtype);
+  if (!tensorflow::DataTypeCanUseMemcpy(dtype) || bytes != about.bytes) return Arrival::kNonsense;
   tensor = tensorflow::Tensor(dtype, shape);
-  return tensor.tensor_data().size() == about.bytes &&
-         wire.Receive(const_cast<char*>(tensor.tensor_data().data()), about.bytes);
+  if (tensor.tensor_data().size() != bytes) return Arrival::kNonsense;  // there was no memory for it
+  const bool whole = connection.Receive(const_cast<char*>(tensor.tensor_data().data()), bytes);
+  return whole ? Arrival::kWhole : Arrival::kBroken;
 }
 
-// The worker's own status is in `status`. False: the connection broke, or carried something else.
-inline bool ReceiveResult(Wire& wire, absl::Status& status, tensorflow::data::GetElementResult& result) {
+// The worker's own status is in `status`; if it is OK, `result` is what it sent.
+inline Arrival ReceiveResult(Connection& connection, absl::Status& status, tensorflow::data::GetElementResult& result) {
   Header header;
-  if (!wire.Receive(&header, sizeof header) || header.description_bytes > kMostDescriptionBytes) return false;
+  if (!connection.Receive(&header, sizeof header)) return Arrival::kBroken;
+  if (header.description_bytes > kMostDescriptionBytes) return Arrival::kNonsense;
   std::string description(header.description_bytes, '\0');
-  if (!wire.Receive(description.data(), description.size())) return false;
+  if (!connection.Receive(description.data(), description.size())) return Arrival::kBroken;
   status = absl::Status(static_cast<absl::StatusCode>(header.code), header.code ? description : "");
-  if (!status.ok()) return true;
+  if (!status.ok()) return Arrival::kWhole;
   std::string_view rest = description;
   const auto take = [&rest](void* into, size_t bytes) {
     if (rest.size() < bytes) return false;
@@ -107,17 +119,18 @@ inline bool ReceiveResult(Wire& wire, absl::Status& status, tensorflow::data::Ge
   while (!rest.empty()) {
     TensorHeader about;
     tensorflow::TensorShape shape;
-    if (!take(&about, sizeof about)) return false;
+    if (!take(&about, sizeof about)) return Arrival::kNonsense;
     for (int32_t i = 0; i < about.dimensions; ++i) {
       int64_t size;
-      if (!take(&size, sizeof size) || !shape.AddDimWithStatus(size).ok()) return false;
+      if (!take(&size, sizeof size) || !shape.AddDimWithStatus(size).ok()) return Arrival::kNonsense;
     }
-    if (!ReceiveTensor(wire, about, shape, result.components.emplace_back())) return false;
+    const Arrival arrival = ReceiveTensor(connection, about, shape, result.components.emplace_back());
+    if (arrival != Arrival::kWhole) return arrival;
   }
   result.end_of_sequence = header.end_of_sequence;
   result.skip = header.skip;
   result.element_index = header.element_index;
-  return true;
+  return Arrival::kWhole;
 }
 
 }  // namespace headrace

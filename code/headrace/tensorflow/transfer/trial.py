@@ -7,44 +7,55 @@ import socket
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
+from typing import Any
+
+from headrace.tensorflow.transfer import PROTOCOL, batches_received
+
+ELEMENTS = 5
 
 SERVERS = """
-import ctypes, pathlib, sys, threading
-from headrace.tensorflow import native
+import ctypes, pathlib, sys
 library, work_dir, dispatcher, worker, transfer = sys.argv[1:]
-kept = native.start_dispatcher(int(dispatcher), pathlib.Path(work_dir))
 ctypes.CDLL(library)
+from headrace.tensorflow import native
+kept = native.start_dispatcher(int(dispatcher), pathlib.Path(work_dir))
 also = native.start_worker(int(worker), f"127.0.0.1:{worker}", f"127.0.0.1:{dispatcher}", 100, 30_000,
                            f"127.0.0.1:{transfer}")
 print("ready", flush=True)
-threading.Event().wait()
+sys.stdin.read()  # until the reader is gone, however it went
 """
 
 
 def main(library: str) -> int:
-    """0 when what was read is what was made."""
+    """0 when what was read is what was made, and came by the protocol."""
     dispatcher, worker, transfer = (str(port) for port in _free_ports(3))
     with tempfile.TemporaryDirectory(prefix="headrace-trial-") as work_dir:
         servers = subprocess.Popen(
             [sys.executable, "-c", SERVERS, library, work_dir, dispatcher, worker, transfer],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         try:
+            ctypes.CDLL(library)
             import tensorflow as tf
 
-            ctypes.CDLL(library)
             assert servers.stdout is not None
             if servers.stdout.readline() != "ready\n":
                 raise RuntimeError("the servers did not start")
-            return _compare(tf, f"grpc://127.0.0.1:{dispatcher}")
+            wrong = _differences(tf, f"grpc://127.0.0.1:{dispatcher}")
         finally:
             servers.kill()
             servers.communicate()
+    if batches_received(Path(library)) < ELEMENTS:
+        wrong.append("batches did not come by the protocol")
+    print("\n".join(wrong))
+    return int(bool(wrong))
 
 
-def _compare(tf, service: str) -> int:  # type: ignore[no-untyped-def]
-    made = tf.data.Dataset.range(5).map(
+def _differences(tf: Any, service: str) -> list[str]:
+    made = tf.data.Dataset.range(ELEMENTS).map(
         lambda n: {
             "large": tf.fill([300, 1000], tf.cast(n, tf.float32)),
             "bytes": tf.cast(tf.fill([3, 1], n), tf.uint8),
@@ -55,14 +66,19 @@ def _compare(tf, service: str) -> int:  # type: ignore[no-untyped-def]
     )
     read = made.apply(
         tf.data.experimental.service.distribute(
-            "parallel_epochs", service, compression=None, data_transfer_protocol="headrace"
+            "parallel_epochs", service, compression=None, data_transfer_protocol=PROTOCOL
         )
     )
-    ours, theirs = (
-        sorted(repr({key: value.tobytes() for key, value in each.items()}) for each in way.as_numpy_iterator())
-        for way in (read, made.map(lambda each: each))
-    )
-    return 0 if ours == theirs else 1
+    expected = list(made.as_numpy_iterator())
+    arrived = sorted(read.as_numpy_iterator(), key=lambda element: int(element["scalar"]))
+    if len(arrived) != len(expected):
+        return [f"{len(arrived)} elements came of {len(expected)}"]
+    return [
+        f"element {n}: {name} is not what it was"
+        for n, (one, other) in enumerate(zip(expected, arrived, strict=True))
+        for name in one
+        if one[name].tolist() != other[name].tolist()
+    ]
 
 
 def _free_ports(count: int) -> list[int]:

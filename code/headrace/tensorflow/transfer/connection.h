@@ -1,7 +1,7 @@
 // A TCP connection that carries whole messages: all of the bytes or none, with as few wake-ups as the kernel allows.
 
-#ifndef HEADRACE_TRANSFER_WIRE_H_
-#define HEADRACE_TRANSFER_WIRE_H_
+#ifndef HEADRACE_TRANSFER_CONNECTION_H_
+#define HEADRACE_TRANSFER_CONNECTION_H_
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -38,26 +38,28 @@ inline void SetTimeout(int fd, int seconds) {
 }
 
 // Owns the descriptor of a connected socket.
-class Wire {
+class Connection {
  public:
-  explicit Wire(int fd) : fd_(fd) {
+  explicit Connection(int fd) : fd_(fd) {
     SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    // Whoever waits for a host that is gone without a word gives up after half a minute.
+    // A host that is gone without a word is given up after a minute: by keepalive while it owes us something, by the
+    // user timeout while it has not acknowledged what we sent (keepalive does not probe then).
+    SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000);
     SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
     SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
     SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
     SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
     // Kernels before 4.18 do not make the buffer as large as the mark, and would never wake us.
-    Mark(kWakeBytes);
+    SetLowWaterMark(kWakeBytes);
     const size_t settled = GetOption(fd, SOL_SOCKET, SO_RCVLOWAT);
     if (static_cast<size_t>(GetOption(fd, SOL_SOCKET, SO_RCVBUF)) >= 2 * settled) wake_bytes_ = settled;
-    Mark(1);
+    SetLowWaterMark(1);
   }
 
-  ~Wire() { close(fd_); }
+  ~Connection() { close(fd_); }
 
-  Wire(const Wire&) = delete;
-  Wire& operator=(const Wire&) = delete;
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
 
   int fd() const { return fd_; }
 
@@ -90,7 +92,7 @@ class Wire {
     char* next = static_cast<char*>(into);
     while (bytes > 0) {
       const bool is_much = bytes > kSmallBytes && wake_bytes_ > 1;
-      Mark(is_much ? std::min(bytes, wake_bytes_) : 1);
+      SetLowWaterMark(is_much ? std::min(bytes, wake_bytes_) : 1);
       if (is_much) {
         pollfd readable{fd_, POLLIN, 0};
         poll(&readable, 1, kLongestSleepMs);
@@ -111,7 +113,7 @@ class Wire {
   static constexpr size_t kWakeBytes = 256 << 10;  // and both ends keep busy
   static constexpr int kLongestSleepMs = 1000;
 
-  void Mark(size_t bytes) {
+  void SetLowWaterMark(size_t bytes) {
     if (bytes != mark_) SetOption(fd_, SOL_SOCKET, SO_RCVLOWAT, static_cast<int>(mark_ = bytes));
   }
 
@@ -122,4 +124,4 @@ class Wire {
 
 }  // namespace headrace
 
-#endif  // HEADRACE_TRANSFER_WIRE_H_
+#endif  // HEADRACE_TRANSFER_CONNECTION_H_
