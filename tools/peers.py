@@ -33,7 +33,7 @@ def main(names: list[str]) -> int:
         if name in ENVIRONMENTS:
             subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
             python, target = str(folder / "bin" / "python"), []
-        pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *target]
+        pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-warn-conflicts", *target]
         if subprocess.call([*pip, *requirements]):
             print(f"peers: {requirements[0]} cannot be installed; what needs it is skipped", file=sys.stderr)
             continue
