@@ -21,7 +21,6 @@ from headrace.host.watchdog import StallWatchdog, diagnose
 from headrace.outcome import Outcome, RootCause
 from headrace.settings import CONTROL_PORT
 
-DELIVERY_TIMEOUT_S = 5.0
 DUMP_TIMEOUT_S = 3.0
 ORTED_PATIENCE_S = 3.0
 """An MPI daemon ends with its ranks; which rank failed is known to mpirun, a little later."""
@@ -200,7 +199,8 @@ class Leader:
         for lease in self._leases:
             lease.deliver(outcome)
         run.supervisor.teardown()
-        deadline = time.monotonic() + DELIVERY_TIMEOUT_S
+        # A host is lost that is not reached for a lease's length, here as before; on a bad link a call or two may fail.
+        deadline = time.monotonic() + run.plan.settings.lease_s
         for lease in self._leases:
             if lease.host not in self._lost and not lease.delivered.wait(max(deadline - time.monotonic(), 0)):
                 # It died too shortly before the end for its lease to run out.
