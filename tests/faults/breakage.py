@@ -37,7 +37,9 @@ def kill_host(job, host):
 
 
 def in_namespace_of(pid, *command):
-    subprocess.run(["nsenter", "-t", str(pid), "-U", "-n", "-m", "--preserve-credentials", *command], check=True)
+    """What a command prints that runs where that process does."""
+    enter = ["nsenter", "-t", str(pid), "-U", "-n", "-m", "--preserve-credentials"]
+    return subprocess.run([*enter, *command], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def slow_down(job, host, delay_s, loss):

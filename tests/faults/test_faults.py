@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 
@@ -116,20 +115,7 @@ print(refused)
 """
     for host in ("algo-1", "algo-2"):
         pid = process_of(job.folder.name, "algo-3", LAUNCHER).pid
-        command = [
-            "nsenter",
-            "-t",
-            str(pid),
-            "-U",
-            "-n",
-            "-m",
-            "--preserve-credentials",
-            sys.executable,
-            "-c",
-            code,
-            host,
-        ]
-        assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip() == "200"
+        assert in_namespace_of(pid, sys.executable, "-c", code, host).strip() == "200"
     run = finish(job.process, job.folder)
     assert run.code == 0, run.output[-3000:]
     assert 1 <= run.log("algo-1").count("control channel refused") <= 20

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from headrace.errors import HeadraceError
-from headrace.host.run import HostRun, failure_of, stopped, unexpected
+from headrace.host.causes import failure_of, stopped, unexpected
+from headrace.host.run import HostRun
 from headrace.outcome import Outcome, RootCause
 
 STOP_MARGIN_S = 5.0

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from headrace.errors import HeadraceError, InputError
 from headrace.host.auth import derived_secret
+from headrace.host.causes import failure_of, unexpected
 from headrace.host.control import ControlServer, Handler
 from headrace.host.follow import follow
 from headrace.host.lead import Leader
 from headrace.host.log import HostLog
-from headrace.host.run import HostPlan, HostRun, control_address, failure_of, host_run, trainer_environ, unexpected
+from headrace.host.run import HostPlan, HostRun, control_address, host_run, trainer_environ
 from headrace.host.services import data_service
 from headrace.host.summary import write_json
 from headrace.host.toolkit import become_rank, toolkit_rank

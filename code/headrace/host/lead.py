@@ -9,10 +9,11 @@ from typing import Any, NoReturn
 from headrace.errors import HeadraceError
 from headrace.events import Event
 from headrace.host import mpi, summary
+from headrace.host.causes import failure_of, stopped, unexpected
 from headrace.host.lease import Lease
 from headrace.host.ranks import dump_ranks
 from headrace.host.ready import Readiness
-from headrace.host.run import HostRun, failure_of, stopped, unexpected
+from headrace.host.run import HostRun
 from headrace.host.state import STARTING, STEPPING
 from headrace.host.stop import StopRequest
 from headrace.host.supervise import Child, ChildSpec

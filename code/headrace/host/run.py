@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import signal
 import socket
 import threading
 import time
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,15 +15,14 @@ from types import FrameType
 from typing import Any
 
 from headrace.context import TrainerContext
-from headrace.errors import HeadraceError, SetupError
+from headrace.errors import SetupError
 from headrace.host import install, mpi, services
-from headrace.host.log import LAUNCHER, HostLog
+from headrace.host.log import HostLog
 from headrace.host.ranks import dump_ranks, suspended_ranks
 from headrace.host.state import HostState
 from headrace.host.supervise import Child, ChildSpec, Supervisor
 from headrace.host.toolkit import ToolkitRank, rank_command, without_mpi
 from headrace.host.usage import CpuUsage
-from headrace.outcome import RootCause
 from headrace.settings import CONTROL_PORT, SECRET_VARIABLE, Settings
 from headrace.topology import Topology
 
@@ -88,7 +85,7 @@ class HostRun:
         """
         servers = self.service.servers()
         for server in servers:
-            for port in (server.port, *server.more_ports):
+            for port in server.ports:
                 check_port_free(port, server.name)
         environ = {**without_mpi(self.plan.environ), **python_environ(self.plan), "CUDA_VISIBLE_DEVICES": "-1"}
         for server in servers:
@@ -228,23 +225,6 @@ def check_port_free(port: int, what: str) -> None:
             probe.listen(1)
         except OSError as error:
             raise SetupError(f"Port {port} for the {what} is in use on this host ({error.strerror})") from error
-
-
-def stopped(host: str, signal_name: str) -> RootCause:
-    """A stop request as the root cause of a job that it ended."""
-    return RootCause(host, LAUNCHER, f"was stopped by {signal_name}", signal=signal_name)
-
-
-def failure_of(error: HeadraceError, host: str) -> RootCause:
-    """A headrace error as the root cause of a job."""
-    return RootCause(host, LAUNCHER, str(error), os.getpid(), exit_code=error.exit_code)
-
-
-def unexpected(error: Exception, host: str, log: HostLog) -> RootCause:
-    """An error nobody foresaw, as the root cause of a job; its traceback goes to the log."""
-    for line in "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines():
-        log.say(line)
-    return RootCause(host, LAUNCHER, f"failed with {type(error).__name__}: {error}", os.getpid(), exit_code=1)
 
 
 def control_address(settings: Settings, host: str) -> str:

@@ -21,14 +21,13 @@ WORKER_NICENESS_BESIDE_TRAINER = 10
 
 @dataclass(frozen=True)
 class Server:
-    """A server of this host: its role and name, its port, how it is started."""
+    """A server of this host: its role and name, its ports, how it is started."""
 
     role: str
     name: str
-    port: int
+    ports: Sequence[int]
     argv: Sequence[str]
     nice: int = 0
-    more_ports: Sequence[int] = ()
 
 
 class DataService(Protocol):
@@ -72,7 +71,7 @@ class TfDataService:
         servers = []
         if host == self.topology.dispatcher_host:
             argv = [*script, "dispatcher", f"--port={DISPATCHER_PORT}", f"--work_dir={self.work_dir / 'dispatcher'}"]
-            servers.append(Server("dispatcher", "dispatcher", DISPATCHER_PORT, argv))
+            servers.append(Server("dispatcher", "dispatcher", [DISPATCHER_PORT], argv))
         endpoint = self.settings.endpoint(host.name)
         for number in range(self.settings.num_of_data_workers):
             port = endpoint.first_worker_port + number
@@ -83,7 +82,7 @@ class TfDataService:
             ]  # fmt: skip
             nice = WORKER_NICENESS_BESIDE_TRAINER if host.role == "dnn" else 0
             name = "worker" if self.settings.num_of_data_workers == 1 else f"worker-{number}"
-            servers.append(Server("worker", name, port, argv, nice, [port + TRANSFER_PORT_OFFSET]))
+            servers.append(Server("worker", name, [port, port + TRANSFER_PORT_OFFSET], argv, nice))
         return servers
 
     def expected_workers(self, without: Collection[str] = ()) -> int:
