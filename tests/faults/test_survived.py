@@ -1,0 +1,105 @@
+"""Faults that a job survives: what died comes back, or is named and done without."""
+
+import os
+import sys
+import time
+
+import pytest
+
+from tests.faults.breakage import (
+    DISPATCHER,
+    LAUNCHER,
+    WORKER,
+    in_namespace_of,
+    kill,
+    kill_host,
+    set_link,
+    slow_down,
+)
+from tests.support import finish, process_of, wait_for
+
+
+def test_killed_servers_come_back_and_training_succeeds(victim):
+    job = victim("--epochs=14")
+    kill(job, "algo-1", DISPATCHER)
+    wait_for(lambda: "event=restarted role=dispatcher" in job.text(), "the dispatcher's restart", 20)
+    job.wait_for_steps(2)
+    kill(job, "algo-2", WORKER)
+    kill(job, "algo-3", WORKER)
+    wait_for(lambda: job.text().count("event=restarted role=worker") == 2, "the workers' restarts", 20)
+    job.wait_for_steps(2)
+    run = finish(job.process, job.folder)
+    assert run.code == 0, run.output[-3000:]
+    restarts = {host: record["restarts"] for host, record in run.summary["hosts"].items()}
+    assert restarts["algo-1"]["dispatcher"] == 1
+    assert restarts["algo-2"]["worker"] == restarts["algo-3"]["worker"] == 1
+
+
+def test_a_lost_data_host_is_named_and_the_job_goes_on(victim):
+    job = victim("--epochs=14")
+    kill_host(job, "algo-2")
+    run = finish(job.process, job.folder)
+    assert run.code == 0, run.output[-3000:]
+    assert run.summary["outcome"] == "succeeded"
+    assert [host for host, record in run.summary["hosts"].items() if record["lost"]] == ["algo-2"]
+    assert run.events("host_lost")[0].fields["host"] == "algo-2"
+
+
+def test_a_data_host_that_never_came_is_named_and_done_without(victim):
+    job = victim("--epochs=4", "--hyperparameter=startup_timeout_s=20", stepping=False)
+    wait_for(lambda: "event=topology host=algo-2" in job.text(), "algo-2's launcher", 20)
+    kill_host(job, "algo-2")
+    run = finish(job.process, job.folder)
+    assert run.code == 0, run.output[-3000:]
+    assert [host for host, record in run.summary["hosts"].items() if record["lost"]] == ["algo-2"]
+
+
+@pytest.mark.parametrize("host", ["algo-1", "algo-2"])
+def test_a_network_cut_of_five_seconds_is_survived(victim, host):
+    job = victim("--epochs=12")
+    set_link(job, host, "down")
+    time.sleep(5)  # the length of the cut, not a wait
+    set_link(job, host, "up")
+    run = finish(job.process, job.folder)
+    assert run.code == 0, run.output[-3000:]
+    assert not run.events("host_lost")
+
+
+def test_a_slow_link_that_loses_frames_is_survived(victim):
+    if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
+        pytest.skip("this machine has no TAP devices")
+    job = victim("--epochs=4")
+    link = slow_down(job, "algo-2", delay_s=0.2, loss=0.1)
+    try:
+        run = finish(job.process, job.folder)
+    finally:
+        link.kill()
+        link.communicate()
+    assert run.code == 0, run.output[-3000:]
+    assert not run.events("host_lost")
+
+
+def test_strangers_by_the_thousand_change_nothing(victim):
+    job = victim("--epochs=8")
+    code = """
+import grpc, socket, sys, time
+host = sys.argv[1]
+held = []
+for number in range(1500):
+    connection = socket.create_connection((host, 16000 if number < 1000 else 7001), timeout=5)
+    if number % 3 == 0: connection.sendall(b"\\x00garbage" * 50)
+    if number % 3 == 1: connection.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n")
+    held.append(connection)
+channel = grpc.insecure_channel(f"{host}:16000")
+refused = 0
+for number in range(200):
+    try: channel.unary_unary(f"/headrace.Control/renew")(b'{"v":1,"outcome":{"status":"failed"}}', timeout=5)
+    except grpc.RpcError as error: refused += error.code() == grpc.StatusCode.UNAUTHENTICATED
+print(refused)
+"""
+    for host in ("algo-1", "algo-2"):
+        pid = process_of(job.folder.name, "algo-3", LAUNCHER).pid
+        assert in_namespace_of(pid, sys.executable, "-c", code, host).strip() == "200"
+    run = finish(job.process, job.folder)
+    assert run.code == 0, run.output[-3000:]
+    assert 1 <= run.log("algo-1").count("control channel refused") <= 20
