@@ -67,6 +67,33 @@ class Service:
 
 
 @contextlib.contextmanager
+def registered_once():
+    """Within it, who calls `data.distribute` for one dataset reads one stream, as the ranks of a job do."""
+    from headrace.tensorflow import parts
+
+    register, number, lock = parts.register, [], threading.Lock()
+
+    def once(*given):
+        with lock:
+            number[:] = number or [register(*given)]
+        return number[0]
+
+    parts.register = once
+    try:
+        yield
+    finally:
+        parts.register = register
+
+
+def consumers(ranks, dataset, **how):
+    """What each of several ranks gets of `data.distribute`."""
+    from headrace.tensorflow import data
+
+    with registered_once():
+        return [data.distribute(dataset, **how) for _ in range(ranks)]
+
+
+@contextlib.contextmanager
 def service(work_dir, workers):
     running = Service(work_dir, workers)
     try:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from headrace.errors import InputError
 from headrace.tensorflow import data
 
-from tests.integration.service import service
+from tests.integration.service import consumers, registered_once, service
 
 SEEDS = range(10)
 ELEMENTS = 600
@@ -19,17 +19,18 @@ ELEMENTS = 600
 def read_with(ranks, dataset, **how):
     """What each of `ranks` consumers of one stream gets, in threads of their own."""
     got = [[] for _ in range(ranks)]
+    streams = consumers(ranks, dataset, **how)
 
     def consume(rank):
-        for batch in data.distribute(dataset, **how):
+        for batch in streams[rank]:
             got[rank].extend(batch.numpy().tolist())
 
-    consumers = [threading.Thread(target=consume, args=(rank,), daemon=True) for rank in range(ranks)]
-    for consumer in consumers:
-        consumer.start()
-    for consumer in consumers:
-        consumer.join(60)
-        assert not consumer.is_alive(), "a consumer hangs"
+    threads = [threading.Thread(target=consume, args=(rank,), daemon=True) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "a consumer hangs"
     return got
 
 
@@ -75,7 +76,7 @@ def wait_a_little(x):
 def test_with_sharding_off_every_worker_makes_the_whole_dataset(tmp_path, use):
     with service(tmp_path / "work", 2) as running:
         use(running.address)
-        got = read_with(1, tf.data.Dataset.range(50).batch(5), sharding="off", job_name="off")
+        got = read_with(1, tf.data.Dataset.range(50).batch(5), sharding="off", exact=False, job_name="off")
         assert collections.Counter(got[0]) == dict.fromkeys(range(50), 2)
 
 
@@ -97,10 +98,11 @@ def test_coordinated_reads_give_all_ranks_batches_of_the_same_length(tmp_path, u
             lengths[rank] += [int(tf.shape(batch)[1]) for batch in stream.take(20)]
 
         threads = [threading.Thread(target=consume, args=(rank,), daemon=True) for rank in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        with registered_once():
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
     assert len(lengths[0]) == 20
     assert lengths[0] == lengths[1]
 
@@ -130,13 +132,16 @@ MISUSE = {
     ),
     "py_function": (RANGE.map(lambda x: tf.py_function(lambda y: y, [x], tf.int64)), {}, "runs Python of this process"),
     "numpy_function": (RANGE.map(lambda x: tf.numpy_function(lambda y: y, [x], tf.int64)), {}, "runs Python"),
-    "drop_remainder": (RANGE.batch(32, drop_remainder=True), {}, "each worker would drop its own remainder"),
+    "drop_remainder": (
+        RANGE.filter(lambda x: x > 1).batch(32, drop_remainder=True), {}, "and so would every worker or rank",
+    ),
+    "finite and off": (RANGE.batch(4), {"sharding": "off"}, "each element would come once for every worker"),
     "finite and coordinated": (
         RANGE.batch(4), {"coordinated": True, "sharding": "off"}, "add .repeat() before .batch()",
     ),
     "finite and cached": (RANGE.batch(4), {"cross_trainer_cache": "x"}, "add .repeat() before .batch()"),
     "coordinated and dynamic": (RANGE.repeat().batch(4), {"coordinated": True}, "add sharding='off'"),
-    "unknown sharding": (RANGE.batch(4), {"sharding": "random"}, "expected one of dynamic, file, off"),
+    "unknown sharding": (RANGE.batch(4), {"sharding": "random"}, "expected one of dynamic, off"),
     "unknown compression": (RANGE.batch(4), {"compression": "zip"}, "expected one of none, snappy, auto"),
     "no requests": (RANGE.batch(4), {"max_outstanding_requests": 0}, "expected 1 or more"),
 }  # fmt: skip
@@ -152,10 +157,12 @@ def test_misuse_is_refused_before_training_with_the_mend(use, name):
     assert time.monotonic() - started < 5
 
 
-def test_in_local_mode_the_dataset_stays_as_it_is(monkeypatch):
+def test_in_local_mode_one_rank_reads_the_dataset_as_it_is(monkeypatch):
     monkeypatch.delenv("HEADRACE_TF_DATA_MODE", raising=False)
-    dataset = RANGE.batch(10)
-    assert data.distribute(dataset) is dataset
+    batches = RANGE.shuffle(10, seed=3).batch(10)
+    assert [b.tolist() for b in data.distribute(batches).as_numpy_iterator()] == [
+        b.tolist() for b in RANGE.shuffle(10, seed=3).batch(10).as_numpy_iterator()
+    ]
 
 
 def test_seeds_differ_by_epoch_and_rank_and_come_again():

@@ -78,7 +78,7 @@ UNUSABLE = {
     "exits": ("raise SystemExit(3)", "mine.py ended itself with exit code 3"),
     "misuses distribute": (
         filled(distribute="data.distribute(train, sharding='random')"),
-        "mine.py:10: InputError: sharding is 'random'; expected one of dynamic, file, off",
+        "mine.py:10: InputError: sharding is 'random'; expected one of dynamic, off",
     ),
 }
 

@@ -19,7 +19,7 @@ from tests.integration.service import TRAIN_DATA, free_port, service
 
 def read(dataset, **how):
     how = {"sharding": "off", "data_transfer_protocol": "headrace"} | how
-    return data.distribute(dataset, **how)
+    return data.distribute(dataset, **{"exact": False, **how})
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_where_it_is_not_built_batches_come_over_grpc(tmp_path, use, monkeypatch
         use(running.address)
         monkeypatch.setattr(transfer, "load", lambda: False)
         dataset = tf.data.Dataset.range(5)
-        assert [int(n) for n in data.distribute(dataset, sharding="off", job_name="plain")] == list(range(5))
+        assert [int(n) for n in data.distribute(dataset, sharding="off", exact=False, job_name="plain")] == list(range(5))
         with pytest.raises(InputError, match=r"headrace\.tensorflow\.transfer\.build"):
             read(dataset, job_name="asked")
 

@@ -6,76 +6,24 @@ The order that suits it: shuffle → repeat → map → batch → distribute →
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from headrace.context import TrainerContext
 from headrace.errors import InputError
-from headrace.tensorflow import checks, transfer
+from headrace.tensorflow import origin, parts, transfer
 from headrace.tensorflow.compression import choose_compression
+from headrace.tensorflow.distribution import COMPRESSIONS, Distribution
+from headrace.tensorflow.ends import end_together
 from headrace.tensorflow.memory import keep_freed_memory
 from headrace.tensorflow.shards import Shards
 
-__all__ = ["Distribution", "Shards", "distribute", "seed"]
+__all__ = ["Distribution", "Shards", "distribute", "seed", "split_by_rank"]
 
-COMPRESSIONS = {"none": None, "snappy": "SNAPPY"}
-SHARDINGS = ("dynamic", "file", "off")
-PROTOCOLS = ("auto", transfer.PROTOCOL, "grpc")
-TARGET_WORKERS = ("any", "local", "auto")
 _SEED_STRIDE = 1_000_003
 
-
-@dataclass(frozen=True)
-class Distribution:
-    """How a dataset is spread over the workers; every choice, with the default that suits a cluster network."""
-
-    compression: str = "none"
-    """`none`: on a cluster network snappy costs more than it saves; `snappy`; `auto`: measured before training."""
-    sharding: str = "dynamic"
-    """`dynamic`: the workers split the elements, each is made once; `file`: the workers split the files, which
-    the dataset must read itself; `off`: each worker makes the whole dataset, so repeat it and shuffle it."""
-    shared: bool = True
-    """All ranks draw from one stream and split it. False: each rank has a stream of its own."""
-    coordinated: bool = False
-    """At each step all ranks get batches of one worker's round, made alike: for variable-length data that
-    is bucketed by length, so that no rank waits for another's longer batch."""
-    cross_trainer_cache: str = ""
-    """A name under which ranks or jobs share batches from the workers' memory instead of each having them made;
-    a batch may then be seen by several, and skipped by slow ones."""
-    data_transfer_protocol: str = "auto"
-    """`headrace`: our own, straight from the worker's tensors into the rank's; `grpc`: TensorFlow's, half as fast;
-    `auto`: ours where it is built and nothing is compressed."""
-    target_workers: str = "any"
-    """`any` worker; `local`: only those on the reader's own host; `auto`: TensorFlow decides."""
-    max_outstanding_requests: int | None = None
-    """Batches that a rank asks for ahead; None: TensorFlow's choice."""
-    deterministic: bool | None = None
-    """Whether parallel calls on the workers keep their order; None: as the dataset says."""
-
-    def __post_init__(self) -> None:
-        choices = (
-            ("compression", self.compression, (*COMPRESSIONS, "auto")),
-            ("sharding", self.sharding, SHARDINGS),
-            ("data_transfer_protocol", self.data_transfer_protocol, PROTOCOLS),
-            ("target_workers", self.target_workers, TARGET_WORKERS),
-        )
-        for name, value, allowed in choices:
-            if value not in allowed:
-                raise InputError(f"{name} is {value!r}; expected one of {', '.join(allowed)}")
-        if self.max_outstanding_requests is not None and self.max_outstanding_requests < 1:
-            raise InputError(f"max_outstanding_requests is {self.max_outstanding_requests}; expected 1 or more")
-        if self.data_transfer_protocol == transfer.PROTOCOL and self.compression != "none":
-            raise InputError(
-                f"{transfer.PROTOCOL} sends what is not compressed: leave data_transfer_protocol at 'auto'"
-            )
-        if self.cross_trainer_cache and self.coordinated:
-            raise InputError("cross_trainer_cache and coordinated exclude each other: a cached batch has no round")
-        if self.coordinated and self.sharding == "dynamic":
-            raise InputError("coordinated reads need every worker to make the whole dataset: add sharding='off'")
-        if self.coordinated and not self.shared:
-            raise InputError("coordinated reads are of one stream: leave shared=True")
+origin.note_lines()
 
 
 def distribute(
@@ -90,13 +38,21 @@ def distribute(
     target_workers: str = "any",
     max_outstanding_requests: int | None = None,
     deterministic: bool | None = None,
+    uneven: str = "pad",
+    exact: bool = True,
     job_name: str = "train",
 ) -> tf.data.Dataset:
-    """The same dataset, made by the job's tf.data workers; in local mode, `dataset` untouched.
+    """The same dataset, made by the job's tf.data workers and shared by all ranks; every rank must call it.
 
-    Put it after `batch` and before the cast to float: what crosses the wire should be small. By default
-    all ranks share one stream and split it, so `dataset` must not be sharded by rank in service mode
-    (`Shards` knows), and should be repeated.
+    What it accepts means what it means in plain tf.data: over an epoch all ranks together get the same elements, pairs
+    and batches of pairs intact, each as often. Their order, fresh random draws and where batches are cut may differ.
+    What cannot be kept is refused here, with the script's line and the fix. In local mode each rank makes its part
+    of the dataset itself, under the same promise.
+
+    A dataset that ends does so for all ranks after the same number of batches (`uneven`).
+
+    Put it after `batch` and before the cast to float: what crosses the wire should be small. Do not shard `dataset`
+    by rank.
 
     Args:
         dataset: batches, as the workers are to make them.
@@ -104,11 +60,11 @@ def distribute(
         others: see `Distribution`.
 
     Raises:
-        InputError: an unknown choice, choices that exclude each other, or a dataset that cannot be
-            made on other hosts; the text says what to change.
+        InputError: an unknown choice, choices that exclude each other, or a dataset that cannot be made elsewhere, or
+            not in parts; the text says what to change.
     """
-    how = Distribution(compression, sharding, shared, coordinated, cross_trainer_cache,
-                       data_transfer_protocol, target_workers, max_outstanding_requests, deterministic)  # fmt: skip
+    how = Distribution(compression, sharding, shared, coordinated, cross_trainer_cache, data_transfer_protocol,
+                       target_workers, max_outstanding_requests, deterministic, uneven, exact)  # fmt: skip
     context = TrainerContext.from_environ(os.environ)
     if deterministic is not None:
         options = tf.data.Options()
@@ -116,13 +72,29 @@ def distribute(
         dataset = dataset.with_options(options)
     keep_freed_memory()
     if context.tf_data_mode == "local":
-        return dataset
-    checks.refuse_misuse(dataset, how.sharding, how.coordinated or bool(how.cross_trainer_cache))
+        return _quick_to_end(parts.of_this_rank(dataset, how.uneven, job_name) if exact else dataset)
+    prepared, endless = parts.prepare(dataset, how, job_name)
     if compression == "auto":
         uncompressed = _protocol(how.data_transfer_protocol, "none")
         stream = f"{context.job_name}-{job_name}"
         compression = choose_compression(dataset, f"grpc://{context.dispatcher}", stream, uncompressed)
-    return dataset.apply(_transformation(how, context, compression, job_name))
+    number = parts.register(prepared, f"grpc://{context.dispatcher}", COMPRESSIONS[compression])
+    stream = _read(number, dataset.element_spec, how, context, compression, job_name)
+    if endless:
+        return _quick_to_end(stream.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)))
+    return _quick_to_end(end_together(stream, how.uneven, job_name))
+
+
+def split_by_rank(dataset: tf.data.Dataset, *, uneven: str = "keep", name: str = "held_out") -> tf.data.Dataset:
+    """This rank's part of a dataset that every rank reads itself, in both modes: for a small held-out set, say.
+
+    The same promise as `distribute`'s. With `uneven="keep"` ranks may have unequal numbers of batches:
+    `MetricAverageCallback` adds metrics up exactly all the same.
+
+    Raises:
+        InputError: it cannot be read in parts; the text says what to change.
+    """
+    return _quick_to_end(parts.of_this_rank(dataset, Distribution(uneven=uneven).uneven, name))
 
 
 def seed(base: int, epoch: int = 0, rank: int = 0) -> int:
@@ -130,31 +102,45 @@ def seed(base: int, epoch: int = 0, rank: int = 0) -> int:
     return (base * _SEED_STRIDE + epoch) * _SEED_STRIDE + rank & 0x7FFF_FFFF_FFFF_FFFF
 
 
-def _transformation(how: Distribution, context: TrainerContext, compression: str, job_name: str) -> object:
-    service = tf.data.experimental.service
-    policies = {
-        "dynamic": service.ShardingPolicy.DYNAMIC,
-        "file": service.ShardingPolicy.FILE,
-        "off": service.ShardingPolicy.OFF,
-    }
+def _quick_to_end(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Without tf.data's autotuning thread, which can sleep for up to a minute when an iterator ends.
+
+    See docs/tensorflow-autotune.md. What is given as AUTOTUNE takes TensorFlow's default parallelism instead.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
+def _read(
+    number: str, spec: object, how: Distribution, context: TrainerContext, compression: str, job_name: str
+) -> tf.data.Dataset:
+    """A registered dataset, as the workers make it."""
     cache = None
     if not how.cross_trainer_cache:
         stream = f"{context.job_name}-{job_name}" + ("" if how.shared else f"-rank{hvd.rank()}")
     else:
         stream = f"{how.cross_trainer_cache}-{job_name}"
-        cache = service.CrossTrainerCache(trainer_id=f"{how.cross_trainer_cache}-{hvd.rank()}")
-    return service.distribute(
-        processing_mode=policies[how.sharding],
+        cache = tf.data.experimental.service.CrossTrainerCache(trainer_id=f"{how.cross_trainer_cache}-{hvd.rank()}")
+    return tf.data.experimental.service.from_dataset_id(
+        processing_mode=_POLICIES[how.sharding],
         service=f"grpc://{context.dispatcher}",
+        dataset_id=number,
+        element_spec=spec,
         job_name=stream,
         consumer_index=hvd.rank() if how.coordinated else None,
         num_consumers=hvd.size() if how.coordinated else None,
         max_outstanding_requests=how.max_outstanding_requests,
-        compression=COMPRESSIONS[compression],
         data_transfer_protocol=_protocol(how.data_transfer_protocol, compression),
         cross_trainer_cache=cache,
         target_workers=how.target_workers.upper(),
     )
+
+
+_POLICIES = {
+    "dynamic": tf.data.experimental.service.ShardingPolicy.DYNAMIC,
+    "off": tf.data.experimental.service.ShardingPolicy.OFF,
+}
 
 
 def _protocol(asked: str, compression: str) -> str | None:

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from headrace.context import TrainerContext
 from headrace.errors import InputError
+from headrace.tensorflow import world
 from headrace.tensorflow.checkpoint import LEDGER_FILE, Checkpoint
 from headrace.tensorflow.ledger import PLACE_BITS, Ledger
 from headrace.tensorflow.signals import say
@@ -81,7 +82,7 @@ class Shards:
             raise InputError("there are no files to read records from; look at the channel's folder and the pattern")
         if counts is None:
             files = sorted(files, key=str)  # the same order on every host and in every run
-            counts = _same_on_all_ranks([count_records(Path(file)) for file in files] if _rank() == 0 else [])
+            counts = world.same_on_all_ranks([count_records(Path(file)) for file in files] if world.rank() == 0 else [])
         if len(counts) != len(files):
             raise InputError(f"counts has {len(counts)} entries for {len(files)} files")
         full = [(str(file), int(count)) for file, count in zip(files, counts, strict=True) if count]
@@ -116,8 +117,8 @@ class Shards:
             cycle_length: units that are read at once.
         """
         positions = tf.data.Dataset.range(self.ledger.mark, _END)
-        if TrainerContext.from_environ(os.environ).tf_data_mode == "local" and _size() > 1:
-            positions = positions.shard(_size(), _rank())
+        if TrainerContext.from_environ(os.environ).tf_data_mode == "local" and world.size() > 1:
+            positions = positions.shard(world.size(), world.rank())
         positions = _without(positions, self.ledger.done_positions())
 
         def elements(position: tf.Tensor) -> tf.data.Dataset:
@@ -152,14 +153,14 @@ class Shards:
     def gather(self) -> None:
         """All ranks learn what each has consumed. Every rank must call it at the same step."""
         mine = np.concatenate([np.zeros(0, np.int64), *self._not_gathered])
-        everyones = hvd.allgather(tf.constant(mine), name="headrace.ledger").numpy() if _size() > 1 else mine
+        everyones = hvd.allgather(tf.constant(mine), name="headrace.ledger").numpy() if world.size() > 1 else mine
         self._not_gathered = []
-        if _rank() == 0:
+        if world.rank() == 0:
             self.ledger.add(everyones)
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint: the ledger, and how many elements that other ranks trained on it does not know of."""
-        unknown = sum(map(len, self._not_gathered)) * (_size() - 1)
+        unknown = sum(map(len, self._not_gathered)) * (world.size() - 1)
         self.ledger.add(np.concatenate([np.zeros(0, np.int64), *self._not_gathered]))
         return {"what": self._what, "repeated": unknown, **self.ledger.state()}
 
@@ -173,7 +174,7 @@ class Shards:
             repeated_at_most=self._repeated, skipped=ledger.skipped)  # fmt: skip
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        saved = _same_on_all_ranks(checkpoint.saved(LEDGER_FILE) if _rank() == 0 else None)
+        saved = world.same_on_all_ranks(checkpoint.saved(LEDGER_FILE) if world.rank() == 0 else None)
         if saved is None or saved.get("what") != self._what:
             return
         self.ledger.restore(saved)
@@ -224,22 +225,3 @@ def _without(dataset: tf.data.Dataset, numbers: np.ndarray) -> tf.data.Dataset:
         return tf.logical_or(place >= len(numbers), tf.gather(left_out, tf.minimum(place, len(numbers) - 1)) != number)
 
     return dataset.filter(keep)
-
-
-def _rank() -> int:
-    return int(hvd.rank()) if hvd.is_initialized() else 0
-
-
-def _size() -> int:
-    return int(hvd.size()) if hvd.is_initialized() else 1
-
-
-def _same_on_all_ranks(value: Any) -> Any:
-    """Rank 0's value, as JSON has it."""
-    if _size() == 1:
-        return value
-    text = np.frombuffer(json.dumps(value).encode(), np.uint8)
-    length = int(hvd.broadcast(tf.constant(len(text), tf.int64), 0, name="headrace.ledger.length"))
-    mine = text if _rank() == 0 else np.zeros(length, np.uint8)
-    sent = hvd.broadcast(tf.constant(mine), 0, name="headrace.ledger.text")
-    return json.loads(sent.numpy().tobytes())

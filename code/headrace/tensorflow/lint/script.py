@@ -10,18 +10,14 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from headrace.errors import InputError
-from headrace.tensorflow import data, horovod_keras
+from headrace.tensorflow import data, horovod_keras, origin
 
-_NOT_THE_USERS = tuple(
-    str(Path(str(module.__file__)).parent) + os.sep for module in (tf, keras, sys.modules["headrace"], contextlib)
-)
 _LAUNCHER_WORDS = ("HEADRACE_TF_DATA_MODE", "HEADRACE_DISPATCHER")
 
 
@@ -78,7 +74,7 @@ def run_to_training(script: Path, arguments: Sequence[str], show_traceback: bool
 
 @contextlib.contextmanager
 def _hooks(captured: Captured) -> Iterator[None]:
-    base = _dataset_base()
+    base = origin.dataset_base()
     originals = (data.distribute, keras.Model.fit, base.__init__, base.__iter__)
 
     def distribute(dataset: tf.data.Dataset, **how: Any) -> tf.data.Dataset:
@@ -94,7 +90,7 @@ def _hooks(captured: Captured) -> Iterator[None]:
         raise _Reached("fit")
 
     def init(self: tf.data.Dataset, *args: Any, **options: Any) -> None:
-        captured.sources[id(self)] = _users_line(sys._getframe(1))
+        captured.sources[id(self)] = origin.users_line(sys._getframe(1))
         captured.kept.append(self)
         originals[2](self, *args, **options)
 
@@ -115,12 +111,6 @@ def _patch(base: Any, distribute: Callable[..., Any], fit: Any, init: Any, itera
     data.distribute, keras.Model.fit, base.__init__, base.__iter__ = distribute, fit, init, iterate
 
 
-def _dataset_base() -> Any:
-    from tensorflow.python.data.ops.dataset_ops import DatasetV2
-
-    return DatasetV2
-
-
 @contextlib.contextmanager
 def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
     """As `python SCRIPT ARGUMENTS` has it; what the script prints goes to stderr, no file is written for it."""
@@ -139,15 +129,6 @@ def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
 
 def _is_made_from(dataset: tf.data.Dataset, source: tf.data.Dataset) -> bool:
     return dataset is source or any(_is_made_from(each, source) for each in dataset._inputs())
-
-
-def _users_line(frame: FrameType | None) -> str:
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith((*_NOT_THE_USERS, "<")):
-            return f"{Path(name).name}:{frame.f_lineno}"
-        frame = frame.f_back
-    return "?"
 
 
 def _line_of(error: Exception, script: Path) -> str:

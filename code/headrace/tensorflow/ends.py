@@ -1,0 +1,73 @@
+"""A stream of batches that ends for all ranks after the same number of them.
+
+Ranks share a stream, or have parts of their own; either way they come to its end after unequal numbers of batches, and
+a rank that makes a step more than another waits for it in an allreduce for ever. So ranks tell each other
+how many batches they have had (`agreement`, over `post`). A rank with a batch goes on at once (`pad`); only at
+the end somebody waits, in a TensorFlow queue, so that the end of an iterator wakes it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from headrace.tensorflow import world
+from headrace.tensorflow.agreement import Agreement, join
+
+Batch = Any
+
+
+def end_together(stream: tf.data.Dataset, uneven: str, name: str) -> tf.data.Dataset:
+    """The stream, ending on all ranks after the same number of batches; every rank must call it.
+
+    Args:
+        stream: this rank's batches.
+        uneven: `pad`: the longest number; who has no batch left sees its last one again. `drop`: the shortest.
+            `keep`: each rank its own.
+        name: the stream's, for messages.
+    """
+    from tensorflow.python.data.ops.optional_ops import _OptionalImpl
+
+    if uneven == "keep" or world.size() == 1:
+        return stream
+    agreement = join(name, uneven)
+    spec = stream.element_spec
+
+    def wrapped(*batch: Batch) -> tf.Tensor:
+        return tf.experimental.Optional.from_value(batch if isinstance(spec, tuple) else batch[0])._variant_tensor
+
+    def keep_last(last: tf.Tensor, numbered: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, Any]:
+        number, batch = numbered
+        here = tf.raw_ops.OptionalHasValue(optional=batch)
+        latest = tf.cond(here, lambda: batch, lambda: last)
+        return latest, (number, here, latest)
+
+    @tf.autograph.experimental.do_not_convert
+    def one_pass(number: tf.Tensor) -> tf.data.Dataset:
+        rest = tf.data.Dataset.from_tensors(0).repeat().map(lambda _: tf.raw_ops.OptionalNone())
+        numbered = stream.map(wrapped).concatenate(rest).enumerate()
+        kept = numbered.scan(tf.raw_ops.OptionalNone(), lambda last, each: keep_last(last, each))
+        allowed = kept.take_while(lambda at, here, _: _may_go_on(agreement, number, at, here))
+        return allowed.map(lambda at, here, batch: _OptionalImpl(batch, spec).get_value())
+
+    begun = tf.data.Dataset.from_tensors(0).map(lambda _: tf.numpy_function(agreement.begin, [], tf.int64))
+    return begun.flat_map(one_pass)
+
+
+def _may_go_on(agreement: Agreement, number: tf.Tensor, at: tf.Tensor, here: tf.Tensor) -> tf.Tensor:
+    """Whether batch `at` of a pass is for all ranks; waits until that is known."""
+    must_wait = tf.numpy_function(agreement.arrived, [number, at, here], tf.bool)
+
+    def wait() -> tf.Tensor:
+        # What was decided for a pass that was given up meanwhile is left over in the queue.
+        decided = tf.while_loop(
+            lambda of_pass, _: of_pass < number,
+            lambda *_: agreement.decisions.dequeue(),
+            (tf.constant(-1, tf.int64), tf.constant(False)),
+        )
+        return tf.logical_and(decided[0] == number, decided[1])
+
+    go_on = tf.cond(must_wait, wait, lambda: tf.constant(True))
+    go_on.set_shape([])
+    return go_on

@@ -1,0 +1,264 @@
+"""A dataset as a tree of its transformations, read from the graph that TensorFlow would send to a worker.
+
+The graph is the truth: Python's dataset objects are ornaments on it. They only tell which line made what.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from headrace.errors import InputError
+from headrace.tensorflow import origin
+
+INFINITE, UNKNOWN_SIZE = tf.data.INFINITE_CARDINALITY, tf.data.UNKNOWN_CARDINALITY
+_DATASET_OP = re.compile(r"Dataset(V\d)?$")
+_NO_DATASETS = ("DatasetToGraph", "DatasetFromGraph")
+_SINK = "_Retval"
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One transformation: its operation, and the transformations that it reads."""
+
+    name: str
+    op: str
+    """TensorFlow's name without a version: `MapDataset`, `ParallelMapDataset`, `ShuffleDataset`."""
+    inputs: tuple[Node, ...]
+    where: str
+    """`file:line` of the script."""
+    definition: Any = field(repr=False)
+    graph: DatasetGraph = field(repr=False)
+
+    def value(self, argument: str) -> np.ndarray:
+        """A constant argument, by the name that TensorFlow's operation has for it."""
+        return self.graph.constant(self.graph.arguments(self.definition)[argument][0])
+
+    def attribute(self, name: str) -> Any:
+        """An attribute's protocol buffer."""
+        return self.definition.attr[name]
+
+    @cached_property
+    def functions(self) -> list[str]:
+        """The functions that it calls for its elements."""
+        attributes = self.definition.attr.values()
+        return [each.func.name for each in attributes if each.WhichOneof("value") == "func" and each.func.name]
+
+    @cached_property
+    def function_ops(self) -> set[str]:
+        """The types of all operations in its functions, and in those that these call."""
+        return {node.op for name in self.functions for node in self.graph.nodes_of(name)}
+
+    @property
+    def edges(self) -> list[str]:
+        """Where its inputs come in."""
+        return [_full(edge) for edge in self.definition.input if self.graph.makes_dataset(edge)]
+
+    @property
+    def specs(self) -> tuple[tf.TensorSpec, ...]:
+        """The components of an element, flat."""
+        given = self.definition.attr
+        types = given["output_types" if "output_types" in given else "Toutput_types"]
+        shapes = given["output_shapes"].list.shape
+        pairs = zip(types.list.type, shapes, strict=True)
+        return tuple(tf.TensorSpec(tf.TensorShape(shape), tf.as_dtype(dtype)) for dtype, shape in pairs)
+
+    def subtree(self) -> Iterator[Node]:
+        """Itself and all that it reads."""
+        yield self
+        for each in self.inputs:
+            yield from each.subtree()
+
+    @cached_property
+    def size(self) -> int:
+        """Its number of elements as TensorFlow knows it; `INFINITE` or `UNKNOWN_SIZE`."""
+        with tf.init_scope():  # also where a function is being made
+            return int(self.graph.dataset(self).cardinality())
+
+    @cached_property
+    def kind(self) -> str:
+        """As users call it: `map`, `take`, `from_tensor_slices`."""
+        return _NAMES.get(self.op) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", self.op.removesuffix("Dataset")).lower()
+
+
+_NAMES = {
+    "ParallelMapDataset": "map", "ParallelInterleaveDataset": "interleave", "LegacyParallelInterleaveDataset":
+    "interleave", "ParallelBatchDataset": "batch", "TensorSliceDataset": "from_tensor_slices", "TensorDataset":
+    "from_tensors", "DirectedInterleaveDataset": "choose_from_datasets or sample_from_datasets", "ZipDataset":
+    "zip or enumerate", "ListDataset": "from_list", "RandomDataset": "Dataset.random", "CSVDataset": "CsvDataset",
+}  # fmt: skip
+
+
+class DatasetGraph:
+    """The graph of a dataset. `sink` is its last transformation."""
+
+    def __init__(self, dataset: tf.data.Dataset) -> None:
+        self._spec = dataset.element_spec
+        self.definition = dataset_graph(dataset)
+        self._by_name = {node.name: node for node in self.definition.node}
+        self._functions = {function.signature.name: function for function in self.definition.library.function}
+        self._nodes: dict[str, Node] = {}
+        sink = next(node for node in self.definition.node if node.op == _SINK)
+        self.sink = self._node(sink.input[0], dataset)
+        # One node may be reached twice; the tree has it twice, the splice once.
+
+    def nodes_of(self, function: str) -> Iterator[Any]:
+        """All operations of a function and of those that it calls."""
+        seen, waiting = set(), [function]
+        while waiting:
+            name = waiting.pop()
+            if name in seen or name not in self._functions:
+                continue
+            seen.add(name)
+            for node in self._functions[name].node_def:
+                yield node
+                waiting += [each.func.name for each in node.attr.values() if each.WhichOneof("value") == "func"]
+
+    def constant(self, edge: str) -> np.ndarray:
+        """The value of a constant; raises `InputError` where the value is only known later."""
+        node = self._behind(edge)
+        if node.op != "Const":
+            raise InputError(f"an argument of the dataset is made by {node.op}, which is no constant")
+        return np.asarray(tf.make_ndarray(node.attr["value"].tensor))
+
+    def arguments(self, definition: Any) -> dict[str, list[str]]:
+        """A node's inputs by the names of its operation's arguments."""
+        from tensorflow.python.framework import op_def_registry
+
+        found, edges = {}, [each for each in definition.input if not each.startswith("^")]
+        for argument in op_def_registry.get(definition.op).input_arg:
+            attribute = argument.number_attr or argument.type_list_attr
+            count = 1
+            if attribute:
+                value = definition.attr[attribute]
+                count = value.i if argument.number_attr else len(value.list.type)
+            found[argument.name], edges = edges[:count], edges[count:]
+        return found
+
+    def dataset(self, node: Node) -> tf.data.Dataset:
+        """A transformation as a dataset of its own; its elements are flat tuples."""
+        variant = self.outputs([node], {})[0]
+        return tf.data.experimental.from_variant(variant, node.specs)
+
+    def spliced(self, new: Mapping[Node, tf.data.Dataset]) -> tf.data.Dataset:
+        """The whole dataset, with other datasets in the place of some of its transformations."""
+        variants = {f"{node.name}:0": dataset._variant_tensor for node, dataset in new.items()}
+        return tf.data.experimental.from_variant(self.outputs([self.sink], variants)[0], self._spec)
+
+    def outputs(self, nodes: list[Node], new: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
+        """The nodes' variants, with tensors in the place of some edges; eagerly."""
+        names, values = list(new), list(new.values())
+
+        def build(*given: tf.Tensor) -> list[tf.Tensor]:
+            return self.build(nodes, dict(zip(names, given, strict=True)))
+
+        made = tf.compat.v1.wrap_function(build, [tf.TensorSpec([], tf.variant) for _ in values])(*values)
+        return list(made)
+
+    def build(self, nodes: list[Node], new: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
+        """The same within a graph that is being made: what the nodes need, and no more, is added to it."""
+        from tensorflow.core.framework import graph_pb2
+
+        part = graph_pb2.GraphDef(versions=self.definition.versions, library=self.definition.library)
+        wanted, used, added = [f"{node.name}:0" for node in nodes], {}, set()
+        waiting = [edge for edge in wanted if edge not in new]
+        while waiting:
+            name = waiting.pop().partition(":")[0]
+            if name in added:
+                continue
+            added.add(name)
+            definition = part.node.add()
+            definition.CopyFrom(self._by_name[name])
+            if definition.op == "AssertCardinalityDataset" and not self._is_endless(definition):
+                # Of a part it does not hold.
+                definition.op = "Identity"
+                del definition.input[1:]
+                definition.attr.clear()
+                definition.attr["T"].type = tf.variant.as_datatype_enum
+            for edge in map(_full, definition.input):
+                if edge in new:
+                    used[edge] = new[edge]
+                else:
+                    waiting.append(edge)
+        made = tf.graph_util.import_graph_def(
+            part, input_map=used, return_elements=[edge for edge in wanted if edge not in new]
+        )  # fmt: skip
+        found = iter(made or [])
+        return [new[edge] if edge in new else next(found) for edge in wanted]
+
+    def _is_endless(self, definition: Any) -> bool:
+        return int(self.constant(definition.input[1])) == INFINITE
+
+    def tensors(self, node: Node, argument: str) -> list[tf.Tensor]:
+        """A node's constant arguments, as tensors within the graph that is being made."""
+        from tensorflow.core.framework import graph_pb2
+
+        edges = [_full(edge) for edge in self.arguments(node.definition)[argument]]
+        part = graph_pb2.GraphDef(versions=self.definition.versions)
+        part.node.extend(self._by_name[name] for name in dict.fromkeys(edge.partition(":")[0] for edge in edges))
+        return list(tf.graph_util.import_graph_def(part, return_elements=edges))
+
+    def makes_dataset(self, edge: str) -> bool:
+        """Whether it is a dataset that comes in there."""
+        if edge.startswith("^"):
+            return False
+        op = self._behind(edge).op
+        return bool(_DATASET_OP.search(op)) and op not in _NO_DATASETS
+
+    def _behind(self, edge: str) -> Any:
+        """The node that makes an edge's value."""
+        node = self._by_name[edge.partition(":")[0]]
+        return self._behind(node.input[0]) if node.op == "Identity" else node
+
+    def _node(self, edge: str, dataset: Any) -> Node:
+        definition = self._behind(edge)
+        where = origin.line_of(dataset)
+        edges = [each for each in definition.input if self.makes_dataset(each)]
+        made_of = dataset._inputs() if dataset is not None else []
+        # Some datasets of Python's are several operations: what is within has the same line.
+        known = made_of if len(made_of) == len(edges) else [_Line(where)] * len(edges)
+        inputs = tuple(self._node(each, part) for each, part in zip(edges, known, strict=True))
+        op = re.sub(r"V\d$", "", definition.op)
+        return Node(definition.name, op, inputs, where, definition, self)
+
+
+class _Line:
+    """Stands for a dataset of which only the line is known."""
+
+    def __init__(self, line: str) -> None:
+        self._headrace_line = line
+
+    def _inputs(self) -> list[Any]:
+        return []
+
+
+def dataset_graph(dataset: tf.data.Dataset) -> Any:
+    """The dataset's GraphDef, as it would be sent to workers.
+
+    Raises:
+        InputError: it cannot be sent.
+    """
+    from tensorflow.core.framework import graph_pb2
+    from tensorflow.python.data.ops.options import ExternalStatePolicy
+
+    try:
+        text = dataset._as_serialized_graph(external_state_policy=ExternalStatePolicy.IGNORE)
+    except (tf.errors.OpError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise InputError(
+            f"the dataset cannot be sent to workers ({reason}): what it captures must be tensors, variables or "
+            "lookup tables; an iterator or a file handle of this process stays here"
+        ) from error
+    graph = graph_pb2.GraphDef()
+    graph.ParseFromString(text.numpy())
+    return graph
+
+
+def _full(edge: str) -> str:
+    return edge if ":" in edge else f"{edge}:0"

@@ -1,0 +1,152 @@
+"""A dataset taken apart exactly: for the data service's workers, or for ranks that read it themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from headrace.errors import HeadraceError, InputError
+from headrace.tensorflow import checks, world
+from headrace.tensorflow.blocks import in_blocks
+from headrace.tensorflow.distribution import Distribution
+from headrace.tensorflow.ends import end_together
+from headrace.tensorflow.graph import INFINITE, DatasetGraph
+from headrace.tensorflow.signals import say
+from headrace.tensorflow.splits import SPLITS_PER_S, Source, disorder, find_sources, is_endless
+
+FEW_FILES = 4
+"""Files a rank, below which ranks that read themselves share records instead of files."""
+LARGE_BYTES = 64 << 20
+"""Arrays in a dataset, from which ranks do not compare what they hold: that takes seconds."""
+
+
+def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[tf.data.Dataset | None, bool]:
+    """What the workers are to be given, on rank 0, and whether it has no end, on every rank.
+
+    Raises:
+        InputError: on every rank, when it cannot be made by workers, or not in parts.
+    """
+    made: list[tf.data.Dataset] = []
+
+    def on_rank_0() -> bool:
+        graph = DatasetGraph(dataset)
+        checks.refuse_python(graph)
+        endless = is_endless(graph.sink)
+        checks.refuse_endings(graph, endless, how)
+        in_parts = how.exact and how.sharding == "dynamic"
+        made.append(_for_workers(graph, find_sources(graph), stream) if in_parts else dataset)
+        return endless
+
+    endless = _together(on_rank_0)
+    if how.exact and not _same_everywhere(dataset):
+        raise InputError(
+            "the ranks have different datasets, but share one stream of the data service: do not shard by rank, sort "
+            "lists of files, and give what shuffles them in Python a seed; or shared=False, exact=False as it is"
+        )
+    return (made[0] if made else None), endless
+
+
+def register(dataset: tf.data.Dataset | None, service: str, compression: str | None) -> str:
+    """The number under which the dispatcher knows a dataset: rank 0 sends it, all learn it."""
+
+    def on_rank_0() -> str:
+        if dataset is None:
+            raise InputError("rank 0 has no dataset")
+        number = tf.data.experimental.service.register_dataset(service, dataset, compression=compression)
+        return str(number.numpy().decode())
+
+    return str(_together(on_rank_0))
+
+
+def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.Dataset:
+    """This rank's part of a dataset, made by itself.
+
+    Raises:
+        InputError: ranks cannot make it in parts.
+    """
+    if world.size() == 1:
+        return dataset
+    if _held_bytes(dataset) > LARGE_BYTES or _same_everywhere(dataset):
+        graph = DatasetGraph(dataset)
+        checks.refuse_generator(graph)
+        sources = find_sources(graph, one_block_a_batch=True)
+        endless = is_endless(graph.sink)
+        dataset = graph.spliced({**dict(_part(source) for source in sources)})
+    else:
+        say("data_split_by_script", stream=stream)  # it gave each rank another dataset
+        endless = int(dataset.cardinality()) == INFINITE
+    return dataset if endless else end_together(dataset, uneven, stream)
+
+
+def _for_workers(graph: DatasetGraph, sources: list[Source], stream: str) -> tf.data.Dataset:
+    for source in sources:
+        place = f"{source.node.kind}:{source.node.where}"
+        elements = "endless" if source.elements == INFINITE else source.elements
+        say("data_split", stream=stream, source=place, elements=elements, block=source.block)
+        if (
+            source.block == 1
+            and not source.expanding
+            and (source.elements == INFINITE or source.elements > SPLITS_PER_S)
+        ):
+            print(
+                f"{place} is handed out one element at a time: {SPLITS_PER_S:,} a second and worker at most, however "
+                "many processors it has; call .batch() before data.distribute", flush=True,
+            )  # fmt: skip
+    new = {
+        source.node: in_blocks(source.node, source.block, tf.data.Dataset.range(source.blocks))
+        for source in sources
+        if not source.is_split_by_tensorflow
+    }
+    return graph.spliced(new)
+
+
+def _part(source: Source) -> tuple[Any, tf.data.Dataset]:
+    """What is replaced in this rank's copy of the dataset, and by what."""
+    node, ranks, rank = source.node, world.size(), world.rank()
+    whole = source.expanding
+    if whole and source.elements != INFINITE and source.elements < FEW_FILES * ranks:
+        # Too few files for a fair share: every rank reads them all and keeps every so-manieth record.
+        reason = next(filter(None, map(disorder, whole.subtree())), "")
+        if reason:
+            raise InputError(
+                f"{whole.where}: {whole.kind}: {source.elements} files are too few for {ranks} ranks to share, and "
+                f"records cannot be shared, since {reason}. Write {FEW_FILES * ranks} files or more, or give up what "
+                "shuffles here and shuffle after it; or data.distribute(…, exact=False) as it is"
+            )
+        return whole, node.graph.dataset(whole).shard(ranks, rank)
+    if source.block == 1 and not source.expanding:
+        return node, node.graph.dataset(node).shard(ranks, rank)
+    return node, in_blocks(node, source.block, tf.data.Dataset.range(source.blocks).shard(ranks, rank))
+
+
+def _together(on_rank_0: Callable[[], Any]) -> Any:
+    """What rank 0 found, or its error, on all ranks."""
+    found: dict[str, Any] = {}
+    if world.rank() == 0:
+        try:
+            found = {"value": on_rank_0()}
+        except HeadraceError as error:
+            found = {"error": str(error)}
+        except tf.errors.OpError as error:
+            found = {"error": f"{type(error).__name__}: {' '.join(error.message.split())[:500]}"}
+    found = world.same_on_all_ranks(found, "headrace.parts")
+    if "error" in found:
+        raise InputError(found["error"])
+    return found["value"]
+
+
+def _same_everywhere(dataset: tf.data.Dataset) -> bool:
+    if world.size() == 1:
+        return True
+    number = 0
+    if _held_bytes(dataset) <= LARGE_BYTES:
+        number = int(tf.raw_ops.DatasetFingerprint(input_dataset=dataset._variant_tensor))
+    return world.are_equal(number, "headrace.dataset")
+
+
+def _held_bytes(dataset: Any) -> int:
+    """The bytes of the arrays that a dataset begins with."""
+    own = sum(tensor.nbytes for tensor in getattr(dataset, "_tensors", ()) if hasattr(tensor, "nbytes"))
+    return own + sum(map(_held_bytes, dataset._inputs()))
