@@ -6,7 +6,7 @@ The graph is the truth: Python's dataset objects are ornaments on it. They only 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -69,11 +69,11 @@ class Node:
         pairs = zip(types.list.type, shapes, strict=True)
         return tuple(tf.TensorSpec(tf.TensorShape(shape), tf.as_dtype(dtype)) for dtype, shape in pairs)
 
-    def subtree(self) -> Iterator[Node]:
-        """Itself and all that it reads."""
+    def subtree(self, ends: Collection[Node] = ()) -> Iterator[Node]:
+        """Itself and all that it reads, a reader before what it reads; `ends`: nodes to stop at."""
         yield self
-        for each in self.inputs:
-            yield from each.subtree()
+        for each in self.inputs if self not in ends else ():
+            yield from each.subtree(ends)
 
     @cached_property
     def size(self) -> int:
@@ -141,25 +141,22 @@ class DatasetGraph:
             found[argument.name], edges = edges[:count], edges[count:]
         return found
 
-    def dataset(self, node: Node) -> tf.data.Dataset:
-        """A transformation as a dataset of its own; its elements are flat tuples."""
-        variant = self.outputs([node], {})[0]
-        return tf.data.experimental.from_variant(variant, node.specs)
+    def dataset(self, node: Node, new: Mapping[Node, tf.data.Dataset] | None = None) -> tf.data.Dataset:
+        """A transformation as a dataset of its own, of flat tuples; `new` as for `spliced`."""
+        return tf.data.experimental.from_variant(self._made(node, new or {}), node.specs)
 
     def spliced(self, new: Mapping[Node, tf.data.Dataset]) -> tf.data.Dataset:
         """The whole dataset, with other datasets in the place of some of its transformations."""
-        variants = {f"{node.name}:0": dataset._variant_tensor for node, dataset in new.items()}
-        return tf.data.experimental.from_variant(self.outputs([self.sink], variants)[0], self._spec)
+        return tf.data.experimental.from_variant(self._made(self.sink, new), self._spec)
 
-    def outputs(self, nodes: list[Node], new: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
-        """The nodes' variants, with tensors in the place of some edges; eagerly."""
-        names, values = list(new), list(new.values())
+    def _made(self, node: Node, new: Mapping[Node, tf.data.Dataset]) -> tf.Tensor:
+        """A transformation's variant, eagerly."""
+        names, values = [f"{each.name}:0" for each in new], [each._variant_tensor for each in new.values()]
 
         def build(*given: tf.Tensor) -> list[tf.Tensor]:
-            return self.build(nodes, dict(zip(names, given, strict=True)))
+            return self.build([node], dict(zip(names, given, strict=True)))
 
-        made = tf.compat.v1.wrap_function(build, [tf.TensorSpec([], tf.variant) for _ in values])(*values)
-        return list(made)
+        return tf.compat.v1.wrap_function(build, [tf.TensorSpec([], tf.variant) for _ in values])(*values)[0]
 
     def build(self, nodes: list[Node], new: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
         """The same within a graph that is being made: what the nodes need, and no more, is added to it."""

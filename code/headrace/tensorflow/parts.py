@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import tensorflow as tf
@@ -12,7 +12,7 @@ from headrace.tensorflow import checks, world
 from headrace.tensorflow.blocks import in_blocks
 from headrace.tensorflow.distribution import Distribution
 from headrace.tensorflow.ends import end_together
-from headrace.tensorflow.graph import INFINITE, DatasetGraph
+from headrace.tensorflow.graph import INFINITE, DatasetGraph, Node
 from headrace.tensorflow.signals import say
 from headrace.tensorflow.splits import SPLITS_PER_S, Source, disorder, find_sources, is_endless
 
@@ -20,6 +20,8 @@ FEW_FILES = 4
 """Files a rank, below which ranks that read themselves share records instead of files."""
 LARGE_BYTES = 64 << 20
 """Arrays in a dataset, from which ranks do not compare what they hold: that takes seconds."""
+
+_FORGETTING = ("InterleaveDataset", "GroupByWindowDataset")
 
 
 def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[tf.data.Dataset | None, bool]:
@@ -99,7 +101,25 @@ def _for_workers(graph: DatasetGraph, sources: list[Source], stream: str) -> tf.
         for source in sources
         if not source.is_split_by_tensorflow
     }
+    _keep_splits(graph, new, {source.node for source in sources})
     return graph.spliced(new)
+
+
+def _keep_splits(graph: DatasetGraph, new: dict[Node, tf.data.Dataset], sources: Collection[Node]) -> None:
+    """Have what begins its input late (a shuffle, each epoch of a repeat) find its splits where a reader forgets them.
+
+    Without it every worker makes all of `files.shuffle(n).interleave(…)`: docs/tensorflow-lost-splits.md. A
+    concatenation keeps them, of nothing too.
+    """
+    for node in reversed(list(graph.sink.subtree(sources))):
+        if node.op in _FORGETTING and node.inputs[0] not in new:
+            inner = graph.dataset(node.inputs[0], new)
+            new[node.inputs[0]] = inner.concatenate(tf.data.Dataset.range(0).map(_nothing(node.inputs[0])))
+
+
+def _nothing(node: Node) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
+    """Makes an element like a transformation's, for a dataset that never makes one."""
+    return lambda _: tuple(tf.zeros([size or 0 for size in spec.shape or []], spec.dtype) for spec in node.specs)
 
 
 def _part(source: Source) -> tuple[Any, tf.data.Dataset]:
