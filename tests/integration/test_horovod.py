@@ -12,13 +12,13 @@ CODE = Path(__file__).parents[2] / "code"
 RANKS = Path(__file__).parent / "ranks"
 
 
-def mpirun(script, tmp_path, *argv):
+def mpirun(script, tmp_path, *argv, ranks=2):
     command = [
         find_program("mpirun"),
         "--allow-run-as-root",
         "--oversubscribe",
         "-np",
-        "2",
+        str(ranks),
         "--mca",
         "orte_tmpdir_base",
     ]
@@ -33,9 +33,15 @@ def mpirun(script, tmp_path, *argv):
     )
 
 
-@pytest.mark.parametrize("script", ["horovod_keras.py", "checkpoint.py", "resume.py"])
+@pytest.mark.parametrize("script", ["horovod_keras.py", "checkpoint.py", "resume.py", "loops.py"])
 def test_promises_hold_on_two_ranks(script, tmp_path):
     (tmp_path / "checkpoints").mkdir()
     result = mpirun(script, tmp_path, str(tmp_path / "checkpoints"))
     assert result.returncode == 0, result.stdout[-4000:]
     assert result.stdout.count("all promises kept") == 2
+
+
+def test_streams_with_an_end_end_for_all_ranks_at_once(tmp_path):
+    result = mpirun("ends.py", tmp_path, ranks=3)
+    assert result.returncode == 0, result.stdout[-4000:]
+    assert result.stdout.count("all promises kept") == 3

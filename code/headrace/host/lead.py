@@ -93,7 +93,10 @@ class Leader:
             self._check_hosts()
             if trainer.ended:
                 break
-            silence_s = watchdog.stalled_s(time.monotonic(), ranks.lines)
+            waiting = bool(ranks.missing_in_allreduce())
+            silence_s = watchdog.stalled_s(time.monotonic(), ranks.lines, waiting)
+            if watchdog.stepped:
+                ranks.progressed()
             if silence_s is not None:
                 self._fail_stalled(f"{silence_s:.0f} s ({watchdog.limit_name})", ranks)
             run.wait()

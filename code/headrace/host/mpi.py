@@ -31,7 +31,10 @@ _TAG = re.compile(r"\[\d+,(?P<rank>\d+)\]<std(?:out|err)>:")
 _SIGNALLED = re.compile(
     r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal (?P<signal>\d+)"
 )
-# Horovod 0.28's stall inspector: a heading, then a line for each rank that has not come.
+WAITS_FOR_ENDS = "waits_for_ends"
+"""The event with which a rank says that it waits at the end of a stream (`headrace.tensorflow.agreement`)."""
+# Horovod 0.28's stall inspector: its words, a heading, then a line for each rank that has not come.
+_STALL = re.compile(r"stall_inspector|One or more tensors were submitted|^Stalled ops:")
 _MISSING = re.compile(r"^Missing ranks:|waiting for remainder of ranks")
 _MISSING_RANK = re.compile(r"^(?P<rank>\d+)!?: \[")
 _SIGNALS = {"6": "SIGABRT", "7": "SIGBUS", "9": "SIGKILL", "11": "SIGSEGV", "15": "SIGTERM"}
@@ -132,6 +135,8 @@ class RankLog:
         self._tails: dict[str, collections.deque[str]] = {}
         self._first_failure: RootCause | None = None
         self._missing_ranks: list[int] = []
+        self._waits_for_ends = ""
+        self._seen: set[str] = set()
         self._lines = 0
         self._lock = threading.Lock()
 
@@ -140,13 +145,20 @@ class RankLog:
         match = _TAG.match(line)
         # mpirun also tags the middle of a line when a rank wrote it in two pieces.
         who, text = (f"rank{match['rank']}", _TAG.sub("", line)) if match else (MPIRUN, line)
+        event = parse_event(text)
         with self._lock:
-            self._lines += 1
-            if _MISSING.search(text):
+            self._seen |= {who} - {MPIRUN}
+            complains = _STALL.search(text) or _MISSING.search(text)
+            if complains:
                 self._missing_ranks = []
             elif missing := _MISSING_RANK.match(text):
+                complains = missing
                 self._missing_ranks.append(int(missing["rank"]))
-            event = parse_event(text)
+            self._lines += not complains
+            if event and event.name == WAITS_FOR_ENDS:
+                self._waits_for_ends = "rank {rank} is at the end of {stream!r} and waits for ranks {ranks}".format_map(
+                    {"rank": "?", "stream": "?", "ranks": "?", **event.fields}
+                )
             if event and event.name == RANK_FAILED:
                 self._fail(self._raised(event))
             else:
@@ -172,8 +184,24 @@ class RankLog:
         )
 
     @property
+    def world_size(self) -> int:
+        """How many ranks have said anything."""
+        return len(self._seen)
+
+    @property
+    def waits_for_ends(self) -> str:
+        """Which rank waits for which to say that a stream is over; empty when none has for long."""
+        with self._lock:
+            return self._waits_for_ends
+
+    def progressed(self) -> None:
+        """Steps were made: what ranks waited for has come."""
+        with self._lock:
+            self._missing_ranks, self._waits_for_ends = [], ""
+
+    @property
     def lines(self) -> int:
-        """How many lines the ranks have printed."""
+        """How many lines the ranks have printed, Horovod's complaints left out."""
         with self._lock:
             return self._lines
 

@@ -15,9 +15,11 @@ import sys
 import traceback
 import urllib.parse
 
+from headrace.context import TrainerContext
 from headrace.events import format_event
 from headrace.host.mpi import RANK_FAILED
 from headrace.processes import die_with_parent
+from headrace.progress import Watch
 
 
 def main() -> None:
@@ -30,6 +32,7 @@ def main() -> None:
         sys.exit("usage: python -m headrace.host.rank -m mpi4py SCRIPT [ARGUMENT ...]")
     from mpi4py.run import run_command_line
 
+    watch = _watch()
     try:
         run_command_line(arguments[2:])
     except SystemExit as leaving:
@@ -41,6 +44,16 @@ def main() -> None:
     except BaseException as error:
         _print_exception(error, arguments[2])
         _abort(1, f"{type(error).__name__}: {error}".splitlines()[0][:300])
+    finally:
+        if watch:
+            watch.stop()
+
+
+def _watch() -> Watch | None:
+    """Shows the launcher that this rank lives, where there is a launcher."""
+    folder = TrainerContext.from_environ(os.environ).signal_dir
+    number = os.environ.get("OMPI_COMM_WORLD_RANK", "")
+    return Watch(folder, int(number)) if folder.name and number.isdecimal() else None
 
 
 def _print_exception(error: BaseException, script: str) -> None:

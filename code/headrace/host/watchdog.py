@@ -13,8 +13,10 @@ from headrace.outcome import RootCause
 
 
 class StallWatchdog:
-    """Watches for signs of progress: the ranks' progress files, or their output where they write none.
+    """Watches for the signs of life of `headrace.progress`; no script needs to do anything for it.
 
+    Steps, batches and collectives count always. That a main thread has moved counts unless ranks wait for others in an
+    allreduce: there, who moves and never comes is the one that has hung. What is printed counts until steps are made.
     Files count when they change, whatever their time says: the wall clock may jump.
     """
 
@@ -24,14 +26,23 @@ class StallWatchdog:
         self._start_timeout_s = max(start_timeout_s, timeout_s)
         self._last_progress = now
         self._seen: dict[str, int] = {}
-        self._lines = 0
+        self._moved: tuple[dict[str, int], int] = ({}, 0)
+        self.stepped = False
+        """Whether there was a step, a batch or a collective between the last two looks."""
 
-    def stalled_s(self, now: float, lines: int) -> float | None:
-        """Seconds without progress, once they are too many. `lines` is how much the ranks have printed."""
-        seen = self._files()
-        if seen != self._seen or (not seen and lines != self._lines):
+    def stalled_s(self, now: float, lines: int, ranks_wait: bool = False) -> float | None:
+        """Seconds without progress, once they are too many.
+
+        Args:
+            lines: how much the ranks have printed, Horovod's complaints left out.
+            ranks_wait: whether Horovod has said since the last progress that ranks wait for others.
+        """
+        seen = self._files("rank")
+        moved = (self._files("moved-"), 0 if seen else lines)
+        self.stepped = seen != self._seen
+        if self.stepped or (moved != self._moved and not ranks_wait):
             self._last_progress = now
-        self._seen, self._lines = seen, lines
+        self._seen, self._moved = seen, moved
         silence_s = now - self._last_progress
         # Until ranks make steps they import, download and compile, for as long as a start may take.
         limit_s = self._timeout_s if seen else self._start_timeout_s
@@ -42,11 +53,11 @@ class StallWatchdog:
         """The setting that bounds the silence just now."""
         return "stall_timeout_s" if self._seen else "startup_timeout_s"
 
-    def _files(self) -> dict[str, int]:
+    def _files(self, prefix: str) -> dict[str, int]:
         found = {}
         with contextlib.suppress(OSError), os.scandir(self._signal_dir) as entries:
             for entry in entries:
-                if entry.name.startswith("rank"):
+                if entry.name.startswith(prefix):
                     found[entry.name] = entry.stat().st_mtime_ns
         return found
 
@@ -64,6 +75,14 @@ def diagnose(
     for host, name in suspended:
         waited = {"rank": " for it in an allreduce", "mpirun": ""}.get(name.rstrip("0123456789"), " for data")
         return RootCause(host, name, f"{stalled}: the trainer waited{waited}, and this process is suspended")
+    if len(missing) == ranks.world_size > 1:
+        why = (
+            "the ranks wait for each other in different collectives, so they made unequal numbers of steps: a dataset "
+            "that ends earlier on one rank (hand it to data.distribute), or a branch that not all ranks take"
+        )
+        return RootCause(leader, "trainer", f"{stalled}: {why}")
+    if waits := ranks.waits_for_ends:
+        return RootCause(leader, "trainer", f"{stalled}: {waits}")
     if missing:
         host, name = missing[0]
         others = ", ".join(name for _, name in missing)

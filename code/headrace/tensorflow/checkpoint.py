@@ -81,6 +81,11 @@ class Checkpoint(keras.callbacks.Callback):
             self._save(f"epoch-{epoch:04d}" + ("" if over else f"-step-{step:06d}"), epoch)
             time.sleep(STOPPING_S)
 
+    @property
+    def skipped_steps(self) -> int:
+        """Steps of the present epoch that an earlier run has made."""
+        return self._skipped_steps
+
     def _steps(self) -> int:
         """Steps of an epoch; 0 when Keras does not know."""
         return int((self.params or {}).get("steps") or 0)
@@ -118,7 +123,7 @@ class Checkpoint(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         self._skipped_steps = 0
-        if self.model.stop_training is EPOCH_OVER:
+        if getattr(self.model, "stop_training", False) is EPOCH_OVER:
             self.model.stop_training = False
         if self.shards:
             self.shards.gather()

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from headrace.context import TrainerContext
 from headrace.errors import InputError
-from headrace.tensorflow import origin, parts, transfer
+from headrace.tensorflow import origin, parts, progress, transfer
 from headrace.tensorflow.compression import choose_compression
 from headrace.tensorflow.distribution import COMPRESSIONS, Distribution
 from headrace.tensorflow.ends import end_together
@@ -72,7 +72,7 @@ def distribute(
         dataset = dataset.with_options(options)
     keep_freed_memory()
     if context.tf_data_mode == "local":
-        return _quick_to_end(parts.of_this_rank(dataset, how.uneven, job_name) if exact else dataset)
+        return _on_trainer(parts.of_this_rank(dataset, how.uneven, job_name) if exact else dataset)
     prepared, endless = parts.prepare(dataset, how, job_name)
     if compression == "auto":
         uncompressed = _protocol(how.data_transfer_protocol, "none")
@@ -81,8 +81,8 @@ def distribute(
     number = parts.register(prepared, f"grpc://{context.dispatcher}", COMPRESSIONS[compression])
     stream = _read(number, dataset.element_spec, how, context, compression, job_name)
     if endless:
-        return _quick_to_end(stream.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)))
-    return _quick_to_end(end_together(stream, how.uneven, job_name))
+        return _on_trainer(stream.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)))
+    return _on_trainer(end_together(stream, how.uneven, job_name))
 
 
 def split_by_rank(dataset: tf.data.Dataset, *, uneven: str = "keep", name: str = "held_out") -> tf.data.Dataset:
@@ -94,7 +94,7 @@ def split_by_rank(dataset: tf.data.Dataset, *, uneven: str = "keep", name: str =
     Raises:
         InputError: it cannot be read in parts; the text says what to change.
     """
-    return _quick_to_end(parts.of_this_rank(dataset, Distribution(uneven=uneven).uneven, name))
+    return _on_trainer(parts.of_this_rank(dataset, Distribution(uneven=uneven).uneven, name))
 
 
 def seed(base: int, epoch: int = 0, rank: int = 0) -> int:
@@ -102,14 +102,14 @@ def seed(base: int, epoch: int = 0, rank: int = 0) -> int:
     return (base * _SEED_STRIDE + epoch) * _SEED_STRIDE + rank & 0x7FFF_FFFF_FFFF_FFFF
 
 
-def _quick_to_end(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Without tf.data's autotuning thread, which can sleep for up to a minute when an iterator ends.
+def _on_trainer(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Counted, and without tf.data's autotuning thread, which can sleep for up to a minute when an iterator ends.
 
     See docs/tensorflow-autotune.md. What is given as AUTOTUNE takes TensorFlow's default parallelism instead.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
-    return dataset.with_options(options)
+    return progress.counted(dataset).with_options(options)
 
 
 def _read(

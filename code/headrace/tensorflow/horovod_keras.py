@@ -3,13 +3,15 @@
 Import it in its place: `import headrace.tensorflow.horovod_keras as hvd`. Horovod's own Keras
 module does not work with Keras 3; its TensorFlow module does, and is what runs underneath.
 
-Compile models with `jit_compile=False`: this Horovod has no XLA operations.
+This Horovod has no XLA operations, so models with a distributed optimizer are compiled with `jit_compile=False`.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +37,22 @@ from horovod.tensorflow import (
     size,
 )
 
+from headrace.errors import InputError
 from headrace.tensorflow import horovod_callbacks as callbacks
+from headrace.tensorflow import progress
 
 __all__ = [
     "Average",
     "Compression",
+    "DistributedGradientTape",
     "DistributedOptimizer",
     "Sum",
     "allgather",
     "allreduce",
+    "average_metrics",
     "broadcast",
     "broadcast_global_variables",
+    "broadcast_variables",
     "callbacks",
     "cross_rank",
     "cross_size",
@@ -93,6 +100,40 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     return distributed.from_config(optimizer.get_config())
 
 
+class DistributedGradientTape:
+    """A `tf.GradientTape` whose gradients are averaged over all ranks; for loops of one's own.
+
+    `with tf.GradientTape() as tape: …`, then `tape = hvd.DistributedGradientTape(tape)`, then `tape.gradient(…)`, as
+    with Horovod's. All else is the tape's own.
+
+    Args:
+        gradtape: the tape that recorded, or will.
+        compression: `Compression.none` or `Compression.fp16`, for the gradients on the wire.
+        op: `Average` (default) or `Sum`.
+    """
+
+    def __init__(self, gradtape: tf.GradientTape, compression: Any = Compression.none, op: Any = Average) -> None:
+        self._tape, self._compression, self._op = gradtape, compression, op
+
+    def __enter__(self) -> DistributedGradientTape:
+        self._tape.__enter__()
+        return self
+
+    def __exit__(self, *how: Any) -> None:
+        self._tape.__exit__(*how)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tape, name)
+
+    def gradient(self, target: Any, sources: Any, *args: Any, **options: Any) -> Any:
+        """The gradients of all ranks, averaged; in the structure of `sources`."""
+        gradients = self._tape.gradient(target, sources, *args, **options)
+        flat = tf.nest.flatten(gradients, expand_composites=False)
+        if _hvd.size() > 1:
+            flat = _reduce(flat, self._compression, self._op)
+        return tf.nest.pack_sequence_as(gradients, flat, expand_composites=False)
+
+
 def load_model(filepath: str, **options: Any) -> keras.Model:
     """`keras.saving.load_model`, with the model's optimizer made a distributed one."""
     model = keras.saving.load_model(filepath, **options)
@@ -110,8 +151,61 @@ def broadcast_global_variables(model: keras.Model, root_rank: int = 0) -> None:
     callbacks.broadcast_state(model, root_rank)
 
 
+def broadcast_variables(variables: Any, root_rank: int = 0) -> None:
+    """Give every rank the values that these variables (Keras's or TensorFlow's) have on `root_rank`."""
+    if _hvd.size() > 1:
+        _hvd.broadcast_variables([getattr(each, "value", each) if isinstance(each, keras.Variable) else each
+                                  for each in variables], root_rank=root_rank)  # fmt: skip
+
+
+def average_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Numbers of this rank, averaged over all ranks. Every rank must give the same names."""
+    names = sorted(metrics)
+    mine = tf.constant([float(metrics[name]) for name in names], tf.float64)
+    means = _hvd.allreduce(mine, op=Average, name="headrace.metrics") if _hvd.size() > 1 else mine
+    return dict(zip(names, means.numpy().tolist(), strict=True))
+
+
+def _adapt_compile() -> None:
+    """Have `compile` see what a distributed optimizer needs.
+
+    Horovod has no XLA operations. And whether a step overflowed is to be decided once, on the gradients of all ranks:
+    Keras's own LossScaleOptimizer, which mixed_float16 brings, decides before the optimizer within it averages.
+    """
+    original = keras.Model.compile
+    if hasattr(original, "headrace"):
+        return
+
+    @functools.wraps(original)
+    def compile_model(self: keras.Model, optimizer: Any = "rmsprop", *args: Any, **options: Any) -> None:
+        inner = getattr(optimizer, "inner_optimizer", None)
+        if _is_distributed(optimizer) or _is_distributed(inner):
+            if options.get("jit_compile") is True:
+                raise InputError("compile(jit_compile=True): Horovod has no XLA operations; write jit_compile=False")
+            options["jit_compile"] = False
+        original(self, optimizer, *args, **options)
+        scaler = self.optimizer
+        inner = getattr(scaler, "inner_optimizer", None)
+        if _is_distributed(inner) and not _is_distributed(scaler):
+            how = getattr(inner, "headrace_reduction")  # noqa: B009
+            inner.__class__ = type(inner).__mro__[1]
+            scaler.__class__ = _distributed_class(type(scaler), *how)
+
+    compile_model.headrace = True  # type: ignore[attr-defined]
+    keras.Model.compile = compile_model
+
+
+def _is_distributed(optimizer: Any) -> bool:
+    return hasattr(optimizer, "headrace_reduction")
+
+
+_adapt_compile()
+
+
 def _distributed_class(base: Any, compression: Any, op: Any) -> Any:
     class Distributed(base):  # type: ignore[misc, valid-type]
+        headrace_reduction = (compression, op)
+
         def apply(self, grads: Any, trainable_variables: Any = None) -> None:
             if _hvd.size() > 1:
                 grads = _reduce(list(grads), compression, op)
@@ -125,6 +219,7 @@ def _distributed_class(base: Any, compression: Any, op: Any) -> Any:
 
 def _reduce(grads: list[Any], compression: Any, op: Any) -> list[Any]:
     """All gradients reduced over the ranks in one group; missing ones stay missing."""
+    progress.count_collective()
     present = [index for index, grad in enumerate(grads) if grad is not None]
     dense = [tf.convert_to_tensor(grads[index]) for index in present]
     for index, reduced in zip(present, _hvd.grouped_allreduce(dense, compression=compression, op=op), strict=True):

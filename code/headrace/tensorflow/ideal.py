@@ -50,7 +50,7 @@ def measure_ideal_step_ms(model: keras.Model, dataset: tf.data.Dataset, batch_si
         # Metric variables may be created by the very first step; they start from zero.
         model.reset_metrics()
         generator.reset(generator_state)
-    return float(np.median(times_s[WARM_UP_STEPS:])) * 1000
+    return float(np.median(times_s[WARM_UP_STEPS:])) * 1000 / max(int(model.steps_per_execution), 1)
 
 
 def _wait_for(logs: Any) -> None:

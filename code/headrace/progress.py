@@ -1,0 +1,59 @@
+"""Signs of life of a rank, for its host's launcher: files in a folder, touched when something has moved.
+
+`rankN` changes when the rank has made a step, taken a batch or finished a collective; `moved-rankN` when its main
+thread is at another place of its program than before, which is a weaker sign: it may go round in circles.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+LOOK_EVERY_S = 0.5
+_counters: list[Callable[[], int]] = []
+
+
+def add_counter(counter: Callable[[], int]) -> None:
+    """A number that grows as the rank makes progress; read from another thread."""
+    _counters.append(counter)
+
+
+class Watch:
+    """Looks at the counters and at the main thread until it is stopped."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._strong, self._weak = folder / f"rank{rank}", folder / f"moved-rank{rank}"
+        self._counts: list[int] = []
+        self._place: tuple[Any, ...] = ()
+        self._stopped = threading.Event()
+        self._main = threading.get_ident()
+        self._thread = threading.Thread(target=self._run, name="signs of life", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more: the script is over, and with it what the counters read."""
+        self._stopped.set()
+        self._thread.join(2 * LOOK_EVERY_S)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(LOOK_EVERY_S):
+            counts = [counter() for counter in list(_counters)]
+            place = self._main_thread_at()
+            try:
+                if sum(counts) != sum(self._counts):
+                    self._strong.touch()
+                if place != self._place:
+                    self._weak.touch()
+            except OSError:
+                return  # the host is ending
+            self._counts, self._place = counts, place
+
+    def _main_thread_at(self) -> tuple[Any, ...]:
+        frame, found = sys._current_frames().get(self._main), []
+        while frame is not None:
+            found.append((id(frame.f_code), frame.f_lasti))
+            frame = frame.f_back
+        return tuple(found)

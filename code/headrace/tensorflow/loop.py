@@ -1,0 +1,88 @@
+"""Training in a loop of one's own, with the measurements, progress and checkpoints that `fit` gets from callbacks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from headrace.tensorflow import horovod_callbacks, horovod_keras
+from headrace.tensorflow.checkpoint import Checkpoint
+from headrace.tensorflow.measure import Meter
+
+
+class Training:
+    """Around a loop over epochs and steps; every rank makes the same ones.
+
+        training = callbacks.Training(model, optimizer, batch_size=32, checkpoint=callbacks.Checkpoint())
+        for epoch in training.epochs(5):
+            for x, y in training.steps(train, steps_per_epoch):
+                loss = train_step(x, y)
+            training.end_epoch(loss=loss)
+
+    It starts all ranks from rank 0's weights, or from the checkpoint, and averages what `end_epoch` is given and moving
+    statistics over the ranks. The input-bound share is the time that `steps` waits for a batch.
+
+    Args:
+        model: what is trained.
+        optimizer: its state is broadcast and kept too.
+        batch_size: per rank.
+        log_every: steps between two log events.
+        checkpoint: keeps each epoch, and says where to go on; None: nothing is kept.
+    """
+
+    def __init__(self, model: keras.Model, optimizer: keras.optimizers.Optimizer, batch_size: int,
+                 log_every: int = 10, checkpoint: Checkpoint | None = None) -> None:  # fmt: skip
+        self._model, self._checkpoint = model, checkpoint
+        self._meter = Meter(batch_size, log_every)
+        self._epoch = 0
+        if not optimizer.built:
+            optimizer.build(model.trainable_variables)
+        if getattr(model, "optimizer", None) is None:
+            model.optimizer = optimizer  # where checkpoints look for it
+
+    def epochs(self, epochs: int) -> Iterator[int]:
+        """The numbers of the epochs that are left, from 0."""
+        checkpoint = self._checkpoint
+        first = 0
+        if checkpoint:
+            checkpoint.set_model(self._model)
+            checkpoint.set_params({"epochs": epochs, "steps": None})
+            first = checkpoint.restore(self._model)
+        horovod_callbacks.broadcast_state(self._model)
+        self._meter.begin(0.0)
+        if checkpoint:
+            checkpoint.on_train_begin()
+        for self._epoch in range(first, epochs):
+            yield self._epoch
+        self._meter.end()
+
+    def steps(self, dataset: tf.data.Dataset, steps: int | None = None) -> Iterator[Any]:
+        """The batches of an epoch: so many, or all there are."""
+        checkpoint = self._checkpoint
+        if checkpoint:
+            checkpoint.set_params({"epochs": 0, "steps": steps})
+            checkpoint.on_epoch_begin(self._epoch)
+            steps = steps and steps - checkpoint.skipped_steps
+        batches = iter(dataset if steps is None else dataset.take(steps))
+        asked_at = time.perf_counter()
+        for number, batch in enumerate(batches):
+            waited_s = time.perf_counter() - asked_at
+            yield batch
+            now = time.perf_counter()
+            self._meter.steps(1, now - asked_at, waited_s)
+            asked_at = now
+            if checkpoint:
+                checkpoint.on_train_batch_end(number)
+
+    def end_epoch(self, **metrics: Any) -> dict[str, float]:
+        """The epoch is over; its metrics, averaged over the ranks."""
+        averaged = horovod_keras.average_metrics(metrics) if metrics else {}
+        horovod_callbacks.average_moving_statistics(self._model)
+        self._meter.epoch(self._epoch + 1, averaged)
+        if self._checkpoint:
+            self._checkpoint.on_epoch_end(self._epoch)
+        return averaged

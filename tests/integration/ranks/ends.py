@@ -1,0 +1,75 @@
+"""Run on three ranks by test_horovod.py: streams with an end, in local mode, end for all ranks at once."""
+
+import os
+import time
+
+os.environ.pop("HEADRACE_TF_DATA_MODE", None)
+
+import headrace.tensorflow.horovod_keras as hvd
+import numpy as np
+import tensorflow as tf
+from headrace.errors import InputError
+from headrace.tensorflow import data
+
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+ELEMENTS, BATCH = 1000, 32
+
+
+def on_all_ranks(number):
+    return np.asarray(hvd.allgather(tf.constant([number], tf.int64))).tolist()
+
+
+def stream(name, uneven, dataset=None):
+    dataset = tf.data.Dataset.range(ELEMENTS) if dataset is None else dataset
+    return data.distribute(dataset.shuffle(50).batch(BATCH), uneven=uneven, job_name=name).prefetch(2)
+
+
+for uneven, steps in (("pad", 11), ("drop", 10)):
+    epochs = stream(uneven, uneven)
+    for _ in range(3):
+        assert on_all_ranks(sum(1 for _ in epochs)) == [steps] * size, uneven
+    # A pass that is given up does not disturb the next.
+    assert on_all_ranks(sum(1 for _ in epochs.take(3))) == [3] * size
+    assert on_all_ranks(sum(1 for _ in epochs)) == [steps] * size
+
+seen = np.concatenate([batch for batch in stream("kept", "keep").as_numpy_iterator()])
+counts = np.bincount(np.asarray(hvd.allgather(tf.constant(seen))), minlength=ELEMENTS)
+assert (counts == 1).all(), "each element once, over all ranks"
+
+# Nobody knows how many elements a filter leaves; files are fewer than ranks want.
+filtered = tf.data.Dataset.range(ELEMENTS).filter(lambda n: n % 7 > 2)
+lengths = on_all_ranks(sum(1 for _ in stream("filtered", "pad", filtered)))
+assert len(set(lengths)) == 1 and lengths[0] >= 6
+
+# The end of an iterator takes no time, wherever in its pass it is.
+slowest = 0.0
+for number in range(40):
+    iterator = iter(stream(f"deleted {number % 4}", "pad") if number < 4 else epochs)
+    for _ in range(number % 5):
+        next(iterator)
+    began = time.perf_counter()
+    del iterator
+    slowest = max(slowest, time.perf_counter() - began)
+assert slowest < 0.2, f"an iterator took {slowest:.3f} s to end"
+
+# Too small to share: said at once, by the rank that has none.
+tiny = data.distribute(tf.data.Dataset.range(2).batch(1), job_name="tiny")
+try:
+    total = sum(1 for _ in tiny)
+    assert rank < 2 and total == 1
+except tf.errors.OpError as error:
+    assert rank == 2 and "got no batch of 'tiny'" in str(error), error
+
+# Each rank with another dataset: left as it is; a generator that all would run alike: refused.
+own = data.distribute(tf.data.Dataset.range(90).shard(size, rank).batch(5), job_name="own")
+assert sorted(np.asarray(hvd.allgather(tf.constant(np.concatenate(list(own.as_numpy_iterator()))))).tolist()) == list(
+    range(90)
+)
+generated = tf.data.Dataset.from_generator(lambda: iter(range(9)), output_signature=tf.TensorSpec([], tf.int64))
+try:
+    data.distribute(generated.batch(3), job_name="generated")
+    raise AssertionError("a generator was taken")
+except InputError as error:
+    assert "every rank runs the generator" in str(error)
+print("all promises kept", flush=True)

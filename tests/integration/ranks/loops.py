@@ -1,0 +1,122 @@
+"""Run on two ranks by test_horovod.py: training loops of all kinds keep ranks alike."""
+
+import os
+import sys
+import time
+
+os.environ["SM_OUTPUT_DATA_DIR"] = sys.argv[1]
+os.environ["HEADRACE_OUTPUT_DIR"] = sys.argv[1]
+
+import json
+from pathlib import Path
+
+import headrace.tensorflow.horovod_keras as hvd
+import keras
+import numpy as np
+import tensorflow as tf
+from headrace.errors import InputError
+from headrace.tensorflow import callbacks
+
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+keras.utils.set_random_seed(rank)
+x = np.random.default_rng(rank).random((64, 4)).astype("float32")
+y = np.random.default_rng(rank).integers(0, 3, 64)
+
+
+def batches(values=x):
+    return tf.data.Dataset.from_tensor_slices((values, y)).batch(8)
+
+
+def assert_alike(values, what):
+    flat = np.concatenate([np.ravel(np.asarray(value)) for value in values]).astype("float64")
+    everyones = np.asarray(hvd.allgather(tf.constant(flat[None])))
+    assert (everyones == everyones[0]).all(), f"{what}: the ranks differ"
+    assert np.isfinite(flat).all(), what
+
+
+def network():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(3, dtype="float32")])
+
+
+def fitted(model, optimizer, values=x, **compiled):
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, **compiled)
+    meter = callbacks.Measure(batches(values), 8, log_every=4)
+    model.fit(batches(values), epochs=3, verbose=0, shuffle=False,
+              callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0), meter])  # fmt: skip
+    return model
+
+
+# mixed_float16: rank 1's third batch overflows; all skip that step, halve the scale, and go on together.
+keras.mixed_precision.set_global_policy("mixed_float16")
+values = x.copy()
+if rank == 1:
+    values[16:24] = 6e4
+model = fitted(network(), hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), values)
+assert type(model.optimizer).__name__ == "LossScaleOptimizer"
+scale = float(model.optimizer.dynamic_scale.value)
+assert scale == 2.0**15 / 2**3, f"one overflow in each of three epochs, but the scale is {scale}"
+assert_alike([*model.weights, *(v.value for v in model.optimizer.variables)], "mixed_float16")
+scaled = hvd.DistributedOptimizer(keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(0.01)))
+model = fitted(network(), scaled, values)
+assert_alike([*model.weights, *(v.value for v in model.optimizer.variables)], "a scaler of one's own")
+keras.mixed_precision.set_global_policy("mixed_bfloat16")
+assert_alike(fitted(network(), hvd.DistributedOptimizer(keras.optimizers.Adam())).weights, "mixed_bfloat16")
+keras.mixed_precision.set_global_policy("float32")
+
+# Compiled without a word about XLA, which Horovod has not; asked for by name, it is refused by name.
+accumulating = keras.optimizers.SGD(0.1, gradient_accumulation_steps=4)
+assert_alike(fitted(network(), hvd.DistributedOptimizer(accumulating)).weights, "gradient accumulation")
+try:
+    network().compile(hvd.DistributedOptimizer(keras.optimizers.SGD()), "mse", jit_compile=True)
+    raise AssertionError("jit_compile=True was taken")
+except InputError as error:
+    assert "jit_compile=False" in str(error)
+
+# steps_per_execution: steps and their time are counted as steps.
+began = time.perf_counter()
+fitted(network(), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), steps_per_execution=4)
+took_s = time.perf_counter() - began
+if rank == 0:
+    report = json.loads((Path(sys.argv[1]) / "trainer.json").read_text())
+    assert report["steps"] == 24, report["steps"]
+    assert report["step_time_ms"]["mean"] * 24 <= took_s * 1000
+
+# A loop of one's own, with the tape, on variables of Keras.
+model, optimizer = network(), keras.optimizers.Adam(0.01)
+objective = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+@tf.function
+def step(features, labels):
+    with tf.GradientTape() as tape:
+        loss = objective(labels, model(features, training=True))
+    tape = hvd.DistributedGradientTape(tape)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    return loss
+
+
+hvd.broadcast_variables(model.weights)
+assert_alike(model.weights, "broadcast_variables")
+checkpoint = callbacks.Checkpoint(Path(sys.argv[1]) / "loop")
+training = callbacks.Training(model, optimizer, 8, log_every=4, checkpoint=checkpoint)
+began, steps_s = time.perf_counter(), 0.0
+for _epoch in training.epochs(3):
+    for features, labels in training.steps(batches()):
+        loss = step(features, labels)
+        time.sleep(0.01)
+    averaged = training.end_epoch(loss=loss, rank=rank)
+    assert averaged["rank"] == 0.5
+assert_alike([*model.weights, *(v.value for v in optimizer.variables)], "a loop with the tape")
+if rank == 0:
+    report = json.loads((Path(sys.argv[1]) / "trainer.json").read_text())
+    assert (report["steps"], report["epochs"]) == (24, 3)
+    assert 10 < report["step_time_ms"]["median"] < 60
+    assert report["input_bound_share"] < 0.5
+# The same loop goes on where its checkpoint stands.
+again = callbacks.Training(model, optimizer, 8, checkpoint=callbacks.Checkpoint(Path(sys.argv[1]) / "loop"))
+assert list(again.epochs(5)) == [3, 4]
+assert len(callbacks.on_rank_0(keras.callbacks.TensorBoard(sys.argv[1]))) == (rank == 0)
+print("all promises kept", flush=True)
