@@ -8,7 +8,9 @@ import dataclasses
 import functools
 import random
 
+import numpy as np
 import tensorflow as tf
+from headrace.tensorflow import data
 from hypothesis import strategies as st
 
 PADDING = -1
@@ -68,6 +70,7 @@ SOURCES = {
     "range": (lambda size, _: tf.data.Dataset.range(size), "number"),
     "from_tensor_slices": (lambda size, _: tf.data.Dataset.from_tensor_slices(table(size)[1]), "number"),
     "from_tensor_slices of pairs": (lambda size, _: tf.data.Dataset.from_tensor_slices(table(size)), "pair"),
+    "from_arrays": (lambda size, _: data.from_arrays(tuple(map(np.asarray, table(10 * size)))), "pair"),
     "from_tensors": (lambda size, _: tf.data.Dataset.from_tensors(tf.constant(7, tf.int64)), "number"),
     "from_list": (lambda size, _: tf.data.experimental.from_list(list(range(size + 1))).map(
         lambda n: tf.cast(n, tf.int64)), "number"),

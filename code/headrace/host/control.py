@@ -13,7 +13,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # Its own log lines about strangers are noise here.
@@ -34,6 +34,7 @@ STOP_GRACE_S = 2.0
 
 Body = dict[str, Any]
 Handler = Callable[[Body], Body]
+StreamHandler = Callable[[Body, AsyncIterator[bytes]], Coroutine[Any, Any, Body]]
 
 
 class ControlServer:
@@ -43,7 +44,9 @@ class ControlServer:
     holds some memory, and no thread that others wait for.
     """
 
-    def __init__(self, address: str, host: str, secret: str, handlers: Mapping[str, Handler], log: HostLog) -> None:
+    def __init__(self, address: str, host: str, secret: str, handlers: Mapping[str, Handler], log: HostLog,
+                 streams: Mapping[str, StreamHandler] | None = None) -> None:  # fmt: skip
+        self._streams = streams or {}
         self._auth = ServerAuth(secret, host)
         self._address = address
         self._handlers = handlers
@@ -72,6 +75,8 @@ class ControlServer:
         methods = {"hello": self._unary("hello", self._auth.hello)}
         for name in self._handlers:
             methods[name] = self._unary(name, functools.partial(self._call, name))
+        for name, take in self._streams.items():
+            methods[name] = self._stream(name, take)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
         port = server.add_insecure_port(self._address)
         if not port:
@@ -101,6 +106,21 @@ class ControlServer:
                 raise AssertionError("abort raises") from error
 
         return grpc.unary_unary_rpc_method_handler(handle)
+
+    def _stream(self, name: str, take: StreamHandler) -> grpc.RpcMethodHandler:
+        """A call whose first message is authenticated and says what the others, raw, will be."""
+
+        async def handle(messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
+            try:
+                first = await asyncio.wait_for(messages.__anext__(), CALL_TIMEOUT_S)
+                body, seal = self._auth.open(name, first)
+            except (Refused, asyncio.TimeoutError, StopAsyncIteration) as error:
+                self._refusals.add(f"{name} from {context.peer()}: {error}")
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+                raise AssertionError("abort raises") from error
+            return seal.seal(await take(body, messages))
+
+        return grpc.stream_unary_rpc_method_handler(handle)
 
     def _call(self, name: str, message: bytes) -> bytes:
         body, seal = self._auth.open(name, message)
@@ -134,6 +154,13 @@ class ControlClient:
 
     def call(self, method: str, body: Body, timeout_s: float = CALL_TIMEOUT_S) -> Body:
         """One authenticated call. Raises `ControlError` when the host does not answer, or not authentically."""
+        return self._exchange(method, body, timeout_s, None)
+
+    def stream(self, method: str, body: Body, chunks: Iterable[bytes], timeout_s: float) -> Body:
+        """An authenticated call that raw messages follow. Raises `ControlError`."""
+        return self._exchange(method, body, timeout_s, chunks)
+
+    def _exchange(self, method: str, body: Body, timeout_s: float, chunks: Iterable[bytes] | None) -> Body:
         deadline = time.monotonic() + timeout_s
         try:
             if self._auth is None:
@@ -141,7 +168,10 @@ class ControlClient:
                 auth.greeted(self._send("hello", auth.hello(), deadline))
                 self._auth = auth
             message, seal = self._auth.seal(method, body)
-            return seal.open(self._send(method, message, deadline))
+            if chunks is None:
+                return seal.open(self._send(method, message, deadline))
+            call = self._channel.stream_unary(f"/{SERVICE}/{method}")
+            return seal.open(call(_in_turn(message, chunks), timeout=max(deadline - time.monotonic(), 0.001)))
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.UNAUTHENTICATED:
                 self._auth = None  # The host was started anew, or we hold the wrong secret: greet again.
@@ -155,6 +185,11 @@ class ControlClient:
             self._methods[method] = self._channel.unary_unary(f"/{SERVICE}/{method}")
         reply: bytes = self._methods[method](message, timeout=max(deadline - time.monotonic(), 0.001))
         return reply
+
+
+def _in_turn(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from rest
 
 
 class ControlError(Exception):

@@ -13,6 +13,7 @@ from headrace.errors import HeadraceError, InputError
 from headrace.host.auth import derived_secret
 from headrace.host.causes import failure_of, unexpected
 from headrace.host.control import ControlServer, Handler
+from headrace.host.files import FileKeeper
 from headrace.host.follow import follow
 from headrace.host.lead import Leader
 from headrace.host.log import HostLog
@@ -72,9 +73,14 @@ def run_host(plan: HostPlan) -> int:
     _log_topology(topology, plan, log)
     try:
         with host_run(plan, log) as run:
-            handlers: dict[str, Handler] = {"renew": run.state.renew, "launch": run.state.launch}
+            keeper = FileKeeper(plan.work_dir)
+            handlers: dict[str, Handler] = {
+                "renew": run.state.renew,
+                "launch": run.state.launch,
+                "has": keeper.has,
+            }
             address = control_address(plan.settings, host)
-            with ControlServer(address, host, plan.settings.secret, handlers, log):
+            with ControlServer(address, host, plan.settings.secret, handlers, log, {"keep": keeper.keep}):
                 outcome = _lead_or_follow(run)
     except HeadraceError as error:
         outcome = Outcome(failure_of(error, host))

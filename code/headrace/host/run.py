@@ -19,6 +19,7 @@ from headrace.errors import SetupError
 from headrace.host import install, mpi, services
 from headrace.host.log import HostLog
 from headrace.host.ranks import dump_ranks, suspended_ranks
+from headrace.host.send import HOSTS_VARIABLE, TIMEOUT_VARIABLE
 from headrace.host.state import HostState
 from headrace.host.supervise import Child, ChildSpec, Supervisor
 from headrace.host.toolkit import ToolkitRank, rank_command, without_mpi
@@ -166,6 +167,8 @@ def trainer_environ(plan: HostPlan, service: services.DataService) -> dict[str, 
         "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(int(settings.stall_timeout_s / 2), 1)),
         # The second line of defence: Horovod ends the ranks itself, should nobody else.
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(int(settings.stall_timeout_s * 2) + 60),
+        HOSTS_VARIABLE: ",".join(f"{name}={address}:{CONTROL_PORT}" for address, name in names.items()),
+        TIMEOUT_VARIABLE: f"{settings.startup_timeout_s:g}",
         "HEADRACE_HOST_NAMES": ",".join(f"{address}={name}" for address, name in names.items()),
     }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from headrace.tensorflow.arrays import ARRAY, mapped
 from headrace.tensorflow.graph import Node
 
 PARALLEL_BLOCKS = 4
@@ -43,17 +44,30 @@ def in_blocks(node: Node, size: int, blocks: tf.data.Dataset) -> tf.data.Dataset
 
 def is_addressable(node: Node) -> bool:
     """Whether a block costs no more than its own elements."""
-    if node.op in ("RangeDataset", "TensorSliceDataset"):
+    if node.op in ("RangeDataset", "TensorSliceDataset") or is_arrays(node):
         return True
     if node.op in ("RepeatDataset", "ConcatenateDataset") and node.inputs[0].size <= 0:
         return False
     return node.op in (*_CUTS, *PASSING) and node.op != "ShuffleDataset" and all(map(is_addressable, node.inputs))
 
 
+def is_arrays(node: Node) -> bool:
+    """Whether it is the rows of mapped arrays (`headrace.tensorflow.arrays`)."""
+    return node.op == "FlatMapDataset" and "ImmutableConst" in node.function_ops
+
+
+def array_rows(node: Node) -> int:
+    """How many rows mapped arrays have."""
+    every = (each for name in node.functions for each in node.graph.nodes_of(name))
+    return next(each.attr["shape"].shape.dim[0].size for each in every if each.name == f"{ARRAY}0")
+
+
 def _cut(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """A block's variant; it may reach beyond the listing's end."""
     if node.op in PASSING:
         return _cut(node.inputs[0], first, count)
+    if is_arrays(node):
+        return _rows(node, first, count)
     sized = node.op not in ("RepeatDataset", "ConcatenateDataset") or node.inputs[0].size > 0
     if node.op in _CUTS and sized:
         return _CUTS[node.op](node, first, count)
@@ -72,6 +86,17 @@ def _slices(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     parts = [each[first : first + count] for each in node.graph.tensors(node, "components")]
     shapes = [spec.shape for spec in node.specs]
     return raw.TensorSliceDataset(components=parts, output_shapes=shapes)
+
+
+def _rows(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    maps = {each.name: each.attr for name in node.functions for each in node.graph.nodes_of(name)}
+    parts = []
+    for place in range(len(node.specs)):
+        given = maps[f"{ARRAY}{place}"]
+        shape = [dimension.size for dimension in given["shape"].shape.dim]
+        whole = mapped(given["memory_region_name"].s.decode(), tf.as_dtype(given["dtype"].type), shape, place)
+        parts.append(whole[first : first + count])
+    return raw.TensorSliceDataset(components=parts, output_shapes=[spec.shape for spec in node.specs])
 
 
 def _functions(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:

@@ -12,18 +12,20 @@ import tensorflow as tf
 
 from headrace.context import TrainerContext
 from headrace.errors import InputError
-from headrace.tensorflow import origin, parts, progress, transfer
+from headrace.tensorflow import arrays, origin, parts, progress, transfer
+from headrace.tensorflow.arrays import from_arrays
 from headrace.tensorflow.compression import choose_compression
 from headrace.tensorflow.distribution import COMPRESSIONS, Distribution
 from headrace.tensorflow.ends import end_together
 from headrace.tensorflow.memory import keep_freed_memory
 from headrace.tensorflow.shards import Shards
 
-__all__ = ["Distribution", "Shards", "distribute", "seed", "split_by_rank"]
+__all__ = ["Distribution", "Shards", "distribute", "from_arrays", "seed", "split_by_rank"]
 
 _SEED_STRIDE = 1_000_003
 
 origin.note_lines()
+arrays.take_over()
 
 
 def distribute(

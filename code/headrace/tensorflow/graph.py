@@ -79,7 +79,7 @@ class Node:
     def size(self) -> int:
         """Its number of elements as TensorFlow knows it; `INFINITE` or `UNKNOWN_SIZE`."""
         with tf.init_scope():  # also where a function is being made
-            return int(self.graph.dataset(self).cardinality())
+            return int(self.graph.dataset(self, asserts=True).cardinality())
 
     @cached_property
     def kind(self) -> str:
@@ -141,24 +141,29 @@ class DatasetGraph:
             found[argument.name], edges = edges[:count], edges[count:]
         return found
 
-    def dataset(self, node: Node, new: Mapping[Node, tf.data.Dataset] | None = None) -> tf.data.Dataset:
-        """A transformation as a dataset of its own, of flat tuples; `new` as for `spliced`."""
-        return tf.data.experimental.from_variant(self._made(node, new or {}), node.specs)
+    def dataset(
+        self, node: Node, new: Mapping[Node, tf.data.Dataset] | None = None, asserts: bool = False
+    ) -> tf.data.Dataset:
+        """A transformation as a dataset of its own, of flat tuples; `new` as for `spliced`.
+
+        `asserts`: with what the script says of sizes, which does not hold of parts.
+        """
+        return tf.data.experimental.from_variant(self._made(node, new or {}, asserts), node.specs)
 
     def spliced(self, new: Mapping[Node, tf.data.Dataset]) -> tf.data.Dataset:
         """The whole dataset, with other datasets in the place of some of its transformations."""
         return tf.data.experimental.from_variant(self._made(self.sink, new), self._spec)
 
-    def _made(self, node: Node, new: Mapping[Node, tf.data.Dataset]) -> tf.Tensor:
+    def _made(self, node: Node, new: Mapping[Node, tf.data.Dataset], asserts: bool = False) -> tf.Tensor:
         """A transformation's variant, eagerly."""
         names, values = [f"{each.name}:0" for each in new], [each._variant_tensor for each in new.values()]
 
         def build(*given: tf.Tensor) -> list[tf.Tensor]:
-            return self.build([node], dict(zip(names, given, strict=True)))
+            return self.build([node], dict(zip(names, given, strict=True)), asserts)
 
         return tf.compat.v1.wrap_function(build, [tf.TensorSpec([], tf.variant) for _ in values])(*values)[0]
 
-    def build(self, nodes: list[Node], new: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
+    def build(self, nodes: list[Node], new: Mapping[str, tf.Tensor], asserts: bool = False) -> list[tf.Tensor]:
         """The same within a graph that is being made: what the nodes need, and no more, is added to it."""
         from tensorflow.core.framework import graph_pb2
 
@@ -172,7 +177,7 @@ class DatasetGraph:
             added.add(name)
             definition = part.node.add()
             definition.CopyFrom(self._by_name[name])
-            if definition.op == "AssertCardinalityDataset" and not self._is_endless(definition):
+            if definition.op == "AssertCardinalityDataset" and not asserts and not self._is_endless(definition):
                 # Of a part it does not hold.
                 definition.op = "Identity"
                 del definition.input[1:]

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from headrace.errors import HeadraceError, InputError
-from headrace.tensorflow import checks, world
+from headrace.tensorflow import arrays, checks, world
 from headrace.tensorflow.blocks import in_blocks
 from headrace.tensorflow.distribution import Distribution
 from headrace.tensorflow.ends import end_together
@@ -37,6 +37,7 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[t
         checks.refuse_python(graph)
         endless = is_endless(graph.sink)
         checks.refuse_endings(graph, endless, how)
+        arrays.send(graph.definition)
         in_parts = how.exact and how.sharding == "dynamic"
         made.append(_for_workers(graph, find_sources(graph), stream) if in_parts else dataset)
         return endless

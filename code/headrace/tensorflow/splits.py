@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from headrace.errors import InputError
-from headrace.tensorflow.blocks import BATCHES, FUNCTIONS, PASSING, is_addressable
+from headrace.tensorflow.blocks import BATCHES, FUNCTIONS, PASSING, array_rows, is_addressable, is_arrays
 from headrace.tensorflow.graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
 
 BLOCKS = 64
@@ -99,6 +99,8 @@ def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
         raise _refusal(node, "a cache in a file would be written by every worker", "cache() without a file name")
     if node.op == "RepeatDataset" and int(node.value("count")) >= 0 and is_addressable(node):
         yield node, above  # with its repetitions numbered, batches are cut exactly
+    elif is_arrays(node):
+        yield node, above
     elif node.op in (*_ONE_BY_ONE, *_EXPANDING, *_REGROUPING) or _only_regroups(node):
         yield from _ends(node.inputs[0], path)
     elif node.op == "ConcatenateDataset":
@@ -233,7 +235,7 @@ def _shuffle_advice(listing: Node) -> str:
 
 
 def _count(node: Node) -> int:
-    size = node.size
+    size = array_rows(node) if is_arrays(node) else node.size
     if size != UNKNOWN_SIZE:
         return size
     try:

@@ -33,7 +33,7 @@ for uneven, steps in (("pad", 11), ("drop", 10)):
     assert on_all_ranks(sum(1 for _ in epochs.take(3))) == [3] * size
     assert on_all_ranks(sum(1 for _ in epochs)) == [steps] * size
 
-seen = np.concatenate([batch for batch in stream("kept", "keep").as_numpy_iterator()])
+seen = np.concatenate(list(stream("kept", "keep").as_numpy_iterator()))
 counts = np.bincount(np.asarray(hvd.allgather(tf.constant(seen))), minlength=ELEMENTS)
 assert (counts == 1).all(), "each element once, over all ranks"
 

@@ -1,0 +1,74 @@
+"""Files that a rank's host hands to the others over the control channel: arrays that workers read.
+
+A file has the same path on every host, in the host's working folder, and is named by its content. The call that
+announces it is authenticated and holds its SHA-256; what follows is raw, and kept only when it fits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+CHUNK_BYTES = 192 * 1024
+"""Of one message; the control channel takes 256 KiB."""
+CHUNK_TIMEOUT_S = 30.0
+SPARED_BYTES = 1 << 30
+"""What is left free on the disk."""
+Body = dict[str, Any]
+
+
+class FileKeeper:
+    """The receiving side: files below one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def has(self, body: Body) -> Body:
+        """Whether a file is here already, whole."""
+        path = Path(str(body.get("path")))
+        return {"has": path.is_file() and path.stat().st_size == body.get("bytes")}
+
+    async def keep(self, body: Body, chunks: AsyncIterator[bytes]) -> Body:
+        """Take a file; the reply has an `error` when that failed."""
+        path, size = Path(os.path.normpath(str(body.get("path")))), body.get("bytes")
+        if not path.is_relative_to(self._folder) or not isinstance(size, int) or size < 0:
+            return {"error": f"{path} is not in {self._folder}"}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if size > shutil.disk_usage(path.parent).free - SPARED_BYTES:
+                return {"error": f"no room for {size} bytes in {path.parent}"}
+            return await self._write(path, size, str(body.get("sha256")), chunks)
+        except (OSError, asyncio.TimeoutError, StopAsyncIteration) as error:
+            return {"error": f"{path}: {type(error).__name__}: {error}"}
+
+    async def _write(self, path: Path, size: int, sha256: str, chunks: AsyncIterator[bytes]) -> Body:
+        digest, left, partial = hashlib.sha256(), size, path.with_name(f"{path.name}.{os.getpid()}.partial")
+        try:
+            with open(partial, "wb") as file:
+                while left:
+                    chunk = await asyncio.wait_for(chunks.__anext__(), CHUNK_TIMEOUT_S)
+                    left -= len(chunk)
+                    if left < 0:
+                        return {"error": "more came than was announced"}
+                    digest.update(chunk)
+                    file.write(chunk)
+            if digest.hexdigest() != sha256:
+                return {"error": "what came is not what was announced"}
+            os.replace(partial, path)
+            return {}
+        finally:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+
+
+def chunks_of(path: Path) -> Iterator[bytes]:
+    """A file's content, in messages."""
+    with open(path, "rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            yield chunk
