@@ -23,6 +23,8 @@ from headrace.tensorflow.shards import Shards
 __all__ = ["Distribution", "Shards", "distribute", "from_arrays", "seed", "split_by_rank"]
 
 _SEED_STRIDE = 1_000_003
+REQUESTS = 8
+"""Batches that a rank asks for ahead; what TensorFlow's autotuning comes to, which does not run here."""
 
 origin.note_lines()
 arrays.take_over()
@@ -105,13 +107,13 @@ def seed(base: int, epoch: int = 0, rank: int = 0) -> int:
 
 
 def _on_trainer(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Counted, and without tf.data's autotuning thread, which can sleep for up to a minute when an iterator ends.
+    """Without tf.data's autotuning thread, which can sleep for up to a minute when an iterator ends.
 
     See docs/tensorflow-autotune.md. What is given as AUTOTUNE takes TensorFlow's default parallelism instead.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
-    return progress.counted(dataset).with_options(options)
+    return dataset.with_options(options)
 
 
 def _read(
@@ -124,6 +126,9 @@ def _read(
     else:
         stream = f"{how.cross_trainer_cache}-{job_name}"
         cache = tf.data.experimental.service.CrossTrainerCache(trainer_id=f"{how.cross_trainer_cache}-{hvd.rank()}")
+    protocol = _protocol(how.data_transfer_protocol, compression)
+    if protocol == transfer.PROTOCOL:
+        progress.count_transferred()
     return tf.data.experimental.service.from_dataset_id(
         processing_mode=_POLICIES[how.sharding],
         service=f"grpc://{context.dispatcher}",
@@ -132,8 +137,8 @@ def _read(
         job_name=stream,
         consumer_index=hvd.rank() if how.coordinated else None,
         num_consumers=hvd.size() if how.coordinated else None,
-        max_outstanding_requests=how.max_outstanding_requests,
-        data_transfer_protocol=_protocol(how.data_transfer_protocol, compression),
+        max_outstanding_requests=how.max_outstanding_requests or (None if how.coordinated else REQUESTS),
+        data_transfer_protocol=protocol,
         cross_trainer_cache=cache,
         target_workers=how.target_workers.upper(),
     )

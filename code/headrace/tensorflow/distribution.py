@@ -37,7 +37,7 @@ class Distribution:
     target_workers: str = "any"
     """`any` worker; `local`: only those on the reader's own host; `auto`: TensorFlow decides."""
     max_outstanding_requests: int | None = None
-    """Batches that a rank asks for ahead; None: TensorFlow's choice."""
+    """Batches that a rank asks for ahead; None: 8."""
     deterministic: bool | None = None
     """Whether parallel calls on the workers keep their order; None: as the dataset says."""
     uneven: str = "pad"

@@ -18,6 +18,8 @@ from headrace.tensorflow.splits import SPLITS_PER_S, Source, disorder, find_sour
 
 FEW_FILES = 4
 """Files a rank, below which ranks that read themselves share records instead of files."""
+WORKER_AHEAD = 2
+"""Batches that a worker makes before they are asked for: it may not get a processor just when it is asked."""
 LARGE_BYTES = 64 << 20
 """Arrays in a dataset, from which ranks do not compare what they hold: that takes seconds."""
 
@@ -103,7 +105,7 @@ def _for_workers(graph: DatasetGraph, sources: list[Source], stream: str) -> tf.
         if not source.is_split_by_tensorflow
     }
     _keep_splits(graph, new, {source.node for source in sources})
-    return graph.spliced(new)
+    return graph.spliced(new).prefetch(WORKER_AHEAD)
 
 
 def _keep_splits(graph: DatasetGraph, new: dict[Node, tf.data.Dataset], sources: Collection[Node]) -> None:

@@ -1,16 +1,15 @@
 """What shows that this rank makes progress: how many collectives and batches it has had.
 
-Counted by TensorFlow itself, in variables, so that it works in graphs and in anybody's loop; read by the thread that
-`headrace.host.rank` runs beside the script.
+Collectives are counted by TensorFlow itself, in a variable, so that it works in graphs and in any loop; batches by
+the transfer library. The thread that `headrace.host.rank` runs beside the script reads both.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow as tf
 
 from headrace import progress
+from headrace.tensorflow import transfer
 
 _counters: dict[str, tf.Variable] = {}
 
@@ -20,15 +19,10 @@ def count_collective() -> None:
     _counter("collectives").assign_add(1, read_value=False)
 
 
-def counted(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The dataset, its batches counted as they are taken."""
-    counter = _counter("batches")
-
-    def count(*batch: Any) -> Any:
-        counter.assign_add(1, read_value=False)
-        return batch if isinstance(dataset.element_spec, tuple) else batch[0]
-
-    return dataset.map(count)
+def count_transferred() -> None:
+    """From now on the batches that come by headrace's own protocol count."""
+    library = transfer.library_path()
+    progress.add_counter(lambda: transfer.batches_received(library))
 
 
 def _counter(name: str) -> tf.Variable:
