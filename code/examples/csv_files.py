@@ -1,0 +1,48 @@
+"""CSV files with a header, several of them: read line by line, parsed by the workers.
+
+`--channel training=FOLDER`; tools/make_samples.py makes one with digits.
+"""
+
+import os
+
+import headrace.tensorflow.horovod_keras as hvd
+import keras
+import tensorflow as tf
+from digits import BATCH, loss, network
+from headrace.tensorflow import callbacks, data
+
+hvd.init()
+EPOCHS = 12
+folder = os.environ["SM_CHANNEL_TRAINING"]
+
+
+def parse(lines):
+    columns = tf.io.decode_csv(lines, [0.0] * 64 + [0])
+    return tf.stack(columns[:-1], axis=-1) / 16, columns[-1]
+
+
+def rows(pattern):
+    files = tf.data.Dataset.list_files(os.path.join(folder, pattern))
+    # The header is left out of each file, within the interleave: outside it would be the first line of all.
+    return files.interleave(lambda file: tf.data.TextLineDataset(file).skip(1))
+
+
+train = rows("train-*.csv").shuffle(512).batch(BATCH).map(parse, tf.data.AUTOTUNE)
+train = data.distribute(train).prefetch(2)
+held_out = rows("test-*.csv").batch(BATCH).map(parse)
+held_out = data.distribute(held_out, job_name="held_out", uneven="keep")
+
+model = network()
+model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.003)), loss(), metrics=["accuracy"])
+model.fit(
+    train,
+    epochs=EPOCHS,
+    validation_data=held_out,
+    verbose=0,
+    shuffle=False,
+    callbacks=[
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+        callbacks.Measure(train, BATCH),
+    ],
+)

@@ -1,0 +1,30 @@
+"""A part of the data for validation: skip and take, before anything is shuffled."""
+
+import headrace.tensorflow.horovod_keras as hvd
+import keras
+import tensorflow as tf
+from digits import BATCH, load, loss, network
+from headrace.tensorflow import callbacks, data
+
+hvd.init()
+EPOCHS = 12
+
+(x, y), _ = load()
+examples = tf.data.Dataset.from_tensor_slices((x, y))
+train = data.distribute(examples.skip(287).shuffle(len(x)).batch(BATCH)).prefetch(2)
+held_out = data.distribute(examples.take(287).batch(BATCH), job_name="held_out", uneven="keep")
+
+model = network()
+model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.003)), loss(), metrics=["accuracy"])
+model.fit(
+    train,
+    epochs=EPOCHS,
+    validation_data=held_out,
+    verbose=0,
+    shuffle=False,
+    callbacks=[
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+        callbacks.Measure(train, BATCH),
+    ],
+)

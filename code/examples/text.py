@@ -1,0 +1,44 @@
+"""Sentences of any length: split into words by the workers, in batches of about the same length.
+
+`--channel training=FOLDER`; tools/make_samples.py writes sentences with a good or a bad word in each.
+"""
+
+import os
+
+import headrace.tensorflow.horovod_keras as hvd
+import keras
+import tensorflow as tf
+from headrace.tensorflow import callbacks, data
+
+hvd.init()
+EPOCHS, BATCH, BUCKETS = 6, 32, 1000
+files = [os.path.join(os.environ["SM_CHANNEL_TRAINING"], f"sentences-{number}.txt") for number in range(4)]
+
+
+def encode(line):
+    label, sentence = tf.unstack(tf.strings.split(line, "\t", 1), num=2)
+    words = tf.strings.to_hash_bucket_fast(tf.strings.split(sentence), BUCKETS - 1)
+    return tf.cast(words + 1, tf.int32), tf.strings.to_number(label, tf.int32)  # 0 is padding
+
+
+examples = tf.data.Dataset.from_tensor_slices(files).interleave(tf.data.TextLineDataset, num_parallel_calls=4)
+examples = examples.shuffle(512).map(encode, tf.data.AUTOTUNE)
+train = examples.bucket_by_sequence_length(lambda words, _: tf.size(words), [8, 16], [BATCH] * 3)
+train = data.distribute(train).prefetch(2)
+
+words = keras.Input((None,), dtype="int32")
+embedded = keras.layers.Embedding(BUCKETS, 16)(words)
+model = keras.Model(words, keras.layers.Dense(2)(keras.layers.GlobalAveragePooling1D()(embedded)))
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.02)), loss, metrics=["accuracy"])
+model.fit(
+    train,
+    epochs=EPOCHS,
+    verbose=0,
+    shuffle=False,
+    callbacks=[
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+        callbacks.Measure(train, BATCH),
+    ],
+)

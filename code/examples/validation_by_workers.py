@@ -1,0 +1,32 @@
+"""Held-out data made by the workers too: a stream of its own, each rank with what it gets (uneven="keep")."""
+
+import headrace.tensorflow.horovod_keras as hvd
+import keras
+import tensorflow as tf
+from digits import BATCH, load, loss, network
+from headrace.tensorflow import callbacks, data
+
+hvd.init()
+EPOCHS = 12
+
+(x, y), held_out = load()
+train = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x)).batch(BATCH)
+train = data.distribute(train).prefetch(2)
+# Evaluation waits for nobody, so ranks may have unequal numbers of batches: MetricAverageCallback adds them up exactly.
+held_out = tf.data.Dataset.from_tensor_slices(held_out).batch(BATCH)
+held_out = data.distribute(held_out, job_name="held_out", uneven="keep").prefetch(2)
+
+model = network()
+model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.003)), loss(), metrics=["accuracy"])
+model.fit(
+    train,
+    epochs=EPOCHS,
+    validation_data=held_out,
+    verbose=0,
+    shuffle=False,
+    callbacks=[
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+        callbacks.Measure(train, BATCH),
+    ],
+)
