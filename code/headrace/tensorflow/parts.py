@@ -165,7 +165,7 @@ def _same_everywhere(dataset: tf.data.Dataset) -> bool:
         return True
     number = 0
     if _held_bytes(dataset) <= LARGE_BYTES:
-        number = int(tf.raw_ops.DatasetFingerprint(input_dataset=dataset._variant_tensor))
+        number = DatasetGraph(dataset).fingerprint
     return world.are_equal(number, "headrace.dataset")
 
 

@@ -9,7 +9,7 @@ import headrace.tensorflow.horovod_keras as hvd
 import tensorflow as tf
 from headrace.tensorflow import data
 
-ELEMENTS = 300
+ELEMENTS = 3000
 CONFIG = "/opt/ml/input/config/resourceconfig.json"
 
 hvd.init()
