@@ -109,7 +109,6 @@ def test_workers_give_what_plain_tf_data_gives(services, files, shares, monkeypa
         streams = consumers(ranks, pipeline.build(files), job_name=f"{os.urandom(8).hex()}")
     except InputError as error:
         assert "Write " in str(error), f"no fix in: {error}"
-        print("REFUSED", pipeline.names, error)
         count(shares, pipeline, 0)
         return
     compare(pipeline, files, read_all(streams))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import tensorflow as tf
 
 from headrace.errors import InputError
+from headrace.tensorflow import checks
+from headrace.tensorflow.graph import DatasetGraph
 from headrace.tensorflow.lint import DATA_HOST_CORES, rules_content, rules_order
 from headrace.tensorflow.lint.findings import Finding, Subject, by_gain
 from headrace.tensorflow.lint.measure import Meter
 from headrace.tensorflow.lint.pipeline import Pipeline, Stage
 from headrace.tensorflow.lint.script import Captured
+from headrace.tensorflow.splits import find_sources
 
 RULES = (
     rules_content.wide_wire,
@@ -20,7 +23,6 @@ RULES = (
     rules_order.no_prefetch,
     rules_order.sequential_map,
     rules_order.sequential_interleave,
-    rules_order.tiny_splits,
 )
 
 
@@ -36,12 +38,26 @@ def examine(captured: Captured, measured: bool = True, cores: int = DATA_HOST_CO
         place = f"{captured.sources.get(id(distributed), '?')}: distribute()"
         meter = Meter(pipeline) if measured else None
         subject = Subject(pipeline, place, _trainer(captured, distributed), meter, cores, sharding)
+        found += _refused(wire, place, sharding)
         try:
             found += [finding for rule in RULES for finding in rule(subject)]
         except tf.errors.OpError as error:
             reason = " ".join(error.message.split())[:300]
             raise InputError(f"{place} gets a dataset that fails: {reason}; --no-measure runs none of it") from error
     return by_gain(found)
+
+
+def _refused(wire: tf.data.Dataset, place: str, sharding: str) -> list[Finding]:
+    """What `data.distribute` would refuse in a job with data hosts, in the same words."""
+    try:
+        graph = DatasetGraph(wire)
+        checks.refuse_python(graph)
+        if sharding == "dynamic":
+            find_sources(graph)
+    except InputError as error:
+        cost, _, mend = str(error).partition(". Write ")
+        return [Finding("refused", place, cost, None, "it runs at all", True, mend or "as it says")]
+    return []
 
 
 def _trainer(captured: Captured, distributed: object) -> tuple[Stage, ...] | None:

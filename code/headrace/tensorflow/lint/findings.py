@@ -54,8 +54,8 @@ class Subject:
 
 
 def by_gain(findings: Sequence[Finding]) -> list[Finding]:
-    """The largest first; those whose gain is not known last."""
-    return sorted(findings, key=lambda finding: -(finding.gain or 0.0))
+    """What is refused first, then the largest gain; those whose gain is not known last."""
+    return sorted(findings, key=lambda finding: (finding.rule != "refused", -(finding.gain or 0.0)))
 
 
 def where(stage: Stage) -> str:

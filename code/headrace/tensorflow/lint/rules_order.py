@@ -20,8 +20,6 @@ from headrace.tensorflow.lint.pipeline import BATCHES, MAPS, Stage, batch_size, 
 WORTH_CALL_S = 100e-6
 """Processor seconds of a function for one element, from which a thread of its own pays: calling any function takes 15
 to 35 µs on the machine that this was measured on, and handing the element over as much again."""
-SPLIT_S = 0.3e-3
-"""What it takes a worker to ask the dispatcher for its next part; `python -m bench.splits` measures it."""
 
 
 def shuffle_after_batch(subject: Subject) -> Iterator[Finding]:
@@ -82,26 +80,6 @@ def sequential_interleave(subject: Subject) -> Iterator[Finding]:
                 yield Finding("sequential-interleave", where(stage), f"one of {files} open files is read at a time",
                               float(files), "faster reading, at most, where storage is slow", False,
                               ".interleave(…, num_parallel_calls=tf.data.AUTOTUNE)")  # fmt: skip
-
-
-def tiny_splits(subject: Subject) -> Iterator[Finding]:
-    """Workers that ask the dispatcher for every single element, which is as fast on 72 processors as on one."""
-    if subject.sharding != "dynamic" or not subject.meter:
-        return
-    for stage in subject.pipeline.stages:
-        above = list(subject.pipeline.after(stage)) if stage.kind in ("Range", "TensorSlice") else []
-        batches = [place for place, each in enumerate(above) if each.kind in BATCHES]
-        # Behind an interleave it is files that the dataset begins with.
-        before = above[: batches[0]] if batches else []
-        if not batches or any(each.kind not in (*MAPS, *BETWEEN) or each.ops & set(PYTHON_OPS) for each in before):
-            continue
-        size = batch_size(above[batches[0]])
-        element_s = subject.meter.batch_s / size if size > 1 else 0.0
-        gain = SPLIT_S * subject.cores / element_s if element_s else 0.0
-        if gain >= WORTH_GAIN:
-            cost = f"each element is asked for by itself: a worker gets {1 / SPLIT_S:,.0f} a second at most"
-            mend = "data.Shards.of_files(…) or .of_indices(…): a file or a block at a time"
-            yield Finding("tiny-splits", where(stage), cost, gain, "faster, the whole pipeline, at most", False, mend)
 
 
 def _unchanged(stage: Stage) -> Iterator[Stage]:
