@@ -64,10 +64,12 @@ class MetricAverageCallback(keras.callbacks.Callback):
         average_moving_statistics(self.model)
         if hvd.size() == 1 or not logs:
             return
-        names = sorted(logs)
+        # A rank may have had no batch to evaluate, and then has no such names.
+        names = sorted(name for name in logs if not (self._held_out and name.startswith("val_")))
         means = hvd.allreduce(tf.constant([float(logs[name]) for name in names], tf.float64), op=hvd.Average)
         logs.update(zip(names, np.asarray(means).tolist(), strict=True))
-        logs.update({name: value for name, value in self._held_out.items() if name in logs})
+        logs.update(self._held_out)
+        self._held_out = {}
 
 
 def average_moving_statistics(model: keras.Model) -> None:

@@ -172,7 +172,9 @@ def _adapt_compile() -> None:
     Horovod has no XLA operations. And whether a step overflowed is to be decided once, on the gradients of all ranks:
     Keras's own LossScaleOptimizer, which mixed_float16 brings, decides before the optimizer within it averages.
     """
-    original = keras.Model.compile
+    # Keras asks whether a model's `compile` is its own, and loads no optimizer where it is not: so there, not below.
+    owner = next(each for each in keras.Model.__mro__ if "compile" in vars(each))
+    original = owner.compile
     if hasattr(original, "headrace"):
         return
 
@@ -192,7 +194,7 @@ def _adapt_compile() -> None:
             scaler.__class__ = _distributed_class(type(scaler), *how)
 
     compile_model.headrace = True  # type: ignore[attr-defined]
-    keras.Model.compile = compile_model
+    owner.compile = compile_model
 
 
 def _is_distributed(optimizer: Any) -> bool:
