@@ -21,7 +21,7 @@ def encode(line):
     return tf.cast(words + 1, tf.int32), tf.strings.to_number(label, tf.int32)  # 0 is padding
 
 
-examples = tf.data.Dataset.from_tensor_slices(files).interleave(tf.data.TextLineDataset, num_parallel_calls=4)
+examples = tf.data.Dataset.from_tensor_slices(files).interleave(tf.data.TextLineDataset, 4)
 examples = examples.shuffle(512).map(encode, tf.data.AUTOTUNE)
 train = examples.bucket_by_sequence_length(lambda words, _: tf.size(words), [8, 16], [BATCH] * 3)
 train = data.distribute(train).prefetch(2)

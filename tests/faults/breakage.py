@@ -10,7 +10,7 @@ import psutil
 
 from tests.support import process_of, processes_of
 
-STEADY = Path(__file__).with_name("steady.py")
+STEADY, SILENT = Path(__file__).with_name("steady.py"), Path(__file__).with_name("silent.py")
 LAUNCHER = "code/launcher.py"
 DISPATCHER, WORKER = r"train_data.py dispatcher", r"train_data.py worker"
 RANK = r"^\S+ -m headrace.host.rank"

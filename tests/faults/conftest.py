@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from tests.faults.breakage import STEADY
+from tests.faults.breakage import SILENT, STEADY
 from tests.support import ROOT, namespaces_allowed, start, wait_for
 
 if not namespaces_allowed():
@@ -32,10 +32,11 @@ def victim(tmp_path):
     source = tmp_path / "source"
     shutil.copytree(ROOT / "code", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     shutil.copy(STEADY, source)
+    shutil.copy(SILENT, source)
     running = []
 
-    def begin(*flags, stepping=True):
-        common = [f"--source_dir={source}", "--training_script=steady.py", "--isolation=namespaces"]
+    def begin(*flags, stepping=True, script="steady.py"):
+        common = [f"--source_dir={source}", f"--training_script={script}", "--isolation=namespaces"]
         running.append(Victim(*start(tmp_path, *common, *flags)))
         if stepping:
             running[-1].wait_for_steps()

@@ -1,0 +1,36 @@
+"""Trains without any callback of headrace's; after some steps rank 1 hangs, in the way asked for."""
+
+import argparse
+import time
+
+import headrace.tensorflow.horovod_keras as hvd
+import keras
+import numpy as np
+import tensorflow as tf
+
+parser = argparse.ArgumentParser(allow_abbrev=False)
+parser.add_argument("--how", choices=["sleep", "spin", "unequal"])
+args, _ = parser.parse_known_args()
+STEPS = 20
+
+
+class Hang(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        time.sleep(0.05)
+        if batch == STEPS - 2 and hvd.rank() == 1:
+            print("hangs now", flush=True)
+            while args.how == "spin":
+                pass
+            if args.how == "sleep":
+                time.sleep(10_000)
+
+
+hvd.init()
+x, y = np.zeros((64, 4), "float32"), np.zeros(64, "int32")
+steps = STEPS - (args.how == "unequal" and hvd.rank() == 1)
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD()), loss)
+model.fit(tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(8), steps_per_epoch=steps, verbose=0,
+          callbacks=[Hang()])  # fmt: skip
+hvd.allreduce(tf.constant(1.0), name="after training")

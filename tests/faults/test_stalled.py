@@ -1,0 +1,29 @@
+"""Hangs in a script that has no callback of headrace's: ended in time, with what the ranks waited for."""
+
+import time
+
+import pytest
+
+from tests.support import finish, wait_for
+
+STALL_S = 12
+HANGS = {
+    "sleep": ("rank1", "the other ranks waited for rank1 in an allreduce"),
+    "spin": ("rank1", "the other ranks waited for rank1 in an allreduce"),
+    "unequal": ("trainer", "they made unequal numbers of steps"),
+}
+
+
+@pytest.mark.parametrize("how", HANGS)
+def test_a_rank_that_hangs_without_any_callback_is_named_in_time(victim, how):
+    role, message = HANGS[how]
+    flags = [f"--hyperparameter=how={how}", f"--hyperparameter=stall_timeout_s={STALL_S}", "--no-is_hetero"]
+    job = victim(*flags, stepping=False, script="silent.py")
+    wait_for(lambda: (job.folder / "algo-1.log").exists() and "hangs now" in job.text(), "the hang", 90)
+    hung = time.monotonic()
+    run = finish(job.process, job.folder, 90)
+    assert time.monotonic() - hung < STALL_S + 10
+    assert run.code == 1
+    cause = run.summary["root_cause"]
+    assert (cause["role"], message in cause["message"]) == (role, True), cause
+    assert "Thread 0x" in run.log("algo-1"), "no stacks"
