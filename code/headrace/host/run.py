@@ -163,8 +163,8 @@ def trainer_environ(plan: HostPlan, service: services.DataService) -> dict[str, 
         **mpi.mpi_environ(plan.source_dir, plan.environ),
         **context.environ(),
         SECRET_VARIABLE: settings.secret,
-        # Horovod names the ranks that an allreduce waits for; it must do so before the stall watchdog acts, and takes up
-        # to three of these: one to begin, one to forget what it had cached.
+        # Horovod names the ranks that an allreduce waits for. It must do so before the stall watchdog acts, and takes
+        # up to three of these: one to begin, one to forget what it had cached.
         "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(int(settings.stall_timeout_s / 5), 1)),
         # The second line of defence: Horovod ends the ranks itself, should nobody else.
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(int(settings.stall_timeout_s * 2) + 60),
