@@ -171,5 +171,5 @@ def _same_everywhere(dataset: tf.data.Dataset) -> bool:
 
 def _held_bytes(dataset: Any) -> int:
     """The bytes of the arrays that a dataset begins with."""
-    own = sum(tensor.nbytes for tensor in getattr(dataset, "_tensors", ()) if hasattr(tensor, "nbytes"))
+    own = sum(arrays.size_bytes(tensor) for tensor in getattr(dataset, "_tensors", ()) if hasattr(tensor, "dtype"))
     return own + sum(map(_held_bytes, dataset._inputs()))
