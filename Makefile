@@ -5,8 +5,7 @@ PYTEST = $(RUN) -m pytest
 TIMED = -p no:cacheprovider --durations=5
 
 .DEFAULT_GOAL := help
-SHELL = /bin/bash -o pipefail
-.PHONY: help setup demo test check unit integration e2e faults conformance bench clean
+.PHONY: help setup demo test check unit integration e2e faults conformance grammar examples bench clean
 
 help:
 	@echo "make setup   .venv with TensorFlow, Open MPI and Horovod; no root needed"
@@ -14,7 +13,7 @@ help:
 	@echo "make test    every test (make check first, then integration and end to end)"
 	@echo "make check   lint, types, unit tests; under a minute"
 	@echo "make faults  kill, hang and cut off real jobs, and watch what becomes of them"
-	@echo "make conformance  against SageMaker's toolkit and SDKs; 500 random pipelines; every example"
+	@echo "make conformance  what we make and assume, against SageMaker's toolkit and SDKs"
 	@echo "make bench   how fast, as ratios measured in one run: about an hour (BENCH=transport for one)"
 	@echo "make clean   remove what these made"
 
@@ -32,7 +31,7 @@ check: setup
 	@$(PYTEST) $(TIMED) tests/unit
 
 test: check
-	@$(PYTEST) $(TIMED) tests/integration tests/grammar tests/e2e
+	@$(PYTEST) $(TIMED) tests/integration tests/e2e
 
 unit integration e2e faults: setup
 	@$(PYTEST) $(TIMED) tests/$@
@@ -40,8 +39,11 @@ unit integration e2e faults: setup
 conformance: setup
 	@$(RUN) tools/peers.py sdk2 sdk3
 	@$(PYTEST) $(TIMED) tests/integration/test_toolkit.py tests/sdk
-	@HEADRACE_PIPELINES=500 HEADRACE_SEED=2 $(PYTEST) -p no:cacheprovider -s --timeout=3000 tests/grammar \
-		| grep -v -e 'headrace event=' -e '^[IW]0000' -e 'one element at a time'
+
+grammar: setup
+	@HEADRACE_PIPELINES=$${HEADRACE_PIPELINES:-500} $(PYTEST) -p no:cacheprovider -s --timeout=3000 tests/grammar
+
+examples: setup
 	@$(PYTEST) $(TIMED) tests/examples
 
 bench: setup

@@ -1,6 +1,6 @@
 """What `data.distribute` accepts gives what plain tf.data gives, whoever shares it; the rest is refused with a fix.
 
-HEADRACE_PIPELINES says how many are tried (40 in `make test`, 500 in `make conformance`), HEADRACE_SEED which.
+HEADRACE_PIPELINES says how many are tried (500 in `make grammar`), HEADRACE_SEED which.
 """
 
 import collections
