@@ -20,7 +20,7 @@ from headrace.tensorflow.lint.pipeline import BATCHES, MAPS, PASSING, Pipeline, 
 BUDGET_S = 0.3
 """For a sample of elements."""
 TIMED_S = 0.05
-"""At least this much processor time is timed: the start of an iterator costs milliseconds."""
+"""At least this much processor time beyond an iterator's start, which costs up to tens of milliseconds."""
 MAX_ELEMENTS = 256
 MAX_BATCHES = 64
 MAX_PASSES = 4**6
@@ -187,7 +187,7 @@ def _drain(sample: tf.data.Dataset, count: int, made: Callable[[tf.data.Dataset]
 
     number, once = 1, passes(1)
     spent = once
-    while spent < TIMED_S and number < MAX_PASSES:
+    while spent - once < TIMED_S and number < MAX_PASSES:
         number *= 4
         spent = passes(number)
     return max(spent - once, 0.0) / ((number - 1) * count) if number > 1 else once / count
