@@ -1,4 +1,4 @@
-"""Linux process plumbing: death signals, adopted orphans, whole process trees, their CPU time."""
+"""Linux process plumbing: death signals, adopted orphans, whole process trees, their CPU time and memory."""
 
 from __future__ import annotations
 
@@ -130,3 +130,11 @@ def cpu_seconds(process: psutil.Process) -> float:
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return 0.0
     return float(times.user + times.system)
+
+
+def resident_bytes(process: psutil.Process) -> int:
+    """The memory that a process holds, zero once it is gone."""
+    try:
+        return int(process.memory_info().rss)
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return 0

@@ -10,7 +10,7 @@ import psutil
 
 from tests.support import process_of, processes_of
 
-STEADY, SILENT = Path(__file__).with_name("steady.py"), Path(__file__).with_name("silent.py")
+STEADY, SILENT, HUNGRY = (Path(__file__).with_name(f"{name}.py") for name in ("steady", "silent", "hungry"))
 LAUNCHER = "code/launcher.py"
 DISPATCHER, WORKER = r"train_data.py dispatcher", r"train_data.py worker"
 RANK = r"^\S+ -m headrace.host.rank"

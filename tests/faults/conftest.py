@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from tests.faults.breakage import SILENT, STEADY
+from tests.faults.breakage import HUNGRY, SILENT, STEADY
 from tests.support import ROOT, namespaces_allowed, start, wait_for
 
 if not namespaces_allowed():
@@ -31,8 +31,8 @@ def victim(tmp_path):
     """Starts the steady job with further flags and returns once it makes steps."""
     source = tmp_path / "source"
     shutil.copytree(ROOT / "code", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    shutil.copy(STEADY, source)
-    shutil.copy(SILENT, source)
+    for script in (STEADY, SILENT, HUNGRY):
+        shutil.copy(script, source)
     running = []
 
     def begin(*flags, stepping=True, script="steady.py"):

@@ -10,13 +10,15 @@ from headrace.errors import HeadraceError
 from headrace.events import Event
 from headrace.host import mpi, summary
 from headrace.host.causes import failure_of, stopped, unexpected
-from headrace.host.lease import Lease
+from headrace.host.lease import STEPPING_INTERVAL_S, Lease
+from headrace.host.memory import explained
 from headrace.host.ranks import dump_ranks
 from headrace.host.ready import Readiness
 from headrace.host.run import HostRun
 from headrace.host.state import STARTING, STEPPING
 from headrace.host.stop import StopRequest
 from headrace.host.supervise import Child, ChildSpec
+from headrace.host.times import JobTimes
 from headrace.host.toolkit import ended_by_mpirun
 from headrace.host.watchdog import StallWatchdog, diagnose
 from headrace.outcome import Outcome, RootCause
@@ -33,11 +35,7 @@ class Leader:
     def __init__(self, run: HostRun) -> None:
         self._run = run
         self._phase = STARTING
-        self._train_began_at: float | None = None
-        self._workers_ready_at: float | None = None
-        self._stepping_at: float | None = None
-        self._first_step_at: float | None = None
-        self._train_ended_at: float | None = None
+        self._times = JobTimes(run.started)
         self._lost: list[str] = []
         self._orted_failed_at: float | None = None
         plan, settings = run.plan, run.plan.settings
@@ -72,6 +70,8 @@ class Leader:
             outcome = Outcome(unexpected(error, self._run.state.host, self._run.log))
         if self._run.state.failure and not outcome.root_cause:
             outcome = Outcome(self._run.state.failure)
+        if outcome.root_cause:
+            outcome = Outcome(self._with_kernels_reason(outcome.root_cause))
         self._finish(outcome)
         return outcome
 
@@ -81,12 +81,12 @@ class Leader:
         """Run the trainer to its end. Raises `_Failed` with the root cause when anything ends the job."""
         run, plan = self._run, self._run.plan
         ranks = self._ranks
-        self._train_began_at = time.monotonic()
+        self._times.training_at = time.monotonic()
         run.log.event("training_started", hosts=len(plan.topology.dnn_hosts), ranks_per_host=plan.ranks_per_host)
         trainer = self._start_trainer(ranks)
         # The trainer imports and compiles meanwhile.
         self._ready.await_data(trainer_ended=lambda: trainer.ended)
-        self._workers_ready_at = time.monotonic()
+        self._times.workers_ready_at = time.monotonic()
         settings, now = plan.settings, time.monotonic()
         watchdog = StallWatchdog(plan.signal_dir, settings.stall_timeout_s, settings.startup_timeout_s, now)
         while True:
@@ -100,7 +100,7 @@ class Leader:
             if silence_s is not None:
                 self._fail_stalled(f"{silence_s:.0f} s ({watchdog.limit_name})", ranks)
             run.wait()
-        self._train_ended_at = time.monotonic()
+        self._times.end()
 
     def _start_trainer(self, ranks: mpi.RankLog) -> Child:
         """mpirun with all ranks, or this launcher's own rank where the toolkit has started mpirun."""
@@ -116,12 +116,12 @@ class Leader:
 
     def _take_event(self, event: Event) -> None:
         """A log event of a rank; called from the reader's thread."""
-        if event.name == "first_step" and self._first_step_at is None:
-            self._first_step_at = time.monotonic()
+        if event.name == "first_step" and self._times.first_step_at is None:
+            self._times.first_step_at = time.monotonic()
             self._phase = STEPPING
             self._run.state.set_phase(STEPPING)
-        elif event.name == "ideal_step" and self._stepping_at is None:
-            self._stepping_at = time.monotonic()
+        elif event.name == "ideal_step" and self._times.stepping_at is None:
+            self._times.stepping_at = time.monotonic()
         self._stop.take_event(event)
 
     def _fail_stalled(self, silence: str, ranks: mpi.RankLog) -> NoReturn:
@@ -195,9 +195,9 @@ class Leader:
     def _finish(self, outcome: Outcome) -> None:
         """Spread the outcome while this host's children end, then write the summary."""
         run = self._run
-        ended_at = self._train_ended_at or time.monotonic()
-        if self._train_began_at:
-            train_s = ended_at - (self._first_step_at or self._train_began_at)
+        self._times.end()
+        train_s = self._times.train_s()
+        if train_s is not None:
             run.log.event("training_finished", status=outcome.status, train_s=train_s)
         run.state.usage.freeze()
         for lease in self._leases:
@@ -211,16 +211,6 @@ class Leader:
                 self._lost.append(lease.host)
                 run.log.event("host_lost", host=lease.host, error=f"not told the outcome: {lease.error or 'no answer'}")
             lease.close()
-        times = {
-            "time_to_first_step_s": self._since_start(self._first_step_at) or 0.0,
-            "startup_s": {
-                "trainer_started": self._since_start(self._train_began_at),
-                "workers_ready": self._since_start(self._workers_ready_at),
-                "trainer_ready": self._since_start(self._stepping_at),
-                "first_step": self._since_start(self._first_step_at),
-            },
-            "teardown_s": round(time.monotonic() - ended_at, 3),
-        }
         output_dir = run.plan.output_dir
         record = summary.build_summary(
             run.plan.topology,
@@ -230,15 +220,22 @@ class Leader:
             summary.take_trainer_report(output_dir),
             self._statuses(),
             self._lost,
-            times,
+            self._times.as_json(),
         )
         try:
             summary.write_json(output_dir / summary.SUMMARY, record)
         except OSError as error:
             run.log.say(f"cannot write {output_dir / summary.SUMMARY}: {error}")
 
-    def _since_start(self, moment: float | None) -> float | None:
-        return None if moment is None else round(moment - self._run.started, 3)
+    def _with_kernels_reason(self, cause: RootCause) -> RootCause:
+        """With the kernel's reason for a kill; of another host's rank mpirun may know before that host has said why."""
+        deadline = time.monotonic() + STEPPING_INTERVAL_S + 1
+        of_rank = cause.signal == "SIGKILL" and cause.role.startswith("rank")
+        lease = next((each for each in self._leases if of_rank and each.host == cause.host), None)
+        known = lease.status if lease else None
+        while lease and lease.status is known and time.monotonic() < deadline:
+            self._run.wait()
+        return explained(cause, self._statuses().get(cause.host, {}).get("memory") or {})
 
     def _statuses(self) -> Mapping[str, Mapping[str, Any]]:
         statuses = {lease.host: lease.status for lease in self._leases if lease.status}

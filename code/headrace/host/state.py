@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace.events import Event
 from headrace.host.control import Body
+from headrace.host.memory import KernelKills, explained
 from headrace.host.usage import CpuUsage
 from headrace.outcome import Outcome, RootCause
 
@@ -35,6 +36,7 @@ class HostState:
         self._stop_signal = ""
         self._dump_requested = False
         self._installing = False
+        self._kernel_kills = KernelKills()
 
     # The host's own side
 
@@ -50,8 +52,14 @@ class HostState:
 
     def fail(self, cause: RootCause) -> None:
         """Record a failure; the first one counts."""
+        cause = explained(cause, self.memory())
         with self._lock:
             self._failure = self._failure or cause
+
+    def memory(self) -> Body:
+        """Whether the kernel killed for want of memory, and what each process held; empty when it did not."""
+        kills = self._kernel_kills.count
+        return {"kills": kills, "resident_bytes": self.usage.resident_bytes()} if kills else {}
 
     def set_restarts(self, restarts: dict[str, int]) -> None:
         with self._lock:
@@ -111,7 +119,7 @@ class HostState:
 
     def status(self) -> Body:
         """This host as the leader sees it."""
-        suspended = self._suspended()
+        suspended, memory = self._suspended(), self.memory()
         with self._lock:
             return {
                 "host": self.host,
@@ -123,6 +131,7 @@ class HostState:
                 "stop_signal": self._stop_signal,
                 "failure": self._failure and self._failure.as_json(),
                 "cpu": self.usage.report(),
+                "memory": memory,
             }
 
     # The control channel's side

@@ -1,4 +1,4 @@
-"""CPU time of this host's children by role, and the share of the host's CPUs that they used."""
+"""CPU time and memory of this host's children, and the share of the host's CPUs that they used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from headrace.processes import cpu_seconds, tree
+from headrace.processes import cpu_seconds, resident_bytes, tree
 
 SAMPLE_INTERVAL_S = 0.5
 SCAN_INTERVAL_S = 5.0
@@ -29,6 +29,7 @@ class CpuUsage:
     def __init__(self, roots: Callable[[], Iterable[tuple[str, int]]]) -> None:
         self._roots = roots  # (role, pid) of every child that runs now
         self._seen: dict[tuple[int, float], tuple[str, float]] = {}
+        self._resident: dict[int, int] = {}
         self._base: dict[str, float] = {}
         self._since = time.monotonic()
         self._frozen: dict[str, Any] | None = None
@@ -60,6 +61,11 @@ class CpuUsage:
         with self._lock:
             return self._frozen or self._report()
 
+    def resident_bytes(self) -> dict[str, int]:
+        """The resident size of each process when it was last seen, by pid."""
+        with self._lock:
+            return {str(pid): size for pid, size in self._resident.items()}
+
     def _sample(self, force: bool) -> None:
         now = time.monotonic()
         if now < self._next_sample and not force:
@@ -73,6 +79,7 @@ class CpuUsage:
                 key = (process.pid, process.create_time())
             except psutil.NoSuchProcess:
                 continue
+            self._resident[process.pid] = resident_bytes(process) or self._resident.get(process.pid, 0)
             self._seen[key] = (role, max(cpu_seconds(process), self._seen.get(key, (role, 0.0))[1]))
 
     def _totals(self) -> dict[str, float]:

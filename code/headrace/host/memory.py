@@ -1,0 +1,87 @@
+"""Processes that the kernel killed for want of memory, known by its own counters.
+
+To its parent such a process is killed by SIGKILL and nothing more. The kernel counts its kills: in a container's
+memory cgroup (v2's memory.events, v1's memory.oom_control) and of the whole machine (oom_kill in /proc/vmstat, since
+Linux 4.13).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headrace.outcome import RootCause
+
+_COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+_REASON = "the kernel ran out of memory"
+_ADVICE = {
+    "worker": "fewer images in memory at once: a smaller shuffle or prefetch buffer, no cache() of all data, smaller "
+    "batches, fewer parallel calls",
+    "rank": "smaller batches and buffers on the trainer; arrays in files instead of memory (TFRecords, or "
+    "data.from_arrays, which maps them); fewer processes_per_host",
+}
+
+
+def kernel_kills(root: Path = Path("/")) -> dict[str, int]:
+    """The kernel's counters of such kills, by file; those that this kernel and this container have."""
+    found = {}
+    for path in (root / "proc/vmstat", *_cgroup_files(root)):
+        try:
+            count = _COUNT.search(path.read_text())
+        except OSError:
+            continue
+        if count:
+            found[str(path)] = int(count[1])
+    return found
+
+
+def _cgroup_files(root: Path) -> list[Path]:
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    found, mount = [], root / "sys/fs/cgroup"
+    for line in lines:
+        number, _, rest = line.partition(":")
+        controllers, _, group = rest.partition(":")
+        # In a container the group's path may be the machine's, and the mount show the container's own at its top.
+        places = [group.strip("/"), ""]
+        if number == "0" and not controllers:
+            found += [mount / place / "memory.events" for place in places]
+        elif "memory" in controllers.split(","):
+            found += [mount / "memory" / place / "memory.oom_control" for place in places]
+    return list(dict.fromkeys(found))
+
+
+class KernelKills:
+    """How often the kernel has killed for want of memory since this was made."""
+
+    def __init__(self, read: Callable[[], Mapping[str, int]] = kernel_kills) -> None:
+        self._read = read
+        self._before = read()
+
+    @property
+    def count(self) -> int:
+        return max((now - self._before.get(file, 0) for file, now in self._read().items()), default=0)
+
+
+def explained(cause: RootCause, memory: Mapping[str, Any]) -> RootCause:
+    """The same root cause, with the kernel's reason where that is one.
+
+    Args:
+        memory: what the cause's host says of its memory (`HostState.status`): `kills`, and `resident_bytes` by pid.
+    """
+    if cause.signal != "SIGKILL" or not memory.get("kills") or _REASON in cause.message:
+        return cause
+    held = {str(pid): size for pid, size in dict(memory.get("resident_bytes") or {}).items() if isinstance(size, int)}
+    who = "it" if str(cause.pid) in held else "the largest process here"  # mpirun does not always know a rank's pid
+    size = held.get(str(cause.pid), max(held.values(), default=0))
+    last = f" ({who} held {size / 2**30:.1f} GiB when last seen)" if size else ""
+    advice = _ADVICE.get(cause.role.split("-")[0].rstrip("0123456789"), "less at once on this host")
+    return replace(
+        cause,
+        message=f"{cause.message}: {_REASON}{last}. What helps: {advice}; or more memory on this host",
+    )
