@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import tensorflow as tf
@@ -46,25 +47,34 @@ class Agreement:
 
     def __init__(self, stream: str, uneven: str, ranks: int, rank: int, wake: threading.Event) -> None:
         self.stream, self._uneven = stream, uneven
-        self.decisions = tf.queue.FIFOQueue(64, [tf.int64, tf.bool], [[], []])
+        self.decisions = tf.queue.FIFOQueue(-1, [tf.int64, tf.bool], [[], []])
         self._peers: dict[int, dict[int, _Pass]] = {other: {} for other in range(ranks) if other != rank}
         self._rank, self._wake = rank, wake
         self._lock = threading.Lock()
         self._mine = _Pass()
-        self._left: list[_Pass] = []  # passes that were given up, and nobody was told
+        self._left: list[_Pass] = []  # earlier passes, of which the others may not know the end
         self._told = _Pass(-1)
         self._wait: _Wait | None = None
 
     # tf.data's threads
 
-    def begin(self) -> np.int64:
-        """A pass begins; its number."""
+    def passes(self) -> Iterator[np.int64]:
+        """The number of a pass that begins; it is over when TensorFlow drops this generator, with the iterator."""
         with self._lock:
             self._left.append(self._mine)
-            self._mine = _Pass(self._mine.number + 1)
-            self._wait = None
+            number = self._mine.number + 1
+            self._mine, self._wait = _Pass(number), None
         self._wake.set()
-        return np.int64(self._mine.number)
+        try:
+            yield np.int64(number)
+        finally:
+            self._leave(number)
+
+    def _leave(self, number: int) -> None:
+        with self._lock:
+            if number == self._mine.number:
+                self._mine, self._wait = replace(self._mine, ended=True), None
+        self._wake.set()
 
     def arrived(self, number: np.int64, at: np.int64, here: np.bool_) -> np.bool_:
         """Batch `at` of a pass is here, or will not come; whether its rank must wait for a decision.

@@ -3,7 +3,9 @@
 Ranks share a stream, or have parts of their own; either way they come to its end after unequal numbers of batches, and
 a rank that makes a step more than another waits for it in an allreduce for ever. So ranks tell each other
 how many batches they have had (`agreement`, over `post`). A rank with a batch goes on at once (`pad`); only at
-the end somebody waits, in a TensorFlow queue, so that the end of an iterator wakes it.
+the end somebody waits, in a TensorFlow queue, so that the end of an iterator wakes it. But a `take` above a `prefetch`
+that has had enough waits for the one below to end, without waking it: so a rank that gives up a pass says so at once,
+which decides what others wait for.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ def end_together(stream: tf.data.Dataset, uneven: str, name: str) -> tf.data.Dat
         allowed = kept.take_while(lambda at, here, _: _may_go_on(agreement, number, at, here))
         return allowed.map(lambda at, here, batch: _OptionalImpl(batch, spec).get_value())
 
-    begun = tf.data.Dataset.from_tensors(0).map(lambda _: tf.numpy_function(agreement.begin, [], tf.int64))
+    begun = tf.data.Dataset.from_generator(agreement.passes, output_signature=tf.TensorSpec([], tf.int64))
     return begun.flat_map(one_pass)
 
 

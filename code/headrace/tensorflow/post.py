@@ -148,6 +148,8 @@ def _connect(addresses: list[str], port: int, token: bytes, rank: int) -> socket
             try:
                 connection = socket.create_connection((address, port), HELLO_TIMEOUT_S)
                 nonce = connection.recv(_NONCE_BYTES, socket.MSG_WAITALL)
+                if len(nonce) < _NONCE_BYTES:
+                    raise OSError("closed before it was asked who we are")
                 connection.sendall(_HELLO.pack(rank, _proof(token, nonce, rank)))
                 return connection
             except OSError as failed:

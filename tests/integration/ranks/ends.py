@@ -20,9 +20,9 @@ def on_all_ranks(number):
     return np.asarray(hvd.allgather(tf.constant([number], tf.int64))).tolist()
 
 
-def stream(name, uneven, dataset=None):
+def stream(name, uneven, dataset=None, ahead=2):
     dataset = tf.data.Dataset.range(ELEMENTS) if dataset is None else dataset
-    return data.distribute(dataset.shuffle(50).batch(BATCH), uneven=uneven, job_name=name).prefetch(2)
+    return data.distribute(dataset.shuffle(50).batch(BATCH), uneven=uneven, job_name=name).prefetch(ahead)
 
 
 for uneven, steps in (("pad", 11), ("drop", 10)):
@@ -32,6 +32,12 @@ for uneven, steps in (("pad", 11), ("drop", 10)):
     # A pass that is given up does not disturb the next.
     assert on_all_ranks(sum(1 for _ in epochs.take(3))) == [3] * size
     assert on_all_ranks(sum(1 for _ in epochs)) == [steps] * size
+
+# Who reads ahead waits for the batch that another will never take, and hears that it has gone.
+for uneven in ("drop", "pad"):
+    epochs = stream(f"given up, {uneven}", uneven, ahead=2 if rank else 0)
+    for _ in range(5):
+        assert on_all_ranks(sum(1 for _ in epochs.take(3))) == [3] * size
 
 seen = np.concatenate(list(stream("kept", "keep").as_numpy_iterator()))
 counts = np.bincount(np.asarray(hvd.allgather(tf.constant(seen))), minlength=ELEMENTS)
@@ -45,7 +51,7 @@ assert len(set(lengths)) == 1 and lengths[0] >= 6
 # The end of an iterator takes no time, wherever in its pass it is.
 slowest = 0.0
 for number in range(40):
-    iterator = iter(stream(f"deleted {number % 4}", "pad") if number < 4 else epochs)
+    iterator = iter(stream(f"deleted {number}", "pad") if number < 4 else epochs)
     for _ in range(number % 5):
         next(iterator)
     began = time.perf_counter()
