@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from headrace.host.mpi import find_program
 
+from tests.integration.service import service
+
 CODE = Path(__file__).parents[2] / "code"
 RANKS = Path(__file__).parent / "ranks"
 
@@ -45,3 +47,10 @@ def test_streams_with_an_end_end_for_all_ranks_at_once(tmp_path):
     result = mpirun("ends.py", tmp_path, ranks=3)
     assert result.returncode == 0, result.stdout[-4000:]
     assert result.stdout.count("all promises kept") == 3
+
+
+def test_ranks_share_a_stream_or_have_streams_of_their_own(tmp_path):
+    with service(tmp_path / "service", workers=2) as running:
+        result = mpirun("streams.py", tmp_path, running.address)
+    assert result.returncode == 0, result.stdout[-4000:]
+    assert result.stdout.count("all promises kept") == 2

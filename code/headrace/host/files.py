@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import secrets
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -48,7 +49,7 @@ class FileKeeper:
             return {"error": f"{path}: {type(error).__name__}: {error}"}
 
     async def _write(self, path: Path, size: int, sha256: str, chunks: AsyncIterator[bytes]) -> Body:
-        digest, left, partial = hashlib.sha256(), size, path.with_name(f"{path.name}.{os.getpid()}.partial")
+        digest, left, partial = hashlib.sha256(), size, path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
         try:
             with open(partial, "wb") as file:
                 while left:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.data.util import nest  # which, as tf.data does, takes a list for a tensor
 
 from headrace.context import TrainerContext
 from headrace.errors import InputError
@@ -28,24 +29,27 @@ BLOCK = 256
 ARRAY = "headrace_array_"
 """The name of the operation that maps a component, with the component's number."""
 _FOLDER = "arrays"
+_from_tensor_slices = tf.data.Dataset.from_tensor_slices
 
 
 def from_arrays(arrays: Any) -> tf.data.Dataset:
-    """The rows of arrays in memory: `tf.data.Dataset.from_tensor_slices`, for arrays of any size.
+    """The rows of arrays in memory: `tf.data.Dataset.from_tensor_slices`, for arrays of any size in a job.
 
     Args:
-        arrays: a NumPy array or tensor of numbers, or a tuple, list or dictionary of them, of equal length.
+        arrays: a NumPy array or tensor of numbers, or a tuple or dictionary of them, of equal length.
 
     Raises:
         InputError: there are no rows, lengths differ, or something holds no numbers.
     """
-    given = tf.nest.map_structure(np.ascontiguousarray, arrays)
-    flat = tf.nest.flatten(given)
+    given = nest.map_structure(np.ascontiguousarray, arrays)
+    flat = nest.flatten(given)
     lengths = {len(each) if each.ndim else -1 for each in flat}
     if len(lengths) != 1 or min(lengths) < 1:
         raise InputError(f"from_arrays: arrays have {sorted(lengths)} rows; expected equal numbers of them, 1 or more")
     if not all(_is_mappable(each) for each in flat):
         raise InputError("from_arrays takes numbers; use tf.data.Dataset.from_tensor_slices for text")
+    if not _is_shared():
+        return _from_tensor_slices(given)
     rows, paths = lengths.pop(), [_stored(each) for each in flat]
 
     def block(number: tf.Tensor) -> tf.data.Dataset:
@@ -54,7 +58,7 @@ def from_arrays(arrays: Any) -> tf.data.Dataset:
             mapped(str(path), each.dtype, each.shape, place)[first : first + BLOCK]
             for place, (path, each) in enumerate(zip(paths, flat, strict=True))
         ]
-        return tf.data.Dataset.from_tensor_slices(tf.nest.pack_sequence_as(given, parts))
+        return tf.data.Dataset.from_tensor_slices(nest.pack_sequence_as(given, parts))
 
     blocks = tf.data.Dataset.range(-(-rows // BLOCK)).flat_map(tf.autograph.experimental.do_not_convert(block))
     return blocks.apply(tf.data.experimental.assert_cardinality(rows))
@@ -67,16 +71,12 @@ def mapped(path: str, dtype: Any, shape: Collection[int], place: int) -> tf.Tens
 
 def take_over() -> None:
     """Have `from_tensor_slices` make large arrays so, in the ranks of a job that shares datasets."""
-    original = tf.data.Dataset.from_tensor_slices
-    if hasattr(original, "headrace"):
-        return
 
     def from_tensor_slices(tensors: Any, name: str | None = None) -> tf.data.Dataset:
         if tf.executing_eagerly() and _is_shared() and _large(tensors):
             return from_arrays(tensors)
-        return original(tensors, name=name)
+        return _from_tensor_slices(tensors, name=name)
 
-    from_tensor_slices.headrace = True  # type: ignore[attr-defined]
     tf.data.Dataset.from_tensor_slices = staticmethod(from_tensor_slices)
 
 
@@ -104,7 +104,7 @@ def _is_shared() -> bool:
 
 
 def _large(tensors: Any) -> bool:
-    flat = tf.nest.flatten(tensors)
+    flat = nest.flatten(tensors)
     arrays = all(isinstance(each, (np.ndarray, tf.Tensor)) and _is_mappable(each) for each in flat)
     return arrays and sum(map(size_bytes, flat)) >= LARGE_BYTES
 

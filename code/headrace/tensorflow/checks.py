@@ -1,11 +1,14 @@
-"""What cannot be made on another host: found in a dataset's graph, before training."""
+"""What cannot be made on another host, or not in parts: found in a dataset's graph, before training."""
 
 from __future__ import annotations
+
+import re
 
 from headrace.errors import InputError
 from headrace.tensorflow import origin
 from headrace.tensorflow.distribution import Distribution
-from headrace.tensorflow.graph import DatasetGraph
+from headrace.tensorflow.graph import INFINITE, DatasetGraph, Node
+from headrace.tensorflow.order import disorder
 
 PYTHON_OPS = {
     "PyFunc": "tf.py_function or tf.numpy_function",
@@ -13,6 +16,8 @@ PYTHON_OPS = {
     "EagerPyFunc": "tf.py_function",
     "GeneratorDataset": "Dataset.from_generator",
 }
+
+_COSTLY_OP = re.compile(r"Decode(Jpeg|Png|Image|Bmp|Gif|AndCrop)|Resize|Conv|ImageProjective|CropAndResize|ReadFile")
 
 
 def refuse_python(graph: DatasetGraph) -> None:
@@ -52,3 +57,36 @@ def refuse_endings(graph: DatasetGraph, endless: bool, how: Distribution) -> Non
             f"{where}sharding='off' has every worker make the whole dataset: with an end, each element would come once "
             "for every worker. Add .repeat() before .batch(), leave sharding at 'dynamic', or exact=False as it is"
         )
+
+
+def refuse_unordered(listing: Node) -> None:
+    """Raises `InputError` for a listing of which workers would find other elements under the same numbers."""
+    for node in listing.subtree():
+        reason = disorder(node)
+        if reason:
+            why = f"would give other elements on every worker or rank, since {reason} ({node.kind} in {node.where})"
+            raise refusal(listing, why, _shuffle_advice(listing))
+
+
+def refuse_costly(listing: Node, elements: int) -> None:
+    if elements == INFINITE:
+        raise refusal(listing, "of a dataset without end, whose elements cannot be had by their number",
+                       "tf.data.Dataset.range(n) in place of what counts, or the same before repeat()")  # fmt: skip
+    for node in listing.subtree():
+        if elements > 1 and any(_COSTLY_OP.search(op) for op in node.function_ops):
+            raise refusal(
+                listing, f"needs the elements before, and {node.kind} ({node.where}) makes them at a cost",
+                f"list first, then make: {listing.kind} before the {node.kind} that reads or decodes",
+            )  # fmt: skip
+
+
+def refusal(node: Node, why: str, fix: str) -> InputError:
+    return InputError(f"{node.where}: {node.kind}: {why}. Write {fix}; or data.distribute(…, exact=False) as it is")
+
+
+def _shuffle_advice(listing: Node) -> str:
+    after = f"shuffle after it ({listing.kind}), or fix the order below it: shuffle(…, seed=1, "
+    advice = after + "reshuffle_each_iteration=False), list_files(…, shuffle=False), deterministic=True"
+    if listing.op == "TakeDataset":
+        advice += "; to end an epoch early: steps_per_epoch, or take after data.distribute"
+    return advice

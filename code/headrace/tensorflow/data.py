@@ -82,7 +82,7 @@ def distribute(
         uncompressed = _protocol(how.data_transfer_protocol, "none")
         stream = f"{context.job_name}-{job_name}"
         compression = choose_compression(dataset, f"grpc://{context.dispatcher}", stream, uncompressed)
-    number = parts.register(prepared, f"grpc://{context.dispatcher}", COMPRESSIONS[compression])
+    number = parts.register(prepared, f"grpc://{context.dispatcher}", COMPRESSIONS[compression], shared)
     stream = _read(number, dataset.element_spec, how, context, compression, job_name)
     if endless:
         return _on_trainer(stream.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)))

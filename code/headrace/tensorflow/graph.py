@@ -5,7 +5,6 @@ The graph is the truth: Python's dataset objects are ornaments on it. They only 
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from headrace.errors import InputError
-from headrace.tensorflow import origin
+from headrace.tensorflow import graphdef, origin
 
 INFINITE, UNKNOWN_SIZE = tf.data.INFINITE_CARDINALITY, tf.data.UNKNOWN_CARDINALITY
 _DATASET_OP = re.compile(r"Dataset(V\d)?$")
@@ -101,13 +100,11 @@ class DatasetGraph:
 
     def __init__(self, dataset: tf.data.Dataset) -> None:
         self._spec = dataset.element_spec
-        self.definition = dataset_graph(dataset)
+        self.definition = graphdef.graph_of(dataset)
         self._by_name = {node.name: node for node in self.definition.node}
         self._functions = {function.signature.name: function for function in self.definition.library.function}
-        self._nodes: dict[str, Node] = {}
         sink = next(node for node in self.definition.node if node.op == _SINK)
         self.sink = self._node(sink.input[0], dataset)
-        # One node may be reached twice; the tree has it twice, the splice once.
 
     def nodes_of(self, function: str) -> Iterator[Any]:
         """All operations of a function and of those that it calls."""
@@ -123,16 +120,8 @@ class DatasetGraph:
 
     @cached_property
     def fingerprint(self) -> int:
-        """A number that another process has for the same dataset, and hardly for another one: 63 bits.
-
-        TensorFlow's own differs where processes have made other resources before, as a shuffle's counter is one.
-        """
-        digest = hashlib.sha256()
-        functions = (node for name in sorted(self._functions) for node in self._functions[name].node_def)
-        parts = [_without_names(node) for node in (*self.definition.node, *functions)]
-        for part in sorted(parts):  # functions are named in the order in which a process has made them
-            digest.update(part)
-        return int.from_bytes(digest.digest()[:8], "big") >> 1
+        """A number that another process has for the same dataset, and hardly for another one: 63 bits."""
+        return graphdef.fingerprint(self.definition)
 
     def constant(self, edge: str) -> np.ndarray:
         """The value of a constant; raises `InputError` where the value is only known later."""
@@ -173,17 +162,23 @@ class DatasetGraph:
         names, values = [f"{each.name}:0" for each in new], [each._variant_tensor for each in new.values()]
 
         def build(*given: tf.Tensor) -> list[tf.Tensor]:
-            return self.build([node], dict(zip(names, given, strict=True)), asserts)
+            return [self.build(node, dict(zip(names, given, strict=True)), asserts)]
 
         return tf.compat.v1.wrap_function(build, [tf.TensorSpec([], tf.variant) for _ in values])(*values)[0]
 
-    def build(self, nodes: list[Node], new: Mapping[str, tf.Tensor], asserts: bool = False) -> list[tf.Tensor]:
-        """The same within a graph that is being made: what the nodes need, and no more, is added to it."""
+    def build(self, node: Node, new: Mapping[str, tf.Tensor], asserts: bool = False) -> tf.Tensor:
+        """The same within a graph that is being made: what the node needs, and no more, is added to it.
+
+        Args:
+            new: other datasets' variants, by the edges whose place they take.
+        """
         from tensorflow.core.framework import graph_pb2
 
         part = graph_pb2.GraphDef(versions=self.definition.versions, library=self.definition.library)
-        wanted, used, added = [f"{node.name}:0" for node in nodes], {}, set()
-        waiting = [edge for edge in wanted if edge not in new]
+        wanted, used, added = f"{node.name}:0", {}, set()
+        if wanted in new:
+            return new[wanted]
+        waiting = [wanted]
         while waiting:
             name = waiting.pop().partition(":")[0]
             if name in added:
@@ -202,11 +197,7 @@ class DatasetGraph:
                     used[edge] = new[edge]
                 else:
                     waiting.append(edge)
-        made = tf.graph_util.import_graph_def(
-            part, input_map=used, return_elements=[edge for edge in wanted if edge not in new]
-        )  # fmt: skip
-        found = iter(made or [])
-        return [new[edge] if edge in new else next(found) for edge in wanted]
+        return tf.graph_util.import_graph_def(part, input_map=used, return_elements=[wanted])[0]
 
     def _is_endless(self, definition: Any) -> bool:
         return int(self.constant(definition.input[1])) == INFINITE
@@ -244,19 +235,6 @@ class DatasetGraph:
         return Node(definition.name, op, inputs, where, definition, self)
 
 
-def _without_names(node: Any) -> bytes:
-    """An operation with what it is given, but for the names of functions and of this process's resources."""
-    parts = [node.op.encode()]
-    for name, value in sorted(node.attr.items()):
-        kind = value.WhichOneof("value")
-        if kind in ("func", "list") or name.startswith("_") or name == "metadata":
-            continue
-        if kind == "tensor" and value.tensor.dtype in (tf.resource.as_datatype_enum, tf.variant.as_datatype_enum):
-            continue
-        parts.append(name.encode() + value.SerializeToString(deterministic=True))
-    return b"|".join(parts)
-
-
 class _Line:
     """Stands for a dataset of which only the line is known."""
 
@@ -265,28 +243,6 @@ class _Line:
 
     def _inputs(self) -> list[Any]:
         return []
-
-
-def dataset_graph(dataset: tf.data.Dataset) -> Any:
-    """The dataset's GraphDef, as it would be sent to workers.
-
-    Raises:
-        InputError: it cannot be sent.
-    """
-    from tensorflow.core.framework import graph_pb2
-    from tensorflow.python.data.ops.options import ExternalStatePolicy
-
-    try:
-        text = dataset._as_serialized_graph(external_state_policy=ExternalStatePolicy.IGNORE)
-    except (tf.errors.OpError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise InputError(
-            f"the dataset cannot be sent to workers ({reason}): what it captures must be tensors, variables or "
-            "lookup tables; an iterator or a file handle of this process stays here"
-        ) from error
-    graph = graph_pb2.GraphDef()
-    graph.ParseFromString(text.numpy())
-    return graph
 
 
 def _full(edge: str) -> str:

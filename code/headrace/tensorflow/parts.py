@@ -13,8 +13,9 @@ from headrace.tensorflow.blocks import in_blocks
 from headrace.tensorflow.distribution import Distribution
 from headrace.tensorflow.ends import end_together
 from headrace.tensorflow.graph import INFINITE, DatasetGraph, Node
+from headrace.tensorflow.order import disorder
 from headrace.tensorflow.signals import say
-from headrace.tensorflow.splits import SPLITS_PER_S, Source, disorder, find_sources, is_endless
+from headrace.tensorflow.splits import SPLITS_PER_S, Source, find_sources, is_endless
 
 FEW_FILES = 4
 """Files a rank, below which ranks that read themselves share records instead of files."""
@@ -27,14 +28,14 @@ _FORGETTING = ("InterleaveDataset", "GroupByWindowDataset")
 
 
 def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[tf.data.Dataset | None, bool]:
-    """What the workers are to be given, on rank 0, and whether it has no end, on every rank.
+    """What the workers are to be given, on the ranks that give it, and whether it has no end, on every rank.
 
     Raises:
         InputError: on every rank, when it cannot be made by workers, or not in parts.
     """
     made: list[tf.data.Dataset] = []
 
-    def on_rank_0() -> bool:
+    def make() -> bool:
         graph = DatasetGraph(dataset)
         checks.refuse_python(graph)
         endless = is_endless(graph.sink)
@@ -44,25 +45,26 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[t
         made.append(_for_workers(graph, find_sources(graph), stream) if in_parts else dataset)
         return endless
 
-    endless = _together(on_rank_0)
-    if how.exact and not _same_everywhere(dataset):
+    endless = all(_together(make, how.shared))
+    if how.shared and not _same_everywhere(dataset):
         raise InputError(
             "the ranks have different datasets, but share one stream of the data service: do not shard by rank, sort "
-            "lists of files, and give what shuffles them in Python a seed; or shared=False, exact=False as it is"
+            "lists of files, and give what shuffles them in Python a seed; or shared=False, for a stream of each rank's"
         )
     return (made[0] if made else None), endless
 
 
-def register(dataset: tf.data.Dataset | None, service: str, compression: str | None) -> str:
-    """The number under which the dispatcher knows a dataset: rank 0 sends it, all learn it."""
+def register(dataset: tf.data.Dataset | None, service: str, compression: str | None, shared: bool = True) -> str:
+    """The number under which the dispatcher knows a dataset; if ranks share it, rank 0 sends it and all learn it."""
 
-    def on_rank_0() -> str:
+    def send() -> str:
         if dataset is None:
             raise InputError("rank 0 has no dataset")
         number = tf.data.experimental.service.register_dataset(service, dataset, compression=compression)
         return str(number.numpy().decode())
 
-    return str(_together(on_rank_0))
+    numbers = _together(send, shared)
+    return str(numbers[0 if shared else world.rank()])
 
 
 def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.Dataset:
@@ -78,7 +80,7 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
         checks.refuse_generator(graph)
         sources = find_sources(graph, one_block_a_batch=True)
         endless = is_endless(graph.sink)
-        dataset = graph.spliced({**dict(_part(source) for source in sources)})
+        dataset = graph.spliced(dict(map(_part, sources)))
     else:
         say("data_split_by_script", stream=stream)  # it gave each rank another dataset
         endless = int(dataset.cardinality()) == INFINITE
@@ -90,11 +92,8 @@ def _for_workers(graph: DatasetGraph, sources: list[Source], stream: str) -> tf.
         place = f"{source.node.kind}:{source.node.where}"
         elements = "endless" if source.elements == INFINITE else source.elements
         say("data_split", stream=stream, source=place, elements=elements, block=source.block)
-        if (
-            source.block == 1
-            and not source.expanding
-            and (source.elements == INFINITE or source.elements > SPLITS_PER_S)
-        ):
+        many = source.elements == INFINITE or source.elements > SPLITS_PER_S
+        if many and source.block == 1 and not source.expanding:
             print(
                 f"{place} is handed out one element at a time: {SPLITS_PER_S:,} a second and worker at most, however "
                 "many processors it has; call .batch() before data.distribute", flush=True,
@@ -125,7 +124,7 @@ def _nothing(node: Node) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
     return lambda _: tuple(tf.zeros([size or 0 for size in spec.shape or []], spec.dtype) for spec in node.specs)
 
 
-def _part(source: Source) -> tuple[Any, tf.data.Dataset]:
+def _part(source: Source) -> tuple[Node, tf.data.Dataset]:
     """What is replaced in this rank's copy of the dataset, and by what."""
     node, ranks, rank = source.node, world.size(), world.rank()
     whole = source.expanding
@@ -144,20 +143,24 @@ def _part(source: Source) -> tuple[Any, tf.data.Dataset]:
     return node, in_blocks(node, source.block, tf.data.Dataset.range(source.blocks).shard(ranks, rank))
 
 
-def _together(on_rank_0: Callable[[], Any]) -> Any:
-    """What rank 0 found, or its error, on all ranks."""
+def _together(do: Callable[[], Any], shared: bool) -> list[Any]:
+    """What rank 0, or every rank, found, on all ranks. Raises `InputError` on all if one of them failed."""
     found: dict[str, Any] = {}
-    if world.rank() == 0:
+    if not shared or world.rank() == 0:
         try:
-            found = {"value": on_rank_0()}
+            found = {"value": do()}
         except HeadraceError as error:
             found = {"error": str(error)}
         except tf.errors.OpError as error:
             found = {"error": f"{type(error).__name__}: {' '.join(error.message.split())[:500]}"}
-    found = world.same_on_all_ranks(found, "headrace.parts")
-    if "error" in found:
-        raise InputError(found["error"])
-    return found["value"]
+    if shared:
+        everyones = [world.same_on_all_ranks(found, "headrace.parts")]
+    else:
+        everyones = world.of_all_ranks(found, "headrace.parts")
+    for each in everyones:
+        if "error" in each:
+            raise InputError(each["error"])
+    return [each["value"] for each in everyones]
 
 
 def _same_everywhere(dataset: tf.data.Dataset) -> bool:

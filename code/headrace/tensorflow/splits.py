@@ -16,9 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from headrace.errors import InputError
 from headrace.tensorflow.blocks import BATCHES, FUNCTIONS, PASSING, array_rows, is_addressable, is_arrays
+from headrace.tensorflow.checks import refusal, refuse_costly, refuse_unordered
 from headrace.tensorflow.graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
+from headrace.tensorflow.order import EXPANDING
 
 BLOCKS = 64
 """At least so many of a finite listing, where its batches allow it: workers are not equally fast."""
@@ -29,19 +30,12 @@ SPLITS_PER_S = 3_300
 """Elements that a worker can ask the dispatcher for; `python -m bench.splits` measures it."""
 _ONE_TO_ONE = (*FUNCTIONS, *PASSING, "ShuffleDataset")
 _ONE_BY_ONE = (*_ONE_TO_ONE, "FilterDataset", "IgnoreErrorsDataset", "RepeatDataset")
-_EXPANDING = ("InterleaveDataset", "ParallelInterleaveDataset", "LegacyParallelInterleaveDataset", "FlatMapDataset",
-              "UnbatchDataset")  # fmt: skip
 _REGROUPING = (*BATCHES, "RebatchDataset", "MapAndBatchDataset")
 _BY_PLACE = ("ZipDataset", "TakeDataset", "SkipDataset", "ShardDataset", "WindowDataset", "ScanDataset",
              "UniqueDataset", "TakeWhileDataset", "GroupByWindowDataset", "DirectedInterleaveDataset")  # fmt: skip
 _SOURCES = ("RangeDataset", "TensorSliceDataset", "TensorDataset", "ListDataset", "CSVDataset", "TextLineDataset",
             "TFRecordDataset", "FixedLengthRecordDataset", "SparseTensorSliceDataset")  # fmt: skip
 _SPLIT_BY_TENSORFLOW = ("RangeDataset", "TensorSliceDataset")
-_DECIDING = ("FilterDataset", "UniqueDataset", "TakeWhileDataset", "ScanDataset", "GroupByWindowDataset",
-             "DirectedInterleaveDataset", *_EXPANDING)  # fmt: skip
-"""What comes next depends on the elements."""
-_RANDOM_OP = re.compile(r"^(?!Stateless).*(Random|Rng|TruncatedNormal|Multinomial|StatefulUniform|StatefulStandard)")
-_COSTLY_OP = re.compile(r"Decode(Jpeg|Png|Image|Bmp|Gif|AndCrop)|Resize|Conv|ImageProjective|CropAndResize|ReadFile")
 
 
 @dataclass(frozen=True)
@@ -83,25 +77,20 @@ def is_endless(node: Node) -> bool:
     """Whether it has no end; what TensorFlow calls unknown may have one."""
     if node.size == INFINITE:
         return True
-    through = node.op in (*_ONE_BY_ONE, *_EXPANDING, *_REGROUPING, "GroupByWindowDataset", "ConcatenateDataset")
+    through = node.op in (*_ONE_BY_ONE, *EXPANDING, *_REGROUPING, "GroupByWindowDataset", "ConcatenateDataset")
     return through and any(map(is_endless, node.inputs))
-
-
-def is_random(node: Node) -> bool:
-    """Whether its functions draw random numbers of which another process gets others."""
-    return any(_RANDOM_OP.search(op) for op in node.function_ops)
 
 
 def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
     """The nodes below which nothing may be split, each with what lies above it, nearest last."""
     path = [*above, node]
     if node.op == "CacheDataset" and str(node.value("filename").item().decode()):
-        raise _refusal(node, "a cache in a file would be written by every worker", "cache() without a file name")
+        raise refusal(node, "a cache in a file would be written by every worker", "cache() without a file name")
     if node.op == "RepeatDataset" and int(node.value("count")) >= 0 and is_addressable(node):
         yield node, above  # with its repetitions numbered, batches are cut exactly
     elif is_arrays(node):
         yield node, above
-    elif node.op in (*_ONE_BY_ONE, *_EXPANDING, *_REGROUPING) or _only_regroups(node):
+    elif node.op in (*_ONE_BY_ONE, *EXPANDING, *_REGROUPING) or _only_regroups(node):
         yield from _ends(node.inputs[0], path)
     elif node.op == "ConcatenateDataset":
         for each in node.inputs:
@@ -114,19 +103,19 @@ def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
     elif node.op in (*_BY_PLACE, *_SOURCES):
         yield node, above
     elif node.op == "RandomDataset":
-        raise _refusal(node, "its seed is set (by itself or tf.random.set_seed), so every worker would draw the same "
+        raise refusal(node, "its seed is set (by itself or tf.random.set_seed), so every worker would draw the same "
                        "numbers", "tf.data.Dataset.range(n) and tf.random.stateless_uniform in a map")  # fmt: skip
     else:
-        raise _refusal(node, "it is not known how this can be split among workers or ranks",
+        raise refusal(node, "it is not known how this can be split among workers or ranks",
                        "read from files, tensors or a range instead")  # fmt: skip
 
 
 def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Source:
     if node.op in _BY_PLACE or node.op == "RepeatDataset":
-        _refuse_unordered(node)
+        refuse_unordered(node)
     addressable, elements = is_addressable(node), _count(node)
     if not addressable:
-        _refuse_costly(node, elements)
+        refuse_costly(node, elements)
     batch, expanding = _batch_above(above)
     if expanding or not batch:
         block = 1
@@ -149,14 +138,14 @@ def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None]:
     size, exact, expanding, known = 0, True, None, True
     for node in reversed(above):
         if not exact and _drops_remainder(node) and not is_endless(node.inputs[0]):
-            raise _refusal(
+            raise refusal(
                 node, "of a dataset with an end drops its last batch, and so would every worker or rank: up to (batch "
                 "size - 1) × workers elements each epoch",
                 ".repeat() before .batch(), or batch without drop_remainder",
             )  # fmt: skip
         if node.op in BATCHES and known:
             size = max(size, 1) * max(int(node.value("batch_size")), 1)
-        elif node.op in _EXPANDING and not size:
+        elif node.op in EXPANDING and not size:
             expanding = expanding or node
         exact &= node.op in (*_ONE_TO_ONE, *BATCHES)
         known &= node.op in (*_ONE_BY_ONE, *BATCHES) and not expanding
@@ -188,52 +177,6 @@ def _mixes_whole_datasets(node: Node) -> bool:
     return any(each.op == "RandomDataset" for each in node.inputs[0].subtree())
 
 
-def _refuse_unordered(listing: Node) -> None:
-    """A listing's elements are numbered: every worker must find the same ones under the same numbers."""
-    for node in listing.subtree():
-        reason = disorder(node)
-        if reason:
-            why = f"would give other elements on every worker or rank, since {reason} ({node.kind} in {node.where})"
-            raise _refusal(listing, why, _shuffle_advice(listing))
-
-
-def disorder(node: Node) -> str:
-    """Why a transformation's elements come in another order, or are others, each time; empty if they are not."""
-    if node.op == "ShuffleDataset":
-        if node.attribute("reshuffle_each_iteration").b:
-            return "the order below it is drawn anew each time"
-        return "" if node.value("seed") or node.value("seed2") else "the order below it is drawn without a seed"
-    if node.op == "RandomDataset":
-        return "its numbers are drawn anew each time"
-    if _is_loose(node) or (node.op == "OptionsDataset" and _options_are_loose(node)):
-        return "the order below it is not deterministic"
-    if node.op in _EXPANDING and any(op.startswith("ShuffleDataset") for op in node.function_ops):
-        return "its function shuffles"
-    if node.op in _DECIDING and any(is_random(each) for each in node.subtree()):
-        return "it looks at random numbers"
-    return ""
-
-
-def _is_loose(node: Node) -> bool:
-    given = node.definition.attr
-    return "deterministic" in given and given["deterministic"].s == b"false"
-
-
-def _options_are_loose(node: Node) -> bool:
-    from tensorflow.core.framework import dataset_options_pb2
-
-    options = dataset_options_pb2.Options.FromString(node.attribute("serialized_options").s)
-    return options.WhichOneof("optional_deterministic") is not None and not options.deterministic
-
-
-def _shuffle_advice(listing: Node) -> str:
-    after = f"shuffle after it ({listing.kind}), or fix the order below it: shuffle(…, seed=1, "
-    advice = after + "reshuffle_each_iteration=False), list_files(…, shuffle=False), deterministic=True"
-    if listing.op == "TakeDataset":
-        advice += "; to end an epoch early: steps_per_epoch, or take after data.distribute"
-    return advice
-
-
 def _count(node: Node) -> int:
     size = array_rows(node) if is_arrays(node) else node.size
     if size != UNKNOWN_SIZE:
@@ -242,26 +185,10 @@ def _count(node: Node) -> int:
         counted = node.graph.dataset(node).reduce(tf.constant(0, tf.int64), lambda total, *_: total + 1)
     except tf.errors.OpError as error:
         reason = " ".join(error.message.split())[:200]
-        raise _refusal(node, f"has to be counted on the trainer, which failed ({reason})",
+        raise refusal(node, f"has to be counted on the trainer, which failed ({reason})",
                        "give dnn_group the channel too, or data.Shards.of_files") from error  # fmt: skip
     return int(counted)
 
 
-def _refuse_costly(listing: Node, elements: int) -> None:
-    if elements == INFINITE:
-        raise _refusal(listing, "of a dataset without end, whose elements cannot be had by their number",
-                       "tf.data.Dataset.range(n) in place of what counts, or the same before repeat()")  # fmt: skip
-    for node in listing.subtree():
-        if elements > 1 and any(_COSTLY_OP.search(op) for op in node.function_ops):
-            raise _refusal(
-                listing, f"needs the elements before, and {node.kind} ({node.where}) makes them at a cost",
-                f"list first, then make: {listing.kind} before the {node.kind} that reads or decodes",
-            )  # fmt: skip
-
-
 def _is_unseeded(node: Node) -> bool:
     return not node.value("seed") and not node.value("seed2")
-
-
-def _refusal(node: Node, why: str, fix: str) -> InputError:
-    return InputError(f"{node.where}: {node.kind}: {why}. Write {fix}; or data.distribute(…, exact=False) as it is")

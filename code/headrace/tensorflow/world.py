@@ -31,6 +31,15 @@ def same_on_all_ranks(value: Any, name: str = "headrace.same") -> Any:
     return json.loads(sent.numpy().tobytes())
 
 
+def of_all_ranks(value: Any, name: str = "headrace.all") -> list[Any]:
+    """Every rank's value, as JSON has it, by rank. Every rank must call it."""
+    if size() == 1:
+        return [value]
+    text = np.frombuffer(json.dumps(value).encode() + b"\n", np.uint8)
+    together = hvd.allgather(tf.constant(text), name=name).numpy().tobytes()
+    return [json.loads(line) for line in together.splitlines()]
+
+
 def are_equal(number: int, name: str = "headrace.equal") -> bool:
     """Whether all ranks have the same number. Every rank must call it."""
     if size() == 1:

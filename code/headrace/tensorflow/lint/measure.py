@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from headrace.tensorflow.graph import dataset_graph
+from headrace.tensorflow.graphdef import graph_of
 from headrace.tensorflow.lint.pipeline import BATCHES, MAPS, PASSING, Pipeline, Stage, batch_size
 
 BUDGET_S = 0.3
@@ -119,7 +119,7 @@ def without_buffers(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """A copy that makes no element ahead: without shuffle, cache and prefetch, and one call at a time."""
     from tensorflow.python.ops import gen_experimental_dataset_ops
 
-    graph = dataset_graph(dataset)
+    graph = graph_of(dataset)
     bypass = {node.name: node.input[0] for node in graph.node if node.op.startswith(_WAITING)}
     one = graph.node.add(name="headrace_one_call", op="Const")
     one.attr["dtype"].type = tf.int64.as_datatype_enum

@@ -1,0 +1,71 @@
+"""Run on two ranks by test_horovod.py, with a data service: streams that ranks share, and streams of their own."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+os.environ["HEADRACE_TF_DATA_MODE"] = "service"
+os.environ["HEADRACE_DISPATCHER"] = sys.argv[1]
+
+import headrace.tensorflow.horovod_keras as hvd
+import numpy as np
+import tensorflow as tf
+from headrace.errors import InputError
+from headrace.tensorflow import data
+
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+
+
+def numbers_of(dataset):
+    return sorted(int(number) for batch in dataset.as_numpy_iterator() for number in batch)
+
+
+def refused(dataset, **how):
+    try:
+        data.distribute(dataset, **how)
+    except InputError as error:
+        return str(error)
+    raise AssertionError("it was accepted")
+
+
+mine = tf.data.Dataset.range(rank * 100, rank * 100 + 60).batch(4)
+for exact in (True, False):
+    assert "different datasets" in refused(mine, exact=exact, job_name=f"shared {exact}")
+
+own = data.distribute(mine, shared=False, job_name="own")
+assert numbers_of(own) == list(range(rank * 100, rank * 100 + 60)), "each rank has the whole of its own dataset"
+
+# What one rank's dataset cannot do ends all of them, with that rank's reason.
+sound = tf.data.Dataset.range(40).batch(4)
+faulty = tf.data.Dataset.range(40).shuffle(9).take(8).batch(4)
+assert "shuffle after it (take)" in refused(sound if rank == 0 else faulty, shared=False, job_name="one is faulty")
+
+together = numbers_of(data.distribute(tf.data.Dataset.range(64).batch(4), job_name="together"))
+everyones = np.asarray(hvd.allgather(tf.constant(together, tf.int64))).tolist()
+assert sorted(everyones) == list(range(64)), "ranks that share a stream split it"
+
+# Arrays are mapped from files, and a list is a tensor, as everywhere in tf.data.
+images = np.arange(3_000 * 1_600, dtype=np.float32).reshape(3_000, 1_600)
+rows = data.distribute(tf.data.Dataset.from_tensor_slices((images, np.arange(3_000))).batch(50), job_name="arrays")
+labels = [int(label) for batch, numbers in rows.as_numpy_iterator() for image, label in zip(batch, numbers, strict=True)
+          if image[0] == label * 1_600]  # fmt: skip
+everyones = np.asarray(hvd.allgather(tf.constant(labels, tf.int64))).tolist()
+assert sorted(everyones) == list(range(3_000)), "pairs of arrays stay together"
+assert list(Path(os.environ["TMPDIR"], "arrays").iterdir()), "arrays were not mapped"
+stacked = tf.data.Dataset.from_tensor_slices([images, images])
+assert int(stacked.cardinality()) == 2
+
+# An iterator that is given up takes no time to end, wherever it is.
+batches = data.distribute(tf.data.Dataset.range(10_000).repeat().batch(16), job_name="given up")
+took = []
+for number in range(40):
+    iterator = iter(batches)
+    for _ in range(number % 5 + 1):
+        next(iterator)
+    began = time.perf_counter()
+    del iterator
+    took.append(time.perf_counter() - began)
+assert max(took) < 0.2, f"an iterator took {max(took):.3f} s to end"
+print("all promises kept", flush=True)
