@@ -13,7 +13,9 @@ help:
 	@echo "make test    every test (make check first, then integration and end to end)"
 	@echo "make check   lint, types, unit tests; under a minute"
 	@echo "make faults  kill, hang and cut off real jobs, and watch what becomes of them"
-	@echo "make conformance  what we make and assume, against SageMaker's toolkit and SDKs"
+	@echo "make conformance  what we make and assume, against SageMaker's toolkit and SDKs; then the next two"
+	@echo "make grammar   500 random tf.data pipelines, shared among workers and ranks, against plain tf.data"
+	@echo "make examples  every script of code/examples in both modes"
 	@echo "make bench   how fast, as ratios measured in one run: about an hour (BENCH=transport for one)"
 	@echo "make clean   remove what these made"
 
@@ -31,7 +33,7 @@ check: setup
 	@$(PYTEST) $(TIMED) tests/unit
 
 test: check
-	@$(PYTEST) $(TIMED) tests/integration tests/e2e
+	@$(PYTEST) $(TIMED) tests/integration tests/grammar tests/e2e
 
 unit integration e2e faults: setup
 	@$(PYTEST) $(TIMED) tests/$@
@@ -39,9 +41,10 @@ unit integration e2e faults: setup
 conformance: setup
 	@$(RUN) tools/peers.py sdk2 sdk3
 	@$(PYTEST) $(TIMED) tests/integration/test_toolkit.py tests/sdk
+	@$(MAKE) --no-print-directory grammar examples
 
 grammar: setup
-	@HEADRACE_PIPELINES=$${HEADRACE_PIPELINES:-500} $(PYTEST) -p no:cacheprovider -s --timeout=3000 tests/grammar
+	@HEADRACE_PIPELINES=$${HEADRACE_PIPELINES:-500} $(PYTEST) -p no:cacheprovider -s --timeout=1500 tests/grammar
 
 examples: setup
 	@$(PYTEST) $(TIMED) tests/examples

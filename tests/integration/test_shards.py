@@ -7,7 +7,7 @@ import tensorflow as tf
 from headrace.errors import InputError
 from headrace.tensorflow import data
 from headrace.tensorflow.ledger import PLACE_BITS
-from headrace.tensorflow.shards import count_records
+from headrace.tensorflow.records import count_records
 
 from tests.integration.service import service
 
@@ -88,6 +88,47 @@ def test_after_restarts_the_stream_goes_on_with_no_element_twice_and_none_skippe
     seen += [int(tag) for tag, _ in shards.tagged(cycle_length=1).take_while(lambda tag, _: tag < end)]
     assert len(seen) == len(set(seen)), "an element came twice"
     assert len(seen) == epochs * sum(COUNTS), "an element was skipped"
+
+
+def pairs_of_files():
+    """Paths and labels, as a script lists them: the first 30 are held out."""
+    paths = tf.data.Dataset.from_tensor_slices([f"{number}.jpg" for number in range(200)])
+    labels = tf.data.Dataset.range(200).map(lambda number: number * 7)
+    return tf.data.Dataset.zip({"path": paths, "label": labels}).skip(30)
+
+
+def test_any_listing_goes_on_after_restarts_with_its_elements_whole(served, monkeypatch):
+    seen, state = [], None
+    for run, steps in enumerate((3, 11)):
+        shards = data.Shards.of_dataset(pairs_of_files(), Saved(state), seed=5, block=16)
+        assert shards.elements == 170
+        seen += train(shards, f"listing-{run}", steps)
+        state = json.loads(json.dumps(shards.state()))
+    monkeypatch.setenv("HEADRACE_TF_DATA_MODE", "local")
+    shards = data.Shards.of_dataset(pairs_of_files(), Saved(state), seed=5, block=16)
+    blocks = 11
+    epochs = 1 + max(seen) // (blocks << PLACE_BITS)
+    end = epochs * blocks << PLACE_BITS
+    rest = list(shards.tagged(cycle_length=1).take_while(lambda tag, _: tag < end).as_numpy_iterator())
+    assert len(seen) + len(rest) == len({*seen, *(int(tag) for tag, _ in rest)}) == epochs * 170
+    for _, element in rest:
+        assert element["path"].decode() == f"{element['label'] // 7}.jpg"
+        assert element["label"] >= 30 * 7
+
+
+@pytest.mark.parametrize(
+    ("listing", "fix"),
+    [
+        (lambda: tf.data.Dataset.range(9).shuffle(9), "shuffle after it"),
+        (lambda: tf.data.Dataset.range(9).repeat(), "before repeat"),
+        (lambda: tf.data.Dataset.range(0), "0 elements"),
+    ],
+    ids=["shuffled", "endless", "empty"],
+)
+def test_what_cannot_be_listed_is_refused_with_the_fix(listing, fix):
+    with pytest.raises(InputError, match=fix) as refused:
+        data.Shards.of_dataset(listing())
+    assert "exact=False" not in str(refused.value)
 
 
 def test_every_epoch_has_every_index_once_in_an_order_of_its_own(monkeypatch):

@@ -7,6 +7,8 @@ decides what comes next), what comes before the block is made too, and skipped.
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from headrace.tensorflow.arrays import ARRAY, mapped
@@ -22,12 +24,16 @@ PASSING = ("PrefetchDataset", "OptionsDataset", "CacheDataset", "AssertCardinali
 raw = tf.raw_ops
 
 
-def block_of(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
-    """The elements `first`, …, `first + count - 1` of a listing, as far as there are so many; flat tuples.
+def block_of(node: Node, first: tf.Tensor, count: tf.Tensor, spec: Any = None) -> tf.data.Dataset:
+    """The elements `first`, …, `first + count - 1` of a listing, as far as there are so many.
 
     To be called in the function of a `flat_map` or `interleave`.
+
+    Args:
+        spec: of the elements; without it they are flat tuples.
     """
-    return tf.data.experimental.from_variant(_cut(node, tf.cast(first, tf.int64), tf.cast(count, tf.int64)), node.specs)
+    variant = _cut(node, tf.cast(first, tf.int64), tf.cast(count, tf.int64))
+    return tf.data.experimental.from_variant(variant, spec or node.specs)
 
 
 def in_blocks(node: Node, size: int, blocks: tf.data.Dataset) -> tf.data.Dataset:

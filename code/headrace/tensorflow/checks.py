@@ -17,6 +17,7 @@ PYTHON_OPS = {
     "GeneratorDataset": "Dataset.from_generator",
 }
 
+AS_IT_IS = "; or data.distribute(…, exact=False) as it is"
 _COSTLY_OP = re.compile(r"Decode(Jpeg|Png|Image|Bmp|Gif|AndCrop)|Resize|Conv|ImageProjective|CropAndResize|ReadFile")
 
 
@@ -81,7 +82,7 @@ def refuse_costly(listing: Node, elements: int) -> None:
 
 
 def refusal(node: Node, why: str, fix: str) -> InputError:
-    return InputError(f"{node.where}: {node.kind}: {why}. Write {fix}; or data.distribute(…, exact=False) as it is")
+    return InputError(f"{node.where}: {node.kind}: {why}. Write {fix}{AS_IT_IS}")
 
 
 def _shuffle_advice(listing: Node) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -52,6 +53,9 @@ def _without_names(node: Any) -> bytes:
         if kind in ("func", "list") or name.startswith("_") or name == "metadata":
             continue
         if kind == "tensor" and value.tensor.dtype in (tf.resource.as_datatype_enum, tf.variant.as_datatype_enum):
+            continue
+        if name == "memory_region_name":  # mapped arrays: a file in this job's folder, named by its content
+            parts.append(Path(value.s.decode()).name.encode())
             continue
         parts.append(name.encode() + value.SerializeToString(deterministic=True))
     return b"|".join(parts)

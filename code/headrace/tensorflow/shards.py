@@ -1,4 +1,4 @@
-"""A dataset's files or index ranges as an endless shuffled stream that a later run of the job can go on with.
+"""A dataset's files or blocks of its elements as an endless shuffled stream that a later run of the job can go on with.
 
 Workers get positions to work on, one at a time; each stands for a file or a block of indices, in an order that depends
 on the seed and the epoch alone. Every element carries its tag to the trainer, which notes it once it was trained on.
@@ -10,7 +10,6 @@ import collections
 import hashlib
 import json
 import os
-import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,14 @@ import tensorflow as tf
 from headrace.context import TrainerContext
 from headrace.errors import InputError
 from headrace.tensorflow import world
+from headrace.tensorflow.blocks import block_of
 from headrace.tensorflow.checkpoint import LEDGER_FILE, Checkpoint
+from headrace.tensorflow.checks import AS_IT_IS
+from headrace.tensorflow.graph import DatasetGraph
 from headrace.tensorflow.ledger import PLACE_BITS, Ledger
+from headrace.tensorflow.records import count_records
 from headrace.tensorflow.signals import say
+from headrace.tensorflow.splits import as_listing
 
 AUTOTUNE = tf.data.AUTOTUNE
 BLOCK = 256
@@ -39,7 +43,7 @@ _END = np.iinfo(np.int64).max >> PLACE_BITS
 
 
 class Shards:
-    """Use `of_files` or `of_indices`, with the `Checkpoint` that `fit` gets.
+    """Use `of_files`, `of_dataset` or `of_indices`, with the `Checkpoint` that `fit` gets.
 
     Distribute the stream with dynamic sharding and shared by all ranks (the defaults): otherwise elements come several
     times. An element that is filtered out on its way counts as skipped, epochs later.
@@ -109,6 +113,34 @@ class Shards:
             return tf.data.Dataset.from_tensor_slices((tag + indices - indices[0], indices))
 
         return cls([f"indices in blocks of {block}"], counts, read, seed, checkpoint)
+
+    @classmethod
+    def of_dataset(cls, listing: tf.data.Dataset, checkpoint: Checkpoint | None = None, seed: int = 0,
+                   block: int = BLOCK) -> Shards:  # fmt: skip
+        """The elements of any dataset that lists what there is, in a fixed order: rows of a table, arrays, paths with
+        their labels (`zip`), a part of them (`take`, `skip`).
+
+        Args:
+            listing: not batched and not repeated; what is costly, as decoding, comes after `tagged`.
+            block: elements that a worker gets at once; blocks are drawn in another order each epoch, so shuffle too.
+
+        Raises:
+            InputError: the order is not fixed, there is no end, or nothing in it.
+        """
+        graph = DatasetGraph(listing)
+        try:
+            count = as_listing(graph)
+        except InputError as error:
+            raise InputError(str(error).removesuffix(AS_IT_IS)) from None
+        if count < 1 or block < 1:
+            raise InputError(f"of_dataset: {count} elements in blocks of {block}: both must be 1 or more")
+        counts = [min(block, count - first) for first in range(0, count, block)]
+
+        def read(unit: tf.Tensor, tag: tf.Tensor) -> tf.data.Dataset:
+            size = tf.constant(block, tf.int64)
+            return block_of(graph.sink, unit * size, size, listing.element_spec).enumerate(tag)
+
+        return cls([f"{graph.fingerprint:x} in blocks of {block}"], counts, read, seed, checkpoint)
 
     def tagged(self, cycle_length: int = 4) -> tf.data.Dataset:
         """`(tag, element)`, without end, from where the ledger stands; keep the tag beside what is made of the element.
@@ -198,20 +230,6 @@ class Shards:
         seed = tf.stack([tf.constant(self._seed, tf.int64), epoch])
         last = tf.constant(self._units - 1, tf.int64)
         return tf.random.experimental.index_shuffle(places, seed=seed, max_index=last)
-
-
-def count_records(path: Path) -> int:
-    """The records of an uncompressed TFRecord file, counted by their lengths. Raises `InputError`."""
-    count, size = 0, path.stat().st_size
-    with open(path, "rb") as file:
-        while (at := file.tell()) < size:
-            header = file.read(12)  # length, and its checksum
-            length = struct.unpack("<Q", header[:8])[0] if len(header) == 12 else size
-            if at + 16 + length > size:
-                raise InputError(f"{path} is not an uncompressed TFRecord file, or is cut off at byte {at}")
-            file.seek(length + 4, os.SEEK_CUR)
-            count += 1
-    return count
 
 
 def _without(dataset: tf.data.Dataset, numbers: np.ndarray) -> tf.data.Dataset:

@@ -73,6 +73,19 @@ def find_sources(graph: DatasetGraph, one_block_a_batch: bool = False) -> list[S
     return [_source(node, path, one_block_a_batch) for node, path in _ends(graph.sink, [])]
 
 
+def as_listing(graph: DatasetGraph) -> int:
+    """The number of elements of a dataset that can be had in blocks, by their numbers.
+
+    Raises:
+        InputError: its order is not fixed, it has no end, or what comes before a block would be made at a cost.
+    """
+    refuse_unordered(graph.sink)
+    elements = _count(graph.sink)
+    if elements == INFINITE or not is_addressable(graph.sink):
+        refuse_costly(graph.sink, elements)
+    return elements
+
+
 def is_endless(node: Node) -> bool:
     """Whether it has no end; what TensorFlow calls unknown may have one."""
     if node.size == INFINITE:
