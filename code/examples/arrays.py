@@ -2,8 +2,8 @@
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras
-from digits import BATCH, load, loss, network
-from headrace.tensorflow import callbacks, data
+from digits import BATCH, QUIET, load, loss, network, usual
+from headrace.tensorflow import data
 
 hvd.init()
 EPOCHS = 12
@@ -17,15 +17,5 @@ steps_per_epoch = len(x) // (BATCH * hvd.size())
 model = network()
 model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.003)), loss(), metrics=["accuracy"])
 model.fit(
-    train,
-    epochs=EPOCHS,
-    steps_per_epoch=steps_per_epoch,
-    validation_data=held_out,
-    verbose=0,
-    shuffle=False,
-    callbacks=[
-        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        hvd.callbacks.MetricAverageCallback(),
-        callbacks.Measure(train, BATCH),
-    ],
+    train, epochs=EPOCHS, steps_per_epoch=steps_per_epoch, validation_data=held_out, callbacks=usual(train), **QUIET
 )

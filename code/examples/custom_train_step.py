@@ -3,16 +3,12 @@
 import headrace.tensorflow.horovod_keras as hvd
 import keras
 import tensorflow as tf
-from digits import BATCH, load, loss, network
-from headrace.tensorflow import callbacks, data
+from digits import QUIET, datasets, loss, network, usual
 
 hvd.init()
 EPOCHS = 12
 
-(x, y), held_out = load()
-train = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x)).batch(BATCH)
-train = data.distribute(train).prefetch(2)
-held_out = data.split_by_rank(tf.data.Dataset.from_tensor_slices(held_out).batch(BATCH))
+train, held_out = datasets()
 
 
 class Smoothed(keras.Model):
@@ -41,15 +37,4 @@ class Smoothed(keras.Model):
 model = Smoothed()
 model.build((None, 64))
 model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.003)), loss(), metrics=["accuracy"])
-model.fit(
-    train,
-    epochs=EPOCHS,
-    validation_data=held_out,
-    verbose=0,
-    shuffle=False,
-    callbacks=[
-        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        hvd.callbacks.MetricAverageCallback(),
-        callbacks.Measure(train, BATCH),
-    ],
-)
+model.fit(train, epochs=EPOCHS, validation_data=held_out, callbacks=usual(train), **QUIET)

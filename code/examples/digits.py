@@ -1,10 +1,15 @@
 """What the examples share: 1,797 handwritten digits, as arrays of 8 × 8 pixels, and a small network for them."""
 
+import headrace.tensorflow.horovod_keras as hvd
 import keras
 import numpy as np
+import tensorflow as tf
+from headrace.tensorflow import callbacks, data
 from sklearn.datasets import load_digits
 
 BATCH = 32
+QUIET = {"verbose": 0, "shuffle": False}
+"""For `fit`: the log has a line an epoch anyway, and a tf.data pipeline shuffles by itself."""
 
 
 def load():
@@ -13,6 +18,23 @@ def load():
     order = np.random.default_rng(0).permutation(len(table.target))
     x, y = (table.data[order] / 16).astype("float32"), table.target[order].astype("int32")
     return (x[:1437], y[:1437]), (x[1437:], y[1437:])
+
+
+def datasets():
+    """`train, held_out`: batches that the workers make, shared by all ranks; and this rank's part of the others."""
+    (x, y), held_out = load()
+    train = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x)).batch(BATCH)
+    held_out = tf.data.Dataset.from_tensor_slices(held_out).batch(BATCH)
+    return data.distribute(train).prefetch(2), data.split_by_rank(held_out)
+
+
+def usual(train):
+    """The callbacks that every `fit` on several ranks needs, and what measures it."""
+    return [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+        callbacks.Measure(train, BATCH),
+    ]
 
 
 def network(features=64):

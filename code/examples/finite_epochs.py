@@ -3,8 +3,8 @@
 import headrace.tensorflow.horovod_keras as hvd
 import keras
 import tensorflow as tf
-from digits import BATCH, load, loss, network
-from headrace.tensorflow import callbacks, data
+from digits import BATCH, QUIET, load, loss, network, usual
+from headrace.tensorflow import data
 
 hvd.init()
 EPOCHS = 12
@@ -16,15 +16,4 @@ held_out = data.split_by_rank(tf.data.Dataset.from_tensor_slices(held_out).batch
 
 model = network()
 model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.003)), loss(), metrics=["accuracy"])
-model.fit(
-    train,
-    epochs=EPOCHS,
-    validation_data=held_out,
-    verbose=0,
-    shuffle=False,
-    callbacks=[
-        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        hvd.callbacks.MetricAverageCallback(),
-        callbacks.Measure(train, BATCH),
-    ],
-)
+model.fit(train, epochs=EPOCHS, validation_data=held_out, callbacks=usual(train), **QUIET)

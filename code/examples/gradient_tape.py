@@ -3,16 +3,13 @@
 import headrace.tensorflow.horovod_keras as hvd
 import keras
 import tensorflow as tf
-from digits import BATCH, load, loss, network
-from headrace.tensorflow import callbacks, data
+from digits import BATCH, datasets, loss, network
+from headrace.tensorflow import callbacks
 
 hvd.init()
 EPOCHS = 12
 
-(x, y), held_out = load()
-train = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x)).batch(BATCH)
-train = data.distribute(train).prefetch(2)
-held_out = data.split_by_rank(tf.data.Dataset.from_tensor_slices(held_out).batch(BATCH))
+train, held_out = datasets()
 
 model, optimizer, objective = network(), keras.optimizers.Adam(0.003), loss()
 accuracy = keras.metrics.SparseCategoricalAccuracy()

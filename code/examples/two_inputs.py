@@ -3,8 +3,8 @@
 import headrace.tensorflow.horovod_keras as hvd
 import keras
 import tensorflow as tf
-from digits import BATCH, load, loss
-from headrace.tensorflow import callbacks, data
+from digits import BATCH, QUIET, load, loss, usual
+from headrace.tensorflow import data
 
 hvd.init()
 EPOCHS = 12
@@ -25,15 +25,4 @@ inputs = [keras.Input((32,)), keras.Input((32,))]
 hidden = keras.layers.Dense(64, "relu")(keras.layers.Concatenate()(inputs))
 model = keras.Model(inputs, keras.layers.Dense(10)(hidden))
 model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.003)), loss(), metrics=["accuracy"])
-model.fit(
-    train,
-    epochs=EPOCHS,
-    validation_data=held_out,
-    verbose=0,
-    shuffle=False,
-    callbacks=[
-        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        hvd.callbacks.MetricAverageCallback(),
-        callbacks.Measure(train, BATCH),
-    ],
-)
+model.fit(train, epochs=EPOCHS, validation_data=held_out, callbacks=usual(train), **QUIET)
