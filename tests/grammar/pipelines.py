@@ -1,17 +1,15 @@
 """A grammar of tf.data pipelines: sources and transformations as people write them, put together at random.
 
 An element is a tuple of numbers, of vectors (a batch), or one list of numbers; `rows` tells what it holds, whatever
-batch it came in. A pipeline is data (names and numbers), so that hypothesis can shrink it and a failure can be read.
+batch it came in. A pipeline is data (names and numbers), so that a failure can be read and tried again.
 """
 
 import dataclasses
 import functools
-import random
 
 import numpy as np
 import tensorflow as tf
 from headrace.tensorflow import data
-from hypothesis import strategies as st
 
 PADDING = -1
 AUTOTUNE = tf.data.AUTOTUNE
@@ -56,6 +54,11 @@ def rows(dataset):
     return found
 
 
+def some_of_each(numbers):
+    """Lists of different lengths."""
+    return numbers.map(lambda x: tf.fill([x % 4 + 1], tf.cast(x, tf.int32)))
+
+
 def table(size):
     return tf.range(size, dtype=tf.int64), 100 + tf.range(size, dtype=tf.int64) * 3
 
@@ -85,6 +88,7 @@ SOURCES = {
         lambda n: n), "number"),
     "zip of sources": (lambda size, _: tf.data.Dataset.zip((
         tf.data.Dataset.range(size), tf.data.Dataset.from_tensor_slices(table(size)[1]).map(lambda n: n + 1))), "pair"),
+    "lists of different lengths": (lambda size, _: some_of_each(tf.data.Dataset.range(size)), "list"),
     "sample_from_datasets": (lambda size, _: tf.data.Dataset.sample_from_datasets(
         [tf.data.Dataset.range(size), tf.data.Dataset.range(1000, 1000 + size)]), "number"),
     "sample_from_datasets until one is empty": (lambda size, _: tf.data.Dataset.sample_from_datasets(
@@ -142,7 +146,7 @@ TRANSFORMATIONS = {
     "batch, dropping the rest": (SINGLE, "s", lambda d, k: d.batch(k + 1, drop_remainder=True)),
     "unbatch": (("numbers", "pairs"), "-s", lambda d, k: d.unbatch()),
     "rebatch": (("numbers", "pairs"), None, lambda d, k: d.rebatch(k + 1)),
-    "lists": (("number",), "list", lambda d, k: d.map(lambda x: tf.fill([x % 4 + 1], tf.cast(x, tf.int32)))),
+    "lists": (("number",), "list", lambda d, k: some_of_each(d)),
     "padded_batch": (("list",), "s", lambda d, k: d.padded_batch(k + 1, padding_values=PADDING)),
     "bucket_by_sequence_length": (("list",), "s", lambda d, k: d.bucket_by_sequence_length(
         lambda e: tf.shape(e)[0], [2, 3], [k + 1] * 3, padding_values=PADDING)),
@@ -176,10 +180,8 @@ def fitting(kind):
     return [name for name, (kinds, _, _) in TRANSFORMATIONS.items() if kind in kinds]
 
 
-@st.composite
-def pipelines(draw):
-    # What hypothesis draws is often what it drew before; what is wanted here is many pipelines, not small ones.
-    chance = random.Random(draw(st.integers(0, 2**64 - 1)))
+def pipeline_of(chance):
+    """A pipeline, drawn from a `random.Random`."""
     source = chance.choice(sorted(SOURCES))
     kind, steps = SOURCES[source][1], []
     for _ in range(chance.randint(1, 5)):

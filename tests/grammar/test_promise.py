@@ -6,21 +6,24 @@ make several at once: most of the time that one takes is waiting for the service
 
 import collections
 import os
+import random
 import threading
 
 import pytest
 import tensorflow as tf
 from headrace.errors import InputError
 from headrace.tensorflow import data, world
-from hypothesis import HealthCheck, Phase, given, note, seed, settings
+from hypothesis import HealthCheck, Phase, assume, given, note, seed, settings
 from hypothesis import strategies as st
 
-from tests.grammar.pipelines import SOURCES, TRANSFORMATIONS, pipelines, rows
+from tests.grammar.pipelines import SOURCES, TRANSFORMATIONS, pipeline_of, rows
 from tests.integration.service import consumers, service
 
 PIPELINES = int(os.environ.get("HEADRACE_PIPELINES", "40"))
 WORKERS = (1, 2, 4)
 AT_ONCE = 5
+NUMBERS = st.integers(0, 2**64 - 1)
+"""Pipelines are drawn from such a number: hypothesis itself would draw few kinds, and many twice."""
 CONSUME_S = 60
 EVERYDAY = ("zip with a range", "take", "skip", "enumerate", "shuffle", "repeat", "batch", "padded_batch", "interleave",
             "map", "filter", "cache", "concatenate", "list_files and interleave")  # fmt: skip
@@ -101,23 +104,34 @@ def compare(pipeline, files, got):
         assert collections.Counter(got) == collections.Counter(expected)
 
 
+@pytest.fixture
+def done():
+    """The numbers that have been tried: hypothesis often draws what it drew before."""
+    return set()
+
+
+def fresh(done, number):
+    assume(number not in done)
+    return random.Random(number)
+
+
 def count(shares, pipeline, accepted):
     for name in set(pipeline.names):
         shares[1][name] += 1
         shares[0][name] += accepted
 
 
-several = st.lists(st.tuples(pipelines(), st.integers(1, 4)), min_size=AT_ONCE, max_size=AT_ONCE)
-
-
 @seeded
 @settings(max_examples=-(-PIPELINES // AT_ONCE), **how)
-@given(tried=several, workers=st.sampled_from(WORKERS), number=st.integers())
-def test_workers_give_what_plain_tf_data_gives(services, files, shares, monkeypatch, tried, workers, number):
+@given(number=NUMBERS)
+def test_workers_give_what_plain_tf_data_gives(services, files, shares, monkeypatch, done, number):
+    chance = fresh(done, number)
+    workers = chance.choice(WORKERS)
     monkeypatch.setenv("HEADRACE_TF_DATA_MODE", "service")
     monkeypatch.setenv("HEADRACE_DISPATCHER", services[workers].address)
     readers = []
-    for pipeline, ranks in tried:
+    for _ in range(AT_ONCE):
+        pipeline, ranks = pipeline_of(chance), chance.randint(1, 4)
         try:
             streams = consumers(ranks, pipeline.build(files), job_name=os.urandom(8).hex())
         except InputError as error:
@@ -129,12 +143,15 @@ def test_workers_give_what_plain_tf_data_gives(services, files, shares, monkeypa
         note(f"{workers} workers, {ranks} consumers: {pipeline}")
         compare(pipeline, files, each.rows())
         count(shares, pipeline, 1)
+    done.add(number)
 
 
 @seeded
 @settings(max_examples=PIPELINES, **how)
-@given(pipeline=pipelines(), ranks=st.integers(2, 4))
-def test_ranks_that_read_themselves_get_together_what_plain_tf_data_gives(files, monkeypatch, pipeline, ranks):
+@given(number=NUMBERS)
+def test_ranks_that_read_themselves_get_together_what_plain_tf_data_gives(files, monkeypatch, done, number):
+    chance = fresh(done, number)
+    pipeline, ranks = pipeline_of(chance), chance.randint(2, 4)
     note(f"{ranks} ranks: {pipeline}")
     got = []
     monkeypatch.setattr(world, "size", lambda: ranks)
@@ -145,8 +162,10 @@ def test_ranks_that_read_themselves_get_together_what_plain_tf_data_gives(files,
             got += rows(data.split_by_rank(pipeline.build(files)))
         except InputError as error:
             assert "Write " in str(error), f"no fix in: {error}"
-            return
-    compare(pipeline, files, got)
+            break
+    else:
+        compare(pipeline, files, got)
+    done.add(number)
 
 
 def test_what_people_use_is_accepted_in_some_form(shares):
