@@ -1,11 +1,11 @@
 """A stream of batches that ends for all ranks after the same number of them.
 
 Ranks share a stream, or have parts of their own; either way they come to its end after unequal numbers of batches, and
-a rank that makes a step more than another waits for it in an allreduce for ever. So ranks tell each other
-how many batches they have had (`agreement`, over `post`). A rank with a batch goes on at once (`pad`); only at
-the end somebody waits, in a TensorFlow queue, so that the end of an iterator wakes it. But a `take` above a `prefetch`
-that has had enough waits for the one below to end, without waking it: so a rank that gives up a pass says so at once,
-which decides what others wait for.
+a rank that makes a step more than another waits for it in an allreduce for ever. So ranks tell each other how many
+batches they have had (`office`, with `agreement` and `post`). A rank with a batch goes on at once (`pad`); only at the
+end somebody waits, in a TensorFlow queue, so that the end of an iterator wakes it. But a `take` above a `prefetch` that
+has had enough waits for the one below to end, without waking it: so a rank that gives up a pass says so at once, which
+decides what others wait for.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from headrace.tensorflow import world
-from headrace.tensorflow.agreement import Agreement, join
+from headrace.tensorflow.office import Stream, join
 
 Batch = Any
 
@@ -33,7 +33,7 @@ def end_together(stream: tf.data.Dataset, uneven: str, name: str) -> tf.data.Dat
 
     if uneven == "keep" or world.size() == 1:
         return stream
-    agreement = join(name, uneven)
+    ours = join(name, uneven)
     spec = stream.element_spec
 
     def wrapped(*batch: Batch) -> tf.Tensor:
@@ -50,22 +50,22 @@ def end_together(stream: tf.data.Dataset, uneven: str, name: str) -> tf.data.Dat
         rest = tf.data.Dataset.from_tensors(0).repeat().map(lambda _: tf.raw_ops.OptionalNone())
         numbered = stream.map(wrapped).concatenate(rest).enumerate()
         kept = numbered.scan(tf.raw_ops.OptionalNone(), lambda last, each: keep_last(last, each))
-        allowed = kept.take_while(lambda at, here, _: _may_go_on(agreement, number, at, here))
+        allowed = kept.take_while(lambda at, here, _: _may_go_on(ours, number, at, here))
         return allowed.map(lambda at, here, batch: _OptionalImpl(batch, spec).get_value())
 
-    begun = tf.data.Dataset.from_generator(agreement.passes, output_signature=tf.TensorSpec([], tf.int64))
+    begun = tf.data.Dataset.from_generator(ours.passes, output_signature=tf.TensorSpec([], tf.int64))
     return begun.flat_map(one_pass)
 
 
-def _may_go_on(agreement: Agreement, number: tf.Tensor, at: tf.Tensor, here: tf.Tensor) -> tf.Tensor:
+def _may_go_on(ours: Stream, number: tf.Tensor, at: tf.Tensor, here: tf.Tensor) -> tf.Tensor:
     """Whether batch `at` of a pass is for all ranks; waits until that is known."""
-    must_wait = tf.numpy_function(agreement.arrived, [number, at, here], tf.bool)
+    must_wait = tf.numpy_function(ours.arrived, [number, at, here], tf.bool)
 
     def wait() -> tf.Tensor:
         # What was decided for a pass that was given up meanwhile is left over in the queue.
         decided = tf.while_loop(
             lambda of_pass, _: of_pass < number,
-            lambda *_: agreement.decisions.dequeue(),
+            lambda *_: ours.decisions.dequeue(),
             (tf.constant(-1, tf.int64), tf.constant(False)),
         )
         return tf.logical_and(decided[0] == number, decided[1])

@@ -1,0 +1,148 @@
+"""Where a rank's agreements on ends of streams are kept: one thread that owns them, and the post between ranks.
+
+Everyone else only puts notes into its inbox, and takes no lock: tf.data's threads, the post's, and whichever thread
+happens to collect an iterator that nobody holds any more.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from headrace.errors import InputError
+from headrace.tensorflow import world
+from headrace.tensorflow.agreement import SAY_AFTER_S, Agreement, Pass
+from headrace.tensorflow.post import Numbers, Post
+
+_Note = Callable[[Agreement], list[tuple[int, bool]] | None]
+"""Something that has happened; may make decisions."""
+
+
+class Stream:
+    """One stream, as tf.data's threads see it."""
+
+    def __init__(self, name: str, uneven: str, office: _Office) -> None:
+        self.name, self.uneven = name, uneven
+        self.decisions = tf.queue.FIFOQueue(-1, [tf.int64, tf.bool], [[], []])
+        """The number of a pass, and whether the batch that it waits for is for all ranks."""
+        self.somebody_ended = False
+        self.had: dict[int, int] = {}
+        """Batches so far, of the newest pass at least."""
+        self._office = office
+        self._numbers = itertools.count(1)
+        self._newest = 0
+
+    def passes(self) -> Iterator[np.int64]:
+        """The number of a pass that begins; it is over when TensorFlow drops this generator, with the iterator."""
+        number = next(self._numbers)
+        self._newest, self.had = number, {number: 0}
+        self._tell(lambda agreement: agreement.began(number))
+        try:
+            yield np.int64(number)
+        finally:
+            self._tell(lambda agreement: agreement.left(number))
+
+    def arrived(self, number: np.int64, at: np.int64, here: np.bool_) -> np.bool_:
+        """Batch `at` of a pass is here, or will not come; whether its reader must wait for a decision.
+
+        Raises:
+            InputError: this rank had none at all, or reads a pass after it has begun another.
+        """
+        of_pass, place, is_here = int(number), int(at), bool(here)
+        if of_pass != self._newest:
+            raise InputError(
+                f"a second iterator over {self.name!r} has begun, so the first one cannot go on: ranks agree on one "
+                "at a time. Distribute the dataset once more under another job_name"
+            )
+        if is_here:
+            self.had[of_pass] = place + 1
+        elif not place and self.uneven == "pad":
+            self._tell(lambda agreement: agreement.ended(of_pass, 0))
+            raise InputError(
+                f"rank {world.rank()} got no batch of {self.name!r}: it has fewer batches than there are ranks, or "
+                "none; make batches smaller, or use fewer ranks"
+            )
+        must_wait = not is_here or self.uneven == "drop"
+        if must_wait:
+            self._tell(lambda agreement: agreement.waits(of_pass, place, is_here))
+        elif self.somebody_ended:
+            self._tell(lambda _: None)
+        return np.bool_(must_wait)
+
+    def _tell(self, what: _Note) -> None:
+        self._office.inbox.put((self, what))
+
+
+class _Office:
+    """All agreements of this rank."""
+
+    def __init__(self) -> None:
+        self.inbox: queue.SimpleQueue[tuple[Stream | int, _Note]] = queue.SimpleQueue()  # destructors may put into it
+        self.streams: list[Stream] = []
+        self._agreements: dict[Stream, Agreement] = {}
+        self._early: list[tuple[int, _Note]] = []
+        self._post = Post(self._take)
+        threading.Thread(target=self._run, name="ends of streams", daemon=True).start()
+
+    def open(self, name: str, uneven: str) -> Stream:
+        """A stream that this rank takes part in."""
+        stream, agreement = Stream(name, uneven, self), Agreement(name, uneven, world.size(), world.rank())
+
+        def joined(_: Agreement) -> None:
+            self.streams.append(stream)
+
+        self._agreements[stream] = agreement
+        self.inbox.put((stream, joined))
+        return stream
+
+    def _take(self, rank: int, numbers: Numbers) -> None:
+        index, number, batches, ended = numbers
+        said = Pass(number, batches, bool(ended))
+        self.inbox.put((index, lambda agreement: agreement.heard(rank, said)))
+
+    def _run(self) -> None:
+        waiting = False
+        while True:
+            try:
+                whose, what = self.inbox.get(timeout=SAY_AFTER_S if waiting else None)
+            except queue.Empty:
+                pass
+            else:
+                self._deliver(whose, what)
+            waiting = sum(agreement.still_waits() for agreement in self._agreements.copy().values()) > 0
+
+    def _deliver(self, whose: Stream | int, what: _Note) -> None:
+        if isinstance(whose, int):
+            if whose >= len(self.streams):
+                self._early.append((whose, what))  # of a stream that this rank has not joined yet
+                return
+            whose = self.streams[whose]
+        agreement, joined = self._agreements[whose], len(self.streams)
+        made = what(agreement) or []
+        whose.somebody_ended = agreement.somebody_ended
+        for number, batches in list(whose.had.items()):  # after that is set: who has not seen it is counted here
+            agreement.had(number, batches)
+        index = self.streams.index(whose)
+        for each in agreement.news():
+            self._post.tell((index, each.number, each.batches, int(each.ended)))
+        for number, goes_on in (*made, *agreement.decisions()):
+            whose.decisions.enqueue([tf.constant(number, tf.int64), tf.constant(goes_on)])
+        if len(self.streams) > joined:
+            early, self._early = self._early, []
+            for each_index, each_what in early:
+                self._deliver(each_index, each_what)
+
+
+_office: list[_Office] = []
+
+
+def join(name: str, uneven: str) -> Stream:
+    """This rank's part in agreeing on the ends of a stream. Every rank must call it, in the same order."""
+    if not _office:
+        _office.append(_Office())
+    return _office[0].open(name, uneven)
