@@ -54,6 +54,12 @@ def rows(dataset):
     return found
 
 
+def any_order():
+    options = tf.data.Options()
+    options.deterministic = False
+    return options
+
+
 def some_of_each(numbers):
     """Lists of different lengths."""
     return numbers.map(lambda x: tf.fill([x % 4 + 1], tf.cast(x, tf.int32)))
@@ -166,6 +172,7 @@ TRANSFORMATIONS = {
     "assert_cardinality": (ANY, None, lambda d, k: d.apply(tf.data.experimental.assert_cardinality(
         int(d.cardinality()))) if int(d.cardinality()) >= 0 else d),
     "with_options": (ANY, None, lambda d, k: d.with_options(tf.data.Options())),
+    "with_options, in any order": (ANY, None, lambda d, k: d.with_options(any_order())),
     "ignore_errors": (ANY, None, lambda d, k: d.ignore_errors()),
 }  # fmt: skip
 

@@ -155,7 +155,7 @@ def test_ranks_that_read_themselves_get_together_what_plain_tf_data_gives(files,
     note(f"{ranks} ranks: {pipeline}")
     got = []
     monkeypatch.setattr(world, "size", lambda: ranks)
-    monkeypatch.setattr(world, "are_equal", lambda *_: True)
+    monkeypatch.setattr(world, "of_all_ranks", lambda value, *_: [value])
     for rank in range(ranks):
         monkeypatch.setattr(world, "rank", lambda rank=rank: rank)
         try:
@@ -170,4 +170,6 @@ def test_ranks_that_read_themselves_get_together_what_plain_tf_data_gives(files,
 
 def test_what_people_use_is_accepted_in_some_form(shares):
     accepted, tried = shares
+    if not tried:
+        pytest.skip("the workers' half has not run")
     assert [name for name in EVERYDAY if tried[name] >= 5 and not accepted[name]] == []

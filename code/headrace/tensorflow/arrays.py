@@ -106,10 +106,10 @@ def _is_shared() -> bool:
 def _large(tensors: Any) -> bool:
     flat = nest.flatten(tensors)
     arrays = all(isinstance(each, (np.ndarray, tf.Tensor)) and _is_mappable(each) for each in flat)
-    return arrays and sum(map(size_bytes, flat)) >= LARGE_BYTES
+    return arrays and sum(map(_size_bytes, flat)) >= LARGE_BYTES
 
 
-def size_bytes(array: Any) -> int:
+def _size_bytes(array: Any) -> int:
     """Of an array or a tensor of numbers; 0 for what has no fixed size."""
     size = int(tf.as_dtype(array.dtype).size)
     return int(np.prod(array.shape)) * size if None not in tuple(array.shape) else 0

@@ -197,7 +197,7 @@ def _in_order(node: Node, shuffled: Node) -> tf.Tensor:
 
 def _on(node: Node, inputs: list[tf.Tensor]) -> tf.Tensor:
     """The same transformation of other inputs."""
-    return node.graph.build(node, dict(zip(node.edges, inputs, strict=True)))
+    return node.graph.build(node, dict(zip(node.edges, inputs, strict=True)), ordered=True)
 
 
 def _part(node: Node, variant: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:

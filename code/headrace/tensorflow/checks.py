@@ -39,7 +39,7 @@ def refuse_generator(graph: DatasetGraph) -> None:
             raise InputError(
                 f"{node.where}: from_generator: every rank runs the generator from its start, and would train on the "
                 "same elements: have it leave out other ranks' (hvd.rank(), hvd.size()), and "
-                "data.distribute(…, exact=False)"
+                "data.distribute(…, shared=False)"
             )
 
 

@@ -26,7 +26,10 @@ def choose_compression(dataset: tf.data.Dataset, service: str, stream: str, prot
     """
     choice = 0
     if hvd.rank() == 0:
-        choice = int(_measure(dataset, service, f"{stream}-probe-{os.getpid()}-{time.time_ns()}", protocol))
+        try:
+            choice = int(_measure(dataset, service, f"{stream}-probe-{os.getpid()}-{time.time_ns()}", protocol))
+        except tf.errors.OpError as error:  # which training will show, on all ranks
+            print(f"compression was not measured: {' '.join(error.message.split())[:300]}", flush=True)
     if hvd.size() > 1:
         choice = int(hvd.broadcast(tf.constant(choice), 0, name=f"headrace.compression.{stream}"))
     return "snappy" if choice else "none"

@@ -48,6 +48,9 @@ def distribute(
 ) -> tf.data.Dataset:
     """The same dataset, made by the job's tf.data workers and shared by all ranks; every rank must call it.
 
+    With `shared=False` each rank has all of its own dataset instead; `exact=False` gives up what the next paragraph
+    promises.
+
     What it accepts means what it means in plain tf.data: over an epoch all ranks together get the same elements, pairs
     and batches of pairs intact, each as often. Their order, fresh random draws and where batches are cut may differ.
     What cannot be kept is refused here, with the script's line and the fix. In local mode each rank makes its part
@@ -76,7 +79,8 @@ def distribute(
         dataset = dataset.with_options(options)
     keep_freed_memory()
     if context.tf_data_mode == "local":
-        return _on_trainer(parts.of_this_rank(dataset, how.uneven, job_name) if exact else dataset)
+        read = parts.of_this_rank if exact and shared else parts.whole
+        return _on_trainer(read(dataset, how.uneven, job_name))
     prepared, endless = parts.prepare(dataset, how, job_name)
     if compression == "auto":
         uncompressed = _protocol(how.data_transfer_protocol, "none")

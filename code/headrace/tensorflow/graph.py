@@ -38,7 +38,7 @@ class Node:
 
     def value(self, argument: str) -> np.ndarray:
         """A constant argument, by the name that TensorFlow's operation has for it."""
-        return self.graph.constant(self.graph.arguments(self.definition)[argument][0])
+        return self.graph.constant(graphdef.arguments(self.definition)[argument][0])
 
     def attribute(self, name: str) -> Any:
         """An attribute's protocol buffer."""
@@ -119,9 +119,9 @@ class DatasetGraph:
                 waiting += [each.func.name for each in node.attr.values() if each.WhichOneof("value") == "func"]
 
     @cached_property
-    def fingerprint(self) -> int:
-        """A number that another process has for the same dataset, and hardly for another one: 63 bits."""
-        return graphdef.fingerprint(self.definition)
+    def fingerprints(self) -> graphdef.Fingerprints:
+        """By the names of nodes."""
+        return graphdef.Fingerprints(self.definition)
 
     def constant(self, edge: str) -> np.ndarray:
         """The value of a constant; raises `InputError` where the value is only known later."""
@@ -130,47 +130,42 @@ class DatasetGraph:
             raise InputError(f"an argument of the dataset is made by {node.op}, which is no constant")
         return np.asarray(tf.make_ndarray(node.attr["value"].tensor))
 
-    def arguments(self, definition: Any) -> dict[str, list[str]]:
-        """A node's inputs by the names of its operation's arguments."""
-        from tensorflow.python.framework import op_def_registry
-
-        found, edges = {}, [each for each in definition.input if not each.startswith("^")]
-        for argument in op_def_registry.get(definition.op).input_arg:
-            attribute = argument.number_attr or argument.type_list_attr
-            count = 1
-            if attribute:
-                value = definition.attr[attribute]
-                count = value.i if argument.number_attr else len(value.list.type)
-            found[argument.name], edges = edges[:count], edges[count:]
-        return found
-
     def dataset(
-        self, node: Node, new: Mapping[Node, tf.data.Dataset] | None = None, asserts: bool = False
+        self,
+        node: Node,
+        new: Mapping[Node, tf.data.Dataset] | None = None,
+        asserts: bool = False,
+        ordered: bool = False,
     ) -> tf.data.Dataset:
         """A transformation as a dataset of its own, of flat tuples; `new` as for `spliced`.
 
-        `asserts`: with what the script says of sizes, which does not hold of parts.
+        `asserts`: with what the script says of sizes, which does not hold of parts. `ordered`: as for `build`.
         """
-        return tf.data.experimental.from_variant(self._made(node, new or {}, asserts), node.specs)
+        return tf.data.experimental.from_variant(self._made(node, new or {}, asserts, ordered), node.specs)
 
     def spliced(self, new: Mapping[Node, tf.data.Dataset]) -> tf.data.Dataset:
         """The whole dataset, with other datasets in the place of some of its transformations."""
         return tf.data.experimental.from_variant(self._made(self.sink, new), self._spec)
 
-    def _made(self, node: Node, new: Mapping[Node, tf.data.Dataset], asserts: bool = False) -> tf.Tensor:
+    def _made(
+        self, node: Node, new: Mapping[Node, tf.data.Dataset], asserts: bool = False, ordered: bool = False
+    ) -> tf.Tensor:
         """A transformation's variant, eagerly."""
         names, values = [f"{each.name}:0" for each in new], [each._variant_tensor for each in new.values()]
 
         def build(*given: tf.Tensor) -> list[tf.Tensor]:
-            return [self.build(node, dict(zip(names, given, strict=True)), asserts)]
+            return [self.build(node, dict(zip(names, given, strict=True)), asserts, ordered)]
 
         return tf.compat.v1.wrap_function(build, [tf.TensorSpec([], tf.variant) for _ in values])(*values)[0]
 
-    def build(self, node: Node, new: Mapping[str, tf.Tensor], asserts: bool = False) -> tf.Tensor:
+    def build(
+        self, node: Node, new: Mapping[str, tf.Tensor], asserts: bool = False, ordered: bool = False
+    ) -> tf.Tensor:
         """The same within a graph that is being made: what the node needs, and no more, is added to it.
 
         Args:
             new: other datasets' variants, by the edges whose place they take.
+            ordered: parallel calls keep their order, whatever the options of the whole dataset say.
         """
         from tensorflow.core.framework import graph_pb2
 
@@ -186,6 +181,8 @@ class DatasetGraph:
             added.add(name)
             definition = part.node.add()
             definition.CopyFrom(self._by_name[name])
+            if ordered and "deterministic" in definition.attr and definition.attr["deterministic"].s == b"default":
+                definition.attr["deterministic"].s = b"true"
             if definition.op == "AssertCardinalityDataset" and not asserts and not self._is_endless(definition):
                 # Of a part it does not hold.
                 definition.op = "Identity"
@@ -206,7 +203,7 @@ class DatasetGraph:
         """A node's constant arguments, as tensors within the graph that is being made."""
         from tensorflow.core.framework import graph_pb2
 
-        edges = [_full(edge) for edge in self.arguments(node.definition)[argument]]
+        edges = [_full(edge) for edge in graphdef.arguments(node.definition)[argument]]
         part = graph_pb2.GraphDef(versions=self.definition.versions)
         part.node.extend(self._by_name[name] for name in dict.fromkeys(edge.partition(":")[0] for edge in edges))
         return list(tf.graph_util.import_graph_def(part, return_elements=edges))

@@ -21,9 +21,6 @@ FEW_FILES = 4
 """Files a rank, below which ranks that read themselves share records instead of files."""
 WORKER_AHEAD = 2
 """Batches that a worker makes before they are asked for: it may not get a processor just when it is asked."""
-LARGE_BYTES = 64 << 20
-"""Arrays in a dataset, from which ranks do not compare what they hold: that takes seconds."""
-
 _FORGETTING = ("InterleaveDataset", "GroupByWindowDataset")
 
 
@@ -35,22 +32,18 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[t
     """
     made: list[tf.data.Dataset] = []
 
-    def make() -> bool:
+    def make() -> _Found:
         graph = DatasetGraph(dataset)
-        checks.refuse_python(graph)
         endless = is_endless(graph.sink)
-        checks.refuse_endings(graph, endless, how)
-        arrays.send(graph.definition)
-        in_parts = how.exact and how.sharding == "dynamic"
-        made.append(_for_workers(graph, find_sources(graph), stream) if in_parts else dataset)
-        return endless
+        if world.rank() == 0 or not how.shared:
+            checks.refuse_python(graph)
+            checks.refuse_endings(graph, endless, how)
+            arrays.send(graph.definition)
+            in_parts = how.exact and how.sharding == "dynamic"
+            made.append(_for_workers(graph, find_sources(graph), stream) if in_parts else dataset)
+        return endless, [graph.fingerprints.of(graph.sink.name, seeds=False)] if how.shared else []
 
-    endless = all(_together(make, how.shared))
-    if how.shared and not _same_everywhere(dataset):
-        raise InputError(
-            "the ranks have different datasets, but share one stream of the data service: do not shard by rank, sort "
-            "lists of files, and give what shuffles them in Python a seed; or shared=False, for a stream of each rank's"
-        )
+    endless = _endless(_together(make))
     return (made[0] if made else None), endless
 
 
@@ -59,12 +52,11 @@ def register(dataset: tf.data.Dataset | None, service: str, compression: str | N
 
     def send() -> str:
         if dataset is None:
-            raise InputError("rank 0 has no dataset")
+            return ""
         number = tf.data.experimental.service.register_dataset(service, dataset, compression=compression)
         return str(number.numpy().decode())
 
-    numbers = _together(send, shared)
-    return str(numbers[0 if shared else world.rank()])
+    return str(_together(send)[0 if shared else world.rank()])
 
 
 def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.Dataset:
@@ -75,16 +67,42 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
     """
     if world.size() == 1:
         return dataset
-    if _held_bytes(dataset) > LARGE_BYTES or _same_everywhere(dataset):
+    made: list[tf.data.Dataset] = []
+
+    def make() -> _Found:
         graph = DatasetGraph(dataset)
         checks.refuse_generator(graph)
         sources = find_sources(graph, one_block_a_batch=True)
-        endless = is_endless(graph.sink)
-        dataset = graph.spliced(dict(map(_part, sources)))
-    else:
-        say("data_split_by_script", stream=stream)  # it gave each rank another dataset
-        endless = int(dataset.cardinality()) == INFINITE
+        made.append(graph.spliced(dict(map(_part, sources))))
+        listings = [
+            graph.fingerprints.of(source.node.name) for source in sources
+        ]  # each rank makes its blocks of the same
+        return is_endless(graph.sink), [graph.fingerprints.of(graph.sink.name, seeds=False), *listings]
+
+    return made[0] if _endless(_together(make)) else end_together(made[0], uneven, stream)
+
+
+def whole(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.Dataset:
+    """All of a dataset on each rank, or what the script gives each; a rank's end is all ranks' nevertheless."""
+    if world.size() == 1:
+        return dataset
+    endless = _endless(_together(lambda: (is_endless(DatasetGraph(dataset).sink), [])))
     return dataset if endless else end_together(dataset, uneven, stream)
+
+
+_Found = tuple[bool, list[int]]
+"""Whether a dataset has no end, and what must be the same on all ranks."""
+
+
+def _endless(everyones: list[_Found]) -> bool:
+    """Whether all have no end. Raises `InputError` where ranks have different datasets."""
+    if any(each[1] != everyones[0][1] for each in everyones):
+        raise InputError(
+            "the ranks have different datasets, but are to share one: do not shard by rank, sort lists of files, and "
+            "give what shuffles in Python, or below a take or zip, the same seed; or shared=False, for all of each "
+            "rank's own"
+        )
+    return all(each[0] for each in everyones)
 
 
 def _for_workers(graph: DatasetGraph, sources: list[Source], stream: str) -> tf.data.Dataset:
@@ -137,42 +155,25 @@ def _part(source: Source) -> tuple[Node, tf.data.Dataset]:
                 f"records cannot be shared, since {reason}. Write {FEW_FILES * ranks} files or more, or give up what "
                 "shuffles here and shuffle after it; or data.distribute(…, exact=False) as it is"
             )
-        return whole, node.graph.dataset(whole).shard(ranks, rank)
+        return whole, node.graph.dataset(whole, ordered=True).shard(ranks, rank)
     if source.block == 1 and not source.expanding:
-        return node, node.graph.dataset(node).shard(ranks, rank)
+        return node, node.graph.dataset(node, ordered=True).shard(ranks, rank)
     return node, in_blocks(node, source.block, tf.data.Dataset.range(source.blocks).shard(ranks, rank))
 
 
-def _together(do: Callable[[], Any], shared: bool) -> list[Any]:
-    """What rank 0, or every rank, found, on all ranks. Raises `InputError` on all if one of them failed."""
+def _together(do: Callable[[], Any]) -> list[Any]:
+    """What each rank found, on all ranks. Raises `InputError` on all if one of them failed."""
     found: dict[str, Any] = {}
-    if not shared or world.rank() == 0:
-        try:
-            found = {"value": do()}
-        except HeadraceError as error:
-            found = {"error": str(error)}
-        except tf.errors.OpError as error:
-            found = {"error": f"{type(error).__name__}: {' '.join(error.message.split())[:500]}"}
-    if shared:
-        everyones = [world.same_on_all_ranks(found, "headrace.parts")]
-    else:
-        everyones = world.of_all_ranks(found, "headrace.parts")
+    failed: Exception | None = None
+    try:
+        found = {"value": do()}
+    except HeadraceError as error:
+        found, failed = {"error": str(error)}, error
+    except Exception as error:  # whatever it is: who raises alone leaves the others in a collective
+        text = error.message if isinstance(error, tf.errors.OpError) else str(error)
+        found, failed = {"error": f"{type(error).__name__}: {' '.join(text.split())[:500]}"}, error
+    everyones = world.of_all_ranks(found, "headrace.parts")
     for each in everyones:
         if "error" in each:
-            raise InputError(each["error"])
+            raise InputError(each["error"]) from failed
     return [each["value"] for each in everyones]
-
-
-def _same_everywhere(dataset: tf.data.Dataset) -> bool:
-    if world.size() == 1:
-        return True
-    number = 0
-    if _held_bytes(dataset) <= LARGE_BYTES:
-        number = DatasetGraph(dataset).fingerprint
-    return world.are_equal(number, "headrace.dataset")
-
-
-def _held_bytes(dataset: Any) -> int:
-    """The bytes of the arrays that a dataset begins with."""
-    own = sum(arrays.size_bytes(tensor) for tensor in getattr(dataset, "_tensors", ()) if hasattr(tensor, "dtype"))
-    return own + sum(map(_held_bytes, dataset._inputs()))

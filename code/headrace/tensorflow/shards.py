@@ -140,7 +140,7 @@ class Shards:
             size = tf.constant(block, tf.int64)
             return block_of(graph.sink, unit * size, size, listing.element_spec).enumerate(tag)
 
-        return cls([f"{graph.fingerprint:x} in blocks of {block}"], counts, read, seed, checkpoint)
+        return cls([f"{graph.fingerprints.of(graph.sink.name):x} in blocks of {block}"], counts, read, seed, checkpoint)
 
     def tagged(self, cycle_length: int = 4) -> tf.data.Dataset:
         """`(tag, element)`, without end, from where the ledger stands; keep the tag beside what is made of the element.

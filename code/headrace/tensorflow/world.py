@@ -38,11 +38,3 @@ def of_all_ranks(value: Any, name: str = "headrace.all") -> list[Any]:
     text = np.frombuffer(json.dumps(value).encode() + b"\n", np.uint8)
     together = hvd.allgather(tf.constant(text), name=name).numpy().tobytes()
     return [json.loads(line) for line in together.splitlines()]
-
-
-def are_equal(number: int, name: str = "headrace.equal") -> bool:
-    """Whether all ranks have the same number. Every rank must call it."""
-    if size() == 1:
-        return True
-    everyones = hvd.allgather(tf.constant([number & (2**63 - 1)], tf.int64), name=name).numpy()
-    return bool((everyones == everyones[0]).all())
