@@ -17,13 +17,13 @@ def limit_memory():
     version1 = [path for _, controllers, path in lines if controllers == "memory"]
     mount, limit = ("memory", "memory.limit_in_bytes") if version1 else ("", "memory.max")
     group = Path("/sys/fs/cgroup", mount, (version1 or [lines[-1][2]])[0].strip("/"), f"headrace-test-{os.getpid()}")
+    print(f"limited in {group}", flush=True)
     try:
         group.mkdir()
         (group / limit).write_text(str(LIMIT_BYTES))
         (group / "cgroup.procs").write_text(str(os.getpid()))
     except OSError as error:
         sys.exit(f"no memory cgroup here: {error}")
-    print(f"limited in {group}", flush=True)
 
 
 hvd.init()

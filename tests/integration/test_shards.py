@@ -116,6 +116,14 @@ def test_any_listing_goes_on_after_restarts_with_its_elements_whole(served, monk
         assert element["label"] >= 30 * 7
 
 
+def test_lines_of_files_are_read_few_times_an_epoch(tmp_path):
+    (tmp_path / "table.csv").write_text("".join(f"{number}\n" for number in range(2000)))
+    shards = data.Shards.of_dataset(tf.data.TextLineDataset(str(tmp_path / "table.csv")), block=1)
+    epoch = list(shards.tagged(cycle_length=1).take(2000).as_numpy_iterator())
+    assert sorted(int(line) for _, line in epoch) == list(range(2000))
+    assert len({tag >> PLACE_BITS for tag, _ in epoch}) <= 32
+
+
 @pytest.mark.parametrize(
     ("listing", "fix"),
     [

@@ -32,25 +32,53 @@ def test_kills_are_counted_where_this_kernel_counts_them(tmp_path, groups, file,
 
 def test_a_machine_without_counters_has_no_kills(tmp_path):
     assert kernel_kills(tmp_path) == {}
-    assert KernelKills(lambda: {}).count == 0
+    assert KernelKills(dict).just_now() == ""
 
 
-def test_only_kills_since_the_job_began_count():
-    counters = {"vmstat": 5, "memory.events": 1}
-    kills = KernelKills(lambda: dict(counters))
-    assert kills.count == 0
-    counters |= {"vmstat": 7, "memory.events": 2}
-    assert kills.count == 2
+EVENTS, OOM_CONTROL, MACHINE = (
+    "/sys/fs/cgroup/memory.events",
+    "/sys/fs/cgroup/memory/memory.oom_control",
+    "/proc/vmstat",
+)
+
+
+@pytest.mark.parametrize(
+    ("files", "risen", "said"),
+    [
+        ([EVENTS, MACHINE], [EVENTS, MACHINE], "here"),
+        ([EVENTS, MACHINE], [MACHINE], ""),  # of another container
+        ([OOM_CONTROL, MACHINE], [MACHINE], "machine"),  # maybe in a group below this one
+        ([MACHINE], [MACHINE], "machine"),
+        ([MACHINE], [], ""),
+    ],
+)
+def test_what_the_counters_say_of_a_kill_just_now(files, risen, said):
+    counters, now = dict.fromkeys(files, 5), [100.0]
+    kills = KernelKills(lambda: dict(counters), lambda: now[0])
+    assert kills.just_now() == ""
+    counters |= dict.fromkeys(risen, 6)
+    assert kills.just_now() == said
+
+
+def test_a_kill_of_long_ago_explains_nothing():
+    counters, now = {EVENTS: 0}, [100.0]
+    kills = KernelKills(lambda: dict(counters), lambda: now[0])
+    counters[EVENTS] = 1
+    kills.watch()
+    now[0] += 60
+    assert kills.just_now() == ""
 
 
 def test_a_kill_for_want_of_memory_is_told_with_its_size_and_what_helps():
-    cause = explained(KILLED, {"kills": 1, "resident_bytes": {"77": 5 << 30, "78": 1}})
+    memory = {"killed": "here", "resident_bytes": {"77": 5 << 30, "78": 1}}
+    cause = explained(KILLED, memory)
     assert "killed by SIGKILL: the kernel ran out of memory (it held 5.0 GiB when last seen)" in cause.message
     assert "shuffle" in cause.message
-    assert explained(cause, {"kills": 1}) == cause, "said twice"
+    assert explained(cause, memory) == cause, "said twice"
+    assert "out of memory, perhaps for this process" in explained(KILLED, {"killed": "machine"}).message
 
 
 def test_other_ends_are_left_as_they_are():
     assert explained(KILLED, {}) == KILLED
     raised = RootCause("algo-2", "rank0", "raised ValueError", exit_code=1)
-    assert explained(raised, {"kills": 1}) == raised
+    assert explained(raised, {"killed": "here"}) == raised

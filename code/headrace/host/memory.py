@@ -8,6 +8,7 @@ Linux 4.13).
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 
 from headrace.outcome import RootCause
 
+JUST_NOW_S = 10.0
+WATCH_INTERVAL_S = 1.0
 _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 _REASON = "the kernel ran out of memory"
 _ADVICE = {
@@ -57,25 +60,49 @@ def _cgroup_files(root: Path) -> list[Path]:
 
 
 class KernelKills:
-    """How often the kernel has killed for want of memory since this was made."""
+    """Watches the counters. `watch` must be called every second or so."""
 
-    def __init__(self, read: Callable[[], Mapping[str, int]] = kernel_kills) -> None:
-        self._read = read
-        self._before = read()
+    def __init__(
+        self, read: Callable[[], Mapping[str, int]] = kernel_kills, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._read, self._clock = read, clock
+        self._counts = dict(read())
+        self._rose: dict[str, float] = {}
+        self._next = 0.0
 
-    @property
-    def count(self) -> int:
-        return max((now - self._before.get(file, 0) for file, now in self._read().items()), default=0)
+    def watch(self) -> None:
+        """Notice kills; at most every `WATCH_INTERVAL_S`."""
+        if self._clock() >= self._next:
+            self._next = self._clock() + WATCH_INTERVAL_S
+            self._look()
+
+    def just_now(self) -> str:
+        """Whether one was within `JUST_NOW_S`: `here`, in this container, `machine`, maybe elsewhere, or empty."""
+        self._look()
+        since = self._clock() - JUST_NOW_S
+        files = [file for file, at in self._rose.items() if at >= since]
+        if any("cgroup" in file for file in files):
+            return "here"
+        # A counter of the container that has not risen says more than the machine's that has.
+        return "machine" if files and not any(file.endswith("memory.events") for file in self._counts) else ""
+
+    def _look(self) -> None:
+        for file, count in self._read().items():
+            if count > self._counts.get(file, 0):
+                self._rose[file] = self._clock()
+            self._counts[file] = count
 
 
 def explained(cause: RootCause, memory: Mapping[str, Any]) -> RootCause:
     """The same root cause, with the kernel's reason where that is one.
 
     Args:
-        memory: what the cause's host says of its memory (`HostState.status`): `kills`, and `resident_bytes` by pid.
+        memory: what the cause's host says of its memory (`HostState.status`): `killed`, as `KernelKills.just_now` has
+            it, and `resident_bytes` by pid.
     """
-    if cause.signal != "SIGKILL" or not memory.get("kills") or _REASON in cause.message:
+    if cause.signal != "SIGKILL" or not memory.get("killed") or _REASON in cause.message:
         return cause
+    sure = "" if memory["killed"] == "here" else ", perhaps for this process"
     held = {str(pid): size for pid, size in dict(memory.get("resident_bytes") or {}).items() if isinstance(size, int)}
     who = "it" if str(cause.pid) in held else "the largest process here"  # mpirun does not always know a rank's pid
     size = held.get(str(cause.pid), max(held.values(), default=0))
@@ -83,5 +110,5 @@ def explained(cause: RootCause, memory: Mapping[str, Any]) -> RootCause:
     advice = _ADVICE.get(cause.role.split("-")[0].rstrip("0123456789"), "less at once on this host")
     return replace(
         cause,
-        message=f"{cause.message}: {_REASON}{last}. What helps: {advice}; or more memory on this host",
+        message=f"{cause.message}: {_REASON}{sure}{last}. What helps: {advice}; or more memory on this host",
     )

@@ -137,6 +137,7 @@ class HostRun:
         if self.state.take_dump_request():
             dump_ranks(self.log)
         self.state.usage.sample()
+        self.state.kernel_kills.watch()
 
     def wait(self) -> None:
         """Until something happens, or the next tick."""

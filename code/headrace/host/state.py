@@ -36,7 +36,7 @@ class HostState:
         self._stop_signal = ""
         self._dump_requested = False
         self._installing = False
-        self._kernel_kills = KernelKills()
+        self.kernel_kills = KernelKills()
 
     # The host's own side
 
@@ -57,9 +57,9 @@ class HostState:
             self._failure = self._failure or cause
 
     def memory(self) -> Body:
-        """Whether the kernel killed for want of memory, and what each process held; empty when it did not."""
-        kills = self._kernel_kills.count
-        return {"kills": kills, "resident_bytes": self.usage.resident_bytes()} if kills else {}
+        """Whether the kernel has just killed for want of memory, and what processes held; empty when it has not."""
+        killed = self.kernel_kills.just_now()
+        return {"killed": killed, "resident_bytes": self.usage.resident_bytes()} if killed else {}
 
     def set_restarts(self, restarts: dict[str, int]) -> None:
         with self._lock:

@@ -14,6 +14,7 @@ import psutil
 from headrace.processes import cpu_seconds, resident_bytes, tree
 
 SAMPLE_INTERVAL_S = 0.5
+REPORTED_SIZES = 32
 SCAN_INTERVAL_S = 5.0
 """Finding descendants means reading all processes of the machine; reading the CPU time of known ones does not."""
 
@@ -29,7 +30,7 @@ class CpuUsage:
     def __init__(self, roots: Callable[[], Iterable[tuple[str, int]]]) -> None:
         self._roots = roots  # (role, pid) of every child that runs now
         self._seen: dict[tuple[int, float], tuple[str, float]] = {}
-        self._resident: dict[int, int] = {}
+        self._resident: dict[int, tuple[float, int]] = {}
         self._base: dict[str, float] = {}
         self._since = time.monotonic()
         self._frozen: dict[str, Any] | None = None
@@ -62,9 +63,10 @@ class CpuUsage:
             return self._frozen or self._report()
 
     def resident_bytes(self) -> dict[str, int]:
-        """The resident size of each process when it was last seen, by pid."""
+        """The resident size of the largest processes when they were last seen, lately, by pid."""
         with self._lock:
-            return {str(pid): size for pid, size in self._resident.items()}
+            sizes = sorted(((size, pid) for pid, (_, size) in self._resident.items()), reverse=True)
+        return {str(pid): size for size, pid in sizes[:REPORTED_SIZES]}
 
     def _sample(self, force: bool) -> None:
         now = time.monotonic()
@@ -79,8 +81,12 @@ class CpuUsage:
                 key = (process.pid, process.create_time())
             except psutil.NoSuchProcess:
                 continue
-            self._resident[process.pid] = resident_bytes(process) or self._resident.get(process.pid, 0)
+            if size := resident_bytes(process):
+                self._resident[process.pid] = (now, size)
             self._seen[key] = (role, max(cpu_seconds(process), self._seen.get(key, (role, 0.0))[1]))
+
+        lately = now - 2 * SCAN_INTERVAL_S
+        self._resident = {pid: seen for pid, seen in self._resident.items() if seen[0] >= lately}
 
     def _totals(self) -> dict[str, float]:
         totals: dict[str, float] = collections.defaultdict(float)

@@ -24,7 +24,7 @@ class Distribution:
     """`dynamic`: the workers split the elements (or the files that the dataset begins with), each is made once; `off`:
     each worker makes the whole dataset, so repeat it and shuffle it."""
     shared: bool = True
-    """All ranks draw from one stream and split it. False: each rank has a stream of its own."""
+    """All ranks have one dataset and split its stream. False: each rank has all of its own."""
     coordinated: bool = False
     """At each step all ranks get batches of one worker's round, made alike: for variable-length data that
     is bucketed by length, so that no rank waits for another's longer batch."""

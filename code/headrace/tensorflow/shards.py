@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import hashlib
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
-from headrace.context import TrainerContext
 from headrace.errors import InputError
 from headrace.tensorflow import world
 from headrace.tensorflow.blocks import block_of
@@ -104,15 +102,7 @@ class Shards:
     @classmethod
     def of_indices(cls, count: int, checkpoint: Checkpoint | None = None, seed: int = 0, block: int = BLOCK) -> Shards:
         """The numbers from 0 to `count` - 1, in blocks, to look elements up by."""
-        if count < 1 or block < 1:
-            raise InputError(f"of_indices({count}, block={block}): both must be 1 or more")
-        counts = [min(block, count - first) for first in range(0, count, block)]
-
-        def read(unit: tf.Tensor, tag: tf.Tensor) -> tf.data.Dataset:
-            indices = tf.range(unit * block, tf.minimum((unit + 1) * block, count))
-            return tf.data.Dataset.from_tensor_slices((tag + indices - indices[0], indices))
-
-        return cls([f"indices in blocks of {block}"], counts, read, seed, checkpoint)
+        return cls.of_dataset(tf.data.Dataset.range(count), checkpoint, seed, block)
 
     @classmethod
     def of_dataset(cls, listing: tf.data.Dataset, checkpoint: Checkpoint | None = None, seed: int = 0,
@@ -123,17 +113,18 @@ class Shards:
         Args:
             listing: not batched and not repeated; what is costly, as decoding, comes after `tagged`.
             block: elements that a worker gets at once; blocks are drawn in another order each epoch, so shuffle too.
+                A listing whose elements cannot be had by their number (lines of files, a filter) has 32 blocks at most.
 
         Raises:
             InputError: the order is not fixed, there is no end, or nothing in it.
         """
         graph = DatasetGraph(listing)
         try:
-            count = as_listing(graph)
+            count, block = as_listing(graph, block)
         except InputError as error:
             raise InputError(str(error).removesuffix(AS_IT_IS)) from None
         if count < 1 or block < 1:
-            raise InputError(f"of_dataset: {count} elements in blocks of {block}: both must be 1 or more")
+            raise InputError(f"there are {count} elements, in blocks of {block}: both must be 1 or more")
         counts = [min(block, count - first) for first in range(0, count, block)]
 
         def read(unit: tf.Tensor, tag: tf.Tensor) -> tf.data.Dataset:
@@ -145,12 +136,13 @@ class Shards:
     def tagged(self, cycle_length: int = 4) -> tf.data.Dataset:
         """`(tag, element)`, without end, from where the ledger stands; keep the tag beside what is made of the element.
 
+        Every rank must call it, at the same step.
+
         Args:
             cycle_length: units that are read at once.
         """
+        self._share_ledger()
         positions = tf.data.Dataset.range(self.ledger.mark, _END)
-        if TrainerContext.from_environ(os.environ).tf_data_mode == "local" and world.size() > 1:
-            positions = positions.shard(world.size(), world.rank())
         positions = _without(positions, self.ledger.done_positions())
 
         def elements(position: tf.Tensor) -> tf.data.Dataset:
@@ -189,6 +181,12 @@ class Shards:
         self._not_gathered = []
         if world.rank() == 0:
             self.ledger.add(everyones)
+
+    def _share_ledger(self) -> None:
+        """All ranks have rank 0's ledger, which alone is kept up."""
+        if self._steps and world.size() > 1:
+            self.gather()
+            self.ledger.restore(world.same_on_all_ranks(self.ledger.state(), "headrace.ledger"))
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint: the ledger, and how many elements that other ranks trained on it does not know of."""

@@ -73,17 +73,17 @@ def find_sources(graph: DatasetGraph, one_block_a_batch: bool = False) -> list[S
     return [_source(node, path, one_block_a_batch) for node, path in _ends(graph.sink, [])]
 
 
-def as_listing(graph: DatasetGraph) -> int:
-    """The number of elements of a dataset that can be had in blocks, by their numbers.
+def as_listing(graph: DatasetGraph, block: int) -> tuple[int, int]:
+    """The elements of a dataset that can be had in blocks, by their numbers, and those of a block: `block` or more.
 
     Raises:
         InputError: its order is not fixed, it has no end, or what comes before a block would be made at a cost.
     """
     refuse_unordered(graph.sink)
-    elements = _count(graph.sink)
-    if elements == INFINITE or not is_addressable(graph.sink):
+    elements, addressable = _count(graph.sink), is_addressable(graph.sink)
+    if elements == INFINITE or not addressable:
         refuse_costly(graph.sink, elements)
-    return elements
+    return elements, block if addressable else max(block, -(-elements // SKIPPING_BLOCKS))
 
 
 def is_endless(node: Node) -> bool:

@@ -42,13 +42,15 @@ sound = tf.data.Dataset.range(40).batch(4)
 faulty = tf.data.Dataset.range(40).shuffle(9).take(8).batch(4)
 assert "shuffle after it (take)" in refused(sound if rank == 0 else faulty, shared=False, job_name="one is faulty")
 
-together = numbers_of(data.distribute(tf.data.Dataset.range(64).batch(4), job_name="together"))
+together = numbers_of(data.distribute(tf.data.Dataset.range(64).batch(4), uneven="keep", job_name="together"))
 everyones = np.asarray(hvd.allgather(tf.constant(together, tf.int64))).tolist()
 assert sorted(everyones) == list(range(64)), "ranks that share a stream split it"
 
 # Arrays are mapped from files, and a list is a tensor, as everywhere in tf.data.
 images = np.arange(3_000 * 1_600, dtype=np.float32).reshape(3_000, 1_600)
-rows = data.distribute(tf.data.Dataset.from_tensor_slices((images, np.arange(3_000))).batch(50), job_name="arrays")
+rows = data.distribute(
+    tf.data.Dataset.from_tensor_slices((images, np.arange(3_000))).batch(50), uneven="keep", job_name="arrays"
+)
 labels = [int(label) for batch, numbers in rows.as_numpy_iterator() for image, label in zip(batch, numbers, strict=True)
           if image[0] == label * 1_600]  # fmt: skip
 everyones = np.asarray(hvd.allgather(tf.constant(labels, tf.int64))).tolist()
