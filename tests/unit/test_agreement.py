@@ -13,14 +13,14 @@ class Rank:
     def __init__(self, number, batches, uneven, ranks):
         self.number, self.batches, self.uneven = number, batches, uneven
         self.agreement = Agreement("train", uneven, ranks, number)
-        self.decided = []
+        self.decided, self.handed_out = [], {}
         self.passes = self.at = 0
         self.waiting = self.over = False
 
     def begin(self):
         self.passes += 1
         self.at, self.waiting, self.over = 0, False, False
-        self.decided += self.agreement.began(self.passes)
+        self.decided += self.agreement.began(self.passes, self.handed_out)
 
     def read(self):
         """One batch more, if it may be had now; whether anything was done."""
@@ -30,7 +30,7 @@ class Rank:
             here = self.at < self.batches
             if here and self.uneven == "pad":
                 self.at += 1
-                self.agreement.had(self.passes, self.at)
+                self.handed_out = {self.passes: self.at}  # told with the next note, not at once
             else:
                 self.waiting = True
                 self.decided += self.agreement.waits(self.passes, self.at, here)
@@ -56,8 +56,11 @@ def run(ranks, chance, give_up_at=None):
             moved |= bool(act())
             for rank in ranks:
                 if give_up_at is not None and rank.number == 0 and rank.at == give_up_at and not rank.over:
+                    rank.agreement.had(rank.handed_out)
                     rank.agreement.left(rank.passes)
                     rank.over, rank.waiting = True, False
+                if rank.agreement.somebody_ended:
+                    rank.agreement.had(rank.handed_out)
                 rank.decided += rank.agreement.decisions()
                 for said in rank.agreement.news():
                     for other in range(len(ranks)):
@@ -99,15 +102,23 @@ def test_a_rank_that_gives_up_a_pass_leaves_nobody_waiting(uneven, seed):
 
 def test_who_waits_in_an_older_pass_is_released_when_a_new_one_begins():
     agreement = Agreement("train", "drop", ranks=2, rank=0)
-    agreement.began(1)
+    agreement.began(1, {})
     assert agreement.waits(1, 0, here=True) == []
-    assert agreement.began(2) == [(1, False)]
+    assert agreement.began(2, {}) == [(1, False)]
     assert agreement.waits(1, 1, here=True) == [(1, False)]
+
+
+def test_what_was_handed_out_before_a_pass_was_given_up_is_told():
+    agreement = Agreement("train", "pad", ranks=2, rank=0)
+    agreement.began(1, {})
+    agreement.news()
+    agreement.began(2, {1: 5})
+    assert Pass(1, 5, ended=True) in agreement.news()
 
 
 def test_an_older_message_takes_nothing_back():
     agreement = Agreement("train", "pad", ranks=2, rank=0)
-    agreement.began(1)
+    agreement.began(1, {})
     agreement.heard(1, Pass(1, 5, ended=True))
     agreement.heard(1, Pass(1, 0))
     agreement.waits(1, 5, here=False)

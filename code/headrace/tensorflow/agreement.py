@@ -7,6 +7,7 @@ this pass I have had so many batches, and that was all, or not.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from headrace.events import format_event
@@ -47,17 +48,19 @@ class Agreement:
 
     # What happens on this rank
 
-    def began(self, number: int) -> list[tuple[int, bool]]:
-        """A pass begins, and any before it is over; decisions that this makes."""
+    def began(self, number: int, before: Mapping[int, int]) -> list[tuple[int, bool]]:
+        """A pass begins, and any `before` is over, with these batches by its number; decisions that this makes."""
+        self.had(before)
         old, released = self._mine, self._wait
         self._given_up.append(replace(old, ended=True))
         self._mine, self._wait = Pass(number), None
         return [(old.number, False)] if released else []
 
-    def had(self, number: int, batches: int) -> None:
-        """So many batches were handed out in a pass."""
-        if number == self._mine.number and not self._mine.ended:
-            self._mine = replace(self._mine, batches=max(batches, self._mine.batches))
+    def had(self, batches: Mapping[int, int]) -> None:
+        """So many batches were handed out, by the numbers of passes."""
+        mine = self._mine
+        if not mine.ended:
+            self._mine = replace(mine, batches=max(mine.batches, batches.get(mine.number, 0)))
 
     def waits(self, number: int, at: int, here: bool) -> list[tuple[int, bool]]:
         """Batch `at` is here, or will not come, and whoever reads it waits; decisions that this makes."""
@@ -65,7 +68,7 @@ class Agreement:
             return [(number, False)]  # of a pass that is over
         self._wait = _Wait(at, here)
         if here:
-            self.had(number, at + 1)
+            self.had({number: at + 1})
         else:
             self.ended(number, at)
         return []

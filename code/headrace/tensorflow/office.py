@@ -39,9 +39,9 @@ class Stream:
 
     def passes(self) -> Iterator[np.int64]:
         """The number of a pass that begins; it is over when TensorFlow drops this generator, with the iterator."""
-        number = next(self._numbers)
+        number, before = next(self._numbers), self.had
         self._newest, self.had = number, {number: 0}
-        self._tell(lambda agreement: agreement.began(number))
+        self._tell(lambda agreement: agreement.began(number, before))
         try:
             yield np.int64(number)
         finally:
@@ -123,10 +123,10 @@ class _Office:
                 return
             whose = self.streams[whose]
         agreement, joined = self._agreements[whose], len(self.streams)
+        agreement.had(dict(whose.had))
         made = what(agreement) or []
         whose.somebody_ended = agreement.somebody_ended
-        for number, batches in list(whose.had.items()):  # after that is set: who has not seen it is counted here
-            agreement.had(number, batches)
+        agreement.had(dict(whose.had))  # once more: who had a batch before that was set has not said so
         index = self.streams.index(whose)
         for each in agreement.news():
             self._post.tell((index, each.number, each.batches, int(each.ended)))

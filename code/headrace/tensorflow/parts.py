@@ -74,9 +74,8 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
         checks.refuse_generator(graph)
         sources = find_sources(graph, one_block_a_batch=True)
         made.append(graph.spliced(dict(map(_part, sources))))
-        listings = [
-            graph.fingerprints.of(source.node.name) for source in sources
-        ]  # each rank makes its blocks of the same
+        # Each rank makes its blocks itself, so here seeds count.
+        listings = [graph.fingerprints.of(source.node.name) for source in sources]
         return is_endless(graph.sink), [graph.fingerprints.of(graph.sink.name, seeds=False), *listings]
 
     return made[0] if _endless(_together(make)) else end_together(made[0], uneven, stream)
