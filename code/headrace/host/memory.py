@@ -8,6 +8,7 @@ Linux 4.13).
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -60,7 +61,7 @@ def _cgroup_files(root: Path) -> list[Path]:
 
 
 class KernelKills:
-    """Watches the counters. `watch` must be called every second or so."""
+    """Watches the counters; `watch` must be called every second or so. Thread-safe."""
 
     def __init__(
         self, read: Callable[[], Mapping[str, int]] = kernel_kills, clock: Callable[[], float] = time.monotonic
@@ -69,6 +70,7 @@ class KernelKills:
         self._counts = dict(read())
         self._rose: dict[str, float] = {}
         self._next = 0.0
+        self._lock = threading.Lock()
 
     def watch(self) -> None:
         """Notice kills; at most every `WATCH_INTERVAL_S`."""
@@ -80,17 +82,19 @@ class KernelKills:
         """Whether one was within `JUST_NOW_S`: `here`, in this container, `machine`, maybe elsewhere, or empty."""
         self._look()
         since = self._clock() - JUST_NOW_S
-        files = [file for file, at in self._rose.items() if at >= since]
+        with self._lock:
+            files = [file for file, at in self._rose.items() if at >= since]
         if any("cgroup" in file for file in files):
             return "here"
         # A counter of the container that has not risen says more than the machine's that has.
         return "machine" if files and not any(file.endswith("memory.events") for file in self._counts) else ""
 
     def _look(self) -> None:
-        for file, count in self._read().items():
-            if count > self._counts.get(file, 0):
-                self._rose[file] = self._clock()
-            self._counts[file] = count
+        with self._lock:
+            for file, count in self._read().items():
+                if count > self._counts.get(file, 0):
+                    self._rose[file] = self._clock()
+                self._counts[file] = count
 
 
 def explained(cause: RootCause, memory: Mapping[str, Any]) -> RootCause:

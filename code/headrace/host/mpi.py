@@ -156,9 +156,9 @@ class RankLog:
                 self._missing_ranks.append(int(missing["rank"]))
             self._lines += not complains
             if event and event.name == WAITS_FOR_ENDS:
-                self._waits_for_ends = "rank {rank} is at the end of {stream!r} and waits for ranks {ranks}".format_map(
-                    {"rank": "?", "stream": "?", "ranks": "?", **event.fields}
-                )
+                told = {"rank": "?", "stream": "?", "ranks": "?", **event.fields}
+                words = "rank {rank} waits for ranks {ranks} to tell whether {stream!r} goes on"
+                self._waits_for_ends = words.format_map(told)
             if event and event.name == RANK_FAILED:
                 self._fail(self._raised(event))
             else:

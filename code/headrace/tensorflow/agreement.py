@@ -141,7 +141,8 @@ class Agreement:
 
     def _say_waiting(self, wait: _Wait) -> None:
         number = self._mine.number
-        behind = [rank for rank, each in self._peers.items() if not each.get(number, Pass()).ended]
+        passes = {rank: each.get(number, Pass()) for rank, each in self._peers.items()}
+        behind = [rank for rank, each in passes.items() if not each.ended and each.batches <= wait.at]
         _say("waits_for_ends", stream=self._stream, rank=self._rank, batches=wait.at, ranks=",".join(map(str, behind)))
         for rank in behind:
             newest = max(self._peers[rank], default=0)

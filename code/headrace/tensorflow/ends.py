@@ -68,8 +68,16 @@ def _may_go_on(ours: Stream, number: tf.Tensor, at: tf.Tensor, here: tf.Tensor) 
             lambda *_: ours.decisions.dequeue(),
             (tf.constant(-1, tf.int64), tf.constant(False)),
         )
-        return tf.logical_and(decided[0] == number, decided[1])
+        # What was decided for a newer pass is its reader's.
+        newer = decided[0] > number
+        back = tf.cond(newer, lambda: _put_back(ours, decided), lambda: tf.constant(False))
+        return tf.logical_and(tf.logical_and(decided[0] == number, decided[1]), tf.logical_not(back))
 
     go_on = tf.cond(must_wait, wait, lambda: tf.constant(True))
     go_on.set_shape([])
     return go_on
+
+
+def _put_back(ours: Stream, decided: Any) -> tf.Tensor:
+    with tf.control_dependencies([ours.decisions.enqueue(decided)]):
+        return tf.constant(True)

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from headrace.errors import InputError
 from headrace.tensorflow import graphdef, origin
+from headrace.tensorflow.fingerprint import Fingerprints
 
 INFINITE, UNKNOWN_SIZE = tf.data.INFINITE_CARDINALITY, tf.data.UNKNOWN_CARDINALITY
 _DATASET_OP = re.compile(r"Dataset(V\d)?$")
@@ -119,9 +120,9 @@ class DatasetGraph:
                 waiting += [each.func.name for each in node.attr.values() if each.WhichOneof("value") == "func"]
 
     @cached_property
-    def fingerprints(self) -> graphdef.Fingerprints:
+    def fingerprints(self) -> Fingerprints:
         """By the names of nodes."""
-        return graphdef.Fingerprints(self.definition)
+        return Fingerprints(self.definition)
 
     def constant(self, edge: str) -> np.ndarray:
         """The value of a constant; raises `InputError` where the value is only known later."""

@@ -85,8 +85,14 @@ def whole(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.Dataset
     """All of a dataset on each rank, or what the script gives each; a rank's end is all ranks' nevertheless."""
     if world.size() == 1:
         return dataset
-    endless = _endless(_together(lambda: (is_endless(DatasetGraph(dataset).sink), [])))
-    return dataset if endless else end_together(dataset, uneven, stream)
+
+    def look() -> _Found:
+        try:
+            return is_endless(DatasetGraph(dataset).sink), []
+        except Exception:  # it is too large for a graph, or holds what cannot leave this process: here it may
+            return int(dataset.cardinality()) == INFINITE, []
+
+    return dataset if _endless(_together(look)) else end_together(dataset, uneven, stream)
 
 
 _Found = tuple[bool, list[int]]
@@ -98,8 +104,8 @@ def _endless(everyones: list[_Found]) -> bool:
     if any(each[1] != everyones[0][1] for each in everyones):
         raise InputError(
             "the ranks have different datasets, but are to share one: do not shard by rank, sort lists of files, and "
-            "give what shuffles in Python, or below a take or zip, the same seed; or shared=False, for all of each "
-            "rank's own"
+            "give what shuffles in Python, or below a take or zip, the same seed; or data.distribute(…, shared=False), "
+            "for all of each rank's own"
         )
     return all(each[0] for each in everyones)
 

@@ -50,7 +50,7 @@ class Post:
         heard: gets a rank and its numbers, in a thread of this object's.
 
     Raises:
-        DeadlineError: rank 0 cannot be reached.
+        DeadlineError: on every rank, when one cannot reach rank 0.
     """
 
     def __init__(self, heard: Callable[[int, Numbers], None]) -> None:
@@ -67,12 +67,23 @@ class Post:
             "headrace.post",
         )
         self._token = bytes.fromhex(known["token"])
-        if listener:
-            listener.setblocking(False)
-            self._selector.register(listener, selectors.EVENT_READ, None)
-        else:
-            self._add(_Link(_connect(known["addresses"], known["port"], self._token, self._rank), rank=0))
-        threading.Thread(target=self._run, name="messages between ranks", daemon=True).start()
+        self._all_here = threading.Event()
+        failed = ""
+        try:
+            if listener:
+                listener.setblocking(False)
+                self._selector.register(listener, selectors.EVENT_READ, None)
+            else:
+                self._add(_Link(_connect(known["addresses"], known["port"], self._token, self._rank), rank=0))
+            threading.Thread(target=self._run, name="messages between ranks", daemon=True).start()
+            if listener and not self._all_here.wait(CONNECT_TIMEOUT_S):
+                failed = f"not all ranks have reached rank 0 on port {known['port']} in {CONNECT_TIMEOUT_S:g} s"
+        except DeadlineError as error:
+            failed = str(error)
+        # What is told before everyone is here would be lost.
+        for each in world.of_all_ranks(failed, "headrace.post.here"):
+            if each:
+                raise DeadlineError(each)
 
     def tell(self, numbers: Numbers) -> None:
         """Send to all other ranks; a rank that is gone is gone."""
@@ -133,6 +144,8 @@ class Post:
                 self._drop(link)
                 return
             link.rank, link.received = rank, link.received[_HELLO.size :]
+            if len({each.rank for each in self._links} - {-1}) == world.size() - 1:
+                self._all_here.set()
         while len(link.received) >= _MESSAGE.size:
             message, link.received = link.received[: _MESSAGE.size], link.received[_MESSAGE.size :]
             rank, *numbers = _MESSAGE.unpack(message)
