@@ -154,13 +154,14 @@ def _part(source: Source) -> tuple[Node, tf.data.Dataset]:
     if whole and source.elements != INFINITE and source.elements < FEW_FILES * ranks:
         # Too few files for a fair share: every rank reads them all and keeps every so-manieth record.
         reason = next(filter(None, map(disorder, whole.subtree())), "")
-        if reason:
+        if not reason:
+            return whole, node.graph.dataset(whole, ordered=True).shard(ranks, rank)
+        if source.elements < ranks:
             raise InputError(
                 f"{whole.where}: {whole.kind}: {source.elements} files are too few for {ranks} ranks to share, and "
-                f"records cannot be shared, since {reason}. Write {FEW_FILES * ranks} files or more, or give up what "
-                "shuffles here and shuffle after it; or data.distribute(…, exact=False) as it is"
+                f"records cannot be shared, since {reason}. Write {ranks} files or more, or give up what shuffles "
+                "here and shuffle after it; or data.distribute(…, exact=False) as it is"
             )
-        return whole, node.graph.dataset(whole, ordered=True).shard(ranks, rank)
     if source.block == 1 and not source.expanding:
         return node, node.graph.dataset(node, ordered=True).shard(ranks, rank)
     return node, in_blocks(node, source.block, tf.data.Dataset.range(source.blocks).shard(ranks, rank))
