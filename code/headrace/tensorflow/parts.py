@@ -170,16 +170,16 @@ def _part(source: Source) -> tuple[Node, tf.data.Dataset]:
 def _together(do: Callable[[], Any]) -> list[Any]:
     """What each rank found, on all ranks. Raises `InputError` on all if one of them failed."""
     found: dict[str, Any] = {}
-    failed: Exception | None = None
+    unforeseen: Exception | None = None
     try:
         found = {"value": do()}
     except HeadraceError as error:
-        found, failed = {"error": str(error)}, error
+        found = {"error": str(error)}
     except Exception as error:  # whatever it is: who raises alone leaves the others in a collective
         text = error.message if isinstance(error, tf.errors.OpError) else str(error)
-        found, failed = {"error": f"{type(error).__name__}: {' '.join(text.split())[:500]}"}, error
+        found, unforeseen = {"error": f"{type(error).__name__}: {' '.join(text.split())[:500]}"}, error
     everyones = world.of_all_ranks(found, "headrace.parts")
     for each in everyones:
         if "error" in each:
-            raise InputError(each["error"]) from failed
+            raise InputError(each["error"]) from unforeseen
     return [each["value"] for each in everyones]
