@@ -54,4 +54,4 @@ bench: setup
 	@$(RUN) -m bench $(BENCH)
 
 clean:
-	rm -rf .venv .venv-peers data runs bench/out .mypy_cache .ruff_cache .pytest_cache *.egg-info code/*.egg-info
+	rm -rf .venv .venv-peers data runs bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info code/*.egg-info

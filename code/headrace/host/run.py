@@ -23,7 +23,7 @@ from headrace.host.send import HOSTS_VARIABLE, TIMEOUT_VARIABLE
 from headrace.host.state import HostState
 from headrace.host.supervise import Child, ChildSpec, Supervisor
 from headrace.host.toolkit import ToolkitRank, rank_command, without_mpi
-from headrace.host.usage import CpuUsage
+from headrace.host.usage import HostUsage
 from headrace.settings import CONTROL_PORT, SECRET_VARIABLE, Settings
 from headrace.topology import Topology
 
@@ -189,7 +189,7 @@ def host_run(plan: HostPlan, log: HostLog) -> Iterator[HostRun]:
     host = plan.topology.current.name
     prepare_folders(plan)
     with Supervisor(log, plan.settings.max_restarts, plan.settings.grace_s) as supervisor:
-        usage = CpuUsage(
+        usage = HostUsage(
             lambda: [(child.spec.role, child.process.pid) for child in list(supervisor.children) if not child.ended]
         )
         state = HostState(host, usage, wake, lambda: supervisor.suspended() + suspended_ranks())

@@ -10,7 +10,7 @@ from typing import Any
 from headrace.events import Event
 from headrace.host.control import Body
 from headrace.host.memory import KernelKills, explained
-from headrace.host.usage import CpuUsage
+from headrace.host.usage import HostUsage
 from headrace.outcome import Outcome, RootCause
 
 STARTING, STEPPING = "starting", "stepping"
@@ -19,7 +19,7 @@ STARTING, STEPPING = "starting", "stepping"
 class HostState:
     """Readiness, first failure, and what the leader last said."""
 
-    def __init__(self, host: str, usage: CpuUsage, wake: threading.Event, suspended: Callable[[], list[str]]) -> None:
+    def __init__(self, host: str, usage: HostUsage, wake: threading.Event, suspended: Callable[[], list[str]]) -> None:
         self.host = host
         self.usage = usage
         self._wake = wake

@@ -24,8 +24,8 @@ def available_cpus() -> int:
     return len(os.sched_getaffinity(0))
 
 
-class CpuUsage:
-    """Sums CPU seconds by role, of ended children too, from `mark` to `freeze`. Thread-safe."""
+class HostUsage:
+    """CPU seconds by role, of ended children too, from `mark` to `freeze`; what processes hold. Thread-safe."""
 
     def __init__(self, roots: Callable[[], Iterable[tuple[str, int]]]) -> None:
         self._roots = roots  # (role, pid) of every child that runs now

@@ -1,6 +1,6 @@
 """A dataset's files or blocks of its elements as an endless shuffled stream that a later run of the job can go on with.
 
-Workers get positions to work on, one at a time; each stands for a file or a block of indices, in an order that depends
+Workers get positions to work on, one at a time; each stands for a file or a block of elements, in an order that depends
 on the seed and the epoch alone. Every element carries its tag to the trainer, which notes it once it was trained on.
 """
 
