@@ -9,6 +9,8 @@ import pytest
 import tensorflow as tf
 from headrace.errors import InputError
 from headrace.tensorflow import data
+from headrace.tensorflow.graph import DatasetGraph
+from headrace.tensorflow.splits import find_sources
 
 from tests.integration.service import consumers, registered_once, service
 
@@ -169,3 +171,19 @@ def test_seeds_differ_by_epoch_and_rank_and_come_again():
     seeds = [data.seed(7, epoch, rank) for epoch in range(20) for rank in range(20)]
     assert len(set(seeds)) == len(seeds)
     assert seeds == [data.seed(7, epoch, rank) for epoch in range(20) for rank in range(20)]
+
+
+@pytest.mark.parametrize(
+    "rows, repeats, block",
+    [
+        (tf.zeros([50_000], tf.float32), True, 2_048),
+        (tf.zeros([50_000], tf.float32), False, 768),
+        (tf.zeros([4_000, 9_000], tf.uint8), True, 896),
+        (tf.fill([50_000], "a file"), True, 256),
+    ],
+    ids=["small rows", "an end to share", "8 MiB of large rows", "text"],
+)
+def test_small_elements_are_handed_out_many_at_once_and_what_may_take_long_few(rows, repeats, block):
+    dataset = tf.data.Dataset.from_tensor_slices(rows)
+    dataset = (dataset.repeat() if repeats else dataset).batch(128)
+    assert [source.block for source in find_sources(DatasetGraph(dataset))] == [block]

@@ -24,6 +24,10 @@ from headrace.tensorflow.order import EXPANDING
 BLOCKS = 64
 """At least so many of a finite listing, where its batches allow it: workers are not equally fast."""
 MAX_BLOCK = 256
+"""At most so many, where an element's size is not known (text stands for files, say) or is large."""
+MAX_SMALL_BLOCK = 2048
+"""At most so many, where they fill no more than `MAX_SMALL_BLOCK_BYTES`: asking for each block takes time."""
+MAX_SMALL_BLOCK_BYTES = 8 << 20
 SKIPPING_BLOCKS = 32
 """At most so many where making a block means to make and skip all that comes before it."""
 SPLITS_PER_S = 3_300
@@ -135,11 +139,23 @@ def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Sourc
     elif one_block_a_batch:
         block = batch
     else:
-        wanted = MAX_BLOCK if elements == INFINITE else min(max(elements // BLOCKS, 1), MAX_BLOCK)
+        most, repeats = _most(node), any(each.size == INFINITE for each in above)
+        wanted = most if INFINITE == elements or repeats else min(max(elements // BLOCKS, 1), most)
         block = max(wanted // batch, 1) * batch
     if not addressable and elements > SKIPPING_BLOCKS * block:
         block = -(-elements // (SKIPPING_BLOCKS * block)) * block
     return Source(node, elements, block, expanding)
+
+
+def _most(node: Node) -> int:
+    """How many elements to hand out at once, however many there are."""
+    specs = node.specs
+    if not all(isinstance(each, tf.TensorSpec) and each.shape.is_fully_defined() for each in specs) or any(
+        each.dtype in (tf.string, tf.variant, tf.resource) for each in specs
+    ):
+        return MAX_BLOCK
+    size = sum(int(each.shape.num_elements()) * each.dtype.size for each in specs)
+    return min(max(MAX_SMALL_BLOCK_BYTES // max(size, 1), MAX_BLOCK), MAX_SMALL_BLOCK)
 
 
 def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None]:
