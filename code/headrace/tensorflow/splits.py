@@ -140,7 +140,7 @@ def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Sourc
         block = batch
     else:
         most, repeats = _most(node), any(each.size == INFINITE for each in above)
-        wanted = most if INFINITE == elements or repeats else min(max(elements // BLOCKS, 1), most)
+        wanted = most if repeats or elements == INFINITE else min(max(elements // BLOCKS, 1), most)
         block = max(wanted // batch, 1) * batch
     if not addressable and elements > SKIPPING_BLOCKS * block:
         block = -(-elements // (SKIPPING_BLOCKS * block)) * block
