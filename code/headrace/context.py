@@ -11,6 +11,8 @@ from headrace.errors import InputError
 from headrace.settings import TF_DATA_MODES
 
 _PREFIX = "HEADRACE_"
+GRPC = "grpc"
+"""The data transfer protocol that every worker has."""
 TRAINER_REPORT = "trainer.json"
 """Rank 0's part of the summary, in the output folder; the leader's launcher takes it from there."""
 METRICS = "metrics.jsonl"
@@ -49,6 +51,8 @@ class TrainerContext:
     checkpoint_dir: Path = Path("checkpoints")
     signal_dir: Path = Path()
     """Where ranks of this host show progress and find a stop request; unset without a launcher."""
+    protocol_file: str = ""
+    """Where the launcher leaves how batches travel, once that is decided; empty without a launcher."""
 
     def __post_init__(self) -> None:
         if self.tf_data_mode not in TF_DATA_MODES:

@@ -25,6 +25,10 @@ MIN_LEASE_S = 5.0
 TF_DATA_MODES = ("service", "local")
 
 SECRET_VARIABLE = "HEADRACE_JOB_SECRET"
+STARTUP_TIMEOUT_VARIABLE = "HEADRACE_STARTUP_TIMEOUT_S"
+"""For ranks that wait for hosts which are not there yet."""
+STALL_TIMEOUT_VARIABLE = "HEADRACE_STALL_TIMEOUT_S"
+"""Whole seconds for which workers bear with a rank that does not read."""
 WHEELS_VARIABLE = "HEADRACE_WHEELS"
 """S3 folder with the recipe of the Horovod build, and the wheels that hosts built with it, for the next job."""
 ENDPOINTS_VARIABLE = "HEADRACE_ENDPOINTS"

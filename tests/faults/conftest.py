@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from tests.faults.breakage import HUNGRY, SILENT, STEADY
+from tests.faults.breakage import HUNGRY, LOST_TRANSFER, SILENT, STEADY
 from tests.support import ROOT, namespaces_allowed, start, wait_for
 
 if not namespaces_allowed():
@@ -35,7 +35,11 @@ def victim(tmp_path):
         shutil.copy(script, source)
     running = []
 
-    def begin(*flags, stepping=True, script="steady.py"):
+    def begin(*flags, stepping=True, script="steady.py", lost_transfer=None):
+        if lost_transfer is not None:
+            shutil.copy(LOST_TRANSFER, source / "train_data.py")
+        if lost_transfer:
+            (source / "lost").touch()
         common = [f"--source_dir={source}", f"--training_script={script}", "--isolation=namespaces"]
         running.append(Victim(*start(tmp_path, *common, *flags)))
         if stepping:

@@ -51,6 +51,17 @@ def test_a_dead_leader_host_ends_every_host_in_time(victim):
     assert_failed_everywhere(run, without=["algo-3"])
 
 
+def test_a_restarted_worker_that_lost_the_transfer_is_the_root_cause(victim):
+    job = victim(LONG, "--hyperparameter=max_restarts=2", lost_transfer=False)
+    (job.folder / "algo-2" / "code" / "lost").touch()
+    kill(job, "algo-2", WORKER)
+    run = finish(job.process, job.folder, 60)
+    assert_failed_everywhere(run)
+    cause = run.summary["root_cause"]
+    assert (cause["host"], cause["role"]) == ("algo-2", "worker")
+    assert "this host cannot send batches by headrace's own transfer" in "".join(cause["log_tail"])
+
+
 def test_a_dead_dispatcher_host_fails_the_job_and_is_named(victim):
     job = victim(LONG)
     killed = kill_host(job, "algo-1")

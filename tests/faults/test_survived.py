@@ -54,6 +54,14 @@ def test_a_data_host_that_never_came_is_named_and_done_without(victim):
     assert [host for host, record in run.summary["hosts"].items() if record["lost"]] == ["algo-2"]
 
 
+def test_where_one_host_lacks_the_transfer_all_read_by_grpc_and_the_log_says_so(victim):
+    job = victim("--epochs=3", stepping=False, lost_transfer=True)
+    run = finish(job.process, job.folder)
+    assert run.code == 0, run.output[-3000:]
+    assert [event.fields["protocol"] for event in run.events("data_transfer")] == ["grpc"]
+    assert "batches travel over gRPC, at half the rate: algo-2/worker can do nothing else" in run.log("algo-3")
+
+
 @pytest.mark.parametrize("host", ["algo-1", "algo-2"])
 def test_a_network_cut_of_five_seconds_is_survived(victim, host):
     job = victim("--epochs=12")

@@ -2,17 +2,21 @@
 
 import contextlib
 import os
+import secrets
 import socket
 import subprocess
 import sys
 import threading
 
 from headrace.events import parse_event
+from headrace.settings import SECRET_VARIABLE
 
 from tests.support import ROOT
 
 REGISTERED_TIMEOUT_S = 60.0
 TRAIN_DATA = ROOT / "code" / "train_data.py"
+# Workers and readers have it from the launcher, in a job.
+SECRET = os.environ.setdefault(SECRET_VARIABLE, secrets.token_hex())
 
 
 def free_port():
@@ -24,7 +28,8 @@ def free_port():
 class Service:
     """Servers that can be killed and started again."""
 
-    def __init__(self, work_dir, workers):
+    def __init__(self, work_dir, workers, environ=None):
+        self._environ = environ or os.environ
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.dispatcher = self._start("dispatcher", f"--port={self.port}", f"--work_dir={work_dir}")
@@ -48,6 +53,10 @@ class Service:
                 return
         raise AssertionError(f"{len(self.workers)} workers were not registered within {REGISTERED_TIMEOUT_S:g} s")
 
+    def kill_worker(self, number):
+        self.workers[number].kill()
+        self.workers[number].wait()
+
     def start_worker(self, port):
         return self._start(
             "worker", f"--port={port}", f"--address=127.0.0.1:{port}", f"--dispatcher={self.address}",
@@ -55,7 +64,7 @@ class Service:
         )  # fmt: skip
 
     def _start(self, *arguments):
-        environ = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
+        environ = {**self._environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
         command = [sys.executable, "-u", str(TRAIN_DATA), *arguments]
         return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
@@ -64,6 +73,14 @@ class Service:
             process.kill()
         for process in [*self.workers, self.dispatcher]:
             process.communicate()
+
+
+def read(dataset, **how):
+    """A dataset that one worker makes whole and sends by our own protocol."""
+    from headrace.tensorflow import data
+
+    how = {"sharding": "off", "data_transfer_protocol": "headrace", "exact": False} | how
+    return data.distribute(dataset, **how)
 
 
 @contextlib.contextmanager
@@ -94,8 +111,8 @@ def consumers(ranks, dataset, **how):
 
 
 @contextlib.contextmanager
-def service(work_dir, workers):
-    running = Service(work_dir, workers)
+def service(work_dir, workers, environ=None):
+    running = Service(work_dir, workers, environ)
     try:
         yield running
     finally:

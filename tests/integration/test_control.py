@@ -123,7 +123,7 @@ def test_a_taken_port_is_an_error(served):
 
 def test_a_lease_is_renewed_and_delivers_the_outcome(served):
     server, calls, _ = served
-    lease = Lease("algo-1", f"127.0.0.1:{server.port}", SECRET, 10, lambda: "stepping", threading.Event())
+    lease = Lease("algo-1", f"127.0.0.1:{server.port}", SECRET, 10, lambda: {"phase": "stepping"}, threading.Event())
     wait_for(lambda: lease.status, "the first renewal", 10)
     lease.deliver(Outcome(RootCause("algo-2", "rank1", "was killed by SIGKILL", signal="SIGKILL")))
     assert lease.delivered.wait(5)
@@ -133,7 +133,7 @@ def test_a_lease_is_renewed_and_delivers_the_outcome(served):
 
 def test_a_host_that_goes_away_is_lost_after_the_lease(served):
     server, _, _ = served
-    lease = Lease("algo-1", f"127.0.0.1:{server.port}", SECRET, 1.5, lambda: "", threading.Event())
+    lease = Lease("algo-1", f"127.0.0.1:{server.port}", SECRET, 1.5, lambda: {"phase": ""}, threading.Event())
     wait_for(lambda: lease.status, "the first renewal", 10)
     server.__exit__()
     wait_for(lambda: lease.lost(time.monotonic()), "the lease's end", 20)

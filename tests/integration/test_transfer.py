@@ -1,7 +1,6 @@
 """Batches over our own protocol: bit for bit, with gRPC where it is not built, and nobody hangs on it."""
 
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -14,27 +13,7 @@ from headrace.errors import InputError, SetupError
 from headrace.tensorflow import data, transfer
 from headrace.tensorflow.transfer import build
 
-from tests.integration.service import TRAIN_DATA, free_port, service
-
-
-def read(dataset, **how):
-    how = {"sharding": "off", "data_transfer_protocol": "headrace"} | how
-    return data.distribute(dataset, **{"exact": False, **how})
-
-
-@pytest.fixture
-def stream(tmp_path, use):
-    """A service with one worker, and an iterator over its endless batches, of which one has been read."""
-    with service(tmp_path / "work", 1) as running:
-        use(running.address)
-        batches = iter(read(tf.data.Dataset.range(10).repeat()))
-        next(batches)
-        yield running, batches
-
-
-def kill_worker(running):
-    running.workers[0].kill()
-    running.workers[0].wait()
+from tests.integration.service import TRAIN_DATA, free_port, read, service
 
 
 def test_tensors_of_every_kind_arrive_as_they_were(tmp_path, use):
@@ -76,7 +55,7 @@ def test_an_error_on_the_worker_reaches_the_reader_in_its_own_words(tmp_path, us
 
 def test_a_restarted_worker_is_found_again_on_its_old_port(stream):
     running, batches = stream
-    kill_worker(running)
+    running.kill_worker(0)
     running.workers[0] = running.start_worker(running.worker_ports[0])
     ended = threading.Event()
 
@@ -87,45 +66,6 @@ def test_a_restarted_worker_is_found_again_on_its_old_port(stream):
 
     threading.Thread(target=read_on, daemon=True).start()
     assert ended.wait(60), "the reader does not find the worker again"
-
-
-def test_an_answer_that_makes_no_sense_is_an_error_and_not_asked_for_again(stream):
-    running, batches = stream
-    kill_worker(running)
-    (port,) = running.transfer_ports.values()
-
-    def answer(server):
-        while True:
-            connection, _ = server.accept()
-            connection.sendall(transfer.HELLO)
-            connection.recv(1000)
-            connection.sendall(struct.pack("<iBBxxqQ", 0, 0, 0, 0, 1 << 40))  # a description of a TiB
-
-    with socket.create_server(("127.0.0.1", port)) as server:
-        threading.Thread(target=answer, args=(server,), daemon=True).start()
-        with pytest.raises(tf.errors.DataLossError, match="makes no sense"):
-            for _ in range(1000):
-                next(batches)
-
-
-def test_strangers_on_the_port_change_nothing(stream):
-    running, batches = stream
-    address = ("127.0.0.1", *running.transfer_ports.values())
-    words = [
-        b"",  # says nothing and stays
-        b"GET / HTTP/1.1\r\n\r\n",
-        transfer.HELLO + b"\xff\xff\xff\xff",  # a request of 4 GiB
-        transfer.HELLO + b"\x08\x00\x00\x00garbage!",
-        transfer.HELLO + b"\x10\x00\x00\x00cut",
-    ]
-    strangers = [socket.create_connection(address, 5) for _ in words * 20]
-    for stranger, word in zip(strangers, words * 20, strict=True):
-        stranger.sendall(word)
-    for _ in range(200):
-        next(batches)
-    assert running.workers[0].poll() is None
-    for stranger in strangers:
-        stranger.close()
 
 
 def test_a_reader_that_ends_while_it_waits_for_a_batch_ends_at_once(tmp_path, use):

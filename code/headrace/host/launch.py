@@ -17,7 +17,8 @@ from headrace.host.files import FileKeeper
 from headrace.host.follow import follow
 from headrace.host.lead import Leader
 from headrace.host.log import HostLog
-from headrace.host.run import HostPlan, HostRun, control_address, host_run, trainer_environ
+from headrace.host.plan import HostPlan, trainer_environ
+from headrace.host.run import HostRun, host_run
 from headrace.host.services import data_service
 from headrace.host.summary import write_json
 from headrace.host.toolkit import become_rank, toolkit_rank
@@ -79,8 +80,7 @@ def run_host(plan: HostPlan) -> int:
                 "launch": run.state.launch,
                 "has": keeper.has,
             }
-            address = control_address(plan.settings, host)
-            with ControlServer(address, host, plan.settings.secret, handlers, log, {"keep": keeper.keep}):
+            with ControlServer(plan.control_address, host, plan.settings.secret, handlers, log, {"keep": keeper.keep}):
                 outcome = _lead_or_follow(run)
     except HeadraceError as error:
         outcome = Outcome(failure_of(error, host))

@@ -48,7 +48,7 @@ class Leader:
                 f"{settings.endpoint(host.name).address}:{CONTROL_PORT}",
                 settings.secret,
                 settings.lease_s,
-                lambda: self._phase,
+                lambda: {"phase": self._phase, "protocol": run.state.protocol},
                 run.wake,
             )
             for host in run.plan.topology.peers()

@@ -21,11 +21,11 @@ class Lease:
     """Keeps calling `renew` on one host from a thread of its own."""
 
     def __init__(
-        self, host: str, address: str, secret: str, lease_s: float, phase: Callable[[], str], wake: threading.Event
+        self, host: str, address: str, secret: str, lease_s: float, news: Callable[[], Body], wake: threading.Event
     ) -> None:
         self.host = host
         self._address, self._secret, self._lease_s = address, secret, lease_s
-        self._phase = phase
+        self._news = news  # what to tell the host: the job's phase, among others
         self._wake = wake  # the leader's loop
         self._hurry = threading.Event()
         self._lock = threading.Lock()
@@ -68,6 +68,10 @@ class Lease:
             self._dump = True
         self._hurry.set()
 
+    def hurry(self) -> None:
+        """Call now: there is news."""
+        self._hurry.set()
+
     def close(self) -> None:
         self._closed.set()
         self._hurry.set()
@@ -82,7 +86,7 @@ class Lease:
                     self._hurry.clear()
 
     def _interval_s(self) -> float:
-        calm = self._phase() == STEPPING and not self.error
+        calm = self._news()["phase"] == STEPPING and not self.error
         usual_s = STEPPING_INTERVAL_S if calm else RENEW_INTERVAL_S
         return min(usual_s, self._lease_s / RENEWALS_PER_LEASE)
 
@@ -90,7 +94,7 @@ class Lease:
         with self._lock:
             outcome, dump = self._outcome, self._dump
             self._dump = False
-        body: Body = {"phase": self._phase(), "dump": dump}
+        body: Body = {**self._news(), "dump": dump}
         if outcome:
             body["outcome"] = outcome.as_json()
         try:
@@ -102,7 +106,7 @@ class Lease:
         with self._lock:
             news = self._status is None or any(
                 self._status.get(name) != status.get(name)
-                for name in ("ready", "registered_workers", "failure", "stop_signal")
+                for name in ("ready", "offers", "registered_workers", "failure", "stop_signal")
             )
             self._status, self._error, self._last_renewed = status, "", time.monotonic()
         if outcome:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from headrace.context import GRPC
 from headrace.errors import DeadlineError
 from headrace.host.lease import Lease
 from headrace.host.run import HostRun
@@ -44,6 +45,8 @@ class Readiness:
     def await_data(self, trainer_ended: Callable[[], bool]) -> None:
         """Until all hosts answer and every worker is registered, or there is no more use. Raises `DeadlineError`."""
         hosts = {host.name for host in self._run.plan.topology.hosts}
+        self._await(lambda: self._missing_hosts(hosts) + self._missing_offers(), trainer_ended)
+        self._agree_on_protocol()
         self._await(lambda: self._missing_hosts(hosts) + self._missing_workers(), trainer_ended)
         if self._run.service.expected_workers() and not trainer_ended():
             after_s = time.monotonic() - self._run.started
@@ -81,6 +84,34 @@ class Readiness:
         statuses[self._run.state.host] = self._run.state.status()
         installing = [host for host, status in statuses.items() if status.get("installing")]
         return [f"Horovod to be installed on {', '.join(installing)}"] if installing else []
+
+    def _offers(self) -> dict[str, str]:
+        """By which protocol each worker that has said so can send batches."""
+        statuses = {lease.host: lease.status or {} for lease in self._leases if lease.host not in self._lost}
+        statuses[self._run.state.host] = self._run.state.status()
+        return {
+            f"{host}/{worker}": protocol
+            for host, status in statuses.items()
+            for worker, protocol in (status.get("offers") or {}).items()
+        }
+
+    def _missing_offers(self) -> list[str]:
+        missing = self._run.service.expected_workers(without=self._lost) - len(self._offers())
+        return [f"{missing} tf.data workers to start"] if missing > 0 else []
+
+    def _agree_on_protocol(self) -> None:
+        """Decide how batches travel: by what all workers have, since a rank reads from all in one way."""
+        offers = self._offers()
+        if not offers:
+            return
+        without = sorted(worker for worker, protocol in offers.items() if protocol == GRPC)
+        protocol = GRPC if without else next(iter(offers.values()))
+        if without and len(without) < len(offers):
+            self._run.log.say(f"batches travel over gRPC, at half the rate: {', '.join(without)} can do nothing else")
+        self._run.log.event("data_transfer", protocol=protocol)
+        self._run.state.agree(protocol)
+        for lease in self._leases:
+            lease.hurry()
 
     def _missing_workers(self) -> list[str]:
         expected = self._run.service.expected_workers(without=self._lost)

@@ -8,62 +8,23 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from headrace.context import TrainerContext
 from headrace.errors import SetupError
 from headrace.host import install, mpi, services
 from headrace.host.log import HostLog
+from headrace.host.plan import HostPlan, server_environ, trainer_environ
 from headrace.host.ranks import dump_ranks, suspended_ranks
-from headrace.host.send import HOSTS_VARIABLE, TIMEOUT_VARIABLE
 from headrace.host.state import HostState
 from headrace.host.supervise import Child, ChildSpec, Supervisor
-from headrace.host.toolkit import ToolkitRank, rank_command, without_mpi
+from headrace.host.toolkit import rank_command, without_mpi
 from headrace.host.usage import HostUsage
-from headrace.settings import CONTROL_PORT, SECRET_VARIABLE, Settings
-from headrace.topology import Topology
 
 TICK_S = 0.2
 INSTALLER = "installer"
-WORK_FOLDER = "headrace"
-"""This run's working files under the base folder; gone when the host ends."""
-
-
-@dataclass(frozen=True)
-class HostPlan:
-    """All that a host needs to know before it starts anything."""
-
-    topology: Topology
-    settings: Settings
-    source_dir: Path
-    script_arguments: Sequence[str]
-    environ: Mapping[str, str]
-    rank: ToolkitRank | None = None
-    """Set when the SageMaker toolkit's mpirun started this launcher as one of its ranks."""
-
-    @property
-    def work_dir(self) -> Path:
-        return self.settings.base_dir / WORK_FOLDER
-
-    @property
-    def signal_dir(self) -> Path:
-        return self.work_dir / "signals"
-
-    @property
-    def output_dir(self) -> Path:
-        return self.settings.base_dir / "output" / "data"
-
-    @property
-    def tf_data_mode(self) -> str:
-        return services.effective_mode(self.topology, self.settings)
-
-    @property
-    def ranks_per_host(self) -> int:
-        return self.settings.processes_per_host or int(self.environ.get("SM_NUM_GPUS") or 0) or 1
 
 
 @dataclass
@@ -88,7 +49,7 @@ class HostRun:
         for server in servers:
             for port in server.ports:
                 check_port_free(port, server.name)
-        environ = {**without_mpi(self.plan.environ), **python_environ(self.plan), "CUDA_VISIBLE_DEVICES": "-1"}
+        environ = {**without_mpi(self.plan.environ), **server_environ(self.plan)}
         for server in servers:
             self.supervisor.start(
                 ChildSpec(
@@ -133,53 +94,25 @@ class HostRun:
                 self.state.fail(ended.root_cause(self.state.host))
             elif ended.spec.role == INSTALLER:
                 self.state.set_installing(False)
+        self._tell_protocol()
         self.state.set_restarts(self.supervisor.restarts())
         if self.state.take_dump_request():
             dump_ranks(self.log)
         self.state.usage.sample()
         self.state.kernel_kills.watch()
 
+    def _tell_protocol(self) -> None:
+        """Leave what the leader has decided where this host's ranks and workers look for it."""
+        path = self.plan.protocol_file
+        if self.state.protocol and not path.exists():
+            partial = path.with_suffix(".partial")
+            partial.write_text(self.state.protocol, encoding="utf-8")
+            partial.rename(path)
+
     def wait(self) -> None:
         """Until something happens, or the next tick."""
         self.wake.wait(TICK_S)
         self.wake.clear()
-
-
-def trainer_environ(plan: HostPlan, service: services.DataService) -> dict[str, str]:
-    """The environment of mpirun, MPI daemons and ranks on this host."""
-    settings = plan.settings
-    context = TrainerContext(
-        tf_data_mode=plan.tf_data_mode,
-        dispatcher=service.address(),
-        job_name=settings.job_name or "headrace",
-        output_dir=plan.output_dir,
-        model_dir=settings.base_dir / "model",
-        checkpoint_dir=settings.base_dir / "checkpoints",
-        signal_dir=plan.signal_dir,
-    )
-    names = {settings.endpoint(host.name).address: host.name for host in plan.topology.hosts}
-    return {
-        **plan.environ,
-        **python_environ(plan),
-        **mpi.mpi_environ(plan.source_dir, plan.environ),
-        **context.environ(),
-        SECRET_VARIABLE: settings.secret,
-        # Horovod names the ranks that an allreduce waits for. It must do so before the stall watchdog acts, and takes
-        # up to three of these: one to begin, one to forget what it had cached.
-        "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(int(settings.stall_timeout_s / 5), 1)),
-        # The second line of defence: Horovod ends the ranks itself, should nobody else.
-        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(int(settings.stall_timeout_s * 2) + 60),
-        HOSTS_VARIABLE: ",".join(f"{name}={address}:{CONTROL_PORT}" for address, name in names.items()),
-        TIMEOUT_VARIABLE: f"{settings.startup_timeout_s:g}",
-        "HEADRACE_HOST_NAMES": ",".join(f"{address}={name}" for address, name in names.items()),
-    }
-
-
-def python_environ(plan: HostPlan) -> dict[str, str]:
-    """What every Python child of this host gets."""
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": plan.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
-    # Temporary files go where they are removed even when their process is killed.
-    return {"SM_CURRENT_HOST": plan.topology.current.name, "TMPDIR": str(plan.work_dir), **quiet}
 
 
 @contextlib.contextmanager
@@ -232,7 +165,3 @@ def check_port_free(port: int, what: str) -> None:
             probe.listen(1)
         except OSError as error:
             raise SetupError(f"Port {port} for the {what} is in use on this host ({error.strerror})") from error
-
-
-def control_address(settings: Settings, host: str) -> str:
-    return f"{settings.endpoint(host).bind_address}:{CONTROL_PORT}"

@@ -13,11 +13,10 @@ from pathlib import Path
 
 from headrace.host.control import ControlClient, ControlError
 from headrace.host.files import chunks_of
-from headrace.settings import SECRET_VARIABLE
+from headrace.settings import SECRET_VARIABLE, STARTUP_TIMEOUT_VARIABLE
 
 HOSTS_VARIABLE = "HEADRACE_CONTROL_HOSTS"
 """How the hosts are reached: `name=address:port,…`."""
-TIMEOUT_VARIABLE = "HEADRACE_STARTUP_TIMEOUT_S"
 RETRY_S = 0.5
 SEND_TIMEOUT_S = 600.0
 
@@ -25,7 +24,7 @@ SEND_TIMEOUT_S = 600.0
 def main() -> int:
     files = [(Path(path), sha256) for path, sha256 in zip(sys.argv[1::2], sys.argv[2::2], strict=True)]
     hosts = dict(pair.split("=", 1) for pair in os.environ.get(HOSTS_VARIABLE, "").split(",") if pair)
-    deadline = time.monotonic() + float(os.environ.get(TIMEOUT_VARIABLE) or 900)
+    deadline = time.monotonic() + float(os.environ.get(STARTUP_TIMEOUT_VARIABLE) or 900)
     with concurrent.futures.ThreadPoolExecutor(max(len(hosts), 1)) as pool:
         failed = [error for error in pool.map(lambda host: _send(host, hosts[host], files, deadline), hosts) if error]
     for error in failed:

@@ -17,6 +17,8 @@ from headrace.topology import Topology
 
 WORKER_NICENESS_BESIDE_TRAINER = 10
 """On a dnn host, workers use what the trainer leaves over and never compete with it."""
+PROTOCOL_FILE = "data_transfer_protocol"
+"""Holds how batches travel in this job, once the leader has decided; in the host's work folder."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class TfDataService:
                 *script, "worker", f"--port={port}", f"--address={endpoint.address}:{port}",
                 f"--transfer_address={endpoint.address}:{port + TRANSFER_PORT_OFFSET}",
                 f"--dispatcher={self.address()}", f"--timeout_s={self.settings.startup_timeout_s:g}",
+                f"--protocol_file={self.work_dir / PROTOCOL_FILE}",
             ]  # fmt: skip
             nice = WORKER_NICENESS_BESIDE_TRAINER if host.role == "dnn" else 0
             name = "worker" if self.settings.num_of_data_workers == 1 else f"worker-{number}"

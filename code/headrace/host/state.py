@@ -14,6 +14,8 @@ from headrace.host.usage import HostUsage
 from headrace.outcome import Outcome, RootCause
 
 STARTING, STEPPING = "starting", "stepping"
+WORKER_OFFERS = "worker_offers"
+"""The event with which a worker says by which protocol it can send batches, before it does anything else."""
 
 
 class HostState:
@@ -25,6 +27,8 @@ class HostState:
         self._wake = wake
         self._lock = threading.Lock()
         self._ready: set[str] = set()
+        self._offers: dict[str, str] = {}
+        self._protocol = ""
         self._registered_workers = 0
         self._restarts: dict[str, int] = {}
         self._failure: RootCause | None = None
@@ -45,6 +49,8 @@ class HostState:
         with self._lock:
             if event.name == "server_ready":
                 self._ready.add(event.fields.get("name", ""))
+            elif event.name == WORKER_OFFERS:
+                self._offers[event.fields.get("name", "")] = event.fields.get("data_transfer_protocol", "")
             elif event.name == "workers_registered":
                 count = event.fields.get("n", "")
                 self._registered_workers = int(count) if count.isdecimal() else 0
@@ -64,6 +70,18 @@ class HostState:
     def set_restarts(self, restarts: dict[str, int]) -> None:
         with self._lock:
             self._restarts = restarts
+
+    def agree(self, protocol: str) -> None:
+        """How batches travel in this job; said once."""
+        with self._lock:
+            self._protocol = self._protocol or protocol
+        self._wake.set()
+
+    @property
+    def protocol(self) -> str:
+        """How batches travel in this job; empty until the leader has decided."""
+        with self._lock:
+            return self._protocol
 
     def set_installing(self, installing: bool) -> None:
         """Whether something that the trainer needs is being installed."""
@@ -124,6 +142,7 @@ class HostState:
             return {
                 "host": self.host,
                 "ready": sorted(self._ready),
+                "offers": dict(self._offers),
                 "registered_workers": self._registered_workers,
                 "restarts": dict(self._restarts),
                 "suspended": suspended,
@@ -139,6 +158,8 @@ class HostState:
     def renew(self, body: Body) -> Body:
         """The leader is alive and says the job's phase, and the outcome when there is one."""
         self.set_phase(str(body.get("phase", STARTING)))
+        if body.get("protocol"):
+            self.agree(str(body["protocol"]))
         ending = isinstance(body.get("outcome"), dict)
         if ending:
             self.usage.freeze()

@@ -9,30 +9,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from headrace.errors import InputError
 from headrace.host.mpi import RANK_MODULE
+from headrace.host.plan import HostPlan, ToolkitRank
 from headrace.outcome import RootCause
 
-if TYPE_CHECKING:
-    from headrace.host.run import HostPlan
-
 _MPI_PREFIXES = ("OMPI_", "PMIX_", "ORTE_", "PMI_")
-
-
-@dataclass(frozen=True)
-class ToolkitRank:
-    """The rank that this launcher was started as."""
-
-    world: int
-    local: int
-
-    @property
-    def supervises(self) -> bool:
-        """Whether this one looks after the host."""
-        return self.local == 0
 
 
 def toolkit_rank(environ: Mapping[str, str]) -> ToolkitRank | None:

@@ -6,12 +6,14 @@ The order that suits it: shuffle → repeat → map → batch → distribute →
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from headrace.context import TrainerContext
+from headrace.context import GRPC, TrainerContext
 from headrace.errors import InputError
+from headrace.settings import STARTUP_TIMEOUT_VARIABLE
 from headrace.tensorflow import arrays, origin, parts, progress, transfer
 from headrace.tensorflow.arrays import from_arrays
 from headrace.tensorflow.compression import choose_compression
@@ -19,6 +21,7 @@ from headrace.tensorflow.distribution import COMPRESSIONS, Distribution
 from headrace.tensorflow.ends import end_together
 from headrace.tensorflow.memory import keep_freed_memory
 from headrace.tensorflow.shards import Shards
+from headrace.tensorflow.transfer import agreed
 
 __all__ = ["Distribution", "Shards", "distribute", "from_arrays", "seed", "split_by_rank"]
 
@@ -83,7 +86,7 @@ def distribute(
         return _on_trainer(read(dataset, how.uneven, job_name))
     prepared, endless = parts.prepare(dataset, how, job_name)
     if compression == "auto":
-        uncompressed = _protocol(how.data_transfer_protocol, "none")
+        uncompressed = _protocol(how.data_transfer_protocol, "none", context)
         stream = f"{context.job_name}-{job_name}"
         compression = choose_compression(dataset, f"grpc://{context.dispatcher}", stream, uncompressed)
     number = parts.register(prepared, f"grpc://{context.dispatcher}", COMPRESSIONS[compression], shared)
@@ -130,7 +133,7 @@ def _read(
     else:
         stream = f"{how.cross_trainer_cache}-{job_name}"
         cache = tf.data.experimental.service.CrossTrainerCache(trainer_id=f"{how.cross_trainer_cache}-{hvd.rank()}")
-    protocol = _protocol(how.data_transfer_protocol, compression)
+    protocol = _protocol(how.data_transfer_protocol, compression, context)
     if protocol == transfer.PROTOCOL:
         progress.count_transferred()
     return tf.data.experimental.service.from_dataset_id(
@@ -154,13 +157,19 @@ _POLICIES = {
 }
 
 
-def _protocol(asked: str, compression: str) -> str | None:
+def _protocol(asked: str, compression: str, context: TrainerContext) -> str | None:
     """What TensorFlow is told, None for its own choice. What is compressed goes its own way."""
-    if asked == "auto" and compression == "none" and transfer.load():
-        return transfer.PROTOCOL
-    if asked == transfer.PROTOCOL and not transfer.load():
+    if asked == GRPC or compression != "none":
+        return None if asked == "auto" else asked
+    loaded = transfer.load()
+    if asked == transfer.PROTOCOL and not loaded:
         raise InputError(
             f"data_transfer_protocol={asked!r} is not built here: python -m headrace.tensorflow.transfer.build, "
             "or leave it at 'auto'"
         )
-    return None if asked == "auto" else asked
+    timeout_s = float(os.environ.get(STARTUP_TIMEOUT_VARIABLE) or 900)
+    if loaded and context.protocol_file:
+        loaded = agreed.agreed_protocol(Path(context.protocol_file), timeout_s) == transfer.PROTOCOL
+    if asked == transfer.PROTOCOL and not loaded:
+        raise InputError(f"data_transfer_protocol={asked!r}, which not all workers have: leave it at 'auto'")
+    return transfer.PROTOCOL if loaded else None

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from headrace.errors import HeadraceError
+from headrace.context import GRPC
+from headrace.errors import HeadraceError, SetupError
 from headrace.events import format_event
 from headrace.settings import OneLineParser
 from headrace.tensorflow import native, transfer
 from headrace.tensorflow.memory import keep_freed_memory
+from headrace.tensorflow.transfer import agreed
 
 SERVER_NAME_VARIABLE = "HEADRACE_SERVER_NAME"
 REGISTERED_POLL_S = 0.1
@@ -36,6 +39,7 @@ def main(argv: Sequence[str]) -> int:
     worker.add_argument(
         "--transfer_address", type=_host_and_port, default="", help="HOST:PORT for batches by headrace's own protocol"
     )
+    worker.add_argument("--protocol_file", type=Path, help="where the launcher leaves how the job's batches travel")
     worker.add_argument("--dispatcher", type=_host_and_port, required=True, help="HOST:PORT of the dispatcher")
     worker.add_argument("--timeout_s", type=float, default=900.0, help="how long to wait for the dispatcher")
     try:
@@ -47,9 +51,8 @@ def main(argv: Sequence[str]) -> int:
         if arguments.role == "dispatcher":
             serve_dispatcher(arguments.port, arguments.work_dir)
         else:
-            serve_worker(
-                arguments.port, arguments.address, arguments.transfer_address, arguments.dispatcher, arguments.timeout_s
-            )
+            transfer_address = offered(arguments.transfer_address, arguments.protocol_file, arguments.timeout_s)
+            serve_worker(arguments.port, arguments.address, transfer_address, arguments.dispatcher, arguments.timeout_s)
     except HeadraceError as error:
         print(f"{_name(arguments.role)}: error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
@@ -72,15 +75,35 @@ def serve_dispatcher(port: int, work_dir: Path) -> None:
     _report_changes(server.num_workers)
 
 
+def offered(transfer_address: str, protocol_file: Path | None, timeout_s: float) -> str:
+    """`transfer_address` where batches can be sent from there, else empty; the launcher hears which.
+
+    Raises:
+        SetupError: they cannot, and the job's ranks read from nowhere else.
+        DeadlineError: they cannot, and the leader does not say whether that matters.
+    """
+    has_transfer = bool(transfer_address) and transfer.load()
+    _say("worker_offers", name=_name("worker"), data_transfer_protocol=transfer.PROTOCOL if has_transfer else GRPC)
+    if has_transfer or not protocol_file:
+        return transfer_address if has_transfer else ""
+    # Registered workers are read at once, so not before ranks know how.
+    if agreed.agreed_protocol(protocol_file, timeout_s) == transfer.PROTOCOL:
+        raise SetupError(
+            f"this host cannot send batches by {transfer.PROTOCOL}'s own transfer (the reason is said above), "
+            "by which the job's other workers send them; data_transfer_protocol='grpc' does without it"
+        )
+    return ""
+
+
 def serve_worker(port: int, address: str, transfer_address: str, dispatcher: str, timeout_s: float) -> None:
     """Run a worker that registers with the dispatcher, which may come up later."""
     keep_freed_memory()
-    if not transfer.load():
-        transfer_address = ""
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # each consumer takes one
     server = native.start_worker(
         port, address, dispatcher, HEARTBEAT_INTERVAL_MS, int(timeout_s * 1000), transfer_address
     )
-    protocol = transfer.PROTOCOL if transfer_address else "grpc"
+    protocol = transfer.PROTOCOL if transfer_address else GRPC
     _say("server_ready", name=_name("worker"), port=port, data_transfer_protocol=protocol)
     server.join()
 

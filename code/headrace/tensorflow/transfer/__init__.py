@@ -6,26 +6,30 @@ that asks for it. Workers and ranks load it. Where it cannot be built, gRPC carr
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
 import os
-import socket
+import platform
+import secrets
 import subprocess
 import sys
 from importlib.machinery import PathFinder
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from headrace.errors import SetupError
+from headrace.settings import SECRET_VARIABLE
+from headrace.tensorflow.transfer import handshake
 
 PROTOCOL = "headrace"
 """The name under which tf.data service knows it."""
-HELLO = b"headrac1"
-"""What both ends of a connection open with (`message.h`)."""
-HELLO_LIMIT_S = 5.0
+TENSORFLOW_VERSIONS = ("2.21.0",)
+"""Those that `interface.h` was read off. Another may lay its structures out otherwise: there, gRPC carries batches."""
 BUILD_LIMIT_S = 900.0
 """How long to wait for a library that is being built, perhaps by another process."""
-SOURCES = ("transfer.cc", "message.h", "connection.h", "interface.h", "build.py")
+SOURCES = ("transfer.cc", "client.h", "server.h", "handshake.h", "message.h", "connection.h", "interface.h", "build.py")
 
 
 def tensorflow_dir() -> Path:
@@ -37,39 +41,47 @@ def tensorflow_dir() -> Path:
     return Path(spec.origin).parent
 
 
-def library_path() -> Path:
-    """Where the library is for this TensorFlow, once it is built. Raises `ImportError`, `OSError`.
+def tensorflow_version() -> str:
+    """Of the TensorFlow installed. Raises `SetupError` where it is not one that the library is for."""
+    for name in ("tensorflow", "tensorflow-cpu"):
+        with contextlib.suppress(PackageNotFoundError):
+            found = version(name).partition("+")[0]
+            break
+    else:
+        found = "of unknown version"
+    if found not in TENSORFLOW_VERSIONS:
+        raise SetupError(f"{PROTOCOL}'s own transfer is for TensorFlow {', '.join(TENSORFLOW_VERSIONS)}, not {found}")
+    return found
 
-    Beside TensorFlow, which it belongs to. Its name tells sources and TensorFlow: those of different
+
+def library_path() -> Path:
+    """Where the library is for this TensorFlow, once it is built. Raises `ImportError`, `SetupError`.
+
+    Beside TensorFlow, which it belongs to. Its name tells TensorFlow, C library and sources: those of different
     sources never talk to each other.
     """
-    tensorflow = tensorflow_dir()
     digest = hashlib.sha256()
     for name in SOURCES:
         digest.update((Path(__file__).parent / name).read_bytes())
-    size = (tensorflow / "libtensorflow_cc.so.2").stat().st_size
-    return tensorflow.parent / "headrace_transfer" / f"{digest.hexdigest()[:16]}-{size:x}.so"
+    libc = "-".join(filter(None, platform.libc_ver()))
+    name = f"tensorflow-{tensorflow_version()}-{libc}-{platform.machine()}-{digest.hexdigest()[:16]}.so"
+    return tensorflow_dir().parent / "headrace_transfer" / name
 
 
 def check_server(address: str) -> None:
     """Raise `SetupError` unless the protocol's server answers at `HOST:PORT`; TensorFlow would only log it."""
     host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host, int(port)), HELLO_LIMIT_S) as connection:
-            connection.settimeout(HELLO_LIMIT_S)
-            connection.sendall(HELLO)
-            if connection.recv(len(HELLO), socket.MSG_WAITALL) == HELLO:
-                return
-            problem = "something else answers"
+        handshake.enter(host, int(port), os.environ.get(SECRET_VARIABLE, "")).close()
     except OSError as error:
-        problem = str(error)
-    raise SetupError(f"cannot send batches from {address}: {problem}; is another program on port {port}?")
+        raise SetupError(f"cannot send batches from {address}: {error}; is another program on port {port}?") from error
 
 
 def build_environ() -> dict[str, str]:
-    """For a process that imports headrace as this one did, and leaves GPUs alone."""
+    """For a process that imports headrace as this one did, leaves GPUs alone, and tries the library on itself."""
     paths = (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH"))
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "CUDA_VISIBLE_DEVICES": "-1"}
+    own = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "CUDA_VISIBLE_DEVICES": "-1"}
+    return os.environ | own | {SECRET_VARIABLE: secrets.token_hex()}
 
 
 def batches_received(library: Path) -> int:
@@ -89,8 +101,11 @@ def load() -> bool:
             subprocess.run(command, env=build_environ(), check=False, timeout=BUILD_LIMIT_S)
         if not path.is_file():
             return False
-        ctypes.CDLL(str(path))
-    except (ImportError, OSError, subprocess.TimeoutExpired) as error:
+        problem = ctypes.CDLL(str(path)).headrace_transfer_problem
+        problem.restype = ctypes.c_char_p
+        if problem():
+            raise SetupError(problem().decode())
+    except (ImportError, OSError, SetupError, subprocess.TimeoutExpired) as error:
         print(
             f"batches travel over gRPC, {PROTOCOL}'s own transfer does not load: {error}", file=sys.stderr, flush=True
         )

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from headrace.errors import SetupError
 from headrace.settings import OneLineParser
-from headrace.tensorflow.transfer import build_environ, library_path, tensorflow_dir
+from headrace.tensorflow.transfer import build_environ, library_path, tensorflow_dir, tensorflow_version
 
 COMPILE_LIMIT_S = 300
 TRIAL_LIMIT_S = 120
@@ -94,12 +94,28 @@ def _compiler(library: Path) -> list[str]:
     compiler = shutil.which("g++")
     if compiler is None:
         raise SetupError("g++ is not installed (Debian: apt-get install g++)")
-    tensorflow = tensorflow_dir()
     return [
-        compiler, "-O2", "-fPIC", "-shared", "-std=c++17", "-fmax-errors=3", "-Wall", "-Wextra",
-        "-D_GLIBCXX_USE_CXX11_ABI=1", "-isystem", str(tensorflow / "include"),
-        str(Path(__file__).parent / "transfer.cc"), "-o", str(library), f"-L{tensorflow}",
-        "-l:libtensorflow_cc.so.2", "-l:libtensorflow_framework.so.2", "-pthread", f"-Wl,-rpath,{tensorflow}",
+        compiler,
+        "-O2",
+        "-shared",
+        str(Path(__file__).parent / "transfer.cc"),
+        "-o",
+        str(library),
+        *compile_flags(),
+    ]
+
+
+def compile_flags() -> list[str]:
+    """What g++ needs to know of TensorFlow. Raises `SetupError` where it is not one that the library is for."""
+    tensorflow = tensorflow_dir()
+    include = tensorflow / "include"
+    # Beside TensorFlow, wherever that is; else where it is here.
+    places = ":".join(("$ORIGIN/../tensorflow", "$ORIGIN/../../tensorflow", str(tensorflow)))
+    return [
+        "-fPIC", "-std=c++17", "-fmax-errors=3", "-Wall", "-Wextra", "-pthread",
+        f'-DHEADRACE_TENSORFLOW="{tensorflow_version()}"', "-D_GLIBCXX_USE_CXX11_ABI=1",
+        "-isystem", str(include), "-isystem", str(include / "external" / "boringssl" / "src" / "include"),
+        f"-L{tensorflow}", "-l:libtensorflow_cc.so.2", "-l:libtensorflow_framework.so.2", f"-Wl,-rpath,{places}",
     ]  # fmt: skip
 
 

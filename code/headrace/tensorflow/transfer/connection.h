@@ -7,12 +7,13 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <climits>
 #include <cstddef>
 #include <vector>
@@ -30,21 +31,42 @@ inline int GetOption(int fd, int level, int option) {
   return value;
 }
 
-// For connecting and for small messages, 0 for none.
-inline void SetTimeout(int fd, int seconds) {
-  timeval timeout{seconds, 0};
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
-  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
-}
+// How long a few small steps may take in all, and whether anybody still wants them.
+class Patience {
+ public:
+  Patience(int milliseconds, const std::atomic<bool>* cancelled = nullptr)
+      : end_(std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds)), cancelled_(cancelled) {}
+
+  // Until poll's event is there. False, with errno set: it is not, in time.
+  bool Await(int fd, short event) const {
+    while (true) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(end_ - std::chrono::steady_clock::now()).count();
+      if (left <= 0 || (cancelled_ && *cancelled_)) {
+        errno = left <= 0 ? ETIMEDOUT : ECANCELED;
+        return false;
+      }
+      pollfd awaited{fd, event, 0};
+      const int ready = poll(&awaited, 1, static_cast<int>(std::min<int64_t>(left, cancelled_ ? kSliceMs : left)));
+      if (ready > 0) return true;
+      if (ready < 0 && errno != EINTR) return false;
+    }
+  }
+
+ private:
+  static constexpr int64_t kSliceMs = 50;
+
+  const std::chrono::steady_clock::time_point end_;
+  const std::atomic<bool>* const cancelled_;
+};
 
 // Owns the descriptor of a connected socket.
 class Connection {
  public:
-  explicit Connection(int fd) : fd_(fd) {
+  // `silence_s`: how long the other end may leave unread what we send. A process that is suspended reads nothing, and
+  // its kernel still answers; a host that is gone does not, and keepalive finds it while it owes us something.
+  Connection(int fd, int silence_s) : fd_(fd) {
     SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    // A host that is gone without a word is given up after a minute: by keepalive while it owes us something, by the
-    // user timeout while it has not acknowledged what we sent (keepalive does not probe then).
-    SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000);
+    SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, std::min(silence_s, INT_MAX / 1000) * 1000);
     SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
     SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
     SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
@@ -79,6 +101,33 @@ class Connection {
       if (sent < 0) return false;
       for (; left > 0 && static_cast<size_t>(sent) >= next->iov_len; ++next, --left) sent -= next->iov_len;
       if (left > 0) *next = Part(static_cast<char*>(next->iov_base) + sent, next->iov_len - sent);
+    }
+    return true;
+  }
+
+  // A few bytes, which the kernel takes whole.
+  bool SendAtOnce(const void* data, size_t bytes) {
+    return send(fd_, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(bytes);
+  }
+
+  // Waits for as long as it takes; how many came of what fits. 0: the connection is of no more use.
+  size_t ReceiveSome(void* into, size_t bytes) {
+    SetLowWaterMark(1);
+    ssize_t got;
+    do got = recv(fd_, into, bytes, 0);
+    while (got < 0 && errno == EINTR);
+    return got > 0 ? got : 0;
+  }
+
+  // Receives just `bytes`, all of them in time. False: the connection is of no more use.
+  bool Receive(void* into, size_t bytes, const Patience& patience) {
+    char* next = static_cast<char*>(into);
+    SetLowWaterMark(1);
+    while (bytes > 0) {
+      if (!patience.Await(fd_, POLLIN)) return false;
+      const ssize_t got = recv(fd_, next, bytes, MSG_DONTWAIT);
+      if (got == 0 || (got < 0 && errno != EINTR && errno != EAGAIN)) return false;
+      if (got > 0) next += got, bytes -= got;
     }
     return true;
   }

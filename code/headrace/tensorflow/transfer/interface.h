@@ -2,13 +2,14 @@
 //
 // TensorFlow exports these functions, but ships no header for them. The order of virtual functions and of members
 // is that of TensorFlow 2.21, read off libtensorflow_cc.so.2: the table of GrpcDataTransferClient, and the calls in
-// WorkerGrpcDataServer::MaybeStartAlternativeDataTransferServer. Whether it holds for the TensorFlow at hand `build.py`
-// finds out, by sending batches between processes; where it does not, gRPC carries them.
+// WorkerGrpcDataServer::MaybeStartAlternativeDataTransferServer. So the library is for the versions that `build.py`
+// names and for no other: it asks TensorFlow for its version, and where a result ends, before it offers itself.
 
 #ifndef HEADRACE_TRANSFER_INTERFACE_H_
 #define HEADRACE_TRANSFER_INTERFACE_H_
 
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
@@ -68,5 +69,38 @@ class DataTransferServer {
 
 }  // namespace data
 }  // namespace tensorflow
+
+// From TensorFlow's C interface.
+extern "C" const char* TF_Version();
+
+#ifndef __x86_64__
+#error "how a function returns a structure is known here for x86-64 alone"
+#endif
+// GetElementResult::Copy as what it is on x86-64: given the place for the copy, then the original.
+extern "C" void* HeadraceCopyResult(void* copy, const void* original) __asm__(
+    "_ZNK10tensorflow4data16GetElementResult4CopyEv");
+
+namespace headrace {
+
+// Whether a result has the members that we think it has, and ends where we think it ends: TensorFlow writes results
+// into ours. Its own copy is looked at, on a page's worth of room.
+inline bool ResultIsAsDeclared() {
+  using tensorflow::data::GetElementResult;
+  constexpr size_t kRoom = 1024;
+  constexpr unsigned char kUntouched = 0xa5;
+  alignas(16) unsigned char original[kRoom] = {};  // an empty result, whatever else it may have
+  alignas(16) unsigned char copy[kRoom];
+  std::memset(copy, kUntouched, kRoom);
+  auto* from = reinterpret_cast<GetElementResult*>(original);
+  from->element_index = 0x0123456789abcdef;
+  from->end_of_sequence = true;
+  HeadraceCopyResult(copy, original);
+  const auto* to = reinterpret_cast<const GetElementResult*>(copy);
+  for (size_t i = sizeof(GetElementResult); i < kRoom; ++i)
+    if (copy[i] != kUntouched) return false;
+  return to->components.empty() && to->element_index == from->element_index && to->end_of_sequence && !to->skip;
+}
+
+}  // namespace headrace
 
 #endif  // HEADRACE_TRANSFER_INTERFACE_H_

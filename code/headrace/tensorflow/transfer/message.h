@@ -1,6 +1,7 @@
 // A batch as a message: a header, a description of its tensors, then each tensor's bytes as they lie in memory.
 //
-// Numbers are in the host's byte order: both ends run the same library on x86-64.
+// Numbers are in the host's byte order: both ends run the same library on x86-64. What is announced is never believed:
+// lengths are checked before memory is taken for them, and memory that is not a tensor's own grows with what arrives.
 
 #ifndef HEADRACE_TRANSFER_MESSAGE_H_
 #define HEADRACE_TRANSFER_MESSAGE_H_
@@ -16,14 +17,16 @@
 #include "interface.h"
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/framework/variant.h"
+#include "tensorflow/core/framework/variant_tensor_data.h"
 
 namespace headrace {
 
-// Each end opens with it; another version of this file must have another.
-constexpr char kHello[8] = {'h', 'e', 'a', 'd', 'r', 'a', 'c', '1'};
 constexpr size_t kMostRequestBytes = 1 << 20;
 constexpr size_t kMostDescriptionBytes = 16 << 20;
 constexpr uint64_t kMostProtoBytes = INT32_MAX;  // protobuf's own limit
+constexpr uint64_t kMostElementBytes = uint64_t{8} << 30;
+constexpr char kTooLarge[] = "a batch of more than 8 GiB, or text of 2 GiB, does not travel: make the batches smaller";
 
 struct Header {
   int32_t code = 0;  // absl::StatusCode; if not OK, the description is the error's text
@@ -40,9 +43,24 @@ struct TensorHeader {
   uint64_t as_proto = 0;  // strings and the like travel as a TensorProto
 };
 
+// What an element may still take of the memory that one is allowed.
+class Budget {
+ public:
+  // False: `count` things of `size` bytes are more than is left.
+  bool Take(uint64_t count, uint64_t size) {
+    if (size > 0 && count > left_ / size) return false;
+    left_ -= count * size;
+    return true;
+  }
+
+ private:
+  uint64_t left_ = kMostElementBytes;
+};
+
 // False: the connection is of no more use.
 inline bool SendResult(Connection& connection, absl::Status status, const tensorflow::data::GetElementResult& result) {
   Header header;
+  Budget budget;
   std::string description;
   std::vector<std::string> protos(result.components.size());
   std::vector<iovec> parts(2);
@@ -55,12 +73,13 @@ inline bool SendResult(Connection& connection, absl::Status status, const tensor
       parts.push_back(Part(tensor.tensor_data().data(), tensor.tensor_data().size()));
     } else {
       tensorflow::TensorProto proto;
-      tensor.AsProtoTensorContent(&proto);
-      if (!proto.SerializeToString(&protos[i])) status = absl::ResourceExhaustedError("an element of 2 GiB or more");
+      tensor.AsProtoField(&proto);
+      if (!proto.SerializeToString(&protos[i])) status = absl::ResourceExhaustedError(kTooLarge);
       about.as_proto = 1;
       parts.push_back(Part(protos[i].data(), protos[i].size()));
     }
     about.bytes = parts.back().iov_len;
+    if (!budget.Take(about.bytes, 1)) status = absl::ResourceExhaustedError(kTooLarge);
     description.append(reinterpret_cast<char*>(&about), sizeof about);
     for (int64_t size : tensor.shape().dim_sizes()) description.append(reinterpret_cast<char*>(&size), sizeof size);
   }
@@ -81,32 +100,67 @@ inline bool SendResult(Connection& connection, absl::Status status, const tensor
 // What became of a message. `kBroken`: the connection is of no more use; `kNonsense`: nor is what came over it.
 enum class Arrival { kWhole, kBroken, kNonsense };
 
+// Text of a length that was announced: memory is taken for it as it comes.
+inline bool ReceiveText(Connection& connection, size_t bytes, std::string& text) {
+  constexpr size_t kPiece = 4 << 20;
+  text.clear();
+  while (text.size() < bytes) {
+    const size_t has = text.size(), piece = std::min(bytes - has, kPiece);
+    text.resize(has + piece);
+    if (!connection.Receive(text.data() + has, piece)) return false;
+  }
+  return true;
+}
+
+// Whether a tensor's message holds a value for each element that its shape announces. TensorFlow takes memory for the
+// shape first, and repeats the last value where some are missing; what `SendResult` makes has all of them.
+inline bool IsComplete(const tensorflow::TensorProto& proto, Budget& budget, int depth = 0) {
+  constexpr int kDeepest = 8;
+  tensorflow::TensorShape shape;
+  if (depth > kDeepest || !tensorflow::TensorShape::BuildTensorShape(proto.tensor_shape(), &shape).ok()) return false;
+  const auto elements = static_cast<uint64_t>(shape.num_elements());
+  const uint64_t size = tensorflow::DataTypeCanUseMemcpy(proto.dtype()) ? tensorflow::DataTypeSize(proto.dtype())
+                        : proto.dtype() == tensorflow::DT_STRING        ? sizeof(tensorflow::tstring)
+                                                                        : sizeof(tensorflow::Variant);
+  if (elements > proto.ByteSizeLong() || !budget.Take(elements, size)) return false;
+  const bool has_numbers = tensorflow::DataTypeCanUseMemcpy(proto.dtype());
+  if (!has_numbers && proto.dtype() != tensorflow::DT_STRING && proto.dtype() != tensorflow::DT_VARIANT) return false;
+  if (!has_numbers && !proto.tensor_content().empty()) return false;  // it could hide tensors
+  for (const auto& variant : proto.variant_val())
+    for (const auto& tensor : variant.tensors())
+      if (!IsComplete(tensor, budget, depth + 1)) return false;
+  return true;
+}
+
 inline Arrival ReceiveTensor(Connection& connection, const TensorHeader& about, const tensorflow::TensorShape& shape,
-                             tensorflow::Tensor& tensor) {
+                             Budget& budget, tensorflow::Tensor& tensor) {
   if (about.as_proto) {
-    if (about.bytes > kMostProtoBytes) return Arrival::kNonsense;
-    std::string bytes(about.bytes, '\0');
-    if (!connection.Receive(bytes.data(), bytes.size())) return Arrival::kBroken;
+    if (about.bytes > kMostProtoBytes || !budget.Take(about.bytes, 1)) return Arrival::kNonsense;
+    std::string bytes;
+    if (!ReceiveText(connection, about.bytes, bytes)) return Arrival::kBroken;
     tensorflow::TensorProto proto;
-    return proto.ParseFromString(bytes) && tensor.FromProto(proto) ? Arrival::kWhole : Arrival::kNonsense;
+    const bool good = proto.ParseFromString(bytes) && IsComplete(proto, budget) && tensor.FromProto(proto);
+    return good ? Arrival::kWhole : Arrival::kNonsense;
   }
   if (!tensorflow::DataType_IsValid(about.dtype)) return Arrival::kNonsense;
   const auto dtype = static_cast<tensorflow::DataType>(about.dtype);
-  const auto bytes = static_cast<uint64_t>(shape.num_elements()) * tensorflow::DataTypeSize(dtype);
-  if (!tensorflow::DataTypeCanUseMemcpy(dtype) || bytes != about.bytes) return Arrival::kNonsense;
+  if (!tensorflow::DataTypeCanUseMemcpy(dtype)) return Arrival::kNonsense;
+  const uint64_t elements = shape.num_elements(), size = tensorflow::DataTypeSize(dtype);
+  if (!budget.Take(elements, size) || elements * size != about.bytes) return Arrival::kNonsense;
   tensor = tensorflow::Tensor(dtype, shape);
-  if (tensor.tensor_data().size() != bytes) return Arrival::kNonsense;  // there was no memory for it
-  const bool whole = connection.Receive(const_cast<char*>(tensor.tensor_data().data()), bytes);
+  if (tensor.tensor_data().size() != about.bytes) throw std::bad_alloc();
+  const bool whole = connection.Receive(const_cast<char*>(tensor.tensor_data().data()), about.bytes);
   return whole ? Arrival::kWhole : Arrival::kBroken;
 }
 
-// The worker's own status is in `status`; if it is OK, `result` is what it sent.
+// The worker's own status is in `status`; if it is OK, `result` is what it sent. May throw std::bad_alloc.
 inline Arrival ReceiveResult(Connection& connection, absl::Status& status, tensorflow::data::GetElementResult& result) {
   Header header;
+  Budget budget;
   if (!connection.Receive(&header, sizeof header)) return Arrival::kBroken;
   if (header.description_bytes > kMostDescriptionBytes) return Arrival::kNonsense;
-  std::string description(header.description_bytes, '\0');
-  if (!connection.Receive(description.data(), description.size())) return Arrival::kBroken;
+  std::string description;
+  if (!ReceiveText(connection, header.description_bytes, description)) return Arrival::kBroken;
   status = absl::Status(static_cast<absl::StatusCode>(header.code), header.code ? description : "");
   if (!status.ok()) return Arrival::kWhole;
   std::string_view rest = description;
@@ -119,12 +173,13 @@ inline Arrival ReceiveResult(Connection& connection, absl::Status& status, tenso
   while (!rest.empty()) {
     TensorHeader about;
     tensorflow::TensorShape shape;
-    if (!take(&about, sizeof about)) return Arrival::kNonsense;
+    if (!take(&about, sizeof about) || about.dimensions > tensorflow::TensorShape::MaxDimensions())
+      return Arrival::kNonsense;
     for (int32_t i = 0; i < about.dimensions; ++i) {
       int64_t size;
       if (!take(&size, sizeof size) || !shape.AddDimWithStatus(size).ok()) return Arrival::kNonsense;
     }
-    const Arrival arrival = ReceiveTensor(connection, about, shape, result.components.emplace_back());
+    const Arrival arrival = ReceiveTensor(connection, about, shape, budget, result.components.emplace_back());
     if (arrival != Arrival::kWhole) return arrival;
   }
   result.end_of_sequence = header.end_of_sequence;

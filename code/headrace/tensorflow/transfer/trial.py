@@ -7,12 +7,15 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 from headrace.tensorflow.transfer import PROTOCOL, batches_received
 
 ELEMENTS = 5
+WAIT_S = 0.5
+CANCEL_LIMIT_S = 10.0
 
 SERVERS = """
 import ctypes, pathlib, sys
@@ -44,7 +47,8 @@ def main(library: str) -> int:
             assert servers.stdout is not None
             if servers.stdout.readline() != "ready\n":
                 raise RuntimeError("the servers did not start")
-            wrong = _differences(tf, f"grpc://127.0.0.1:{dispatcher}")
+            service = f"grpc://127.0.0.1:{dispatcher}"
+            wrong = _differences(tf, service) + _unusual(tf, service)
         finally:
             servers.kill()
             servers.communicate()
@@ -57,18 +61,15 @@ def main(library: str) -> int:
 def _differences(tf: Any, service: str) -> list[str]:
     made = tf.data.Dataset.range(ELEMENTS).map(
         lambda n: {
-            "large": tf.fill([300, 1000], tf.cast(n, tf.float32)),
+            "large": tf.random.stateless_uniform([300, 1000], [n, 1]),
+            "pixels": tf.cast(tf.random.stateless_uniform([64, 50, 50, 3], [n, 2], 0, 256, tf.int32), tf.uint8),
             "bytes": tf.cast(tf.fill([3, 1], n), tf.uint8),
             "text": tf.strings.as_string(tf.range(n)),
             "scalar": n,
             "half": tf.cast(tf.fill([7], n), tf.bfloat16),
         }
     )
-    read = made.apply(
-        tf.data.experimental.service.distribute(
-            "parallel_epochs", service, compression=None, data_transfer_protocol=PROTOCOL
-        )
-    )
+    read = _read(tf, service, made)
     expected = list(made.as_numpy_iterator())
     arrived = sorted(read.as_numpy_iterator(), key=lambda element: int(element["scalar"]))
     if len(arrived) != len(expected):
@@ -79,6 +80,30 @@ def _differences(tf: Any, service: str) -> list[str]:
         for name in one
         if one[name].tolist() != other[name].tolist()
     ]
+
+
+def _unusual(tf: Any, service: str) -> list[str]:
+    """What is wrong with an error on the way, and with a reader that ends while it waits."""
+    failing = tf.data.Dataset.range(2).map(lambda n: tf.debugging.check_numerics(1 / n, "a worker's own words"))
+    try:
+        list(_read(tf, service, failing))
+        return ["an error did not arrive"]
+    except tf.errors.InvalidArgumentError as error:
+        if "a worker's own words" not in error.message:
+            return [f"an error arrived as {error.message}"]
+    batches = iter(_read(tf, service, tf.data.Dataset.counter().filter(lambda n: n < 0)).prefetch(1))
+    time.sleep(WAIT_S)  # until it asks; nothing shows that it does
+    started = time.monotonic()
+    del batches
+    ended_s = time.monotonic() - started
+    return [f"a reader that waited took {ended_s:.0f} s to end"] if ended_s > CANCEL_LIMIT_S else []
+
+
+def _read(tf: Any, service: str, dataset: Any) -> Any:
+    how = tf.data.experimental.service.distribute(
+        "parallel_epochs", service, compression=None, data_transfer_protocol=PROTOCOL
+    )
+    return dataset.apply(how)
 
 
 def _free_ports(count: int) -> list[int]:

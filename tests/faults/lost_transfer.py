@@ -1,0 +1,15 @@
+"""Stands in for train_data.py: on algo-2, batches cannot travel by headrace's own transfer once a file says so."""
+
+import os
+import sys
+from pathlib import Path
+
+from headrace.tensorflow import transfer
+from headrace.tensorflow.servers import main
+
+if os.environ["SM_CURRENT_HOST"] == "algo-2" and Path(__file__).with_name("lost").exists():
+    print("headrace's own transfer does not load: this is a test", file=sys.stderr, flush=True)
+    transfer.load = lambda: False
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
