@@ -25,10 +25,14 @@ MIN_LEASE_S = 5.0
 TF_DATA_MODES = ("service", "local")
 
 SECRET_VARIABLE = "HEADRACE_JOB_SECRET"
+PLACEHOLDER_SECRET = "made-at-submission"
+"""What `--dry_run` prints for it; no job may have it."""
 STARTUP_TIMEOUT_VARIABLE = "HEADRACE_STARTUP_TIMEOUT_S"
 """For ranks that wait for hosts which are not there yet."""
 STALL_TIMEOUT_VARIABLE = "HEADRACE_STALL_TIMEOUT_S"
 """Whole seconds for which workers bear with a rank that does not read."""
+TRUST_NETWORK_VARIABLE = "HEADRACE_TRUST_NETWORK"
+"""1: nobody but the job's hosts reaches them, so that a derived secret will do for MPI too."""
 WHEELS_VARIABLE = "HEADRACE_WHEELS"
 """S3 folder with the recipe of the Horovod build, and the wheels that hosts built with it, for the next job."""
 ENDPOINTS_VARIABLE = "HEADRACE_ENDPOINTS"
@@ -71,6 +75,10 @@ class Settings:
     """The job goes on without lost data hosts while this many remain."""
     base_dir: Path = Path("/opt/ml")
     secret: str = field(default="", repr=False)
+    secret_is_derived: bool = False
+    """From the job's ARN, which others know."""
+    trust_network: bool = False
+    """Go on where a derived secret is all that keeps others from starting programs here."""
     job_name: str = ""
     endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
 
@@ -133,6 +141,7 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
         **parse_settings(argv),
         base_dir=read_base_dir(environ),
         secret=environ.get(SECRET_VARIABLE, ""),
+        trust_network=environ.get(TRUST_NETWORK_VARIABLE, "") == "1",
         job_name=next((environ[name] for name in JOB_NAME_VARIABLES if environ.get(name)), ""),
         endpoints=_read_endpoints(environ.get(ENDPOINTS_VARIABLE, "")),
     )

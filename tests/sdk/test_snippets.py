@@ -42,4 +42,7 @@ def test_the_printed_request_can_be_sent_with_boto3(tmp_path):
     printed = subprocess.run([sys.executable, str(ROOT / "start_job.py"), "--dry_run", "--region", "us-east-1"],
                              capture_output=True, text=True, check=True).stdout  # fmt: skip
     (tmp_path / "job.json").write_text(printed)
-    assert run_snippet("boto3", sys.executable, str(tmp_path / "job.json")) == json.loads(printed)
+    sent, looked_at = run_snippet("boto3", sys.executable, str(tmp_path / "job.json")), json.loads(printed)
+    assert looked_at["Environment"].pop("HEADRACE_JOB_SECRET") == "made-at-submission"
+    assert len(sent["Environment"].pop("HEADRACE_JOB_SECRET")) == 64
+    assert sent == looked_at

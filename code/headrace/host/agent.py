@@ -38,7 +38,9 @@ def main() -> int:
         names = dict(pair.split("=", 1) for pair in os.environ.get(HOST_NAMES_VARIABLE, "").split(",") if pair)
         host = names.get(address, address)
         with ControlClient(f"{address}:{CONTROL_PORT}", host, os.environ[SECRET_VARIABLE]) as client:
-            client.call("launch", {"arguments": arguments}, LAUNCH_TIMEOUT_S)
+            reply = client.call("launch", {"arguments": arguments}, LAUNCH_TIMEOUT_S)
+        if reply.get("error"):
+            raise ControlError(str(reply["error"]))
     except (ControlError, InputError, LookupError, ValueError) as error:
         print(f"Cannot start the MPI daemon on {' '.join(sys.argv[1:2])}: {error}", file=sys.stderr)
         return 1

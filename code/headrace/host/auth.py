@@ -26,11 +26,6 @@ class Refused(Exception):
     """A message that does not prove who sent it, or is not well-formed; the text is for the log."""
 
 
-def derived_secret(job_arn: str) -> str:
-    """A stand-in for a job that was submitted without a secret. Anyone who knows the ARN can make it."""
-    return hashlib.sha256(b"headrace:" + job_arn.encode()).hexdigest()
-
-
 def decode(message: bytes) -> dict[str, Any]:
     """A message's fields. Raises `Refused` for anything but a JSON object of our version."""
     try:
@@ -54,13 +49,17 @@ def _mac(key: bytes, *parts: object) -> str:
 
 
 def _matches(given: object, expected: str) -> bool:
-    return isinstance(given, str) and hmac.compare_digest(given.encode(), expected.encode())
+    return isinstance(given, str) and given.isascii() and hmac.compare_digest(given, expected)
 
 
 def _text(record: dict[str, Any], name: str) -> str:
     value = record.get(name)
     if not isinstance(value, str) or not value:
         raise Refused(f"no {name}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # half a surrogate pair, which JSON can say
+        raise Refused(f"{name} is no text") from error
     return value
 
 

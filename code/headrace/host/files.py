@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import re
 import secrets
 import shutil
 from collections.abc import AsyncIterator, Iterator
@@ -21,6 +22,8 @@ CHUNK_BYTES = 192 * 1024
 CHUNK_TIMEOUT_S = 30.0
 SPARED_BYTES = 1 << 30
 """What is left free on the disk."""
+ARRAYS_FOLDER = "arrays"
+"""In the host's work folder, which is the ranks' folder for temporary files."""
 Body = dict[str, Any]
 
 
@@ -37,14 +40,15 @@ class FileKeeper:
 
     async def keep(self, body: Body, chunks: AsyncIterator[bytes]) -> Body:
         """Take a file; the reply has an `error` when that failed."""
-        path, size = Path(os.path.normpath(str(body.get("path")))), body.get("bytes")
-        if not path.is_relative_to(self._folder) or not isinstance(size, int) or size < 0:
-            return {"error": f"{path} is not in {self._folder}"}
+        path, size, sha256 = Path(str(body.get("path"))), body.get("bytes"), str(body.get("sha256"))
+        named_by_content = re.fullmatch("[0-9a-f]{64}", sha256) and path.name == f"{sha256}.bin"
+        if path.parent != self._folder or not named_by_content or not isinstance(size, int) or size < 0:
+            return {"error": f"{path} is not a file of {self._folder} that is named by its content"}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if size > shutil.disk_usage(path.parent).free - SPARED_BYTES:
                 return {"error": f"no room for {size} bytes in {path.parent}"}
-            return await self._write(path, size, str(body.get("sha256")), chunks)
+            return await self._write(path, size, sha256, chunks)
         except (OSError, asyncio.TimeoutError, StopAsyncIteration) as error:
             return {"error": f"{path}: {type(error).__name__}: {error}"}
 

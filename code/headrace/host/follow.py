@@ -28,7 +28,7 @@ def follow(run: HostRun) -> Outcome:
     while run.state.outcome is None:
         try:
             run.check_children()
-            run.start_mpi_daemons()
+            run.start_mpi_daemon()
         except HeadraceError as error:
             run.state.fail(failure_of(error, run.state.host))
         except Exception as error:  # whatever it is, the leader must hear of it

@@ -10,21 +10,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headrace.errors import HeadraceError, InputError
-from headrace.host.auth import derived_secret
 from headrace.host.causes import failure_of, unexpected
 from headrace.host.control import ControlServer, Handler
-from headrace.host.files import FileKeeper
+from headrace.host.files import ARRAYS_FOLDER, FileKeeper
 from headrace.host.follow import follow
 from headrace.host.lead import Leader
 from headrace.host.log import HostLog
 from headrace.host.plan import HostPlan, trainer_environ
 from headrace.host.run import HostRun, host_run
+from headrace.host.secret import with_secret
 from headrace.host.services import data_service
 from headrace.host.summary import write_json
 from headrace.host.toolkit import become_rank, toolkit_rank
 from headrace.outcome import ROOT_CAUSE, Outcome
 from headrace.settings import (
-    Settings,
     find_source_dir,
     read_base_dir,
     read_settings,
@@ -56,11 +55,12 @@ def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
         if not (source_dir / settings.training_script).is_file():
             raise InputError(f"training_script {settings.training_script!r} is not in {source_dir}")
         rank = toolkit_rank(environ)
+        plan = HostPlan(topology, with_secret(settings, topology, environ), source_dir, list(argv), environ, rank)
+        plan.refuse_open_launch()
     except HeadraceError as error:
         print(f"launcher.py: error: {error}", file=sys.stderr)
         _write_failure(read_base_dir(environ), str(error))
         return error.exit_code
-    plan = HostPlan(topology, _with_secret(settings, environ), source_dir, list(argv), environ, rank)
     if rank and not rank.supervises:
         service = data_service(topology, plan.settings, source_dir, plan.work_dir)
         become_rank(plan, trainer_environ(plan, service))
@@ -74,12 +74,13 @@ def run_host(plan: HostPlan) -> int:
     _log_topology(topology, plan, log)
     try:
         with host_run(plan, log) as run:
-            keeper = FileKeeper(plan.work_dir)
+            keeper = FileKeeper(plan.work_dir / ARRAYS_FOLDER)
             handlers: dict[str, Handler] = {
                 "renew": run.state.renew,
-                "launch": run.state.launch,
                 "has": keeper.has,
             }
+            if plan.takes_mpi_daemon:
+                handlers["launch"] = run.mpi_daemon.launch
             with ControlServer(plan.control_address, host, plan.settings.secret, handlers, log, {"keep": keeper.keep}):
                 outcome = _lead_or_follow(run)
     except HeadraceError as error:
@@ -117,19 +118,6 @@ def _log_topology(topology: Topology, plan: HostPlan, log: HostLog) -> None:
     if topology.is_leader:
         for line in topology.table().splitlines():
             log.say(line)
-
-
-def _with_secret(settings: Settings, environ: Mapping[str, str]) -> Settings:
-    """The job's secret, or the one that its ARN stands for where it was submitted without."""
-    if settings.secret:
-        return settings
-    arn = environ.get("TRAINING_JOB_ARN", "")
-    print(
-        "headrace: no HEADRACE_JOB_SECRET: the control channel uses one derived from the job's ARN, "
-        "which is no secret; submit with start_job.py for a real one",
-        file=sys.stderr,
-    )
-    return Settings(**{**vars(settings), "secret": derived_secret(arn)})
 
 
 def _write_failure(base_dir: Path, text: str) -> None:

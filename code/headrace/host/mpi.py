@@ -15,6 +15,7 @@ from pathlib import Path
 
 from headrace.errors import SetupError
 from headrace.events import Event, parse_event
+from headrace.host.daemon import agent_command
 from headrace.outcome import LOG_TAIL_LINES, RootCause
 from headrace.settings import Settings
 from headrace.topology import Host, Topology
@@ -75,7 +76,7 @@ def trainer_command(
         command += ["--host", ",".join(f"{address}:{ranks_per_host}" for address in addresses)]
         command += ["--leave-session-attached"]
         options |= {
-            "plm_rsh_agent": f"{sys.executable} -m headrace.host.agent",
+            "plm_rsh_agent": agent_command(),
             "plm_rsh_no_tree_spawn": "1",
         }
     for name, value in options.items():

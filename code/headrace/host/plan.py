@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.context import TrainerContext
+from headrace.errors import InputError
 from headrace.host import mpi, services
 from headrace.host.send import HOSTS_VARIABLE
 from headrace.settings import (
@@ -15,6 +16,7 @@ from headrace.settings import (
     SECRET_VARIABLE,
     STALL_TIMEOUT_VARIABLE,
     STARTUP_TIMEOUT_VARIABLE,
+    TRUST_NETWORK_VARIABLE,
     Settings,
 )
 from headrace.topology import Topology
@@ -72,6 +74,22 @@ class HostPlan:
     @property
     def ranks_per_host(self) -> int:
         return self.settings.processes_per_host or int(self.environ.get("SM_NUM_GPUS") or 0) or 1
+
+    @property
+    def takes_mpi_daemon(self) -> bool:
+        """Whether the leader's mpirun may ask this host for its MPI daemon."""
+        topology = self.topology
+        return topology.current.role == "dnn" and not topology.is_leader and self.rank is None
+
+    def refuse_open_launch(self) -> None:
+        """Raises `InputError` where anybody could have this job's hosts run programs."""
+        settings, several = self.settings, len(self.topology.dnn_hosts) > 1
+        if several and self.rank is None and settings.secret_is_derived and not settings.trust_network:
+            raise InputError(
+                f"without {SECRET_VARIABLE}, who reaches these hosts and knows the job's ARN could start programs on "
+                f"them through MPI: submit with start_job.py, set {SECRET_VARIABLE} to a random text in the job's "
+                f"environment, use the toolkit's own MPI, or set {TRUST_NETWORK_VARIABLE}=1 if nobody else is there"
+            )
 
     @property
     def control_address(self) -> str:

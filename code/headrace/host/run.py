@@ -15,6 +15,7 @@ from typing import Any
 
 from headrace.errors import SetupError
 from headrace.host import install, mpi, services
+from headrace.host.daemon import MpiDaemon
 from headrace.host.log import HostLog
 from headrace.host.plan import HostPlan, server_environ, trainer_environ
 from headrace.host.ranks import dump_ranks, suspended_ranks
@@ -37,6 +38,7 @@ class HostRun:
     service: services.DataService
     state: HostState
     wake: threading.Event
+    mpi_daemon: MpiDaemon
     started: float = field(default_factory=time.monotonic)
 
     def start_servers(self) -> None:
@@ -75,9 +77,10 @@ class HostRun:
         command, environ = rank_command(self.plan), self.trainer_environ()
         return self.supervisor.start(ChildSpec("trainer", mpi.MPIRUN, command, environ, self.plan.source_dir, **how))
 
-    def start_mpi_daemons(self) -> None:
-        """Start what the leader's mpirun asked this host for."""
-        for arguments in self.state.take_commands():
+    def start_mpi_daemon(self) -> None:
+        """Start it when the leader's mpirun has asked this host for it."""
+        arguments = self.mpi_daemon.take()
+        if arguments is not None:
             argv = mpi.daemon_command(arguments)
             self.supervisor.start(
                 ChildSpec("mpi-daemon", mpi.ORTED, argv, self.trainer_environ(), self.plan.source_dir)
@@ -134,7 +137,8 @@ def host_run(plan: HostPlan, log: HostLog) -> Iterator[HostRun]:
         previous = {signum: signal.signal(signum, handler) for signum, handler in handled.items()}
         service = services.data_service(plan.topology, plan.settings, plan.source_dir, plan.work_dir)
         try:
-            yield HostRun(plan, log, supervisor, service, state, wake)
+            leader = plan.settings.endpoint(plan.topology.leader.name).address
+            yield HostRun(plan, log, supervisor, service, state, wake, MpiDaemon(leader, plan.work_dir, wake.set))
         finally:
             supervisor.teardown()
             for signum, handler in previous.items():

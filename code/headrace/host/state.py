@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from headrace.events import Event
 from headrace.host.control import Body
@@ -35,7 +34,6 @@ class HostState:
         self._phase = STARTING
         self._last_heard: float | None = None
         self._outcome: Outcome | None = None
-        self._commands: list[list[str]] = []
         self._suspended = suspended  # names of this host's suspended processes
         self._stop_signal = ""
         self._dump_requested = False
@@ -129,12 +127,6 @@ class HostState:
         with self._lock:
             return None if self._last_heard is None else now - self._last_heard
 
-    def take_commands(self) -> list[list[str]]:
-        """MPI daemons that were asked for since the last call, each as orted's arguments."""
-        with self._lock:
-            commands, self._commands = self._commands, []
-            return commands
-
     def status(self) -> Body:
         """This host as the leader sees it."""
         suspended, memory = self._suspended(), self.memory()
@@ -173,16 +165,6 @@ class HostState:
         if self.outcome or body.get("dump"):
             self._wake.set()
         return status
-
-    def launch(self, body: Body) -> Body:
-        """Start this host's MPI daemon with these arguments."""
-        arguments: Any = body.get("arguments")
-        if not isinstance(arguments, list) or not all(isinstance(argument, str) for argument in arguments):
-            return {"error": "arguments must be a list of strings"}
-        with self._lock:
-            self._commands.append(arguments)
-        self._wake.set()
-        return {}
 
     def set_phase(self, phase: str) -> None:
         """Once steps are made, CPU time counts from there: what came before was start-up."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import secrets
 import sys
 
 from headrace.errors import InputError
 from headrace.instances import InstanceTable
 from headrace.job import JobSpec
+from headrace.settings import PLACEHOLDER_SECRET
 from headrace.submit.aws import Account, account_of, default_bucket, find_region
 from headrace.submit.client import Console, Ended, Submission, ask
 from headrace.submit.images import FRAMEWORK_VERSION, default_image
@@ -37,7 +37,7 @@ def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable) -
         raise InputError(f"--retries is {retries}; expected 0 or more")
     if arguments.dry_run:
         options = _dry_options(spec, arguments)
-        request = build_request(spec, options, secrets.token_hex(32))
+        request = build_request(spec, options, PLACEHOLDER_SECRET)
         check_request(request)
         _explain(spec, options, table)
         print(json.dumps(request, indent=2))

@@ -1,0 +1,100 @@
+"""What another host's mpirun may have this host's MPI daemon do: what Open MPI asks for, for the leader, once."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from headrace.errors import InputError
+from headrace.host.daemon import MpiDaemon, checked_arguments
+from hypothesis import given
+from hypothesis import strategies as st
+
+LEADER = {"10.77.0.2"}
+WORK_DIR = Path("/opt/ml/headrace")
+AGENT = f"{sys.executable} -m headrace.host.agent"
+# What mpirun 4.1.8 said between two hosts.
+SAID = """
+-mca orte_leave_session_attached 1 -mca ess env -mca ess_base_jobid 1727725568 -mca ess_base_vpid 1
+-mca ess_base_num_procs 2 -mca orte_node_regex algo-[1:2-3]@0(2) -mca orte_hnp_uri 1727725568.0;tcp://10.77.0.2:53335
+--mca orte_tmpdir_base /opt/ml/headrace --mca btl_vader_backing_directory /opt/ml/headrace --mca mpi_yield_when_idle 1
+--mca orte_base_help_aggregate 0 --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0
+--mca plm_rsh_no_tree_spawn 1 -mca plm rsh -mca orte_tag_output 1 -mca rmaps_base_oversubscribe 1
+-mca rmaps_base_mapping_policy slot -mca hwloc_base_binding_policy none -mca pmix ^s1,s2,cray,isolated
+"""
+REAL = SAID.split()
+URI = REAL.index("orte_hnp_uri") + 1
+
+
+def test_what_mpirun_asks_for_is_taken():
+    checked = checked_arguments([*REAL, "-mca", "plm_rsh_agent", AGENT], LEADER, WORK_DIR)
+    assert checked == ["-mca" if each == "--mca" else each for each in [*REAL, "-mca", "plm_rsh_agent", AGENT]]
+
+
+def test_programs_and_folders_are_the_hosts_own():
+    mine = checked_arguments([*REAL, "-mca", "plm_rsh_agent", "/tmp/evil"], LEADER, Path("/here"))
+    assert mine[-1] == AGENT
+    assert mine[mine.index("orte_tmpdir_base") + 1] == mine[mine.index("btl_vader_backing_directory") + 1] == "/here"
+
+
+def test_what_users_tune_is_taken():
+    checked_arguments(
+        [*REAL, "-mca", "btl_tcp_links", "4", "-mca", "coll_tuned_use_dynamic_rules", "1"], LEADER, WORK_DIR
+    )
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        ["-mca", "mca_base_component_path", "/tmp/evil"],
+        ["-mca", "mca_component_path", "/tmp/evil"],
+        ["-mca", "orte_launch_agent", "evil"],
+        ["-mca", "btl_evil_path", "x"],
+        ["-mca", "pmix_base_file", "x"],
+        ["-mca", "btl_tcp_if_include", "/tmp/evil"],
+        ["-mca", "btl_tcp_if_include", "eth0; evil"],
+        ["-mca", "ess", "tool"],
+        ["-mca", "orte_hnp_uri", "1.0;tcp://10.77.0.66:5"],
+        ["-mca", "orte_hnp_uri", "1.0;tcp://10.77.0.2,10.77.0.66:5"],
+        ["-mca", "orte_hnp_uri", "file:/tmp/evil"],
+        ["--prefix", "/tmp/evil", "x"],
+        ["--debug-devel"],
+        ["-mca", "ess_base_vpid"],
+    ],
+    ids=" ".join,
+)
+def test_anything_else_is_refused(extra):
+    with pytest.raises(InputError, match="the MPI daemon"):
+        checked_arguments([*REAL, *extra], LEADER, WORK_DIR)
+
+
+def test_a_daemon_that_reports_to_nobody_is_refused():
+    with pytest.raises(InputError, match="not told where to report to"):
+        checked_arguments(REAL[: URI - 2] + REAL[URI + 1 :], LEADER, WORK_DIR)
+
+
+def test_a_host_starts_one_daemon_in_its_life():
+    woken = []
+    daemon = MpiDaemon("127.0.0.1", WORK_DIR, lambda: woken.append(True))
+    mine = [*REAL[:URI], "1.0;tcp://127.0.0.1:5", *REAL[URI + 1 :]]
+    assert daemon.launch({"arguments": REAL}).keys() == {"error"}
+    assert daemon.launch({"arguments": mine}) == {}
+    assert "already" in daemon.launch({"arguments": mine})["error"]
+    assert daemon.take()
+    assert daemon.take() is None
+    assert "already" in daemon.launch({"arguments": mine})["error"]
+    assert len(woken) == 1
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(json_values | st.lists(st.sampled_from(REAL) | st.text()))
+def test_whatever_is_said_is_checked_or_refused(arguments):
+    try:
+        checked = checked_arguments(arguments, LEADER, WORK_DIR)
+    except InputError:
+        return
+    assert checked[::3] == ["-mca"] * (len(checked) // 3)

@@ -1,0 +1,82 @@
+"""Whatever comes over the network or lies in a file: an answer or a clear refusal, and nothing else."""
+
+import contextlib
+import io
+import json
+import threading
+
+import pytest
+from headrace.errors import InputError
+from headrace.host.auth import ClientAuth, Refused, ServerAuth
+from headrace.host.state import HostState
+from headrace.host.usage import HostUsage
+from headrace.topology import topology_from
+from hypothesis import given
+from hypothesis import strategies as st
+
+SECRET = "s"
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+surrogates = st.text(st.characters(categories=["Cs", "Ll", "Nd"]), max_size=40)
+fields = ("v", "nonce", "proof", "client_nonce", "server_nonce", "counter", "body", "mac")
+records = st.dictionaries(st.sampled_from(fields), values | surrogates).map(lambda record: {"v": 1, **record})
+
+
+def message(record):
+    return json.dumps(record).encode()  # half a surrogate pair is text to JSON
+
+
+@given(st.binary(max_size=200) | records.map(message) | values.map(message))
+def test_a_strangers_message_is_answered_or_refused(said):
+    server, client = ServerAuth(SECRET, "algo-1"), ClientAuth(SECRET, "algo-1")
+    with contextlib.suppress(Refused):
+        server.hello(said)
+    with pytest.raises(Refused):
+        server.open("renew", said)
+    with pytest.raises(Refused):
+        client.greeted(said)
+
+
+@given(records, st.sampled_from(fields), values | surrogates)
+def test_a_call_with_one_field_replaced_is_refused_or_as_it_was(_, field, value):
+    server, client = ServerAuth(SECRET, "algo-1"), ClientAuth(SECRET, "algo-1")
+    client.greeted(server.hello(client.hello()))
+    sealed, _seal = client.seal("renew", {"phase": "stepping"})
+    changed = json.loads(sealed) | {field: value}
+    with contextlib.suppress(Refused):
+        body, _ = server.open("renew", message(changed))
+        assert body == {"phase": "stepping"}
+
+
+@given(st.dictionaries(st.sampled_from(["phase", "outcome", "dump", "protocol"]), values))
+def test_whatever_an_authentic_renewal_says_has_an_answer(body):
+    state = HostState("algo-1", HostUsage(lambda: []), threading.Event(), lambda: [])
+    json.dump(state.renew(body), io.StringIO())
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["current_host", "hosts", "network_interface_name", "instance_groups"]),
+        values | st.just(["algo-1"]) | st.just("algo-1"),
+    )
+    | values
+)
+def test_a_topology_file_of_any_content_is_read_or_refused(config):
+    with contextlib.suppress(InputError):
+        topology_from(config, "test")
+
+
+groups = st.dictionaries(
+    st.sampled_from(["instance_group_name", "instance_type", "hosts"]),
+    values | st.sampled_from(["data_group", "dnn_group", "ml.c5.xlarge", ["algo-1"], ["algo-2"]]),
+)
+
+
+@given(st.lists(groups, max_size=3))
+def test_groups_of_any_content_are_read_or_refused(instance_groups):
+    hosts = ["algo-1", "algo-2"]
+    with contextlib.suppress(InputError):
+        topology_from({"current_host": "algo-1", "hosts": hosts, "instance_groups": instance_groups}, "test")
