@@ -1,11 +1,12 @@
 # make demo: from a fresh clone to a finished comparison.  make test: from a fresh clone to a green suite.
 PYTHON ?= python3
+FUZZ_S ?= 180
 RUN = .venv/bin/python
 PYTEST = $(RUN) -m pytest
 TIMED = -p no:cacheprovider --durations=5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check unit integration e2e faults conformance grammar examples bench clean
+.PHONY: help setup demo test check unit integration e2e faults conformance fuzz grammar examples bench clean
 
 help:
 	@echo "make setup   .venv with TensorFlow, Open MPI and Horovod; no root needed"
@@ -13,7 +14,8 @@ help:
 	@echo "make test    every test (make check first, then integration and end to end)"
 	@echo "make check   lint, types, unit tests; under a minute"
 	@echo "make faults  kill, hang and cut off real jobs, and watch what becomes of them"
-	@echo "make conformance  what we make and assume, against SageMaker's toolkit and SDKs; then the next two"
+	@echo "make conformance  what we make and assume, against SageMaker's toolkit and SDKs; then the next three"
+	@echo "make fuzz    hostile messages for the transfer, under sanitizers (FUZZ_S=3600 for an hour)"
 	@echo "make grammar   500 random tf.data pipelines, shared among workers and ranks, against plain tf.data"
 	@echo "make examples  every script of code/examples in both modes"
 	@echo "make bench   how fast, as ratios measured in one run: about an hour (BENCH=transport for one)"
@@ -41,7 +43,11 @@ unit integration e2e faults: setup
 conformance: setup
 	@$(RUN) tools/peers.py sdk2 sdk3
 	@$(PYTEST) $(TIMED) tests/integration/test_toolkit.py tests/sdk
+	@$(RUN) -m tests.fuzz --first 0 --cases 20000
 	@$(MAKE) --no-print-directory grammar examples
+
+fuzz: setup
+	@$(RUN) -m tests.fuzz --seconds $(FUZZ_S)
 
 grammar: setup
 	@HEADRACE_PIPELINES=$${HEADRACE_PIPELINES:-500} $(PYTEST) -p no:cacheprovider -s --timeout=1500 tests/grammar
@@ -54,4 +60,4 @@ bench: setup
 	@$(RUN) -m bench $(BENCH)
 
 clean:
-	rm -rf .venv .venv-peers data runs bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info code/*.egg-info
+	rm -rf .venv .venv-peers .fuzz data runs bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info code/*.egg-info

@@ -34,7 +34,7 @@ STALL_TIMEOUT_VARIABLE = "HEADRACE_STALL_TIMEOUT_S"
 TRUST_NETWORK_VARIABLE = "HEADRACE_TRUST_NETWORK"
 """1: nobody but the job's hosts reaches them, so that a derived secret will do for MPI too."""
 WHEELS_VARIABLE = "HEADRACE_WHEELS"
-"""S3 folder with the recipe of the Horovod build, and the wheels that hosts built with it, for the next job."""
+"""S3 folder with the recipe of the Horovod build, and what hosts have built, for the next job."""
 ENDPOINTS_VARIABLE = "HEADRACE_ENDPOINTS"
 JOB_NAME_VARIABLES = ("TRAINING_JOB_NAME", "SM_TRAINING_JOB_NAME")
 

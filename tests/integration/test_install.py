@@ -1,10 +1,11 @@
-"""Horovod for images that lack it: built once, kept in the bucket, fetched by the next job."""
+"""What images lack, Horovod and the transfer's library: built once, kept in the bucket, fetched by the next job."""
 
 import tarfile
 
 import boto3
 import pytest
 from headrace.host import install
+from headrace.tensorflow.transfer import build as transfer_build
 from moto import mock_aws
 
 from tests.support import ROOT, run_job
@@ -66,7 +67,20 @@ def test_a_bucket_out_of_reach_costs_a_build_and_no_more(tmp_path, bucket, capsy
     (folder / "build.py").write_text(BUILD.format(log=str(tmp_path / "log")))
     assert install.main(tmp_path, {"HEADRACE_WHEELS": "s3://no-such-bucket/wheels"}) == 0
     assert (tmp_path / "log").read_text() == "built\n"
-    assert "cannot keep the wheel" in capsys.readouterr().err
+    assert "cannot keep horovod-0-py3.whl" in capsys.readouterr().err
+
+
+def test_the_transfers_library_is_compiled_once_and_fetched_by_the_next_job(tmp_path, bucket, monkeypatch, capfd):
+    monkeypatch.setenv("HEADRACE_WHEELS", "s3://wheels/job/wheels")
+    first, second = tmp_path / "first" / "transfer.so", tmp_path / "second" / "transfer.so"
+    assert transfer_build.main([f"--library={first}"]) == 0
+    assert "compiling" in capfd.readouterr().out
+    (tmp_path / "g++").write_text("#!/bin/sh\necho called >&2; exit 1\n")
+    (tmp_path / "g++").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert transfer_build.main(["--once", f"--library={second}"]) == 0
+    assert "using the library that was built before" in capfd.readouterr().out
+    assert second.read_bytes() == first.read_bytes()
 
 
 def copy_of_code(tmp_path):

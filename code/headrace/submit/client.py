@@ -24,7 +24,7 @@ from headrace.submit.logs import LogTail
 from headrace.submit.options import CloudOptions
 from headrace.submit.pack import pack_source
 from headrace.submit.pricing import cost_usd
-from headrace.submit.recipe import upload_recipe
+from headrace.submit.recipe import upload_library, upload_recipe
 from headrace.submit.request import build_request, source_uri
 from headrace.submit.validate import check_request
 
@@ -83,6 +83,7 @@ class Submission:
             self._console.say(f"uploading {len(files)} files ({size_kb:.0f} kB) to {self._source}")
             self._account.upload(archive, self._source)
         upload_recipe(self._account, self._options.output_s3_uri)
+        upload_library(self._account, self._options.output_s3_uri)
         return self._create(retries, first_attempt=0)
 
     def follow(self, spec: JobSpec, retries: int, table: InstanceTable, output_dir: Path) -> Ended:

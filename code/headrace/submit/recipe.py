@@ -1,11 +1,16 @@
-"""The recipe of the Horovod build, put where hosts whose image has no Horovod find it (see `headrace.host.install`)."""
+"""What hosts would have to build, put where they look for it: Horovod's recipe, and the transfer's library.
+
+See `headrace.host.install` and `headrace.tensorflow.transfer.build`.
+"""
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 
 from headrace.source import source_files
+from headrace.store import LIBRARY_FOLDER, LIBRARY_KEY
 from headrace.submit.aws import Account
 from headrace.submit.pack import pack_files
 
@@ -21,3 +26,12 @@ def upload_recipe(account: Account, output_s3_uri: str) -> None:
         archive = Path(folder) / RECIPE_ARCHIVE
         pack_files(RECIPE, source_files(RECIPE), archive)
         account.upload(archive, f"{output_s3_uri.rstrip('/')}/wheels/{RECIPE_ARCHIVE}")
+
+
+def upload_library(account: Account, output_s3_uri: str) -> None:
+    """Upload the transfer's library where this machine has one: hosts of the same TensorFlow and C library take it."""
+    folders = [Path(place) / LIBRARY_FOLDER for place in sys.path if place]
+    libraries = [path for folder in folders for path in folder.glob("*.so")]
+    if libraries:
+        newest = max(libraries, key=lambda path: path.stat().st_mtime)
+        account.upload(newest, f"{output_s3_uri.rstrip('/')}/wheels/{LIBRARY_KEY}/{newest.name}")

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from headrace.errors import SetupError
 from headrace.settings import SECRET_VARIABLE
+from headrace.store import LIBRARY_FOLDER
 from headrace.tensorflow.transfer import handshake
 
 PROTOCOL = "headrace"
@@ -65,7 +66,7 @@ def library_path() -> Path:
         digest.update((Path(__file__).parent / name).read_bytes())
     libc = "-".join(filter(None, platform.libc_ver()))
     name = f"tensorflow-{tensorflow_version()}-{libc}-{platform.machine()}-{digest.hexdigest()[:16]}.so"
-    return tensorflow_dir().parent / "headrace_transfer" / name
+    return tensorflow_dir().parent / LIBRARY_FOLDER / name
 
 
 def check_server(address: str) -> None:

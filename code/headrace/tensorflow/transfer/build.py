@@ -1,7 +1,7 @@
 """`python -m headrace.tensorflow.transfer.build` builds the library for the installed TensorFlow, and tries it.
 
-It takes g++, and half a minute. What is built already is not built again. Its place is taken only once batches have
-gone from one process to another through it, bit for bit.
+It takes g++, and half a minute. What is built already is not built again, by no later job either that has the same
+`HEADRACE_WHEELS`. Its place is taken only once batches have gone from one process to another through it, bit for bit.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from headrace.errors import SetupError
-from headrace.settings import OneLineParser
+from headrace.settings import WHEELS_VARIABLE, OneLineParser
+from headrace.store import LIBRARY_KEY, Store
 from headrace.tensorflow.transfer import build_environ, library_path, tensorflow_dir, tensorflow_version
 
 COMPILE_LIMIT_S = 300
@@ -35,15 +37,31 @@ def main(argv: Sequence[str]) -> int:
         with _alone(path.parent):
             if path.is_file():
                 return 0
+            store = Store(os.environ[WHEELS_VARIABLE]) if os.environ.get(WHEELS_VARIABLE) else None
+            if store and _fetch(store, path):
+                return 0
             if arguments.once and _failure(path).is_file():
                 raise SetupError(_failure(path).read_text(encoding="utf-8").partition("\n")[0])
             print("transfer: compiling (half a minute) …", flush=True)
+            started = time.monotonic()
             build(path)
+            print(f"transfer: ready after {time.monotonic() - started:.0f} s", flush=True)
+            if store:
+                store.keep(path, f"{LIBRARY_KEY}/{path.name}")
     except (SetupError, ImportError, OSError) as error:
         print(f"transfer: batches will travel over gRPC, at half the rate: {error}", file=sys.stderr)
         return 1
-    print("transfer: ready", flush=True)
     return 0
+
+
+def _fetch(store: Store, path: Path) -> bool:
+    """Whether an earlier job, or who submitted this one, has left the library; it was tried where it was built."""
+    name = store.find(LIBRARY_KEY, path.name)
+    if name is None:
+        return False
+    store.fetch(name, path)
+    print(f"transfer: using the library that was built before: {name}", flush=True)
+    return True
 
 
 @contextlib.contextmanager

@@ -25,7 +25,10 @@ namespace headrace {
 constexpr size_t kMostRequestBytes = 1 << 20;
 constexpr size_t kMostDescriptionBytes = 16 << 20;
 constexpr uint64_t kMostProtoBytes = INT32_MAX;  // protobuf's own limit
-constexpr uint64_t kMostElementBytes = uint64_t{8} << 30;
+#ifndef HEADRACE_MOST_ELEMENT_BYTES
+#define HEADRACE_MOST_ELEMENT_BYTES (uint64_t{8} << 30)
+#endif
+constexpr uint64_t kMostElementBytes = HEADRACE_MOST_ELEMENT_BYTES;
 constexpr char kTooLarge[] = "a batch of more than 8 GiB, or text of 2 GiB, does not travel: make the batches smaller";
 
 struct Header {
