@@ -62,6 +62,7 @@ class Case {
       for (int64_t i = 0; i < tensor.NumElements(); ++i) tensor.flat<tensorflow::tstring>()(i) = Text(Below(40));
     if (tensor.dtype() == tensorflow::DT_VARIANT)
       for (int64_t i = 0; i < tensor.NumElements(); ++i) {
+        if (OneIn(4)) continue;  // an empty one
         Tensor inner(tensorflow::DT_INT64, TensorShape({static_cast<int64_t>(Below(5))}));
         inner.flat<int64_t>().setZero();
         tensor.flat<tensorflow::Variant>()(i) = inner;

@@ -66,6 +66,17 @@ def incomplete_text(count):
     return element(tf.string, [], len(content), content)
 
 
+def variant_of_nothing():
+    """The message of a tensor in a variant, without the tensor; TensorFlow's own decoder reads beyond its end."""
+    proto = tf.make_tensor_proto([0])
+    proto.Clear()
+    proto.dtype = tf.variant.as_datatype_enum
+    proto.tensor_shape.dim.add(size=1)
+    proto.variant_val.add(type_name="tensorflow::Tensor")
+    content = proto.SerializeToString()
+    return element(tf.variant, [1], len(content), content)
+
+
 NONSENSE = {
     "a description of a TiB": struct.pack("<iBBxxqQ", 0, 0, 0, 0, 1 << 40),
     "a tensor of a TiB": element(tf.uint8, [1 << 40], 1 << 40),
@@ -75,6 +86,7 @@ NONSENSE = {
     "too many dimensions": element(tf.uint8, [1] * 255, 1),
     "text of 2 GiB": element(tf.string, [1], 1 << 31, b""),
     "text of which most is missing": incomplete_text(1 << 33),
+    "a tensor that is not there": variant_of_nothing(),
     "a handle": element(tf.resource, [1], 0),
 }
 

@@ -31,6 +31,9 @@ constexpr uint64_t kMostProtoBytes = INT32_MAX;  // protobuf's own limit
 constexpr uint64_t kMostElementBytes = HEADRACE_MOST_ELEMENT_BYTES;
 constexpr char kTooLarge[] = "a batch of more than 8 GiB, or text of 2 GiB, does not travel: make the batches smaller";
 
+constexpr char kForeign[] =
+    "a batch holds something else than tensors, ragged and sparse ones: give data.distribute data_transfer_protocol='grpc'";
+
 struct Header {
   int32_t code = 0;  // absl::StatusCode; if not OK, the description is the error's text
   uint8_t end_of_sequence = 0, skip = 0, unused[2] = {};
@@ -60,6 +63,21 @@ class Budget {
   uint64_t left_ = kMostElementBytes;
 };
 
+// What a variant may hold: a tensor (sparse tensors are three), a ragged one, or nothing. TensorFlow decodes others too,
+// and takes some at their word.
+inline bool MayTravel(const tensorflow::VariantTensorDataProto& variant) {
+  if (variant.type_name() == "tensorflow::Tensor") return variant.tensors_size() == 1;
+  if (variant.type_name() == "RaggedTensorVariant") return variant.tensors_size() >= 1;
+  return variant.type_name().empty() && variant.tensors_size() == 0;
+}
+
+inline bool MayTravel(const tensorflow::TensorProto& proto) {
+  if (proto.dtype() == tensorflow::DT_STRING) return true;
+  const auto& variants = proto.variant_val();
+  return proto.dtype() == tensorflow::DT_VARIANT &&
+         std::all_of(variants.begin(), variants.end(), [](const auto& variant) { return MayTravel(variant); });
+}
+
 // False: the connection is of no more use.
 inline bool SendResult(Connection& connection, absl::Status status, const tensorflow::data::GetElementResult& result) {
   Header header;
@@ -78,6 +96,7 @@ inline bool SendResult(Connection& connection, absl::Status status, const tensor
       tensorflow::TensorProto proto;
       tensor.AsProtoField(&proto);
       if (!proto.SerializeToString(&protos[i])) status = absl::ResourceExhaustedError(kTooLarge);
+      if (!MayTravel(proto)) status = absl::UnimplementedError(kForeign);
       about.as_proto = 1;
       parts.push_back(Part(protos[i].data(), protos[i].size()));
     }
@@ -127,7 +146,7 @@ inline bool IsComplete(const tensorflow::TensorProto& proto, Budget& budget, int
                                                                         : sizeof(tensorflow::Variant);
   if (elements > proto.ByteSizeLong() || !budget.Take(elements, size)) return false;
   const bool has_numbers = tensorflow::DataTypeCanUseMemcpy(proto.dtype());
-  if (!has_numbers && proto.dtype() != tensorflow::DT_STRING && proto.dtype() != tensorflow::DT_VARIANT) return false;
+  if (!has_numbers && !MayTravel(proto)) return false;
   if (!has_numbers && !proto.tensor_content().empty()) return false;  // it could hide tensors
   for (const auto& variant : proto.variant_val())
     for (const auto& tensor : variant.tensors())
