@@ -13,6 +13,8 @@ from headrace.settings import TF_DATA_MODES
 _PREFIX = "HEADRACE_"
 GRPC = "grpc"
 """The data transfer protocol that every worker has."""
+ARRAYS_FOLDER = "arrays"
+"""Where arrays lie that workers read: in the host's work folder, which is the ranks' folder for temporary files."""
 TRAINER_REPORT = "trainer.json"
 """Rank 0's part of the summary, in the output folder; the leader's launcher takes it from there."""
 METRICS = "metrics.jsonl"

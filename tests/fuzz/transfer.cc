@@ -28,6 +28,7 @@ using tensorflow::TensorShape;
 using tensorflow::data::GetElementResult;
 
 constexpr char kSecret[] = "the job's";
+constexpr char kAddress[] = "127.0.0.1:0";
 constexpr int kLongestCaseS = 20;
 
 std::atomic<uint64_t> case_number{0};
@@ -127,6 +128,13 @@ std::string TrueAnswer(Case& any) {
   return Overheard([&](Connection& connection) { headrace::SendResult(connection, status, result); });
 }
 
+size_t BytesOf(const Tensor& tensor) {
+  size_t bytes = tensor.TotalBytes();
+  if (tensor.dtype() == tensorflow::DT_STRING)
+    for (int64_t i = 0; i < tensor.NumElements(); ++i) bytes += tensor.flat<tensorflow::tstring>()(i).size();
+  return bytes;
+}
+
 // A rank that is told nonsense by whoever is in a worker's place.
 void Receive(Case& any) {
   std::string answer = TrueAnswer(any);
@@ -153,7 +161,7 @@ void Receive(Case& any) {
     }
     if (is_true && arrival != Arrival::kWhole) Fail("a true answer is not understood");
     size_t bytes = 0;
-    for (const Tensor& tensor : result.components) bytes += tensor.TotalBytes();
+    for (const Tensor& tensor : result.components) bytes += BytesOf(tensor);
     if (bytes > 2 * headrace::kMostElementBytes) Fail("more memory was taken than an element may have");
   }
   speaker.join();
@@ -164,7 +172,7 @@ void Receive(Case& any) {
 struct Worker {
   Worker() : server(Counted(), kSecret, 60) {
     tensorflow::data::experimental::WorkerConfig config;
-    config.set_data_transfer_address("127.0.0.1:0");
+    config.set_data_transfer_address(kAddress);
     if (!server.Start(config).ok()) Fail("the server does not start");
   }
 
@@ -205,7 +213,7 @@ void Serve(Case& any, int port, bool is_admitted) {
   if (recv(fd, &worker, sizeof worker, MSG_WAITALL) == sizeof worker) {
     headrace::Answer answer;
     headrace::MakeHello(answer.hello);
-    answer.proof = headrace::MakeProof(is_admitted ? kSecret : "another", "rank", worker, answer.hello);
+    answer.proof = headrace::MakeProof({is_admitted ? kSecret : "another", kAddress}, "rank", worker, answer.hello);
     std::string said(reinterpret_cast<const char*>(&answer), sizeof answer);
     if (!is_admitted && any.OneIn(2)) said = any.Spoiled(said);
     std::string requests;
@@ -254,8 +262,9 @@ int main(int argc, char** argv) {
     if (done.wait_for(std::chrono::seconds(kLongestCaseS)) != std::future_status::ready) Fail("hangs");
     if (number % 1000 == 999) {  // between strangers, a rank of the job is served
       for (const Worker* worker : {&of_ranks, &of_strangers}) {
-        headrace::Client client("127.0.0.1:" + std::to_string(worker->server.Port()), kSecret);
-        if (!client.Connect().ok()) Fail("a rank of the job is not let in any more");
+        Connection connection(ConnectTo(worker->server.Port()), 60);
+        const auto met = headrace::Enter(connection, {kSecret, kAddress}, headrace::Patience(1000));
+        if (met != headrace::Meeting::kAgreed) Fail("a rank of the job is not let in any more");
       }
       std::printf("%llu cases in %.0f s\n", static_cast<unsigned long long>(number - first + 1), seconds());
       std::fflush(stdout);

@@ -1,10 +1,13 @@
 """What images lack, Horovod and the transfer's library: built once, kept in the bucket, fetched by the next job."""
 
+import sys
 import tarfile
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError
 from headrace.host import install
+from headrace.store import Store, open_store
 from headrace.tensorflow.transfer import build as transfer_build
 from moto import mock_aws
 
@@ -67,7 +70,27 @@ def test_a_bucket_out_of_reach_costs_a_build_and_no_more(tmp_path, bucket, capsy
     (folder / "build.py").write_text(BUILD.format(log=str(tmp_path / "log")))
     assert install.main(tmp_path, {"HEADRACE_WHEELS": "s3://no-such-bucket/wheels"}) == 0
     assert (tmp_path / "log").read_text() == "built\n"
-    assert "cannot keep horovod-0-py3.whl" in capsys.readouterr().err
+    assert "nothing from s3://no-such-bucket/wheels" in capsys.readouterr().err
+
+
+def test_what_is_listed_and_cannot_be_fetched_is_built(tmp_path, capsys):
+    class Client:
+        def list_objects_v2(self, Bucket, Prefix):
+            return {"Contents": [{"Key": f"{Prefix}horovod.whl"}]}
+
+        def download_file(self, *_):
+            raise ClientError({"Error": {"Code": "AccessDenied", "Message": "not you"}}, "GetObject")
+
+    store = Store("s3://wheels/job", Client())
+    assert store.find("key", ".whl", tmp_path) is None
+    store.keep(tmp_path / "horovod.whl", "key/horovod.whl")
+    assert "AccessDenied" in capsys.readouterr().err
+
+
+def test_without_a_way_to_aws_there_is_no_store(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    assert open_store({"HEADRACE_WHEELS": "s3://wheels/job"}) is None
+    assert "nothing from s3://wheels/job" in capsys.readouterr().err
 
 
 def test_the_transfers_library_is_compiled_once_and_fetched_by_the_next_job(tmp_path, bucket, monkeypatch, capfd):
@@ -79,8 +102,11 @@ def test_the_transfers_library_is_compiled_once_and_fetched_by_the_next_job(tmp_
     (tmp_path / "g++").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert transfer_build.main(["--once", f"--library={second}"]) == 0
-    assert "using the library that was built before" in capfd.readouterr().out
+    assert "using what was built before: s3://wheels/job/wheels/transfer/transfer.so" in capfd.readouterr().err
     assert second.read_bytes() == first.read_bytes()
+    bucket.put_object(Bucket="wheels", Key="job/wheels/transfer/other.so", Body=b"no library")
+    assert transfer_build.main([f"--library={tmp_path / 'other.so'}"]) == 1
+    assert "the library built before does not load" in capfd.readouterr().err
 
 
 def copy_of_code(tmp_path):

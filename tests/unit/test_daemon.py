@@ -38,7 +38,7 @@ def test_programs_and_folders_are_the_hosts_own():
 
 def test_what_users_tune_is_taken():
     checked_arguments(
-        [*REAL, "-mca", "btl_tcp_links", "4", "-mca", "coll_tuned_use_dynamic_rules", "1"], LEADER, WORK_DIR
+        [*REAL, "-mca", "btl_tcp_links", "4", "-mca", "btl_tcp_if_exclude", "172.17.0.0/16"], LEADER, WORK_DIR
     )
 
 
@@ -50,11 +50,20 @@ def test_what_users_tune_is_taken():
         ["-mca", "orte_launch_agent", "evil"],
         ["-mca", "btl_evil_path", "x"],
         ["-mca", "pmix_base_file", "x"],
-        ["-mca", "btl_tcp_if_include", "/tmp/evil"],
         ["-mca", "btl_tcp_if_include", "eth0; evil"],
+        ["-mca", "plm_base_verbose", "100"],
+    ],
+    ids=" ".join,
+)
+def test_what_a_daemon_does_not_need_is_left_out(extra):
+    assert checked_arguments([*REAL, *extra], LEADER, WORK_DIR) == checked_arguments(REAL, LEADER, WORK_DIR)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
         ["-mca", "ess", "tool"],
         ["-mca", "orte_hnp_uri", "1.0;tcp://10.77.0.66:5"],
-        ["-mca", "orte_hnp_uri", "1.0;tcp://10.77.0.2,10.77.0.66:5"],
         ["-mca", "orte_hnp_uri", "file:/tmp/evil"],
         ["--prefix", "/tmp/evil", "x"],
         ["--debug-devel"],
@@ -62,9 +71,15 @@ def test_what_users_tune_is_taken():
     ],
     ids=" ".join,
 )
-def test_anything_else_is_refused(extra):
+def test_a_daemon_of_somebody_else_is_refused(extra):
     with pytest.raises(InputError, match="the MPI daemon"):
         checked_arguments([*REAL, *extra], LEADER, WORK_DIR)
+
+
+def test_it_reports_to_the_leaders_own_addresses_among_those_that_are_given():
+    given = "1859.0;tcp://10.77.0.2,10.77.0.66:60745;tcp6://[fd00::2]:35911;tcp6://[fd00::66]:1"
+    checked = checked_arguments([*REAL[:URI], given, *REAL[URI + 1 :]], LEADER | {"fd00::2"}, WORK_DIR)
+    assert checked[URI] == "1859.0;tcp://10.77.0.2:60745;tcp6://[fd00::2]:35911"
 
 
 def test_a_daemon_that_reports_to_nobody_is_refused():

@@ -34,6 +34,11 @@ def test_a_host_alone_makes_one_up():
     assert one.secret != other.secret
 
 
+def test_launchers_of_one_host_that_the_toolkit_starts_share_one():
+    launchers = [with_secret(Settings(), topology("algo-1"), ARN, ToolkitRank(rank, rank)) for rank in range(2)]
+    assert launchers[0].secret == launchers[1].secret
+
+
 def test_several_hosts_that_know_nothing_of_each_other_are_refused():
     with pytest.raises(InputError, match="neither HEADRACE_JOB_SECRET nor TRAINING_JOB_ARN is set"):
         with_secret(Settings(), topology("algo-1", "algo-2"), {})

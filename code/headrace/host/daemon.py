@@ -1,8 +1,8 @@
 """The `launch` call: another host's mpirun asks for this host's MPI daemon.
 
 A daemon runs whatever the mpirun that it reports to tells it. So there is one in a host's life, on hosts that train,
-and it reports to the leader: its arguments are those that Open MPI 4.1 gives, each of a form that names neither a
-program nor a folder of the caller's choice.
+and it reports to the leader. Its arguments are those that Open MPI 4.1 gives; none names a program or a folder of the
+caller's choice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.errors import InputError
 from headrace.host.control import Body
 
 AGENT_MODULE = "headrace.host.agent"
-_NUMBER, _WORDS = r"\d{1,20}", r"[\w.,:^+-]{0,1000}"
+_NUMBER, _WORDS = r"\d{1,20}", r"[\w.,:^+/-]{0,1000}"
 _FORMS = {
     "ess": "env",
     "ess_base_jobid": _NUMBER,
@@ -32,12 +32,12 @@ _FORMS = {
     "plm_rsh_no_tree_spawn": "1",
 }
 """The values of parameters that tell a daemon its place."""
-_TUNING = re.compile(r"(btl|coll|hwloc|mpi|mtl|oob|osc|pml|pmix|rmaps)(_(?!.*(path|dir|file|agent|command))\w+)?")
-"""Parameters of the communication, which users may set too; words, which name nothing on a disk."""
+_TUNING = re.compile(r"(btl|coll|hwloc|mpi|mtl|oob|opal|osc|pml|pmix|rmaps)(_(?!.*(path|dir|file|agent|command))\w+)?")
+"""Parameters of the communication, which users may set too: mpirun hands on what is `OMPI_MCA_…` in its environment."""
 _FOLDERS = ("orte_tmpdir_base", "btl_vader_backing_directory")
 _AGENT = "plm_rsh_agent"
 _LEADER = "orte_hnp_uri"
-_URI = re.compile(r"\d+\.\d+;tcp6?://(?P<addresses>[^/;]+):\d+")
+_TRANSPORT = re.compile(r"(?P<kind>tcp6?)://(?P<addresses>[^/;]+):(?P<port>\d+)")
 
 
 def agent_command() -> str:
@@ -50,14 +50,16 @@ class MpiDaemon:
 
     def __init__(self, leader_address: str, work_dir: Path, wake: Callable[[], None]) -> None:
         self._leader_address, self._work_dir, self._wake = leader_address, work_dir, wake
+        self._leader = addresses_of(leader_address)  # now, if it is known: a call must not wait for a name
         self._lock = threading.Lock()
         self._asked = False
         self._arguments: list[str] | None = None
 
     def launch(self, body: Body) -> Body:
         """Have the daemon started with these arguments; the reply has an `error` when that is refused."""
+        leader = self._leader or addresses_of(self._leader_address)
         try:
-            arguments = checked_arguments(body.get("arguments"), addresses_of(self._leader_address), self._work_dir)
+            arguments = checked_arguments(body.get("arguments"), leader, self._work_dir)
         except InputError as error:
             return {"error": str(error)}
         with self._lock:
@@ -75,22 +77,25 @@ class MpiDaemon:
 
 
 def addresses_of(name: str) -> set[str]:
-    """The addresses that a host's name stands for. Raises `InputError`."""
+    """The addresses that a host's name stands for here."""
     try:
         return {str(found[4][0]) for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
-    except OSError as error:
-        raise InputError(f"the leader's name {name} has no address here ({error})") from error
+    except OSError:
+        return set()
 
 
 def checked_arguments(arguments: object, leader: set[str], work_dir: Path) -> list[str]:
     """orted's arguments, with what names a program or a folder replaced by this host's own.
+
+    Parameters that a daemon does not need, and that might do harm, are left out; one that users set is as good as
+    ignored on this host then.
 
     Args:
         arguments: `-mca NAME VALUE`, again and again.
         leader: the addresses that the daemon may report to.
 
     Raises:
-        InputError: something else is among them.
+        InputError: they are not of this form, or would have it report to somebody else.
     """
     if not isinstance(arguments, list) or not all(isinstance(argument, str) for argument in arguments):
         raise InputError("arguments must be a list of strings")
@@ -105,19 +110,29 @@ def checked_arguments(arguments: object, leader: set[str], work_dir: Path) -> li
         elif name == _AGENT:
             value = agent_command()
         elif name == _LEADER:
-            uri = _URI.fullmatch(value)
-            given = {each.strip("[]") for each in uri["addresses"].split(",")} if uri else set()
-            if not given or not given <= leader:
-                raise InputError(f"the MPI daemon is to report to {value[:200]!r}, which is not the leader")
+            value = _within(value, leader)
             reports_to_leader = True
-        elif not _is_harmless(name, value):
-            raise InputError(f"the MPI daemon takes no {name[:100]}={value[:100]!r}")
+        elif name in _FORMS:
+            if not re.fullmatch(_FORMS[name], value):
+                raise InputError(f"the MPI daemon takes no {name}={value[:100]!r}")
+        elif not (_TUNING.fullmatch(name) and re.fullmatch(_WORDS, value)):
+            continue
         checked += ["-mca", name, value]
     if not reports_to_leader:
         raise InputError("the MPI daemon is not told where to report to")
     return checked
 
 
-def _is_harmless(name: str, value: str) -> bool:
-    form = _FORMS.get(name) or (_WORDS if _TUNING.fullmatch(name) else None)
-    return form is not None and re.fullmatch(form, value) is not None
+def _within(uri: str, leader: set[str]) -> str:
+    """Open MPI's `JOB.RANK;TRANSPORT://ADDRESSES:PORT;…` with those addresses alone that are the leader's."""
+    process, *transports = uri.split(";")
+    kept = []
+    for transport in transports:
+        match = _TRANSPORT.fullmatch(transport)
+        addresses = match["addresses"].split(",") if match else []
+        known = [each for each in addresses if each.strip("[]") in leader]
+        if match and known:
+            kept.append(f"{match['kind']}://{','.join(known)}:{match['port']}")
+    if not kept or not re.fullmatch(r"\d+\.\d+", process):
+        raise InputError(f"the MPI daemon is to report to {uri[:200]!r}, which is not the leader")
+    return ";".join([process, *kept])

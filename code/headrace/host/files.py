@@ -22,8 +22,6 @@ CHUNK_BYTES = 192 * 1024
 CHUNK_TIMEOUT_S = 30.0
 SPARED_BYTES = 1 << 30
 """What is left free on the disk."""
-ARRAYS_FOLDER = "arrays"
-"""In the host's work folder, which is the ranks' folder for temporary files."""
 Body = dict[str, Any]
 
 

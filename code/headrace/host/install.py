@@ -18,7 +18,7 @@ from pathlib import Path
 
 from headrace.errors import SetupError
 from headrace.settings import WHEELS_VARIABLE
-from headrace.store import Store
+from headrace.store import Store, open_store
 
 RECIPE_FOLDER = Path("third_party") / "horovod"
 RECIPE_ARCHIVE = "recipe.tar.gz"
@@ -38,14 +38,14 @@ def install_command(source_dir: Path) -> list[str]:
 def main(source_dir: Path, environ: Mapping[str, str]) -> int:
     """Install Horovod; 0 when it is there."""
     gpu = ["--gpu"] if int(environ.get("SM_NUM_GPUS") or 0) else []
-    store = Store(environ[WHEELS_VARIABLE]) if environ.get(WHEELS_VARIABLE) else None
+    store = open_store(environ)
     with tempfile.TemporaryDirectory(prefix="headrace-install-") as folder:
         try:
             recipe = _find_recipe(source_dir, store, Path(folder))
             cache = Path(folder) / "cache"
             build = [sys.executable, str(recipe / "build.py"), f"--cache={cache}", *gpu]
             key = subprocess.run([*build, "--key"], check=True, capture_output=True, text=True).stdout.strip()
-            fetched = store is not None and _fetch_wheel(store, key, cache / key)
+            fetched = store is not None and store.find(key, ".whl", cache / key) is not None
             subprocess.run(build, check=True)
             if store and not fetched:
                 wheel = next((cache / key).glob("*.whl"))
@@ -61,7 +61,7 @@ def _find_recipe(source_dir: Path, store: Store | None, folder: Path) -> Path:
     if (recipe / "build.py").is_file():
         return recipe
     if store is None:
-        raise SetupError(f"{recipe} is not there and {WHEELS_VARIABLE} is not set")
+        raise SetupError(f"{recipe} is not there, and no folder {WHEELS_VARIABLE} that can be reached")
     archive = folder / RECIPE_ARCHIVE
     store.fetch(RECIPE_ARCHIVE, archive)
     with tarfile.open(archive) as tar:
@@ -70,17 +70,6 @@ def _find_recipe(source_dir: Path, store: Store | None, folder: Path) -> Path:
         else:
             tar.extractall(folder / "recipe")
     return folder / "recipe"
-
-
-def _fetch_wheel(store: Store, key: str, folder: Path) -> bool:
-    """Whether a wheel of this key was there; it is in `folder` then."""
-    name = store.find(key, ".whl")
-    if name is None:
-        return False
-    folder.mkdir(parents=True, exist_ok=True)
-    store.fetch(name, folder / name.rpartition("/")[2])
-    print(f"using the wheel that an earlier job left: {name}", file=sys.stderr)
-    return True
 
 
 if __name__ == "__main__":

@@ -9,10 +9,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from headrace.context import ARRAYS_FOLDER
 from headrace.errors import HeadraceError, InputError
 from headrace.host.causes import failure_of, unexpected
 from headrace.host.control import ControlServer, Handler
-from headrace.host.files import ARRAYS_FOLDER, FileKeeper
+from headrace.host.files import FileKeeper
 from headrace.host.follow import follow
 from headrace.host.lead import Leader
 from headrace.host.log import HostLog
@@ -55,7 +56,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
         if not (source_dir / settings.training_script).is_file():
             raise InputError(f"training_script {settings.training_script!r} is not in {source_dir}")
         rank = toolkit_rank(environ)
-        plan = HostPlan(topology, with_secret(settings, topology, environ), source_dir, list(argv), environ, rank)
+        plan = HostPlan(topology, with_secret(settings, topology, environ, rank), source_dir, list(argv), environ, rank)
         plan.refuse_open_launch()
     except HeadraceError as error:
         print(f"launcher.py: error: {error}", file=sys.stderr)

@@ -43,16 +43,10 @@ class Leader:
         self._ranks = mpi.RankLog(run.state.host, hosts_of_ranks, plan.ranks_per_host)
         self._stop = StopRequest(run.plan.signal_dir, settings.stop_grace_s, run.log)
         self._leases = [
-            Lease(
-                host.name,
-                f"{settings.endpoint(host.name).address}:{CONTROL_PORT}",
-                settings.secret,
-                settings.lease_s,
-                lambda: {"phase": self._phase, "protocol": run.state.protocol},
-                run.wake,
-            )
+            Lease(host.name, f"{settings.endpoint(host.name).address}:{CONTROL_PORT}", settings.secret, settings.lease_s,
+                  lambda: {"phase": self._phase, "protocol": run.state.protocol}, run.wake)
             for host in run.plan.topology.peers()
-        ]
+        ]  # fmt: skip
         self._ready = Readiness(run, self._leases, self._lost, self._check_hosts, self._lose)
 
     def lead(self) -> Outcome:
@@ -146,11 +140,11 @@ class Leader:
         if failure:
             raise _Failed(self._ranks.root_cause(failure) if failure.role == mpi.MPIRUN else failure)
         now = time.monotonic()
-        for lease in self._leases:
+        for lease in self._heard():
             status = lease.status or {}
             if status.get("failure"):
                 self._check_failure(RootCause.from_json(status["failure"]), now)
-            if lease.lost(now) and lease.host not in self._lost:
+            if lease.lost(now):
                 self._lose(lease)
         self._check_stop()
 
@@ -185,7 +179,7 @@ class Leader:
         if self._run.plan.rank and own.stop_signal:
             raise _Failed(ended_by_mpirun(own.host, own.stop_signal))
         requests = {own.host: own.stop_signal}
-        requests |= {lease.host: str((lease.status or {}).get("stop_signal", "")) for lease in self._leases}
+        requests |= {lease.host: str((lease.status or {}).get("stop_signal", "")) for lease in self._heard()}
         asked = self._stop.due(requests, self._phase == STEPPING, time.monotonic())
         if asked:
             raise _Failed(stopped(*asked))
@@ -236,6 +230,10 @@ class Leader:
         while lease and lease.status is known and time.monotonic() < deadline:
             self._run.wait()
         return explained(cause, self._statuses().get(cause.host, {}).get("memory") or {})
+
+    def _heard(self) -> list[Lease]:
+        """Of the hosts that the job does not do without."""
+        return [lease for lease in self._leases if lease.host not in self._lost]
 
     def _statuses(self) -> Mapping[str, Mapping[str, Any]]:
         statuses = {lease.host: lease.status for lease in self._leases if lease.status}

@@ -12,6 +12,8 @@ from headrace.host.lease import Lease
 from headrace.host.run import HostRun
 
 PROGRESS_INTERVAL_S = 5.0
+LATE_WORKERS_S = 60.0
+"""How long ranks wait for a host that is late, once there are enough others: it may be building the transfer."""
 
 
 class Readiness:
@@ -36,6 +38,7 @@ class Readiness:
         self._lost = lost
         self._check = check
         self._lose = lose
+        self._enough_since: float | None = None
 
     def await_trainer_hosts(self) -> None:
         """Until all dnn hosts answer and have what the trainer needs. Raises `DeadlineError`."""
@@ -45,7 +48,7 @@ class Readiness:
     def await_data(self, trainer_ended: Callable[[], bool]) -> None:
         """Until all hosts answer and every worker is registered, or there is no more use. Raises `DeadlineError`."""
         hosts = {host.name for host in self._run.plan.topology.hosts}
-        self._await(lambda: self._missing_hosts(hosts) + self._missing_offers(), trainer_ended)
+        self._await(self._missing_offers, trainer_ended)
         self._agree_on_protocol()
         self._await(lambda: self._missing_hosts(hosts) + self._missing_workers(), trainer_ended)
         if self._run.service.expected_workers() and not trainer_ended():
@@ -87,17 +90,26 @@ class Readiness:
 
     def _offers(self) -> dict[str, str]:
         """By which protocol each worker that has said so can send batches."""
-        statuses = {lease.host: lease.status or {} for lease in self._leases if lease.host not in self._lost}
-        statuses[self._run.state.host] = self._run.state.status()
-        return {
-            f"{host}/{worker}": protocol
-            for host, status in statuses.items()
-            for worker, protocol in (status.get("offers") or {}).items()
-        }
+        heard = [lease for lease in self._leases if lease.host not in self._lost]
+        offers = {lease.host: (lease.status or {}).get("offers") or {} for lease in heard}
+        offers[self._run.state.host] = self._run.state.offers
+        return {f"{host}/{worker}": protocol for host, of in offers.items() for worker, protocol in of.items()}
 
     def _missing_offers(self) -> list[str]:
-        missing = self._run.service.expected_workers(without=self._lost) - len(self._offers())
-        return [f"{missing} tf.data workers to start"] if missing > 0 else []
+        """What is missing for a decision: all workers, for a while; then those without which nothing can be read."""
+        topology, offers = self._run.plan.topology, self._offers()
+        missing = self._run.service.expected_workers(without=self._lost) - len(offers)
+        if missing <= 0:
+            return []
+        heard = {worker.partition("/")[0] for worker in offers}
+        needed = {host.name for host in topology.dnn_hosts} | {topology.dispatcher_host.name}
+        data_hosts = sum(host.name in heard for host in topology.data_hosts)
+        if needed <= heard and data_hosts >= min(self._run.plan.settings.min_data_hosts, len(topology.data_hosts)):
+            self._enough_since = self._enough_since or time.monotonic()
+            if time.monotonic() - self._enough_since > LATE_WORKERS_S:
+                return []
+        hosts = {host.name for host in topology.hosts}
+        return [*self._missing_hosts(hosts), f"{missing} tf.data workers to start"]
 
     def _agree_on_protocol(self) -> None:
         """Decide how batches travel: by what all workers have, since a rank reads from all in one way."""

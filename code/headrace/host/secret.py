@@ -13,8 +13,11 @@ from headrace.settings import PLACEHOLDER_SECRET, SECRET_VARIABLE, Settings
 from headrace.topology import Topology
 
 
-def with_secret(settings: Settings, topology: Topology, environ: Mapping[str, str]) -> Settings:
-    """The settings with a secret: the job's, this host's own where it is alone, or the one that the ARN stands for.
+def with_secret(settings: Settings, topology: Topology, environ: Mapping[str, str], rank: object = None) -> Settings:
+    """The settings with a secret: the job's, this launcher's own where it is alone, or the one that the ARN stands for.
+
+    Args:
+        rank: set where the toolkit starts a launcher for each rank.
 
     Raises:
         InputError: there is nothing that all hosts know.
@@ -23,7 +26,7 @@ def with_secret(settings: Settings, topology: Topology, environ: Mapping[str, st
         raise InputError(f"{SECRET_VARIABLE} is what --dry_run prints in its place: make it a random text")
     if settings.secret:
         return settings
-    if len(topology.hosts) == 1:
+    if len(topology.hosts) == 1 and rank is None:
         return dataclasses.replace(settings, secret=secrets.token_hex(32))
     arn = environ.get("TRAINING_JOB_ARN", "")
     if not arn:

@@ -76,6 +76,12 @@ class HostState:
         self._wake.set()
 
     @property
+    def offers(self) -> dict[str, str]:
+        """By which protocol each worker of this host that has said so can send batches."""
+        with self._lock:
+            return dict(self._offers)
+
+    @property
     def protocol(self) -> str:
         """How batches travel in this job; empty until the leader has decided."""
         with self._lock:

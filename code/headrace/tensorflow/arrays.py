@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.util import nest  # which, as tf.data does, takes a list for a tensor
 
-from headrace.context import TrainerContext
+from headrace.context import ARRAYS_FOLDER, TrainerContext
 from headrace.errors import InputError
 
 LARGE_BYTES = 16 << 20
@@ -28,7 +28,6 @@ BLOCK = 256
 """Rows that are mapped at once."""
 ARRAY = "headrace_array_"
 """The name of the operation that maps a component, with the component's number."""
-_FOLDER = "arrays"
 _from_tensor_slices = tf.data.Dataset.from_tensor_slices
 
 
@@ -127,7 +126,7 @@ def _stored(array: np.ndarray) -> Path:
     """The file that holds an array, named by its content; it goes with the host's working folder."""
     content = array.reshape(-1).view(np.uint8)
     digest = hashlib.sha256(content.data).hexdigest()
-    path = Path(tempfile.gettempdir()) / _FOLDER / f"{digest}.bin"
+    path = Path(tempfile.gettempdir()) / ARRAYS_FOLDER / f"{digest}.bin"
     if path.is_file() and path.stat().st_size == array.nbytes:
         return path
     try:

@@ -86,7 +86,7 @@ def distribute(
         return _on_trainer(read(dataset, how.uneven, job_name))
     prepared, endless = parts.prepare(dataset, how, job_name)
     if compression == "auto":
-        uncompressed = _protocol(how.data_transfer_protocol, "none", context)
+        uncompressed = _protocol(how.data_transfer_protocol, "none", context, dataset.element_spec)
         stream = f"{context.job_name}-{job_name}"
         compression = choose_compression(dataset, f"grpc://{context.dispatcher}", stream, uncompressed)
     number = parts.register(prepared, f"grpc://{context.dispatcher}", COMPRESSIONS[compression], shared)
@@ -133,7 +133,7 @@ def _read(
     else:
         stream = f"{how.cross_trainer_cache}-{job_name}"
         cache = tf.data.experimental.service.CrossTrainerCache(trainer_id=f"{how.cross_trainer_cache}-{hvd.rank()}")
-    protocol = _protocol(how.data_transfer_protocol, compression, context)
+    protocol = _protocol(how.data_transfer_protocol, compression, context, spec)
     if protocol == transfer.PROTOCOL:
         progress.count_transferred()
     return tf.data.experimental.service.from_dataset_id(
@@ -157,9 +157,15 @@ _POLICIES = {
 }
 
 
-def _protocol(asked: str, compression: str, context: TrainerContext) -> str | None:
+def transfer_takes(spec: object) -> bool:
+    """Whether batches of this structure travel by our own transfer: tensors, ragged and sparse ones."""
+    kinds = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
+    return all(isinstance(each, kinds) and each.dtype != tf.variant for each in tf.nest.flatten(spec))
+
+
+def _protocol(asked: str, compression: str, context: TrainerContext, spec: object) -> str | None:
     """What TensorFlow is told, None for its own choice. What is compressed goes its own way."""
-    if asked == GRPC or compression != "none":
+    if asked == GRPC or compression != "none" or (asked == "auto" and not transfer_takes(spec)):
         return None if asked == "auto" else asked
     loaded = transfer.load()
     if asked == transfer.PROTOCOL and not loaded:

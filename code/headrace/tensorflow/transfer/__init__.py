@@ -71,9 +71,9 @@ def library_path() -> Path:
 
 def check_server(address: str) -> None:
     """Raise `SetupError` unless the protocol's server answers at `HOST:PORT`; TensorFlow would only log it."""
-    host, _, port = address.rpartition(":")
+    port = address.rpartition(":")[2]
     try:
-        handshake.enter(host, int(port), os.environ.get(SECRET_VARIABLE, "")).close()
+        handshake.enter(address, os.environ.get(SECRET_VARIABLE, "")).close()
     except OSError as error:
         raise SetupError(f"cannot send batches from {address}: {error}; is another program on port {port}?") from error
 

@@ -1,7 +1,7 @@
 """`python -m headrace.tensorflow.transfer.build` builds the library for the installed TensorFlow, and tries it.
 
-It takes g++, and half a minute. What is built already is not built again, by no later job either that has the same
-`HEADRACE_WHEELS`. Its place is taken only once batches have gone from one process to another through it, bit for bit.
+It takes g++, and half a minute. What is built already is not built again; later jobs with the same `HEADRACE_WHEELS`
+fetch it. Its place is taken only once batches have gone from one process to another through it, bit for bit.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from headrace.errors import SetupError
-from headrace.settings import WHEELS_VARIABLE, OneLineParser
-from headrace.store import LIBRARY_KEY, Store
+from headrace.settings import OneLineParser
+from headrace.store import LIBRARY_KEY, Store, open_store
 from headrace.tensorflow.transfer import build_environ, library_path, tensorflow_dir, tensorflow_version
 
+LOAD = "import ctypes, sys; problem = ctypes.CDLL(sys.argv[1]).headrace_transfer_problem; \
+problem.restype = ctypes.c_char_p; sys.exit(problem().decode() or None)"
 COMPILE_LIMIT_S = 300
 TRIAL_LIMIT_S = 120
 
@@ -37,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
         with _alone(path.parent):
             if path.is_file():
                 return 0
-            store = Store(os.environ[WHEELS_VARIABLE]) if os.environ.get(WHEELS_VARIABLE) else None
+            store = open_store(os.environ)
             if store and _fetch(store, path):
                 return 0
             if arguments.once and _failure(path).is_file():
@@ -55,12 +57,18 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _fetch(store: Store, path: Path) -> bool:
-    """Whether an earlier job, or who submitted this one, has left the library; it was tried where it was built."""
-    name = store.find(LIBRARY_KEY, path.name)
-    if name is None:
-        return False
-    store.fetch(name, path)
-    print(f"transfer: using the library that was built before: {name}", flush=True)
+    """Whether an earlier job, or who submitted this one, has left the library, and it loads here."""
+    with tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as folder:
+        fetched = store.find(LIBRARY_KEY, path.name, Path(folder))
+        if fetched is None:
+            return False
+        # Where it was built it was tried; another compiler's C++ library may still be missing here.
+        try:
+            _run([sys.executable, "-c", LOAD, str(fetched)], TRIAL_LIMIT_S, "the library built before does not load")
+        except SetupError as error:
+            print(f"transfer: {error}", file=sys.stderr)
+            return False
+        os.replace(fetched, path)
     return True
 
 

@@ -55,26 +55,10 @@ inline absl::StatusOr<Addresses> Resolve(const std::string& host, const std::str
 
 class Client : public tensorflow::data::DataTransferClient {
  public:
-  Client(std::string address, std::string secret) : address_(std::move(address)), secret_(std::move(secret)) {}
+  Client(const std::string& address, const std::string& secret) : address_(address), shared_{secret, address} {}
 
-  // Within a second or two in all: TensorFlow holds a lock meanwhile that whoever ends the reader needs.
-  absl::Status Connect() {
-    const Patience patience(kConnectMs, &cancelled_);
-    const size_t colon = address_.rfind(':');
-    if (colon == std::string::npos) return absl::InvalidArgumentError("no port in " + address_);
-    const auto addresses = Resolve(address_.substr(0, colon), address_.substr(colon + 1), kConnectMs);
-    if (!addresses.ok()) return addresses.status();
-    std::unique_ptr<Connection> connection;
-    for (const addrinfo* each = addresses->get(); each && !connection; each = each->ai_next)
-      connection = ConnectTo(*each, patience);
-    if (!connection) return Problem("cannot connect to " + address_);
-    errno = 0;
-    if (!Enter(*connection, secret_, patience))
-      return Problem(address_ + (errno ? " does not answer" : " does not hold this job's secret"));
-    std::lock_guard<std::mutex> lock(mutex_);
-    connection_ = std::move(connection);
-    return absl::OkStatus();
-  }
+  // Within a second in all: TensorFlow holds a lock meanwhile that whoever ends the reader needs.
+  absl::Status Connect() { return Connect(Patience(kConnectMs, &cancelled_)); }
 
   absl::Status GetElement(const tensorflow::data::GetElementRequest& request,
                           tensorflow::data::GetElementResult& result) override {
@@ -95,7 +79,32 @@ class Client : public tensorflow::data::DataTransferClient {
 
  private:
   static constexpr int kConnectMs = 1000;
+  static constexpr int kAgainMs = 20;
   static constexpr int kSilenceS = 60;  // a request is small, so that it is taken even by a worker that is suspended
+
+  absl::Status Connect(const Patience& patience) {
+    const size_t colon = address_.rfind(':');
+    if (colon == std::string::npos) return absl::InvalidArgumentError("no port in " + address_);
+    const auto addresses = Resolve(address_.substr(0, colon), address_.substr(colon + 1), patience.LeftMs());
+    if (!addresses.ok()) return addresses.status();
+    std::unique_ptr<Connection> connection;
+    for (const addrinfo* each = addresses->get(); each && !connection; each = each->ai_next)
+      connection = ConnectTo(*each, patience);
+    if (cancelled_) return Cancelled();
+    if (!connection) return absl::UnavailableError("cannot connect to " + address_ + ": " + std::strerror(errno));
+    switch (Enter(*connection, shared_, patience)) {
+      case Meeting::kAgreed: break;
+      case Meeting::kAnotherProtocol: return absl::UnavailableError(address_ + " speaks another protocol");
+      case Meeting::kAnotherSecret: return absl::UnavailableError(address_ + " does not hold this job's secret");
+      case Meeting::kClosed:  // by a worker that is ending, or that had too many strangers at its door
+        if (patience.IsOver()) return cancelled_ ? Cancelled() : absl::UnavailableError(address_ + " lets nobody in");
+        std::this_thread::sleep_for(std::chrono::milliseconds(kAgainMs));
+        return Connect(patience);
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    connection_ = std::move(connection);
+    return absl::OkStatus();
+  }
 
   std::unique_ptr<Connection> ConnectTo(const addrinfo& address, const Patience& patience) {
     const int fd = socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address.ai_protocol);
@@ -140,15 +149,10 @@ class Client : public tensorflow::data::DataTransferClient {
     connection_.reset();
   }
 
-  absl::Status Problem(const std::string& what) const {
-    if (cancelled_) return Cancelled();
-    return absl::UnavailableError(errno ? what + ": " + std::strerror(errno) : what);
-  }
-
   static absl::Status Cancelled() { return absl::CancelledError("the reader has ended"); }
 
   const std::string address_;
-  const std::string secret_;
+  const Shared shared_;
   std::mutex call_mutex_;
   std::mutex mutex_;  // of what another thread may shut down
   std::unique_ptr<Connection> connection_;

@@ -37,23 +37,29 @@ class Patience {
   Patience(int milliseconds, const std::atomic<bool>* cancelled = nullptr)
       : end_(std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds)), cancelled_(cancelled) {}
 
+  int LeftMs() const {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end_ - std::chrono::steady_clock::now()).count();
+    return std::max<int64_t>(left, 0);
+  }
+
+  bool IsOver() const { return LeftMs() == 0 || (cancelled_ && *cancelled_); }
+
   // Until poll's event is there. False, with errno set: it is not, in time.
   bool Await(int fd, short event) const {
     while (true) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(end_ - std::chrono::steady_clock::now()).count();
-      if (left <= 0 || (cancelled_ && *cancelled_)) {
-        errno = left <= 0 ? ETIMEDOUT : ECANCELED;
+      if (IsOver()) {
+        errno = ETIMEDOUT;
         return false;
       }
       pollfd awaited{fd, event, 0};
-      const int ready = poll(&awaited, 1, static_cast<int>(std::min<int64_t>(left, cancelled_ ? kSliceMs : left)));
+      const int ready = poll(&awaited, 1, cancelled_ ? std::min(LeftMs(), kSliceMs) : LeftMs());
       if (ready > 0) return true;
       if (ready < 0 && errno != EINTR) return false;
     }
   }
 
  private:
-  static constexpr int64_t kSliceMs = 50;
+  static constexpr int kSliceMs = 50;
 
   const std::chrono::steady_clock::time_point end_;
   const std::atomic<bool>* const cancelled_;
@@ -62,15 +68,14 @@ class Patience {
 // Owns the descriptor of a connected socket.
 class Connection {
  public:
-  // `silence_s`: how long the other end may leave unread what we send. A process that is suspended reads nothing, and
-  // its kernel still answers; a host that is gone does not, and keepalive finds it while it owes us something.
+  // `silence_s`: how long the other end may leave unread what we send, or, where it owes us something, not answer the
+  // kernel's probes. A process that is suspended reads nothing, and its kernel still answers.
   Connection(int fd, int silence_s) : fd_(fd) {
     SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, std::min(silence_s, INT_MAX / 1000) * 1000);
     SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
     SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
     SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
-    SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
     // Kernels before 4.18 do not make the buffer as large as the mark, and would never wake us.
     SetLowWaterMark(kWakeBytes);
     const size_t settled = GetOption(fd, SOL_SOCKET, SO_RCVLOWAT);

@@ -1,11 +1,12 @@
 // How both ends of a connection prove that they hold the job's secret, before anything else is said.
 //
 //   worker → rank    "headrac2", a nonce of the worker's
-//   rank → worker    "headrac2", a nonce of the rank's, HMAC(key, "rank" + both nonces)
-//   worker → rank    HMAC(key, "worker" + both nonces)
+//   rank → worker    "headrac2", a nonce of the rank's, HMAC(key, "rank" + both nonces + the worker's address)
+//   worker → rank    HMAC(key, "worker" + both nonces + the worker's address)
 //
-// The key is HMAC-SHA256(secret, "headrace transfer"): what is said here is of no use on the control channel. What
-// follows the handshake is neither encrypted nor signed: it keeps out who can reach the port, not who is on the wire.
+// The key is HMAC-SHA256(secret, "headrace transfer"): what is said here is of no use on the control channel. The
+// address is HOST:PORT as ranks are told it: what is said to one worker is of no use with another. What follows the
+// handshake is neither encrypted nor signed: it keeps out those who can reach the port, not those who are on the wire.
 
 #ifndef HEADRACE_TRANSFER_HANDSHAKE_H_
 #define HEADRACE_TRANSFER_HANDSHAKE_H_
@@ -42,18 +43,25 @@ struct Answer {
 };
 
 inline Proof Hmac(std::string_view key, std::string_view message) {
-  Proof proof;
+  Proof proof{};
   unsigned int length = 0;
   HMAC(EVP_sha256(), key.data(), key.size(), reinterpret_cast<const uint8_t*>(message.data()), message.size(),
        proof.bytes, &length);
   return proof;
 }
 
-inline Proof MakeProof(std::string_view secret, const char* who, const Hello& worker, const Hello& rank) {
-  const Proof key = Hmac(secret, "headrace transfer");
+// What both ends know before they meet.
+struct Shared {
+  std::string secret;
+  std::string address;  // the worker's
+};
+
+inline Proof MakeProof(const Shared& shared, const char* who, const Hello& worker, const Hello& rank) {
+  const Proof key = Hmac(shared.secret, "headrace transfer");
   std::string message(who);
   message.append(reinterpret_cast<const char*>(worker.nonce), kNonceBytes);
   message.append(reinterpret_cast<const char*>(rank.nonce), kNonceBytes);
+  message.append(shared.address);
   return Hmac({reinterpret_cast<const char*>(key.bytes), kProofBytes}, message);
 }
 
@@ -66,32 +74,40 @@ inline bool MakeHello(Hello& hello) {
   return RAND_bytes(hello.nonce, kNonceBytes) == 1;
 }
 
-inline bool ReceiveHello(Connection& connection, Hello& hello, const Patience& patience) {
-  return connection.Receive(hello.magic, sizeof kMagic, patience) &&
-         std::memcmp(hello.magic, kMagic, sizeof kMagic) == 0 &&
-         connection.Receive(hello.nonce, kNonceBytes, patience);
+// How a handshake ended. `kClosed`: the other end closed the connection, or said nothing in time.
+enum class Meeting { kAgreed, kClosed, kAnotherProtocol, kAnotherSecret };
+
+inline Meeting ReceiveHello(Connection& connection, Hello& hello, const Patience& patience) {
+  if (!connection.Receive(hello.magic, sizeof kMagic, patience)) return Meeting::kClosed;
+  if (std::memcmp(hello.magic, kMagic, sizeof kMagic) != 0) return Meeting::kAnotherProtocol;
+  return connection.Receive(hello.nonce, kNonceBytes, patience) ? Meeting::kAgreed : Meeting::kClosed;
 }
 
-// The worker's side. False: the other end has not proved that it holds the secret.
-inline bool Admit(Connection& connection, std::string_view secret, const Patience& patience) {
+// The worker's side.
+inline Meeting Admit(Connection& connection, const Shared& shared, const Patience& patience) {
   Hello own, other;
   Proof proof;
-  if (!MakeHello(own) || !connection.SendAtOnce(&own, sizeof own)) return false;
-  if (!ReceiveHello(connection, other, patience) || !connection.Receive(&proof, sizeof proof, patience)) return false;
-  if (!IsSame(proof, MakeProof(secret, "rank", own, other))) return false;
-  proof = MakeProof(secret, "worker", own, other);
-  return connection.SendAtOnce(&proof, sizeof proof);
+  if (!MakeHello(own) || !connection.SendAtOnce(&own, sizeof own)) return Meeting::kClosed;
+  const Meeting met = ReceiveHello(connection, other, patience);
+  if (met != Meeting::kAgreed) return met;
+  if (!connection.Receive(&proof, sizeof proof, patience)) return Meeting::kClosed;
+  if (!IsSame(proof, MakeProof(shared, "rank", own, other))) return Meeting::kAnotherSecret;
+  proof = MakeProof(shared, "worker", own, other);
+  return connection.SendAtOnce(&proof, sizeof proof) ? Meeting::kAgreed : Meeting::kClosed;
 }
 
 // The rank's side.
-inline bool Enter(Connection& connection, std::string_view secret, const Patience& patience) {
+inline Meeting Enter(Connection& connection, const Shared& shared, const Patience& patience) {
   Hello other;
   Answer own;
   Proof proof;
-  if (!ReceiveHello(connection, other, patience) || !MakeHello(own.hello)) return false;
-  own.proof = MakeProof(secret, "rank", other, own.hello);
-  if (!connection.SendAtOnce(&own, sizeof own) || !connection.Receive(&proof, sizeof proof, patience)) return false;
-  return IsSame(proof, MakeProof(secret, "worker", other, own.hello));
+  const Meeting met = ReceiveHello(connection, other, patience);
+  if (met != Meeting::kAgreed) return met;
+  if (!MakeHello(own.hello)) return Meeting::kClosed;
+  own.proof = MakeProof(shared, "rank", other, own.hello);
+  if (!connection.SendAtOnce(&own, sizeof own) || !connection.Receive(&proof, sizeof proof, patience))
+    return Meeting::kClosed;
+  return IsSame(proof, MakeProof(shared, "worker", other, own.hello)) ? Meeting::kAgreed : Meeting::kAnotherSecret;
 }
 
 }  // namespace headrace

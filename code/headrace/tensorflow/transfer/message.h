@@ -78,6 +78,27 @@ inline bool MayTravel(const tensorflow::TensorProto& proto) {
          std::all_of(variants.begin(), variants.end(), [](const auto& variant) { return MayTravel(variant); });
 }
 
+// Whether a tensor's message holds a value for each element that its shape announces, within the budget. TensorFlow takes
+// memory for the shape first, and repeats the last value where some are missing; what `SendResult` makes has all of them.
+inline bool IsComplete(const tensorflow::TensorProto& proto, Budget& budget, int depth = 0) {
+  constexpr int kDeepest = 8;
+  tensorflow::TensorShape shape;
+  if (depth > kDeepest || !tensorflow::TensorShape::BuildTensorShape(proto.tensor_shape(), &shape).ok()) return false;
+  const auto elements = static_cast<uint64_t>(shape.num_elements());
+  const uint64_t size = tensorflow::DataTypeCanUseMemcpy(proto.dtype()) ? tensorflow::DataTypeSize(proto.dtype())
+                        : proto.dtype() == tensorflow::DT_STRING        ? sizeof(tensorflow::tstring)
+                                                                        : sizeof(tensorflow::Variant);
+  const bool has_numbers = tensorflow::DataTypeCanUseMemcpy(proto.dtype());
+  const uint64_t values = has_numbers ? proto.ByteSizeLong() : proto.string_val_size() + proto.variant_val_size();
+  if (elements > values || !budget.Take(elements, size)) return false;
+  if (!has_numbers && !MayTravel(proto)) return false;
+  if (!has_numbers && !proto.tensor_content().empty()) return false;  // it could hide tensors
+  for (const auto& variant : proto.variant_val())
+    for (const auto& tensor : variant.tensors())
+      if (!IsComplete(tensor, budget, depth + 1)) return false;
+  return true;
+}
+
 // False: the connection is of no more use.
 inline bool SendResult(Connection& connection, absl::Status status, const tensorflow::data::GetElementResult& result) {
   Header header;
@@ -96,7 +117,11 @@ inline bool SendResult(Connection& connection, absl::Status status, const tensor
       tensorflow::TensorProto proto;
       tensor.AsProtoField(&proto);
       if (!proto.SerializeToString(&protos[i])) status = absl::ResourceExhaustedError(kTooLarge);
-      if (!MayTravel(proto)) status = absl::UnimplementedError(kForeign);
+      if (!MayTravel(proto)) {
+        status = absl::UnimplementedError(kForeign);
+      } else if (!IsComplete(proto, budget)) {
+        status = absl::ResourceExhaustedError(kTooLarge);
+      }
       about.as_proto = 1;
       parts.push_back(Part(protos[i].data(), protos[i].size()));
     }
@@ -134,26 +159,6 @@ inline bool ReceiveText(Connection& connection, size_t bytes, std::string& text)
   return true;
 }
 
-// Whether a tensor's message holds a value for each element that its shape announces. TensorFlow takes memory for the
-// shape first, and repeats the last value where some are missing; what `SendResult` makes has all of them.
-inline bool IsComplete(const tensorflow::TensorProto& proto, Budget& budget, int depth = 0) {
-  constexpr int kDeepest = 8;
-  tensorflow::TensorShape shape;
-  if (depth > kDeepest || !tensorflow::TensorShape::BuildTensorShape(proto.tensor_shape(), &shape).ok()) return false;
-  const auto elements = static_cast<uint64_t>(shape.num_elements());
-  const uint64_t size = tensorflow::DataTypeCanUseMemcpy(proto.dtype()) ? tensorflow::DataTypeSize(proto.dtype())
-                        : proto.dtype() == tensorflow::DT_STRING        ? sizeof(tensorflow::tstring)
-                                                                        : sizeof(tensorflow::Variant);
-  if (elements > proto.ByteSizeLong() || !budget.Take(elements, size)) return false;
-  const bool has_numbers = tensorflow::DataTypeCanUseMemcpy(proto.dtype());
-  if (!has_numbers && !MayTravel(proto)) return false;
-  if (!has_numbers && !proto.tensor_content().empty()) return false;  // it could hide tensors
-  for (const auto& variant : proto.variant_val())
-    for (const auto& tensor : variant.tensors())
-      if (!IsComplete(tensor, budget, depth + 1)) return false;
-  return true;
-}
-
 inline Arrival ReceiveTensor(Connection& connection, const TensorHeader& about, const tensorflow::TensorShape& shape,
                              Budget& budget, tensorflow::Tensor& tensor) {
   if (about.as_proto) {
@@ -170,7 +175,7 @@ inline Arrival ReceiveTensor(Connection& connection, const TensorHeader& about, 
   const uint64_t elements = shape.num_elements(), size = tensorflow::DataTypeSize(dtype);
   if (!budget.Take(elements, size) || elements * size != about.bytes) return Arrival::kNonsense;
   tensor = tensorflow::Tensor(dtype, shape);
-  if (tensor.tensor_data().size() != about.bytes) throw std::bad_alloc();
+  if (!tensor.IsInitialized()) throw std::bad_alloc();
   const bool whole = connection.Receive(const_cast<char*>(tensor.tensor_data().data()), about.bytes);
   return whole ? Arrival::kWhole : Arrival::kBroken;
 }

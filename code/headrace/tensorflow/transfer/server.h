@@ -1,13 +1,14 @@
-// The worker's side: hands elements to whoever proves that he belongs to the job, and stands strangers at the door.
+// The worker's side: hands elements to whoever proves that he belongs to the job.
 
 #ifndef HEADRACE_TRANSFER_SERVER_H_
 #define HEADRACE_TRANSFER_SERVER_H_
 
+#include <arpa/inet.h>
 #include <netdb.h>
 #include <sys/resource.h>
 
 #include <condition_variable>
-#include <cstdlib>
+#include <iostream>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -33,7 +34,7 @@ class Server : public tensorflow::data::DataTransferServer {
  public:
   // `silence_s`: how long a consumer may leave unread what is sent to it.
   Server(GetElement get_element, std::string secret, int silence_s)
-      : get_element_(std::move(get_element)), secret_(std::move(secret)), silence_s_(silence_s) {}
+      : get_element_(std::move(get_element)), silence_s_(silence_s), shared_{std::move(secret), ""} {}
 
   // Workers are processes that are ended by a signal; this is for whoever has one in his own process.
   ~Server() override {
@@ -52,10 +53,14 @@ class Server : public tensorflow::data::DataTransferServer {
     getrlimit(RLIMIT_NOFILE, &files);
     most_peers_ = std::min<size_t>(kMostPeers, files.rlim_cur / 2);
     const std::string& address = config.data_transfer_address();
+    const std::string host = address.substr(0, address.rfind(':'));
+    shared_.address = address;
     // On the interface of the address that trainers are told, where that is one of this host.
-    if (!Listen(address.substr(0, address.rfind(':')), config.data_transfer_port()) &&
-        !Listen("", config.data_transfer_port()))
-      return Failed("cannot listen on port " + std::to_string(config.data_transfer_port()));
+    if (!Listen(host, config.data_transfer_port())) {
+      std::cerr << host << " is no address that others reach this host by: the transfer listens on all" << std::endl;
+      if (!Listen("", config.data_transfer_port()))
+        return Failed("cannot listen on port " + std::to_string(config.data_transfer_port()));
+    }
     acceptor_ = std::thread([this] { Accept(); });
     return absl::OkStatus();
   }
@@ -67,6 +72,7 @@ class Server : public tensorflow::data::DataTransferServer {
   enum class Standing { kStranger, kAdmitted, kTurnedAway };
   struct Peer {
     std::unique_ptr<Connection> connection;
+    std::string source;  // its address
     Standing standing = Standing::kStranger;
   };
 
@@ -83,6 +89,7 @@ class Server : public tensorflow::data::DataTransferServer {
     if (getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(), &hints, &found)) return false;
     const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, freeaddrinfo);
     for (const addrinfo* each = found; each; each = each->ai_next) {
+      if (IsLoopback(each->ai_addr) && host.compare(0, 4, "127.") != 0 && host != "localhost") continue;
       const int fd = socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, each->ai_protocol);
       if (fd < 0) continue;
       SetOption(fd, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -103,7 +110,9 @@ class Server : public tensorflow::data::DataTransferServer {
 
   void Accept() {
     while (true) {
-      const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+      sockaddr_storage from{};
+      socklen_t length = sizeof from;
+      const int fd = accept4(listener_, reinterpret_cast<sockaddr*>(&from), &length, SOCK_CLOEXEC);
       // Out of descriptors, or a caller that left again.
       if (fd < 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
       std::lock_guard<std::mutex> lock(mutex_);
@@ -112,9 +121,12 @@ class Server : public tensorflow::data::DataTransferServer {
       if (fd < 0 || peers_.size() >= most_peers_) continue;
       TurnAwayAStranger();
       const int64_t number = ++accepted_;
+      auto connection = std::unique_ptr<Connection>(new (std::nothrow) Connection(fd, silence_s_));
+      if (!connection) close(fd);
       try {
         Peer& peer = peers_[number];
-        peer.connection = std::make_unique<Connection>(fd, silence_s_);
+        peer.connection = std::move(connection);
+        peer.source = SourceOf(from);
         std::thread([this, number, connection = peer.connection.get()] { Serve(number, *connection); }).detach();
       } catch (const std::exception&) {  // no more threads, or no memory
         peers_.erase(number);
@@ -122,22 +134,41 @@ class Server : public tensorflow::data::DataTransferServer {
     }
   }
 
-  // Where there are too many, the one that has been silent longest: a rank has said all within a millisecond.
+  // Where there are too many: of the address that most of them come from, the one that has been silent longest.
   void TurnAwayAStranger() {
     size_t strangers = 0;
-    Peer* oldest = nullptr;
-    for (auto& [number, peer] : peers_) {
-      if (peer.standing != Standing::kStranger) continue;
-      if (!strangers++) oldest = &peer;
-    }
+    std::map<std::string, size_t> from;
+    for (const auto& [number, peer] : peers_)
+      if (peer.standing == Standing::kStranger) ++strangers, ++from[peer.source];
     if (strangers < kMostStrangers) return;
-    oldest->standing = Standing::kTurnedAway;
-    oldest->connection->Shutdown();
+    const auto fewer = [](const auto& one, const auto& other) { return one.second < other.second; };
+    const std::string source = std::max_element(from.begin(), from.end(), fewer)->first;
+    for (auto& [number, peer] : peers_) {
+      if (peer.standing != Standing::kStranger || peer.source != source) continue;
+      peer.standing = Standing::kTurnedAway;
+      peer.connection->Shutdown();
+      return;
+    }
+  }
+
+  static std::string SourceOf(const sockaddr_storage& address) {
+    char text[INET6_ADDRSTRLEN] = "";
+    const void* place = address.ss_family == AF_INET
+                            ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in&>(address).sin_addr)
+                            : &reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+    inet_ntop(address.ss_family, place, text, sizeof text);
+    return text;
+  }
+
+  // A name of ours that means ourselves alone, as Debian's installer writes it into /etc/hosts, is nothing to listen on.
+  static bool IsLoopback(const sockaddr* address) {
+    return address->sa_family == AF_INET &&
+           ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24 == 127;
   }
 
   void Serve(int64_t number, Connection& connection) {
     try {
-      if (Admit(connection, secret_, Patience(kAdmissionMs))) {
+      if (Admit(connection, shared_, Patience(kAdmissionMs)) == Meeting::kAgreed) {
         {
           std::lock_guard<std::mutex> lock(mutex_);
           peers_[number].standing = Standing::kAdmitted;
@@ -178,8 +209,8 @@ class Server : public tensorflow::data::DataTransferServer {
   }
 
   const GetElement get_element_;
-  const std::string secret_;
   const int silence_s_;
+  Shared shared_;
   size_t most_peers_ = kMostPeers;
   int listener_ = -1;
   int port_ = 0;
