@@ -43,8 +43,8 @@ class Leader:
         self._ranks = mpi.RankLog(run.state.host, hosts_of_ranks, plan.ranks_per_host)
         self._stop = StopRequest(run.plan.signal_dir, settings.stop_grace_s, run.log)
         self._leases = [
-            Lease(host.name, f"{settings.endpoint(host.name).address}:{CONTROL_PORT}", settings.secret, settings.lease_s,
-                  lambda: {"phase": self._phase, "protocol": run.state.protocol}, run.wake)
+            Lease(host.name, f"{settings.endpoint(host.name).address}:{CONTROL_PORT}", settings.secret,
+                  settings.lease_s, lambda: {"phase": self._phase, "protocol": run.state.protocol}, run.wake)
             for host in run.plan.topology.peers()
         ]  # fmt: skip
         self._ready = Readiness(run, self._leases, self._lost, self._check_hosts, self._lose)
