@@ -20,6 +20,8 @@ SANITIZERS = [
     "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer",
     "-fno-sanitize=null,nonnull-attribute,returns-nonnull-attribute,vptr", "-fdelete-null-pointer-checks",
 ]  # fmt: skip
+FINDINGS = (250159220065769,)
+"""Cases that once ended badly, run before others. A change of the generator makes others of them."""
 ELEMENT_BYTES = 64 << 20
 """What an element may take here, so that a case ends soon."""
 # What TensorFlow itself leaks and does on its way up is not looked at.
@@ -37,10 +39,12 @@ def main(argv=None):
     print(f"fuzz: from case {first}", flush=True)
     environ = os.environ | {"ASAN_OPTIONS": OPTIONS, "UBSAN_OPTIONS": "print_stacktrace=1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     limit = str(given.cases) if given.cases else str(-given.seconds)
-    ended = subprocess.run([program, str(first), limit], env=environ, check=False)
-    if ended.returncode:
-        print(f"fuzz: a finding (exit code {ended.returncode}): --first CASE --cases 1 repeats it", file=sys.stderr)
-    return 1 if ended.returncode else 0
+    for begin, end in [*((finding, "1") for finding in FINDINGS), (first, limit)]:
+        ended = subprocess.run([program, str(begin), end], env=environ, check=False)
+        if ended.returncode:
+            print(f"fuzz: a finding (exit code {ended.returncode}): --first CASE --cases 1 repeats it", file=sys.stderr)
+            return 1
+    return 0
 
 
 def compiled():

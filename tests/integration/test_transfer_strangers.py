@@ -70,15 +70,21 @@ def incomplete_text(count, text=b"x"):
     return element(tf.string, [], len(content), content)
 
 
-def variant_of_nothing():
-    """The message of a tensor in a variant, without the tensor; TensorFlow's own decoder reads beyond its end."""
+def variant(*tensors):
+    """The message of a variant that is a tensor, and does not hold one; TensorFlow's own decoder reads it all the same."""
     proto = tf.make_tensor_proto([0])
     proto.Clear()
     proto.dtype = tf.variant.as_datatype_enum
     proto.tensor_shape.dim.add(size=1)
-    proto.variant_val.add(type_name="tensorflow::Tensor")
+    proto.variant_val.add(type_name="tensorflow::Tensor", tensors=tensors)
     content = proto.SerializeToString()
     return element(tf.variant, [1], len(content), content)
+
+
+def incomplete_number():
+    proto = tf.make_tensor_proto([0])
+    proto.tensor_content = b"x"
+    return proto
 
 
 NONSENSE = {
@@ -91,7 +97,8 @@ NONSENSE = {
     "text of 2 GiB": element(tf.string, [1], 1 << 31, b""),
     "text of which most is missing": incomplete_text(1 << 33),
     "long text that would be repeated": incomplete_text(1 << 16, bytes(1 << 20)),
-    "a tensor that is not there": variant_of_nothing(),
+    "a tensor that is not there": variant(),
+    "a tensor that cannot be made": variant(incomplete_number()),
     "a handle": element(tf.resource, [1], 0),
 }
 

@@ -96,7 +96,8 @@ inline bool IsComplete(const tensorflow::TensorProto& proto, Budget& budget, int
   for (const auto& variant : proto.variant_val())
     for (const auto& tensor : variant.tensors())
       if (!IsComplete(tensor, budget, depth + 1)) return false;
-  return true;
+  // A tensor in a variant that cannot be made is none to TensorFlow's decoder, which takes the first of none.
+  return depth == 0 || tensorflow::Tensor().FromProto(proto);
 }
 
 // False: the connection is of no more use.
