@@ -71,7 +71,7 @@ def incomplete_text(count, text=b"x"):
 
 
 def variant(*tensors):
-    """The message of a variant that is a tensor, and does not hold one; TensorFlow's own decoder reads it all the same."""
+    """The message of a variant that is to be a tensor, and is none; TensorFlow's decoder reads it all the same."""
     proto = tf.make_tensor_proto([0])
     proto.Clear()
     proto.dtype = tf.variant.as_datatype_enum
