@@ -1,5 +1,6 @@
 """Batches over our own protocol: bit for bit, with gRPC where it is not built, and nobody hangs on it."""
 
+import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from headrace.errors import InputError, SetupError
 from headrace.tensorflow import data, transfer
 from headrace.tensorflow.transfer import build
 
-from tests.integration.service import TRAIN_DATA, free_port, read, service
+from tests.integration.service import TRAIN_DATA, consumers, free_port, read, service
 
 
 def test_tensors_of_every_kind_arrive_as_they_were(tmp_path, use):
@@ -77,6 +78,29 @@ def test_a_reader_that_ends_while_it_waits_for_a_batch_ends_at_once(tmp_path, us
         started = time.monotonic()
         del batches
         assert time.monotonic() - started < 10
+
+
+def test_a_reader_that_ends_while_a_worker_does_not_answer_ends_at_once(tmp_path, use):
+    """TensorFlow holds a lock while a connection is made, which whoever ends the reader needs."""
+    with service(tmp_path / "work", 1) as running:
+        use(running.address)
+        first, second = consumers(2, tf.data.Dataset.range(10).repeat(), sharding="off", exact=False)
+        batches = iter(first)
+        next(batches)
+        running.workers[0].send_signal(signal.SIGSTOP)  # its kernel goes on taking connections
+        waiting = iter(second.prefetch(1))
+        time.sleep(0.5)  # there is no sign of a connection that is not answered
+        started = time.monotonic()
+        del waiting
+        assert time.monotonic() - started < 2.5
+        running.workers[0].send_signal(signal.SIGCONT)
+
+
+def test_for_another_tensorflow_it_is_neither_built_nor_used(monkeypatch, capfd):
+    monkeypatch.setattr(transfer, "TENSORFLOW_VERSIONS", ("2.20.0",))
+    assert build.main([]) == 1
+    assert not transfer.load.__wrapped__()
+    assert capfd.readouterr().err.count("own transfer is for TensorFlow 2.20.0, not 2.21.0") == 2
 
 
 def test_where_it_is_not_built_batches_come_over_grpc(tmp_path, use, monkeypatch):
