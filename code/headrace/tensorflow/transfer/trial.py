@@ -91,7 +91,9 @@ def _unusual(tf: Any, service: str) -> list[str]:
     except tf.errors.InvalidArgumentError as error:
         if "a worker's own words" not in error.message:
             return [f"an error arrived as {error.message}"]
-    batches = iter(_read(tf, service, tf.data.Dataset.counter().filter(lambda n: n < 0)).prefetch(1))
+    never = _read(tf, service, tf.data.Dataset.counter().filter(lambda n: n < 0))
+    batches = iter(tf.data.Dataset.range(1).concatenate(never).prefetch(2))
+    next(batches)  # reading ahead begins with the first
     time.sleep(WAIT_S)  # until it asks; nothing shows that it does
     started = time.monotonic()
     del batches
