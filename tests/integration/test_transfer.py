@@ -84,7 +84,7 @@ def test_a_reader_that_ends_while_it_waits_for_a_batch_ends_at_once(tmp_path, us
         time.sleep(1)  # there is no sign of a request that gets no answer
         started = time.monotonic()
         del waiting
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 5
 
 
 def test_a_reader_that_ends_while_a_worker_does_not_answer_ends_at_once(tmp_path, use):
@@ -99,7 +99,7 @@ def test_a_reader_that_ends_while_a_worker_does_not_answer_ends_at_once(tmp_path
         time.sleep(0.5)  # there is no sign of a connection that is not answered
         started = time.monotonic()
         del waiting
-        assert time.monotonic() - started < 2.5
+        assert time.monotonic() - started < 4
         running.workers[0].send_signal(signal.SIGCONT)
 
 
