@@ -11,5 +11,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 # Machines that do other things too are slow at times, which is no finding.
-settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "headrace", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("headrace")
