@@ -39,7 +39,7 @@ class Store:
         except Exception as error:  # whatever boto3 and the network come up with
             raise SetupError(f"cannot fetch {self._uri}/{name}: {error}") from error
 
-    def find(self, key: str, suffix: str, folder: Path) -> Path | None:
+    def fetch_kept(self, key: str, suffix: str, folder: Path) -> Path | None:
         """What an earlier job kept under this key and ending, fetched into a folder; None where it is to be built."""
         try:
             listed = self._client.list_objects_v2(Bucket=self._bucket, Prefix=f"{self._prefix}/{key}/")

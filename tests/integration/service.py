@@ -75,6 +75,14 @@ class Service:
             process.communicate()
 
 
+def received(connection):
+    """What comes next; empty at the end, however it ended."""
+    try:
+        return connection.recv(1 << 16)
+    except ConnectionError:
+        return b""
+
+
 def read(dataset, **how):
     """A dataset that one worker makes whole and sends by our own protocol."""
     from headrace.tensorflow import data

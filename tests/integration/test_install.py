@@ -82,7 +82,7 @@ def test_what_is_listed_and_cannot_be_fetched_is_built(tmp_path, capsys):
             raise ClientError({"Error": {"Code": "AccessDenied", "Message": "not you"}}, "GetObject")
 
     store = Store("s3://wheels/job", Client())
-    assert store.find("key", ".whl", tmp_path) is None
+    assert store.fetch_kept("key", ".whl", tmp_path) is None
     store.keep(tmp_path / "horovod.whl", "key/horovod.whl")
     assert "AccessDenied" in capsys.readouterr().err
 

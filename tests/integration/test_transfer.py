@@ -1,11 +1,9 @@
 """Batches over our own protocol: bit for bit, with gRPC where it is not built, and nobody hangs on it."""
 
-import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from headrace.errors import InputError, SetupError
 from headrace.tensorflow import data, transfer
 from headrace.tensorflow.transfer import build
 
-from tests.integration.service import TRAIN_DATA, consumers, free_port, read, service
+from tests.integration.service import TRAIN_DATA, free_port, read, service
 
 
 def test_tensors_of_every_kind_arrive_as_they_were(tmp_path, use):
@@ -67,40 +65,6 @@ def test_a_restarted_worker_is_found_again_on_its_old_port(stream):
 
     threading.Thread(target=read_on, daemon=True).start()
     assert ended.wait(60), "the reader does not find the worker again"
-
-
-def reading_ahead(stream):
-    """An iterator with one element that is there, and a thread that asks for the stream's: it begins with the first."""
-    batches = iter(tf.data.Dataset.range(1).concatenate(stream).prefetch(2))
-    next(batches)
-    return batches
-
-
-def test_a_reader_that_ends_while_it_waits_for_a_batch_ends_at_once(tmp_path, use):
-    never = tf.data.Dataset.counter().filter(lambda n: n < 0)
-    with service(tmp_path / "work", 1) as running:
-        use(running.address)
-        waiting = reading_ahead(read(never))
-        time.sleep(1)  # there is no sign of a request that gets no answer
-        started = time.monotonic()
-        del waiting
-        assert time.monotonic() - started < 5
-
-
-def test_a_reader_that_ends_while_a_worker_does_not_answer_ends_at_once(tmp_path, use):
-    """TensorFlow holds a lock while a connection is made, which whoever ends the reader needs."""
-    with service(tmp_path / "work", 1) as running:
-        use(running.address)
-        first, second = consumers(2, tf.data.Dataset.range(10).repeat(), sharding="off", exact=False)
-        batches = iter(first)
-        next(batches)
-        running.workers[0].send_signal(signal.SIGSTOP)  # its kernel goes on taking connections
-        waiting = reading_ahead(second)
-        time.sleep(0.5)  # there is no sign of a connection that is not answered
-        started = time.monotonic()
-        del waiting
-        assert time.monotonic() - started < 4
-        running.workers[0].send_signal(signal.SIGCONT)
 
 
 def test_for_another_tensorflow_it_is_neither_built_nor_used(monkeypatch, capfd):

@@ -45,7 +45,7 @@ def main(source_dir: Path, environ: Mapping[str, str]) -> int:
             cache = Path(folder) / "cache"
             build = [sys.executable, str(recipe / "build.py"), f"--cache={cache}", *gpu]
             key = subprocess.run([*build, "--key"], check=True, capture_output=True, text=True).stdout.strip()
-            fetched = store is not None and store.find(key, ".whl", cache / key) is not None
+            fetched = store is not None and store.fetch_kept(key, ".whl", cache / key) is not None
             subprocess.run(build, check=True)
             if store and not fetched:
                 wheel = next((cache / key).glob("*.whl"))

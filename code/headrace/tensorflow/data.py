@@ -157,7 +157,7 @@ _POLICIES = {
 }
 
 
-def transfer_takes(spec: object) -> bool:
+def _transfer_takes(spec: object) -> bool:
     """Whether batches of this structure travel by our own transfer: tensors, ragged and sparse ones."""
     kinds = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
     return all(isinstance(each, kinds) and each.dtype != tf.variant for each in tf.nest.flatten(spec))
@@ -165,7 +165,7 @@ def transfer_takes(spec: object) -> bool:
 
 def _protocol(asked: str, compression: str, context: TrainerContext, spec: object) -> str | None:
     """What TensorFlow is told, None for its own choice. What is compressed goes its own way."""
-    if asked == GRPC or compression != "none" or (asked == "auto" and not transfer_takes(spec)):
+    if asked == GRPC or compression != "none" or (asked == "auto" and not _transfer_takes(spec)):
         return None if asked == "auto" else asked
     loaded = transfer.load()
     if asked == transfer.PROTOCOL and not loaded:

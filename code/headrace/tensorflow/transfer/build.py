@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
 def _fetch(store: Store, path: Path) -> bool:
     """Whether an earlier job, or who submitted this one, has left the library, and it loads here."""
     with tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as folder:
-        fetched = store.find(LIBRARY_KEY, path.name, Path(folder))
+        fetched = store.fetch_kept(LIBRARY_KEY, path.name, Path(folder))
         if fetched is None:
             return False
         # Where it was built it was tried; another compiler's C++ library may still be missing here.

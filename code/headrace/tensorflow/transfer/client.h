@@ -11,7 +11,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <system_error>
 #include <thread>
 
 #include "google/protobuf/message.h"
@@ -26,7 +25,8 @@ inline std::atomic<int64_t> batches_received{0};
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-// The addresses of a name, or why there are none. The system's resolver cannot be interrupted, so it is waited for.
+// The addresses of a name, or why there are none. The system's resolver cannot be interrupted; after a while
+// it is left to itself.
 inline absl::StatusOr<Addresses> Resolve(const std::string& host, const std::string& port, int patience_ms) {
   struct Lookup {
     std::mutex mutex;
@@ -55,7 +55,7 @@ inline absl::StatusOr<Addresses> Resolve(const std::string& host, const std::str
 
 class Client : public tensorflow::data::DataTransferClient {
  public:
-  Client(const std::string& address, const std::string& secret) : address_(address), shared_{secret, address} {}
+  Client(const std::string& address, const std::string& secret) : shared_{secret, address} {}
 
   // Within a second in all: TensorFlow holds a lock meanwhile that whoever ends the reader needs.
   absl::Status Connect() { return Connect(Patience(kConnectMs, &cancelled_)); }
@@ -67,7 +67,7 @@ class Client : public tensorflow::data::DataTransferClient {
       return Ask(reinterpret_cast<const google::protobuf::Message&>(request).SerializeAsString(), result);
     } catch (const std::exception& error) {  // TensorFlow's threads are built without exceptions
       Forget(result);
-      return absl::ResourceExhaustedError("a batch from " + address_ + ": " + error.what());
+      return absl::ResourceExhaustedError("a batch from " + shared_.address + ": " + error.what());
     }
   }
 
@@ -83,21 +83,21 @@ class Client : public tensorflow::data::DataTransferClient {
   static constexpr int kSilenceS = 60;  // a request is small, so that it is taken even by a worker that is suspended
 
   absl::Status Connect(const Patience& patience) {
-    const size_t colon = address_.rfind(':');
-    if (colon == std::string::npos) return absl::InvalidArgumentError("no port in " + address_);
-    const auto addresses = Resolve(address_.substr(0, colon), address_.substr(colon + 1), patience.LeftMs());
+    const size_t colon = shared_.address.rfind(':');
+    if (colon == std::string::npos) return absl::InvalidArgumentError("no port in " + shared_.address);
+    const auto addresses = Resolve(shared_.address.substr(0, colon), shared_.address.substr(colon + 1), patience.LeftMs());
     if (!addresses.ok()) return addresses.status();
     std::unique_ptr<Connection> connection;
     for (const addrinfo* each = addresses->get(); each && !connection; each = each->ai_next)
       connection = ConnectTo(*each, patience);
     if (cancelled_) return Cancelled();
-    if (!connection) return absl::UnavailableError("cannot connect to " + address_ + ": " + std::strerror(errno));
+    if (!connection) return absl::UnavailableError("cannot connect to " + shared_.address + ": " + std::strerror(errno));
     switch (Enter(*connection, shared_, patience)) {
       case Meeting::kAgreed: break;
-      case Meeting::kAnotherProtocol: return absl::UnavailableError(address_ + " speaks another protocol");
-      case Meeting::kAnotherSecret: return absl::UnavailableError(address_ + " does not hold this job's secret");
+      case Meeting::kAnotherProtocol: return absl::UnavailableError(shared_.address + " speaks another protocol");
+      case Meeting::kAnotherSecret: return absl::UnavailableError(shared_.address + " does not hold this job's secret");
       case Meeting::kClosed:  // by a worker that is ending, or that had too many strangers at its door
-        if (patience.IsOver()) return cancelled_ ? Cancelled() : absl::UnavailableError(address_ + " lets nobody in");
+        if (patience.IsOver()) return cancelled_ ? Cancelled() : absl::UnavailableError(shared_.address + " lets nobody in");
         std::this_thread::sleep_for(std::chrono::milliseconds(kAgainMs));
         return Connect(patience);
     }
@@ -136,9 +136,9 @@ class Client : public tensorflow::data::DataTransferClient {
     }
     Forget(result);
     if (cancelled_) return Cancelled();
-    if (arrival == Arrival::kNonsense) return absl::DataLossError("what came from " + address_ + " makes no sense");
+    if (arrival == Arrival::kNonsense) return absl::DataLossError("what came from " + shared_.address + " makes no sense");
     // TensorFlow tries again what was unavailable.
-    return absl::UnavailableError("lost the connection to the worker at " + address_);
+    return absl::UnavailableError("lost the connection to the worker at " + shared_.address);
   }
 
   void Forget(tensorflow::data::GetElementResult& result) {
@@ -151,7 +151,6 @@ class Client : public tensorflow::data::DataTransferClient {
 
   static absl::Status Cancelled() { return absl::CancelledError("the reader has ended"); }
 
-  const std::string address_;
   const Shared shared_;
   std::mutex call_mutex_;
   std::mutex mutex_;  // of what another thread may shut down

@@ -88,8 +88,6 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  int fd() const { return fd_; }
-
   // From another thread: whoever sends or receives fails at once.
   void Shutdown() { shutdown(fd_, SHUT_RDWR); }
 

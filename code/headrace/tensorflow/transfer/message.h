@@ -30,7 +30,6 @@ constexpr uint64_t kMostProtoBytes = INT32_MAX;  // protobuf's own limit
 #endif
 constexpr uint64_t kMostElementBytes = HEADRACE_MOST_ELEMENT_BYTES;
 constexpr char kTooLarge[] = "a batch of more than 8 GiB, or text of 2 GiB, does not travel: make the batches smaller";
-
 constexpr char kForeign[] =
     "a batch holds something else than tensors, ragged and sparse ones: give data.distribute data_transfer_protocol='grpc'";
 
@@ -85,14 +84,13 @@ inline bool IsComplete(const tensorflow::TensorProto& proto, Budget& budget, int
   tensorflow::TensorShape shape;
   if (depth > kDeepest || !tensorflow::TensorShape::BuildTensorShape(proto.tensor_shape(), &shape).ok()) return false;
   const auto elements = static_cast<uint64_t>(shape.num_elements());
-  const uint64_t size = tensorflow::DataTypeCanUseMemcpy(proto.dtype()) ? tensorflow::DataTypeSize(proto.dtype())
-                        : proto.dtype() == tensorflow::DT_STRING        ? sizeof(tensorflow::tstring)
-                                                                        : sizeof(tensorflow::Variant);
   const bool has_numbers = tensorflow::DataTypeCanUseMemcpy(proto.dtype());
+  const uint64_t size = has_numbers                                ? tensorflow::DataTypeSize(proto.dtype())
+                        : proto.dtype() == tensorflow::DT_STRING ? sizeof(tensorflow::tstring)
+                                                                 : sizeof(tensorflow::Variant);
   const uint64_t values = has_numbers ? proto.ByteSizeLong() : proto.string_val_size() + proto.variant_val_size();
   if (elements > values || !budget.Take(elements, size)) return false;
-  if (!has_numbers && !MayTravel(proto)) return false;
-  if (!has_numbers && !proto.tensor_content().empty()) return false;  // it could hide tensors
+  if (!has_numbers && (!MayTravel(proto) || !proto.tensor_content().empty())) return false;  // content hides tensors
   for (const auto& variant : proto.variant_val())
     for (const auto& tensor : variant.tensors())
       if (!IsComplete(tensor, budget, depth + 1)) return false;

@@ -1,4 +1,4 @@
-// The worker's side: hands elements to whoever proves that he belongs to the job.
+// The worker's side: hands elements to whoever proves to belong to the job.
 
 #ifndef HEADRACE_TRANSFER_SERVER_H_
 #define HEADRACE_TRANSFER_SERVER_H_
@@ -13,7 +13,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <system_error>
 #include <thread>
 
 #include "google/protobuf/descriptor.h"
@@ -68,7 +67,7 @@ class Server : public tensorflow::data::DataTransferServer {
   int Port() const override { return port_; }
 
  private:
-  // Who has not proved yet that he belongs to the job, who has, and who did not in time.
+  // A consumer is a stranger until it has proved that it belongs to the job.
   enum class Standing { kStranger, kAdmitted, kTurnedAway };
   struct Peer {
     std::unique_ptr<Connection> connection;
@@ -122,7 +121,10 @@ class Server : public tensorflow::data::DataTransferServer {
       TurnAwayAStranger();
       const int64_t number = ++accepted_;
       auto connection = std::unique_ptr<Connection>(new (std::nothrow) Connection(fd, silence_s_));
-      if (!connection) close(fd);
+      if (!connection) {
+        close(fd);
+        continue;
+      }
       try {
         Peer& peer = peers_[number];
         peer.connection = std::move(connection);

@@ -1,0 +1,133 @@
+"""What a hostile worker can say to a rank: an error at once, and no memory for what never comes."""
+
+import contextlib
+import resource
+import socket
+import struct
+import threading
+
+import pytest
+import tensorflow as tf
+from headrace.tensorflow.transfer import handshake
+
+from tests.integration.service import SECRET
+
+HELLO_BYTES = len(handshake.MAGIC) + handshake.NONCE_BYTES
+
+
+@contextlib.contextmanager
+def worker_that_says(port, secret, message):
+    """Whoever connects is let in as by a worker with this secret, and gets this message for each request."""
+
+    def answer(connection):
+        nonce = bytes(handshake.NONCE_BYTES)
+        connection.sendall(handshake.MAGIC + nonce)
+        hello = connection.recv(HELLO_BYTES + handshake.PROOF_BYTES, socket.MSG_WAITALL)
+        rank = hello[len(handshake.MAGIC) : HELLO_BYTES]
+        connection.sendall(handshake.proof(secret, "worker", nonce, rank, f"127.0.0.1:{port}"))
+        while connection.recv(1000):
+            connection.sendall(message)
+
+    def accept(server):
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            with connection, contextlib.suppress(OSError):
+                answer(connection)
+
+    with socket.create_server(("127.0.0.1", port)) as server:
+        threading.Thread(target=accept, args=(server,), daemon=True).start()
+        yield
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def element(dtype, dimensions, size, content=None):
+    """The message of an element with one tensor, announced so; `content` is one that does not lie as in memory."""
+    about = struct.pack("<iiQQ", dtype.as_datatype_enum, len(dimensions), size, content is not None)
+    about += struct.pack(f"<{len(dimensions)}q", *dimensions)
+    return struct.pack("<iBBxxqQ", 0, 0, 0, 0, len(about)) + about + (content or b"")
+
+
+def incomplete_text(count, text=b"x"):
+    """The message of a text tensor that announces so many, and holds one."""
+    proto = tf.make_tensor_proto([text])
+    proto.tensor_shape.dim[0].size = count
+    content = proto.SerializeToString()
+    return element(tf.string, [], len(content), content)
+
+
+def variant(*tensors):
+    """The message of a variant that is to be a tensor, and is none; TensorFlow's decoder reads it all the same."""
+    proto = tf.make_tensor_proto([0])
+    proto.Clear()
+    proto.dtype = tf.variant.as_datatype_enum
+    proto.tensor_shape.dim.add(size=1)
+    proto.variant_val.add(type_name="tensorflow::Tensor", tensors=tensors)
+    content = proto.SerializeToString()
+    return element(tf.variant, [1], len(content), content)
+
+
+def incomplete_number():
+    proto = tf.make_tensor_proto([0])
+    proto.tensor_content = b"x"
+    return proto
+
+
+NONSENSE = {
+    "a description of a TiB": struct.pack("<iBBxxqQ", 0, 0, 0, 0, 1 << 40),
+    "a tensor of a TiB": element(tf.uint8, [1 << 40], 1 << 40),
+    "a size that wraps to nothing": element(tf.int64, [1 << 61], 0),
+    "dimensions that wrap": element(tf.uint8, [1 << 32, 1 << 32], 0),
+    "a negative dimension": element(tf.uint8, [-1], 0),
+    "too many dimensions": element(tf.uint8, [1] * 255, 1),
+    "text of 2 GiB": element(tf.string, [1], 1 << 31, b""),
+    "text of which most is missing": incomplete_text(1 << 33),
+    "long text that would be repeated": incomplete_text(1 << 16, bytes(1 << 20)),
+    "a tensor that is not there": variant(),
+    "a tensor that cannot be made": variant(incomplete_number()),
+    "a handle": element(tf.resource, [1], 0),
+}
+
+
+@pytest.mark.parametrize("message", NONSENSE.values(), ids=NONSENSE.keys())
+def test_an_answer_that_makes_no_sense_is_an_error_at_once_and_not_asked_for_again(stream, message):
+    running, batches = stream
+    running.kill_worker(0)
+    (port,) = running.transfer_ports.values()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with (
+        worker_that_says(port, SECRET, message),
+        pytest.raises(tf.errors.DataLossError, match="makes no sense"),
+    ):
+        for _ in range(1000):
+            next(batches)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 << 10, "KiB were taken for what never came"
+
+
+def test_a_worker_that_does_not_hold_the_secret_gives_nobody_a_batch(stream):
+    running, batches = stream
+    running.kill_worker(0)
+    (port,) = running.transfer_ports.values()
+    read_until_lost(batches)
+    taken = threading.Event()
+    threading.Thread(target=lambda: (next(batches), taken.set()), daemon=True).start()
+    with worker_that_says(port, "another secret", element(tf.int64, [], 8) + bytes(8)):
+        assert not taken.wait(2), "a batch came from a worker of another job"
+    running.workers[0] = running.start_worker(running.worker_ports[0])
+    assert taken.wait(60), "the job's own worker is not found again"
+
+
+def read_until_lost(batches):
+    """Take what was on its way when the worker ended."""
+    came = threading.Semaphore(0)
+
+    def take():
+        for _ in range(1000):
+            next(batches)
+            came.release()
+
+    threading.Thread(target=take, daemon=True).start()
+    while came.acquire(timeout=1):
+        pass
