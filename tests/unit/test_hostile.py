@@ -10,7 +10,7 @@ from headrace.errors import InputError
 from headrace.host.auth import ClientAuth, Refused, ServerAuth
 from headrace.host.state import HostState
 from headrace.host.usage import HostUsage
-from headrace.topology import topology_from
+from headrace.resource_config import topology_from
 from hypothesis import given
 from hypothesis import strategies as st
 

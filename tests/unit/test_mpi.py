@@ -9,8 +9,8 @@ from headrace.errors import InputError, SetupError
 from headrace.host import mpi
 from headrace.host.agent import orted_arguments
 from headrace.outcome import RootCause
+from headrace.resource_config import topology_from
 from headrace.settings import Endpoint, Settings
-from headrace.topology import topology_from
 
 FALLBACK = RootCause("algo-1", "mpirun", "exited with 1", 7, exit_code=1)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from headrace.job import Channel, InstanceGroup, JobSpec
 from headrace.local.opt_ml import resource_config, script_arguments, toolkit_environ, write_host_folder
-from headrace.topology import read_topology
+from headrace.resource_config import read_topology
 
 CODE = Path(__file__).parents[2] / "code"
 

@@ -6,8 +6,8 @@ import pytest
 from headrace.errors import InputError
 from headrace.host.plan import HostPlan, ToolkitRank
 from headrace.host.secret import derived_secret, with_secret
+from headrace.resource_config import topology_from
 from headrace.settings import PLACEHOLDER_SECRET, Settings
-from headrace.topology import topology_from
 
 ARN = {"TRAINING_JOB_ARN": "arn:aws:sagemaker:eu-west-1:1:training-job/a"}
 

@@ -4,7 +4,8 @@ import json
 
 import pytest
 from headrace.errors import TopologyError
-from headrace.topology import natural_key, read_topology, topology_from
+from headrace.resource_config import read_topology, topology_from
+from headrace.topology import natural_key
 
 
 def hetero(**changes):
@@ -152,3 +153,14 @@ def test_the_table_shows_every_host_and_marks_this_one():
     assert "algo-3 *" in table
     assert "dispatcher, workers" in table
     assert "mpirun (leader)" in table
+
+
+@pytest.mark.parametrize(("parameters", "leader"), [("{}", "algo-9"), ('{"sagemaker_mpi_enabled": true}', "algo-10")])
+def test_where_the_toolkit_starts_mpi_its_first_dnn_host_leads(parameters, leader, tmp_path):
+    hosts = ["algo-10", "algo-9"]  # sorted as text, as SageMaker does
+    path = tmp_path / "input" / "config" / "resourceconfig.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(homogeneous(hosts=hosts, current_host="algo-9", instance_groups=[])))
+    topology = read_topology(tmp_path, {"SM_FRAMEWORK_PARAMS": parameters})
+    assert topology.leader.name == leader
+    assert sorted(host.name for host in topology.dnn_hosts) == hosts

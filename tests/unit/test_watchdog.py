@@ -4,7 +4,7 @@ import os
 
 from headrace.host.mpi import RankLog
 from headrace.host.watchdog import StallWatchdog, diagnose
-from headrace.topology import topology_from
+from headrace.resource_config import topology_from
 
 
 def watchdog(tmp_path):

@@ -6,6 +6,7 @@ import time
 
 from headrace.errors import HeadraceError
 from headrace.host.causes import failure_of, stopped, unexpected
+from headrace.host.mpi import ORTED
 from headrace.host.run import HostRun
 from headrace.outcome import Outcome, RootCause
 
@@ -21,7 +22,7 @@ def follow(run: HostRun) -> Outcome:
     try:
         run.start_servers()
         if run.plan.rank:
-            run.start_rank()
+            run.start_trainer()
     except HeadraceError as error:
         run.state.fail(failure_of(error, run.state.host))
     stop_asked_at: float | None = None
@@ -49,7 +50,8 @@ def follow(run: HostRun) -> Outcome:
                 never = f"was never heard within startup_timeout_s={settings.startup_timeout_s:g}"
                 return Outcome(failure or RootCause(leader, "launcher", never))
         elif silence_s > settings.lease_s:
-            gone = f"has not been heard for {settings.lease_s:g} s (lease_s)"
-            return Outcome(failure or RootCause(leader, "launcher", gone))
+            gone = RootCause(leader, "launcher", f"has not been heard for {settings.lease_s:g} s (lease_s)")
+            # An MPI daemon ends when its mpirun is gone.
+            return Outcome(failure if failure and failure.role != ORTED else gone)
         run.wait()
     return run.state.outcome

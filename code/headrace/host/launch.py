@@ -22,14 +22,15 @@ from headrace.host.run import HostRun, host_run
 from headrace.host.secret import with_secret
 from headrace.host.services import data_service
 from headrace.host.summary import write_json
-from headrace.host.toolkit import become_rank, toolkit_rank
+from headrace.host.toolkit import become_rank, check_rank, toolkit_rank
 from headrace.outcome import ROOT_CAUSE, Outcome
+from headrace.resource_config import read_topology
 from headrace.settings import (
     find_source_dir,
     read_base_dir,
     read_settings,
 )
-from headrace.topology import Topology, read_topology
+from headrace.topology import Topology
 
 HELP = """usage: launcher.py [--NAME VALUE ...] | --describe
 
@@ -56,6 +57,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
         if not (source_dir / settings.training_script).is_file():
             raise InputError(f"training_script {settings.training_script!r} is not in {source_dir}")
         rank = toolkit_rank(environ)
+        if rank:
+            check_rank(rank, topology)
         plan = HostPlan(topology, with_secret(settings, topology, environ, rank), source_dir, list(argv), environ, rank)
         plan.refuse_open_launch()
     except HeadraceError as error:

@@ -17,7 +17,6 @@ from headrace.host.ready import Readiness
 from headrace.host.run import HostRun
 from headrace.host.state import STARTING, STEPPING
 from headrace.host.stop import StopRequest
-from headrace.host.supervise import Child, ChildSpec
 from headrace.host.times import JobTimes
 from headrace.host.toolkit import ended_by_mpirun
 from headrace.host.watchdog import StallWatchdog, diagnose
@@ -38,9 +37,7 @@ class Leader:
         self._times = JobTimes(run.started)
         self._lost: list[str] = []
         self._orted_failed_at: float | None = None
-        plan, settings = run.plan, run.plan.settings
-        hosts_of_ranks = mpi.hosts_of_ranks(plan.topology, settings)
-        self._ranks = mpi.RankLog(run.state.host, hosts_of_ranks, plan.ranks_per_host)
+        settings = run.plan.settings
         self._stop = StopRequest(run.plan.signal_dir, settings.stop_grace_s, run.log)
         self._leases = [
             Lease(host.name, f"{settings.endpoint(host.name).address}:{CONTROL_PORT}", settings.secret,
@@ -74,10 +71,10 @@ class Leader:
     def _train(self) -> None:
         """Run the trainer to its end. Raises `_Failed` with the root cause when anything ends the job."""
         run, plan = self._run, self._run.plan
-        ranks = self._ranks
+        ranks = run.ranks
         self._times.training_at = time.monotonic()
         run.log.event("training_started", hosts=len(plan.topology.dnn_hosts), ranks_per_host=plan.ranks_per_host)
-        trainer = self._start_trainer(ranks)
+        trainer = run.start_trainer(self._take_event)
         # The trainer imports and compiles meanwhile.
         self._ready.await_data(trainer_ended=lambda: trainer.ended)
         self._times.workers_ready_at = time.monotonic()
@@ -92,21 +89,9 @@ class Leader:
             if watchdog.stepped:
                 ranks.progressed()
             if silence_s is not None:
-                self._fail_stalled(f"{silence_s:.0f} s ({watchdog.limit_name})", ranks)
+                self._fail_stalled(f"{silence_s:.0f} s ({watchdog.limit_name})")
             run.wait()
         self._times.end()
-
-    def _start_trainer(self, ranks: mpi.RankLog) -> Child:
-        """mpirun with all ranks, or this launcher's own rank where the toolkit has started mpirun."""
-        run, plan = self._run, self._run.plan
-        if plan.rank:
-            return run.start_rank(label=ranks.label, on_event=self._take_event)
-        script = [str(plan.source_dir / plan.settings.training_script), *plan.script_arguments]
-        command = mpi.trainer_command(plan.topology, plan.settings, plan.ranks_per_host, script, plan.work_dir)
-        environ, source_dir = run.trainer_environ(), plan.source_dir
-        return run.supervisor.start(
-            ChildSpec("trainer", mpi.MPIRUN, command, environ, source_dir, label=ranks.label, on_event=self._take_event)
-        )
 
     def _take_event(self, event: Event) -> None:
         """A log event of a rank; called from the reader's thread."""
@@ -118,11 +103,11 @@ class Leader:
             self._times.stepping_at = time.monotonic()
         self._stop.take_event(event)
 
-    def _fail_stalled(self, silence: str, ranks: mpi.RankLog) -> NoReturn:
+    def _fail_stalled(self, silence: str) -> NoReturn:
         """Print every rank's stacks and fail with what can be seen of the stall."""
         run = self._run
         uses_service = run.plan.tf_data_mode == "service"
-        cause = diagnose(run.state.host, silence, ranks, self._statuses(), uses_service)
+        cause = diagnose(run.state.host, silence, run.ranks, self._statuses(), uses_service)
         run.log.say(cause.one_line())
         for lease in self._leases:
             lease.request_dump()
@@ -138,7 +123,7 @@ class Leader:
         self._run.check_children()
         failure = self._run.state.failure
         if failure:
-            raise _Failed(self._ranks.root_cause(failure) if failure.role == mpi.MPIRUN else failure)
+            raise _Failed(failure)
         now = time.monotonic()
         for lease in self._heard():
             status = lease.status or {}

@@ -127,10 +127,15 @@ def _number(text: str) -> int:
 
 
 class RankLog:
-    """Reads mpirun's output: who said each line, and which rank failed first. Thread-safe."""
+    """Reads the trainer's output: who said each line, and which rank failed first. Thread-safe.
 
-    def __init__(self, leader: str, hosts: Sequence[Host], ranks_per_host: int) -> None:
+    Args:
+        trainer: who says lines without a tag: mpirun, or the one rank whose output this is.
+    """
+
+    def __init__(self, leader: str, hosts: Sequence[Host], ranks_per_host: int, trainer: str = MPIRUN) -> None:
         self._leader = leader
+        self._trainer = trainer
         self._hosts = [host.name for host in hosts]
         self._ranks_per_host = ranks_per_host
         self._tails: dict[str, collections.deque[str]] = {}
@@ -145,7 +150,7 @@ class RankLog:
         """`(rankN, text)` for a rank's line, `(mpirun, line)` for mpirun's own."""
         match = _TAG.match(line)
         # mpirun also tags the middle of a line when a rank wrote it in two pieces.
-        who, text = (f"rank{match['rank']}", _TAG.sub("", line)) if match else (MPIRUN, line)
+        who, text = (f"rank{match['rank']}", _TAG.sub("", line)) if match else (self._trainer, line)
         event = parse_event(text)
         with self._lock:
             self._seen |= {who} - {MPIRUN}

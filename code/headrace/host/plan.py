@@ -76,6 +76,11 @@ class HostPlan:
         return self.settings.processes_per_host or int(self.environ.get("SM_NUM_GPUS") or 0) or 1
 
     @property
+    def trainer_name(self) -> str:
+        """The process that this host starts for the trainer: mpirun, or the toolkit's rank."""
+        return f"rank{self.rank.world}" if self.rank else mpi.MPIRUN
+
+    @property
     def takes_mpi_daemon(self) -> bool:
         """Whether the leader's mpirun may ask this host for its MPI daemon."""
         topology = self.topology

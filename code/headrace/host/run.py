@@ -8,12 +8,12 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
 
 from headrace.errors import SetupError
+from headrace.events import Event
 from headrace.host import install, mpi, services
 from headrace.host.daemon import MpiDaemon
 from headrace.host.log import HostLog
@@ -26,6 +26,7 @@ from headrace.host.usage import HostUsage
 
 TICK_S = 0.2
 INSTALLER = "installer"
+TRAINER = "trainer"
 
 
 @dataclass
@@ -39,6 +40,7 @@ class HostRun:
     state: HostState
     wake: threading.Event
     mpi_daemon: MpiDaemon
+    ranks: mpi.RankLog
     started: float = field(default_factory=time.monotonic)
 
     def start_servers(self) -> None:
@@ -72,10 +74,18 @@ class HostRun:
             self.supervisor.start(ChildSpec(INSTALLER, INSTALLER, command, environ, self.plan.source_dir))
             self.state.set_installing(True)
 
-    def start_rank(self, **how: Any) -> Child:
-        """Start the rank as which the toolkit started this launcher."""
-        command, environ = rank_command(self.plan), self.trainer_environ()
-        return self.supervisor.start(ChildSpec("trainer", mpi.MPIRUN, command, environ, self.plan.source_dir, **how))
+    def start_trainer(self, on_event: Callable[[Event], None] | None = None) -> Child:
+        """Start mpirun with all ranks; or, where the toolkit has, the one rank as which it started this launcher."""
+        plan, environ = self.plan, self.trainer_environ()
+        if plan.rank:
+            command = rank_command(plan)
+        else:
+            script = [str(plan.source_dir / plan.settings.training_script), *plan.script_arguments]
+            command = mpi.trainer_command(plan.topology, plan.settings, plan.ranks_per_host, script, plan.work_dir)
+        label = self.ranks.label
+        return self.supervisor.start(
+            ChildSpec(TRAINER, plan.trainer_name, command, environ, plan.source_dir, label=label, on_event=on_event)
+        )
 
     def start_mpi_daemon(self) -> None:
         """Start it when the leader's mpirun has asked this host for it."""
@@ -93,8 +103,11 @@ class HostRun:
     def check_children(self) -> None:
         """Restart servers that died; record as this host's failure what cannot be restarted."""
         for ended in self.supervisor.poll():
-            if ended.spec.role in ("dispatcher", "worker") or ended.return_code:
-                self.state.fail(ended.root_cause(self.state.host))
+            cause = ended.root_cause(self.state.host)
+            if ended.spec.role == TRAINER and ended.return_code:
+                self.state.fail(self.ranks.root_cause(cause))
+            elif ended.spec.role in ("dispatcher", "worker") or ended.return_code:
+                self.state.fail(cause)
             elif ended.spec.role == INSTALLER:
                 self.state.set_installing(False)
         self._tell_protocol()
@@ -138,7 +151,10 @@ def host_run(plan: HostPlan, log: HostLog) -> Iterator[HostRun]:
         service = services.data_service(plan.topology, plan.settings, plan.source_dir, plan.work_dir)
         try:
             leader = plan.settings.endpoint(plan.topology.leader.name).address
-            yield HostRun(plan, log, supervisor, service, state, wake, MpiDaemon(leader, plan.work_dir, wake.set))
+            daemon = MpiDaemon(leader, plan.work_dir, wake.set)
+            hosts_of_ranks = mpi.hosts_of_ranks(plan.topology, plan.settings)
+            ranks = mpi.RankLog(plan.topology.leader.name, hosts_of_ranks, plan.ranks_per_host, plan.trainer_name)
+            yield HostRun(plan, log, supervisor, service, state, wake, daemon, ranks)
         finally:
             supervisor.teardown()
             for signum, handler in previous.items():

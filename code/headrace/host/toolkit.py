@@ -14,6 +14,7 @@ from headrace.errors import InputError
 from headrace.host.mpi import RANK_MODULE
 from headrace.host.plan import HostPlan, ToolkitRank
 from headrace.outcome import RootCause
+from headrace.topology import Topology
 
 _MPI_PREFIXES = ("OMPI_", "PMIX_", "ORTE_", "PMI_")
 
@@ -30,6 +31,15 @@ def toolkit_rank(environ: Mapping[str, str]) -> ToolkitRank | None:
     if not world.isdecimal() or not (local or "").isdecimal():
         raise InputError(f"OMPI_COMM_WORLD_RANK={world!r}, OMPI_COMM_WORLD_LOCAL_RANK={local!r}: expected two numbers")
     return ToolkitRank(int(world), int(local or 0))
+
+
+def check_rank(rank: ToolkitRank, topology: Topology) -> None:
+    """Raises `InputError` when rank 0 is not where every host looks for the leader."""
+    if (rank.world == 0) != (rank.local == 0 and topology.is_leader):
+        raise InputError(
+            f"rank {rank.world} runs on {topology.current.name}, but {topology.source} has {topology.leader.name} as "
+            "the first dnn host, which should have rank 0: leave MPI to headrace (--distribution launcher)"
+        )
 
 
 def without_mpi(environ: Mapping[str, str]) -> dict[str, str]:

@@ -58,7 +58,7 @@ class Namespaces:
         try:
             self._await_switch()
             lines = [f"{address}\t{name}\n" for name, address in self._hosts.items()]
-            self._hosts_file.write_text("127.0.0.1\tlocalhost\n" + "".join(lines), encoding="ascii")
+            self.hosts_file.write_text("127.0.0.1\tlocalhost\n" + "".join(lines), encoding="ascii")
             self._probe()
         except BaseException:
             self.__exit__()
@@ -69,10 +69,11 @@ class Namespaces:
         if self._switch:
             self._switch.kill()
             self._switch.wait()
-        self._hosts_file.unlink(missing_ok=True)
+        self.hosts_file.unlink(missing_ok=True)
 
     @property
-    def _hosts_file(self) -> Path:
+    def hosts_file(self) -> Path:
+        """What hosts have as /etc/hosts."""
         return self._work_dir / "hosts"
 
     @property
@@ -89,7 +90,16 @@ class Namespaces:
 
     def command(self, host: str, folder: Path, argv: Sequence[str]) -> list[str]:
         """`argv`, as the first process of a host whose /opt/ml is `folder`."""
-        return self._enter(host, self._hosts[host], folder, argv)
+        return self._enter(host, self.address(host), folder, argv)
+
+    def network(self) -> int:
+        """The network that hosts are plugged into, as an open file; the caller closes it."""
+        assert self._switch is not None
+        return os.open(f"/proc/{self._switch.pid}/ns/net", os.O_RDONLY)
+
+    def address(self, host: str) -> str:
+        """The IPv4 address of a host."""
+        return self._hosts[host]
 
     def _enter(self, name: str, address: str, folder: Path, argv: Sequence[str]) -> list[str]:
         assert self._switch is not None
@@ -101,7 +111,7 @@ class Namespaces:
             name,
             address,
             str(folder),
-            str(self._hosts_file),
+            str(self.hosts_file),
             "--",
             *argv,
         ]
@@ -148,9 +158,9 @@ def enter(
     linux.setns(switch_user, linux.CLONE_NEWUSER)
     linux.unshare(linux.CLONE_NEWNET | linux.CLONE_NEWNS | linux.CLONE_NEWUTS)
     linux.set_host_name(name)
-    _plug_in(switch_net, name, address)
+    plug_in(switch_net, name, address)
     linux.mount("none", "/", "none", linux.MS_REC | linux.MS_PRIVATE)
-    _mount_base_dir(folder)
+    mount_base_dir(folder)
     linux.mount(str(hosts_file), "/etc/hosts", "none", linux.MS_BIND)
     os.close(switch_net)
     os.close(switch_user)
@@ -161,8 +171,8 @@ def enter(
     os.execvp(argv[0], list(argv))
 
 
-def _plug_in(switch_net: int, name: str, address: str) -> None:
-    """A cable between this network namespace and the bridge."""
+def plug_in(switch_net: int, name: str, address: str) -> None:
+    """A cable between this network namespace and the bridge in `switch_net`."""
     from pyroute2 import IPRoute
 
     own_net = os.open("/proc/self/ns/net", os.O_RDONLY)
@@ -181,7 +191,7 @@ def _plug_in(switch_net: int, name: str, address: str) -> None:
     os.close(own_net)
 
 
-def _mount_base_dir(folder: Path) -> None:
+def mount_base_dir(folder: Path) -> None:
     """`folder` on /opt/ml, which need not exist: an ordinary user cannot make it, but can re-make /opt in memory."""
     if not BASE_DIR.is_dir():
         opt = BASE_DIR.parent

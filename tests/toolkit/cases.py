@@ -1,0 +1,140 @@
+"""One table of cases, played under SageMaker's toolkit, both ways of starting MPI, and on the simulated cluster."""
+
+import json
+import re
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.settings import SECRET_VARIABLE
+
+from tests.faults.breakage import kill_host
+from tests.support import finish, processes_of, start, wait_for
+from tests.toolkit.hosts import ToolkitJob, submit
+
+HETERO = ("--is_hetero", "--num_of_data_instances=1")
+HOMOGENEOUS = ("--no-is_hetero",)
+ONE_HOST = ("--num_of_dnn_instances=1", "--processes_per_host=2")
+TWO_HOSTS = ("--num_of_dnn_instances=2", "--processes_per_host=1")
+LONG = ("--epochs=60",)
+RANK = re.compile(r"^\S+ (-u )?-m headrace\.host\.rank")
+SIMULATED, LAUNCHER, MPI = "simulated", "launcher", "mpi"
+WAYS = (SIMULATED, LAUNCHER, MPI)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A job, what is killed once it makes steps (on which host), and the root cause that everybody is to name."""
+
+    flags: tuple[str, ...]
+    dies: tuple[str, str] | None = None
+    """A host, and `rank` or `host`."""
+    cause: tuple[str, str] | None = None
+    """Host and role."""
+
+
+CASES = {
+    "heterogeneous, a dnn host": Case((*HETERO, *ONE_HOST)),
+    "heterogeneous, two dnn hosts": Case((*HETERO, *TWO_HOSTS)),
+    "homogeneous, a host": Case((*HOMOGENEOUS, *ONE_HOST)),
+    "homogeneous, two hosts": Case((*HOMOGENEOUS, *TWO_HOSTS)),
+    "a rank killed on the second dnn host": Case(
+        (*HETERO, *TWO_HOSTS, *LONG), dies=("algo-3", "rank"), cause=("algo-3", "rank1")
+    ),
+    "the leader gone": Case((*HETERO, *TWO_HOSTS, *LONG), dies=("algo-2", "host"), cause=("algo-2", "launcher")),
+}
+
+
+@dataclass(frozen=True)
+class Played:
+    """How a case went: what can be compared between the ways."""
+
+    exit_codes: dict[str, int]
+    """Of the hosts that ended by themselves."""
+    causes: dict[str, dict]
+    """What each host took for the root cause."""
+    summary: dict | None
+    logs: str
+
+
+def play(case: Case, way: str, source: Path, folder: Path) -> Played:
+    """Run a case to its end."""
+    flags = (f"--source_dir={source}", "--training_script=steady.py", *(() if case.dies else ("--epochs=2",)))
+    if way == SIMULATED:
+        return _play_simulated(case, flags, folder)
+    request = submit(f"toolkit-{secrets.token_hex(4)}", *flags, *case.flags, f"--distribution={way}")
+    request["Environment"][SECRET_VARIABLE] = secrets.token_hex(32)
+    # The toolkit itself cannot start MPI on hosts whose lists differ.
+    with ToolkitJob(request, source, folder, shuffle_hosts=way == LAUNCHER) as job:
+        job.start()
+        gone = []
+        if case.dies:
+            job.wait_for_steps()
+            host, what = case.dies
+            gone = _strike(job, host, what, way)
+        exit_codes = job.wait(without=gone)
+        logs = job.tails()
+    return Played(exit_codes, _causes(folder, without=gone), _summary(folder), logs)
+
+
+def _strike(job: ToolkitJob, host: str, what: str, way: str) -> list[str]:
+    """Hosts that are not waited for: the killed one; and, where the toolkit started MPI, dnn hosts that only joined.
+
+    After a failed mpirun they wait for minutes for a file that never comes, and then say that all went well
+    (sagemaker-training 5.1, `WorkerRunner.run`).
+    """
+    if what == "host":
+        job.kill(host)
+        gone = [host]
+    else:
+        job.process(host, RANK).kill()
+        gone = []
+    joined = [each for each in job.hosts if each not in ("algo-1", "algo-2")] if way == MPI else []
+    if joined and what == "rank":
+        causes = [job.base_dir(each) / "output/data/root_cause.json" for each in joined]
+        wait_for(lambda: all(path.exists() for path in causes), "a root cause on all dnn hosts", 60)
+    return [*gone, *joined]
+
+
+def _play_simulated(case: Case, flags: tuple[str, ...], folder: Path) -> Played:
+    folder.mkdir(parents=True)
+    process, results = start(folder, *flags, *case.flags, "--isolation=namespaces")
+    gone = []
+    if case.dies:
+        logs = lambda: "".join(path.read_text() for path in results.glob("*.log"))  # noqa: E731
+        wait_for(lambda: "headrace event=step " in logs() or process.poll() is not None, "a step", 120)
+        gone = _strike_simulated(process, results, *case.dies)
+    run = finish(process, results)
+    exit_codes = {host: record["exit_code"] for host, record in run.summary["hosts"].items() if host not in gone}
+    return Played(exit_codes, _causes(results, without=gone), None if gone else run.summary, run.output[-6000:])
+
+
+def _strike_simulated(process, results: Path, host: str, what: str) -> list[str]:
+    if what == "host":
+        kill_host(_Job(results), host)
+        return [host]
+    (rank,) = [
+        each for each in processes_of(results.name)
+        if RANK.search(" ".join(each.cmdline())) and each.environ()["SM_CURRENT_HOST"] == host
+    ]  # fmt: skip
+    rank.kill()
+    return []
+
+
+@dataclass(frozen=True)
+class _Job:
+    folder: Path
+
+
+def _causes(folder: Path, without: list[str]) -> dict[str, dict]:
+    found = {}
+    for path in sorted(folder.glob("algo-*/output/data/root_cause.json")):
+        if (host := path.relative_to(folder).parts[0]) not in without:
+            found[host] = json.loads(path.read_text())
+    return found
+
+
+def _summary(folder: Path) -> dict | None:
+    found = list(folder.glob("algo-*/output/data/summary.json"))
+    assert len(found) <= 1, f"two hosts led: {found}"
+    return json.loads(found[0].read_text()) if found else None

@@ -1,0 +1,82 @@
+"""Become one of SageMaker's hosts, then run a command as its container does; root alone can.
+
+    unshare --net --mount --uts --ipc --pid --fork --kill-child --mount-proc \\
+        python enter.py NETWORK_FD NAME ADDRESS FOLDER HOSTS_FILE SSH_DIR KEPT -- COMMAND…
+
+A host has a network, a name, processes and mounts of its own: its folder on /opt/ml, its own /tmp, /run and
+/etc/environment (the toolkit writes to all three), and what AWS's image has for sshd. KEPT are folders, separated by
+colons, that stay visible where they are.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[0] = str(ROOT / "code")
+
+from headrace.local import linux, namespaces  # noqa: E402
+
+SSHD_CONFIG = """\
+HostKey /etc/ssh/key
+AuthorizedKeysFile /etc/ssh/key.pub
+PermitRootLogin yes
+StrictModes no
+UsePAM yes
+"""
+SSH_CONFIG = """\
+Host *
+  IdentityFile /etc/ssh/key
+  StrictHostKeyChecking no
+  UserKnownHostsFile /dev/null
+  LogLevel ERROR
+"""
+PAM = "auth required pam_permit.so\naccount required pam_permit.so\nsession required pam_env.so\n"
+"""Sessions get what /etc/environment says, which is how the toolkit's variables reach MPI daemons."""
+
+
+def main() -> None:
+    network, name, address, folder, hosts_file, ssh_dir, kept = sys.argv[1:8]
+    linux.set_host_name(name)
+    namespaces.plug_in(int(network), name, address)
+    os.close(int(network))
+    key = Path(ssh_dir, "key").read_bytes(), Path(ssh_dir, "key.pub").read_bytes()
+    private_tmp([Path(each) for each in kept.split(":")])
+    linux.mount("tmpfs", "/run", "tmpfs", 0)
+    linux.mount("tmpfs", "/etc/ssh", "tmpfs", 0)
+    for path, content in {
+        "/etc/ssh/sshd_config": SSHD_CONFIG.encode(),
+        "/etc/ssh/ssh_config": SSH_CONFIG.encode(),
+        "/etc/ssh/key": key[0],
+        "/etc/ssh/key.pub": key[1],
+        "/run/pam": PAM.encode(),
+        "/run/environment": b"",
+    }.items():
+        Path(path).write_bytes(content)
+    os.chmod("/etc/ssh/key", 0o600)
+    Path("/run/sshd").mkdir(mode=0o755)
+    home = Path("/run/home/.ssh")
+    home.mkdir(parents=True)
+    (home / "id_ed25519").symlink_to("/etc/ssh/key")
+    os.environ["HOME"] = "/run/home"
+    linux.mount("/run/pam", "/etc/pam.d/sshd", "none", linux.MS_BIND)
+    linux.mount("/run/environment", "/etc/environment", "none", linux.MS_BIND)
+    linux.mount(hosts_file, "/etc/hosts", "none", linux.MS_BIND)
+    namespaces.mount_base_dir(Path(folder))
+    os.chdir("/")
+    command = sys.argv[9:]
+    os.execvp(command[0], command)
+
+
+def private_tmp(kept: list[Path]) -> None:
+    """A /tmp of this host's own, in which the kept folders still are where they were."""
+    inside = {path: os.open(path, os.O_RDONLY) for path in kept if path.is_relative_to("/tmp")}
+    linux.mount("tmpfs", "/tmp", "tmpfs", 0)
+    for path, descriptor in inside.items():
+        path.mkdir(parents=True, exist_ok=True)
+        linux.mount(f"/proc/self/fd/{descriptor}", str(path), "none", linux.MS_BIND | linux.MS_REC)
+        os.close(descriptor)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""SageMaker's own `train` command starts the packed source: does the job do what the simulated cluster shows?"""
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.faults.breakage import STEADY
+from tests.support import ROOT
+from tests.toolkit.cases import CASES, SIMULATED, WAYS, play
+from tests.toolkit.hosts import why_not
+
+AT_ONCE = 3
+"""The toolkit sleeps for half a minute at a job's end: another job runs meanwhile."""
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("toolkit") / "source"
+    shutil.copytree(ROOT / "code", folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    shutil.copy(STEADY, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def played(request, source):
+    """The cases in the ways that the chosen tests want, as futures."""
+    wanted = [item.callspec.params for item in request.session.items if "played" in getattr(item, "fixturenames", ())]
+    ways = [(each["name"], way) for each in wanted for way in (SIMULATED, each["way"])]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield {
+            (name, way): pool.submit(play, CASES[name], way, source, source.parent / f"{number}-{way}")
+            for number, (name, way) in enumerate(dict.fromkeys(ways))
+        }
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", CASES)
+def test_a_case_ends_as_the_table_says(name, way, played):
+    case, it = CASES[name], played[name, way].result()
+    if not case.cause:
+        assert set(it.exit_codes.values()) == {0}, it.logs
+        assert it.causes == {} and it.summary["outcome"] == "succeeded"
+        return
+    assert 0 not in it.exit_codes.values(), it.logs
+    assert {(cause["host"], cause["role"]) for cause in it.causes.values()} == {case.cause}, it.logs
+    assert set(it.causes) >= set(it.exit_codes)
+    if it.summary:
+        assert it.summary["outcome"] == "failed"
+        assert (it.summary["root_cause"]["host"], it.summary["root_cause"]["role"]) == case.cause
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != SIMULATED])
+@pytest.mark.parametrize("name", CASES)
+def test_the_toolkit_and_the_simulated_cluster_agree(name, way, played):
+    real, simulated = played[name, way].result(), played[name, SIMULATED].result()
+    assert {host: bool(code) for host, code in real.exit_codes.items()}.items() <= {
+        host: bool(code) for host, code in simulated.exit_codes.items()
+    }.items()
+    assert _essence(real.causes) == {host: _essence(simulated.causes)[host] for host in real.causes}
+    assert (real.summary is None) == (simulated.summary is None)
+    if real.summary:
+        theirs = {key: value for key, value in simulated.summary.items() if key != "interrupted"}  # Ctrl-C, here
+        assert _fields(real.summary) == _fields(theirs)
+        for key in ("outcome", "tf_data_mode", "is_hetero", "world_size", "global_batch_size"):
+            assert real.summary[key] == theirs[key], key
+        if not CASES[name].dies:
+            assert (real.summary["epochs"], real.summary["steps"]) == (theirs["epochs"], theirs["steps"])
+
+
+def _essence(causes):
+    return {
+        host: {key: value for key, value in cause.items() if key in ("host", "role", "signal", "exit_code")}
+        for host, cause in causes.items()
+    }
+
+
+def _fields(record, deep=3):
+    """The names in a record, and in the records in it."""
+    if not isinstance(record, dict) or not deep:
+        return None
+    return {key: _fields(value, deep - 1) for key, value in record.items() if key != "cpu_s"}
