@@ -14,7 +14,7 @@ help:
 	@echo "make test    every test (make check first, then integration and end to end)"
 	@echo "make check   lint, types, unit tests; under a minute"
 	@echo "make faults  kill, hang and cut off real jobs, and watch what becomes of them"
-	@echo "make conformance  what we make and assume, against SageMaker's toolkit and SDKs; then the next three"
+	@echo "make conformance  what we make and assume, against SageMaker's toolkit and SDKs; then the next three, shorter"
 	@echo "make fuzz    hostile messages for the transfer, under sanitizers (FUZZ_S=3600 for an hour)"
 	@echo "make grammar   500 random tf.data pipelines, shared among workers and ranks, against plain tf.data"
 	@echo "make examples  every script of code/examples in both modes"
@@ -42,9 +42,9 @@ unit integration e2e faults: setup
 
 conformance: setup
 	@$(RUN) tools/peers.py sdk2 sdk3
-	@$(PYTEST) $(TIMED) tests/integration/test_toolkit.py tests/sdk
+	@$(PYTEST) $(TIMED) -rs tests/integration/test_toolkit.py tests/sdk tests/toolkit
 	@$(RUN) -m tests.fuzz --first 0 --cases 20000
-	@$(MAKE) --no-print-directory grammar examples
+	@HEADRACE_PIPELINES=$${HEADRACE_PIPELINES:-250} $(MAKE) --no-print-directory grammar examples
 
 fuzz: setup
 	@$(RUN) -m tests.fuzz --seconds $(FUZZ_S)

@@ -15,6 +15,8 @@ MAX_INSTANCE_GROUPS = 5
 _JOB_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9.\-_]{1,64}")
 _HYPERPARAMETER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]{0,255}")
+_NO_ARGUMENT = re.compile("[\0\ud800-\udfff]")
+"""NUL, and what is no Unicode text."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,15 @@ class JobSpec:
         if reserved:
             raise InputError(f"hyperparameter {reserved[0]!r} has a flag of its own: --{reserved[0]}")
         Settings(**parse_settings([text for pair in self.all_hyperparameters().items() for text in as_flag(*pair)]))
-        for name in self.hyperparameters:
+        for name, value in self.hyperparameters.items():
             if not _HYPERPARAMETER_NAME.fullmatch(name):
                 raise InputError(f"hyperparameter name {name!r} may hold letters, digits, '_' and '-' only")
+            if name.startswith("sagemaker_"):
+                raise InputError(
+                    f"hyperparameter {name!r} would not reach the script: sagemaker_… are for SageMaker's toolkit"
+                )
+            if _NO_ARGUMENT.search(value):
+                raise InputError(f"hyperparameter {name!r} is {value!r}, which no program can get as an argument")
         self._check_channels(names)
         self._check_source()
 

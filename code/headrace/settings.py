@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -123,12 +123,24 @@ def parse_settings(argv: Sequence[str]) -> dict[str, Any]:
     """The launcher's own settings among hyperparameters, as `--name value`; the rest is the script's.
 
     Raises:
-        InputError: a value is of the wrong type.
+        InputError: a value is of the wrong type, or the arguments are no such pairs.
     """
     parser = OneLineParser(prog="launcher.py", add_help=False, argument_default=argparse.SUPPRESS)
     for name in HYPERPARAMETERS:
         parser.add_argument(f"--{name}", type=type(getattr(_DEFAULTS, name)))
-    return vars(parser.parse_known_args(argv)[0])
+    own = {f"--{name}" for name in HYPERPARAMETERS}
+    return vars(parser.parse_args([f"{flag}={value}" for flag, value in _pairs(argv) if flag in own]))
+
+
+def _pairs(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The pairs in `--name value` or `--name=value`. A value may look like a flag: a text that begins with a dash."""
+    rest = iter(argv)
+    for flag in rest:
+        name, equals, value = flag.partition("=")
+        found = value if equals else next(rest, None)
+        if found is None or not name.startswith("-"):
+            raise InputError(f"{flag!r} is not the beginning of a --NAME VALUE pair, as which hyperparameters come")
+        yield name, found
 
 
 def read_settings(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:

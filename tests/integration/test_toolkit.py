@@ -4,11 +4,19 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from unittest import mock
 
 from headrace.job import Channel, InstanceGroup, JobSpec
 from headrace.local.opt_ml import script_arguments, toolkit_environ, write_host_folder
+from headrace.settings import HYPERPARAMETERS, parse_settings
+from headrace.submit.options import CloudOptions
+from headrace.submit.request import build_request
+from hypothesis import given
+from hypothesis import strategies as st
 
+values = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 CODE = Path(__file__).parents[2] / "code"
 READ = """
 import json, os
@@ -42,3 +50,28 @@ def test_environment_and_arguments_are_the_toolkits(tmp_path):
         if name not in OURS_ALONE and theirs["environ"].get(name) != value
     }
     assert different == {}
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"[A-Za-z_][A-Za-z0-9_\-]{0,20}", fullmatch=True).filter(
+            lambda name: name not in HYPERPARAMETERS
+        ),
+        values | st.sampled_from(["None", "true", "[1, 2]", '{"a": null}', "--lease_s", "-1", ""]),
+    )
+)
+def test_hyperparameters_mean_the_same_to_the_toolkit(given_ones):
+    from sagemaker_training import environment, mapping
+
+    groups = (InstanceGroup("homogeneousCluster", "ml.g5.xlarge", 1),)
+    job = JobSpec("job", groups, "local", 2, 1, given_ones, (), CODE)
+    options = CloudOptions("arn:aws:iam::123456789012:role/headrace", "us-east-1", "image", "s3://bucket/headrace")
+    request = build_request(job, options, "secret")
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(request["HyperParameters"], file)
+        file.flush()
+        with mock.patch.object(environment, "hyperparameters_file_dir", file.name):
+            read = environment.read_hyperparameters()
+    arguments = mapping.to_cmd_args(mapping.split_by_criteria(read, prefix="sagemaker_").excluded)
+    assert arguments == script_arguments(job)
+    assert parse_settings(arguments)["processes_per_host"] == 2

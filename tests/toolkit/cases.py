@@ -3,6 +3,7 @@
 import json
 import re
 import secrets
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ LONG = ("--epochs=60",)
 RANK = re.compile(r"^\S+ (-u )?-m headrace\.host\.rank")
 SIMULATED, LAUNCHER, MPI = "simulated", "launcher", "mpi"
 WAYS = (SIMULATED, LAUNCHER, MPI)
+LATE_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,29 @@ class Case:
     """A host, and `rank` or `host`."""
     cause: tuple[str, str] | None = None
     """Host and role."""
+    late: str = ""
+    """A host that starts `LATE_S` after the others. (The simulated cluster starts all at once.)"""
+    script: str = "steady.py"
 
+    @property
+    def ways(self) -> tuple[str, ...]:
+        return (LAUNCHER, MPI) if self.late else WAYS
+
+
+GIVEN = {
+    "spaces": "a b  c ",
+    "quotes": 'it\'s "quoted" `twice`',
+    "dollars": "$HOME $(id) ${PATH} %s ; exit 1 | cat & #",
+    "unicode": "größe 水車 🚰",
+    "json": '{"a": [1, null, true], "b": "c d"}',
+    "empty": "",
+    "newline": "a\nb\\n",
+    "true": "true",
+    "number": "1e-3",
+    "flag": "--processes_per_host",
+    "k": "v",
+}
+"""Hyperparameters that something on the way might take for something else."""
 
 CASES = {
     "heterogeneous, a dnn host": Case((*HETERO, *ONE_HOST)),
@@ -40,6 +64,11 @@ CASES = {
     "homogeneous, two hosts": Case((*HOMOGENEOUS, *TWO_HOSTS)),
     "a rank killed on the second dnn host": Case(
         (*HETERO, *TWO_HOSTS, *LONG), dies=("algo-3", "rank"), cause=("algo-3", "rank1")
+    ),
+    "a data host two minutes late": Case((*HETERO, *ONE_HOST), late="algo-1"),
+    "hyperparameters": Case(
+        (*HETERO, *TWO_HOSTS, *(f"--hyperparameter={name}={value}" for name, value in GIVEN.items())),
+        script="arguments.py",
     ),
     "the leader gone": Case((*HETERO, *TWO_HOSTS, *LONG), dies=("algo-2", "host"), cause=("algo-2", "launcher")),
 }
@@ -54,19 +83,24 @@ class Played:
     causes: dict[str, dict]
     """What each host took for the root cause."""
     summary: dict | None
+    folder: Path
+    """What hosts have as /opt/ml, by host name."""
     logs: str
 
 
 def play(case: Case, way: str, source: Path, folder: Path) -> Played:
     """Run a case to its end."""
-    flags = (f"--source_dir={source}", "--training_script=steady.py", *(() if case.dies else ("--epochs=2",)))
+    flags = (f"--source_dir={source}", f"--training_script={case.script}", *(() if case.dies else ("--epochs=2",)))
     if way == SIMULATED:
         return _play_simulated(case, flags, folder)
     request = submit(f"toolkit-{secrets.token_hex(4)}", *flags, *case.flags, f"--distribution={way}")
     request["Environment"][SECRET_VARIABLE] = secrets.token_hex(32)
     # The toolkit itself cannot start MPI on hosts whose lists differ.
     with ToolkitJob(request, source, folder, shuffle_hosts=way == LAUNCHER) as job:
-        job.start()
+        job.start(*(host for host in job.hosts if host != case.late))
+        if case.late:
+            time.sleep(LATE_S)
+            job.start(case.late)
         gone = []
         if case.dies:
             job.wait_for_steps()
@@ -74,7 +108,7 @@ def play(case: Case, way: str, source: Path, folder: Path) -> Played:
             gone = _strike(job, host, what, way)
         exit_codes = job.wait(without=gone)
         logs = job.tails()
-    return Played(exit_codes, _causes(folder, without=gone), _summary(folder), logs)
+    return Played(exit_codes, _causes(folder, without=gone), _summary(folder), folder, logs)
 
 
 def _strike(job: ToolkitJob, host: str, what: str, way: str) -> list[str]:
@@ -106,7 +140,9 @@ def _play_simulated(case: Case, flags: tuple[str, ...], folder: Path) -> Played:
         gone = _strike_simulated(process, results, *case.dies)
     run = finish(process, results)
     exit_codes = {host: record["exit_code"] for host, record in run.summary["hosts"].items() if host not in gone}
-    return Played(exit_codes, _causes(results, without=gone), None if gone else run.summary, run.output[-6000:])
+    return Played(
+        exit_codes, _causes(results, without=gone), None if gone else run.summary, results, run.output[-6000:]
+    )
 
 
 def _strike_simulated(process, results: Path, host: str, what: str) -> list[str]:

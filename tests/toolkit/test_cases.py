@@ -1,13 +1,15 @@
 """SageMaker's own `train` command starts the packed source: does the job do what the simulated cluster shows?"""
 
+import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from tests.faults.breakage import STEADY
 from tests.support import ROOT
-from tests.toolkit.cases import CASES, SIMULATED, WAYS, play
+from tests.toolkit.cases import CASES, GIVEN, SIMULATED, WAYS, play
 from tests.toolkit.hosts import why_not
 
 AT_ONCE = 3
@@ -19,7 +21,8 @@ pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 def source(tmp_path_factory):
     folder = tmp_path_factory.mktemp("toolkit") / "source"
     shutil.copytree(ROOT / "code", folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    shutil.copy(STEADY, folder)
+    for script in (STEADY, Path(__file__).with_name("arguments.py")):
+        shutil.copy(script, folder)
     return folder
 
 
@@ -27,17 +30,17 @@ def source(tmp_path_factory):
 def played(request, source):
     """The cases in the ways that the chosen tests want, as futures."""
     wanted = [item.callspec.params for item in request.session.items if "played" in getattr(item, "fixturenames", ())]
-    ways = [(each["name"], way) for each in wanted for way in (SIMULATED, each["way"])]
+    ways = {(each["name"], way): None for each in wanted for way in (SIMULATED, each["way"])}
+    ways = [(name, way) for name, way in ways if way in CASES[name].ways]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         yield {
             (name, way): pool.submit(play, CASES[name], way, source, source.parent / f"{number}-{way}")
-            for number, (name, way) in enumerate(dict.fromkeys(ways))
+            for number, (name, way) in enumerate(ways)
         }
         pool.shutdown(cancel_futures=True)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "way"), [(name, way) for name, case in CASES.items() for way in case.ways])
 def test_a_case_ends_as_the_table_says(name, way, played):
     case, it = CASES[name], played[name, way].result()
     if not case.cause:
@@ -53,7 +56,7 @@ def test_a_case_ends_as_the_table_says(name, way, played):
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way != SIMULATED])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if SIMULATED in case.ways])
 def test_the_toolkit_and_the_simulated_cluster_agree(name, way, played):
     real, simulated = played[name, way].result(), played[name, SIMULATED].result()
     assert {host: bool(code) for host, code in real.exit_codes.items()}.items() <= {
@@ -68,6 +71,17 @@ def test_the_toolkit_and_the_simulated_cluster_agree(name, way, played):
             assert real.summary[key] == theirs[key], key
         if not CASES[name].dies:
             assert (real.summary["epochs"], real.summary["steps"]) == (theirs["epochs"], theirs["steps"])
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["hyperparameters"])
+def test_hyperparameters_reach_every_rank_as_they_were_given(name, way, played):
+    folder = played[name, way].result().folder
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("algo-*/output/data/arguments-*.json"))]
+    assert len(found) == 2, played[name, way].result().logs
+    for arguments in found:
+        pairs = dict(zip(arguments[::2], arguments[1::2], strict=True))
+        assert {flag.lstrip("-"): value for flag, value in pairs.items()}.items() >= GIVEN.items()
 
 
 def _essence(causes):

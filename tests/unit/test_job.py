@@ -51,6 +51,8 @@ def test_all_hyperparameters_reach_the_script_beside_the_launchers_own():
         ({"num_of_data_workers": -1}, "expected 0 or more"),
         ({"processes_per_host": 0}, "--processes_per_host is 0"),
         ({"hyperparameters": {"a b": "1"}}, "hyperparameter name 'a b'"),
+        ({"hyperparameters": {"a": "\0"}}, "no program can get as an argument"),
+        ({"hyperparameters": {"sagemaker_program": "x.py"}}, "are for SageMaker's toolkit"),
         ({"channels": (Channel("x", "/d"), Channel("x", "/e"))}, "given twice"),
         ({"channels": (Channel("x", "/d", ("gpus",)),)}, "names group 'gpus'"),
         ({"source_dir": Path("/nowhere")}, "no such folder"),

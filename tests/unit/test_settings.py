@@ -21,6 +21,10 @@ def test_hyperparameters_of_the_script_are_left_alone():
     assert settings.tf_data_mode == "service"
 
 
+def test_a_value_that_looks_like_a_setting_is_the_scripts():
+    assert read("--note", "--lease_s", "--num_of_data_workers=3", "-k", "x=y").num_of_data_workers == 3
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
@@ -33,6 +37,8 @@ def test_hyperparameters_of_the_script_are_left_alone():
         (["--tf_data_mode", "service", "--num_of_data_workers", "0"], "needs num_of_data_workers 1 or more"),
         (["--tf_data_mode", "cloud"], "tf_data_mode is 'cloud'"),
         (["--training_script", "../evil.py"], "expected a path inside"),
+        (["--epochs"], "'--epochs' is not the beginning of a --NAME VALUE pair"),
+        (["epochs", "3"], "'epochs' is not the beginning"),
     ],
 )
 def test_wrong_values_are_one_line(argv, said):

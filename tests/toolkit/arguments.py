@@ -1,0 +1,12 @@
+"""A training script that leaves the arguments of each rank in the output folder."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from mpi4py import MPI
+
+found = Path("/opt/ml/output/data", f"arguments-{MPI.COMM_WORLD.rank}.json")
+found.write_text(json.dumps(sys.argv[1:]))
+assert os.environ["SM_CURRENT_HOST"] in MPI.Get_processor_name()
