@@ -14,6 +14,7 @@ COMMANDS = {
     "dashboard": ("headrace.submit.dashboard", "print or create the CloudWatch dashboard of a job"),
     "image": ("headrace.tensorflow.image", "check that TensorFlow, Keras, Horovod and MPI here agree"),
     "lint": ("headrace.tensorflow.lint.command", "name what costs most in a script's tf.data pipeline"),
+    "preflight": ("headrace.preflight", "try MPI on the ranks of a job: who is where, every link, collectives"),
 }
 USAGE = "usage: headrace COMMAND [ARGUMENT ...]\n\n" + "\n".join(
     f"  {name:<10} {what}" for name, (_, what) in COMMANDS.items()

@@ -63,6 +63,8 @@ def build_parser() -> argparse.ArgumentParser:
     job.add_argument("--batch_size", type=int, metavar="N", help="per rank")
     job.add_argument("--epochs", type=int, metavar="N")
     job.add_argument("--steps_per_epoch", type=int, metavar="N")
+    job.add_argument("--preflight", nargs="?", const="first", choices=["first", "only"],
+                     help="ranks first try MPI with each other: links, collectives; or do only that")  # fmt: skip
     hosts = parser.add_argument_group("hosts")
     hosts.add_argument("--num_of_data_instances", type=int, metavar="N",
                        help=f"data hosts (default: {DEFAULT_DATA_INSTANCES})")  # fmt: skip
@@ -174,7 +176,7 @@ def _default_processes(arguments: argparse.Namespace, table: InstanceTable) -> i
 
 
 def _hyperparameters(arguments: argparse.Namespace) -> dict[str, str]:
-    given: dict[str, str] = {}
+    given: dict[str, str] = {"preflight": arguments.preflight} if arguments.preflight else {}
     for name in ("batch_size", "epochs", "steps_per_epoch"):
         value = getattr(arguments, name)
         if value is not None:

@@ -23,6 +23,7 @@ CONTROL_PORT = 16000
 MIN_LEASE_S = 5.0
 """A renewal every second or two, with a call timeout of three: less would take a slow reply for a death."""
 TF_DATA_MODES = ("service", "local")
+PREFLIGHTS = ("", "first", "only")
 
 SECRET_VARIABLE = "HEADRACE_JOB_SECRET"
 PLACEHOLDER_SECRET = "made-at-submission"
@@ -33,6 +34,8 @@ STALL_TIMEOUT_VARIABLE = "HEADRACE_STALL_TIMEOUT_S"
 """Whole seconds for which workers bear with a rank that does not read."""
 TRUST_NETWORK_VARIABLE = "HEADRACE_TRUST_NETWORK"
 """1: nobody but the job's hosts reaches them, so that a derived secret will do for MPI too."""
+PREFLIGHT_VARIABLE = "HEADRACE_PREFLIGHT"
+PREFLIGHT_TIMEOUT_VARIABLE = "HEADRACE_PREFLIGHT_TIMEOUT_S"
 WHEELS_VARIABLE = "HEADRACE_WHEELS"
 """S3 folder with the recipe of the Horovod build, and what hosts have built, for the next job."""
 ENDPOINTS_VARIABLE = "HEADRACE_ENDPOINTS"
@@ -73,6 +76,10 @@ class Settings:
     """Restarts of one dispatcher or worker, in quick succession, before the job fails."""
     min_data_hosts: int = 1
     """The job goes on without lost data hosts while this many remain."""
+    preflight: str = ""
+    """`first`: the ranks try MPI before they train; `only`: they do nothing else."""
+    preflight_timeout_s: float = 60.0
+    """How long a rank or a link may give no sign in one stage of the preflight."""
     base_dir: Path = Path("/opt/ml")
     secret: str = field(default="", repr=False)
     secret_is_derived: bool = False
@@ -85,10 +92,12 @@ class Settings:
     def __post_init__(self) -> None:
         if self.tf_data_mode and self.tf_data_mode not in TF_DATA_MODES:
             raise InputError(f"tf_data_mode is {self.tf_data_mode!r}; expected one of {', '.join(TF_DATA_MODES)}")
+        if self.preflight not in PREFLIGHTS:
+            raise InputError(f"preflight is {self.preflight!r}; expected first, only or nothing")
         for name in ("num_of_data_workers", "processes_per_host", "max_restarts", "min_data_hosts"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} is {getattr(self, name)}; expected 0 or more")
-        for name in ("startup_timeout_s", "lease_s", "grace_s", "stop_grace_s", "stall_timeout_s"):
+        for name in (each.name for each in fields(self) if each.name.endswith("_s")):
             value = getattr(self, name)
             if not math.isfinite(value) or value <= 0:
                 raise InputError(f"{name} is {value}; expected seconds above 0 (to switch it off, a large number)")

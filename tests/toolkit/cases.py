@@ -58,6 +58,7 @@ GIVEN = {
 """Hyperparameters that something on the way might take for something else."""
 
 CASES = {
+    "a data host two minutes late": Case((*HETERO, *ONE_HOST), late="algo-1"),
     "heterogeneous, a dnn host": Case((*HETERO, *ONE_HOST)),
     "heterogeneous, two dnn hosts": Case((*HETERO, *TWO_HOSTS)),
     "homogeneous, a host": Case((*HOMOGENEOUS, *ONE_HOST)),
@@ -65,7 +66,6 @@ CASES = {
     "a rank killed on the second dnn host": Case(
         (*HETERO, *TWO_HOSTS, *LONG), dies=("algo-3", "rank"), cause=("algo-3", "rank1")
     ),
-    "a data host two minutes late": Case((*HETERO, *ONE_HOST), late="algo-1"),
     "hyperparameters": Case(
         (*HETERO, *TWO_HOSTS, *(f"--hyperparameter={name}={value}" for name, value in GIVEN.items())),
         script="arguments.py",

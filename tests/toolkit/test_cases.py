@@ -14,7 +14,7 @@ from tests.toolkit.hosts import why_not
 
 AT_ONCE = 3
 """The toolkit sleeps for half a minute at a job's end: another job runs meanwhile."""
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
+pytestmark = [pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"), pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

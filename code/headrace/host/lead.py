@@ -19,7 +19,7 @@ from headrace.host.state import STARTING, STEPPING
 from headrace.host.stop import StopRequest
 from headrace.host.times import JobTimes
 from headrace.host.toolkit import ended_by_mpirun
-from headrace.host.watchdog import StallWatchdog, diagnose
+from headrace.host.watchdog import PreflightStart, StallWatchdog, diagnose, diagnose_start
 from headrace.outcome import Outcome, RootCause
 from headrace.settings import CONTROL_PORT
 
@@ -38,6 +38,7 @@ class Leader:
         self._lost: list[str] = []
         self._orted_failed_at: float | None = None
         settings = run.plan.settings
+        self._preflight = PreflightStart(settings)
         self._stop = StopRequest(run.plan.signal_dir, settings.stop_grace_s, run.log)
         self._leases = [
             Lease(host.name, f"{settings.endpoint(host.name).address}:{CONTROL_PORT}", settings.secret,
@@ -74,6 +75,7 @@ class Leader:
         ranks = run.ranks
         self._times.training_at = time.monotonic()
         run.log.event("training_started", hosts=len(plan.topology.dnn_hosts), ranks_per_host=plan.ranks_per_host)
+        self._preflight.begin(self._times.training_at)
         trainer = run.start_trainer(self._take_event)
         # The trainer imports and compiles meanwhile.
         self._ready.await_data(trainer_ended=lambda: trainer.ended)
@@ -89,7 +91,9 @@ class Leader:
             if watchdog.stepped:
                 ranks.progressed()
             if silence_s is not None:
-                self._fail_stalled(f"{silence_s:.0f} s ({watchdog.limit_name})")
+                silence = f"{silence_s:.0f} s ({watchdog.limit_name})"
+                uses_service = plan.tf_data_mode == "service"
+                self._fail_stalled(diagnose(run.state.host, silence, ranks, self._statuses(), uses_service))
             run.wait()
         self._times.end()
 
@@ -102,12 +106,11 @@ class Leader:
         elif event.name == "ideal_step" and self._times.stepping_at is None:
             self._times.stepping_at = time.monotonic()
         self._stop.take_event(event)
+        self._preflight.take_event(event)
 
-    def _fail_stalled(self, silence: str) -> NoReturn:
+    def _fail_stalled(self, cause: RootCause) -> NoReturn:
         """Print every rank's stacks and fail with what can be seen of the stall."""
         run = self._run
-        uses_service = run.plan.tf_data_mode == "service"
-        cause = diagnose(run.state.host, silence, run.ranks, self._statuses(), uses_service)
         run.log.say(cause.one_line())
         for lease in self._leases:
             lease.request_dump()
@@ -132,6 +135,9 @@ class Leader:
             if lease.lost(now):
                 self._lose(lease)
         self._check_stop()
+        late_s = self._preflight.late_s(now)
+        if late_s is not None:
+            self._fail_stalled(diagnose_start(self._run.state.host, late_s, self._statuses()))
 
     def _check_failure(self, cause: RootCause, now: float) -> None:
         """Raises `_Failed` for another host's failure; mpirun may first say what ended an MPI daemon."""

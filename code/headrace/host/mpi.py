@@ -26,6 +26,9 @@ RANK_MODULE = "headrace.host.rank"
 RANK_FAILED = "rank_failed"
 """The event with which a rank announces its uncaught exception (see `headrace.host.rank`)."""
 
+PREFLIGHT_STARTED, PREFLIGHT_FAILED = "preflight_started", "preflight_failed"
+"""The events with which a preflight (`headrace.host.preflight`) begins, and names the rank to blame."""
+
 # How `mpirun --tag-output` marks a line: [job,rank]<stdout>:text
 _TAG = re.compile(r"\[\d+,(?P<rank>\d+)\]<std(?:out|err)>:")
 # Open MPI 4.1's own words (orte/tools/orterun help texts) about a rank that a signal ended.
@@ -167,6 +170,9 @@ class RankLog:
                 self._waits_for_ends = words.format_map(told)
             if event and event.name == RANK_FAILED:
                 self._fail(self._raised(event))
+            elif event and event.name == PREFLIGHT_FAILED:
+                rank, said = _number(event.fields.get("rank", "")), urllib.parse.unquote(event.fields.get("error", ""))
+                self._fail(RootCause(self._host_of(rank), f"rank{rank}", f"preflight: {said}", exit_code=1))
             else:
                 self._tails.setdefault(who, collections.deque(maxlen=LOG_TAIL_LINES)).append(text)
             if event:

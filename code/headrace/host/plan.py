@@ -13,6 +13,8 @@ from headrace.host import mpi, services
 from headrace.host.send import HOSTS_VARIABLE
 from headrace.settings import (
     CONTROL_PORT,
+    PREFLIGHT_TIMEOUT_VARIABLE,
+    PREFLIGHT_VARIABLE,
     SECRET_VARIABLE,
     STALL_TIMEOUT_VARIABLE,
     STARTUP_TIMEOUT_VARIABLE,
@@ -129,6 +131,11 @@ def trainer_environ(plan: HostPlan, service: services.DataService) -> dict[str, 
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(int(settings.stall_timeout_s * 2) + 60),
         HOSTS_VARIABLE: ",".join(f"{name}={address}:{CONTROL_PORT}" for address, name in names.items()),
         STARTUP_TIMEOUT_VARIABLE: f"{settings.startup_timeout_s:g}",
+        # MPI then starts before TensorFlow is loaded, whose libraries have functions of the same names (hwloc's). Open
+        # MPI's must be found at once and not at their first call, or MPI's end calls TensorFlow's and crashes.
+        **({"LD_BIND_NOW": "1"} if settings.preflight else {}),
+        PREFLIGHT_VARIABLE: settings.preflight,
+        PREFLIGHT_TIMEOUT_VARIABLE: f"{settings.preflight_timeout_s:g}",
         "HEADRACE_HOST_NAMES": ",".join(f"{address}={name}" for address, name in names.items()),
     }
 

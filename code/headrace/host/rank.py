@@ -18,8 +18,10 @@ import urllib.parse
 from headrace.context import TrainerContext
 from headrace.events import format_event
 from headrace.host.mpi import RANK_FAILED
+from headrace.host.preflight.run import run_preflight
 from headrace.processes import die_with_parent
 from headrace.progress import Watch
+from headrace.settings import PREFLIGHT_VARIABLE
 
 
 def main() -> None:
@@ -33,8 +35,12 @@ def main() -> None:
     from mpi4py.run import run_command_line
 
     watch = _watch()
+    preflight = os.environ.get(PREFLIGHT_VARIABLE, "")
     try:
-        run_command_line(arguments[2:])
+        if preflight:
+            run_preflight(os.environ)
+        if preflight != "only":
+            run_command_line(arguments[2:])
     except SystemExit as leaving:
         code = int(leaving.code) if isinstance(leaving.code, int) else int(leaving.code is not None)
         if isinstance(leaving.code, str):

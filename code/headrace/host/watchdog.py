@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.host.mpi import RankLog
+from headrace.events import Event
+from headrace.host.mpi import PREFLIGHT_STARTED, RankLog
 from headrace.outcome import RootCause
+from headrace.settings import Settings
 
 
 class StallWatchdog:
@@ -60,6 +62,37 @@ class StallWatchdog:
                 if entry.name.startswith(prefix):
                     found[entry.name] = entry.stat().st_mtime_ns
         return found
+
+
+class PreflightStart:
+    """Watches that the preflight begins: before it does, ranks wait in MPI's own start, which has no deadline."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._timeout_s = settings.preflight_timeout_s
+        self._awaited = bool(settings.preflight)
+        self._began_at: float | None = None
+
+    def begin(self, now: float) -> None:
+        """The ranks are being started."""
+        self._began_at = now
+
+    def take_event(self, event: Event) -> None:
+        """A log event of a rank."""
+        self._awaited &= event.name != PREFLIGHT_STARTED
+
+    def late_s(self, now: float) -> float | None:
+        """The timeout, once it is over."""
+        late = self._awaited and self._began_at is not None and now - self._began_at > self._timeout_s
+        return self._timeout_s if late else None
+
+
+def diagnose_start(leader: str, timeout_s: float, statuses: Mapping[str, Mapping[str, Any]]) -> RootCause:
+    """The root cause when MPI does not start on all ranks: who is suspended, if anybody is."""
+    late = f"preflight: MPI has not started on all ranks within {timeout_s:g} s (preflight_timeout_s)"
+    for host, status in statuses.items():
+        for name in status.get("suspended", []):
+            return RootCause(host, name, f"{late}, and this process is suspended")
+    return RootCause(leader, "trainer", f"{late}; the ranks' stacks are in the log")
 
 
 def diagnose(

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.context import EMPTY_REPORT
+from headrace.context import EMPTY_REPORT, METRICS, PREFLIGHT_REPORT, TENSORBOARD
 from headrace.job import JobSpec
 from headrace.outcome import ROOT_CAUSE, RootCause, describe_return_code
 
-MOVED_TO_RUN = ("summary.json", "metrics.jsonl", "tensorboard")
+MOVED_TO_RUN = ("summary.json", METRICS, TENSORBOARD, PREFLIGHT_REPORT)
 
 
 def collect(

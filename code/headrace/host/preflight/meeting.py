@@ -1,0 +1,146 @@
+"""Ranks that go from stage to stage together, so that whoever stays away can be named.
+
+Rank 0 keeps the books. In each stage it waits until every rank has come, lets them go, and waits until all are done. A
+rank that waits for anything answers rank 0's question whether it is there: so rank 0 can tell a silent rank from one
+that waits for a link.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+COME, GO, DONE, ASKED, HERE = range(1, 6)
+"""Tags of messages between rank 0 and the others."""
+ANSWER_S = 3.0
+"""How long a rank may take to say that it is there; it looks every few milliseconds."""
+MARGIN = 1.5
+"""The others wait this much longer than rank 0, and for its questions: it knows more, and so should speak first."""
+_REST_S = (0.0002, 0.005)
+
+Result = TypeVar("Result")
+
+
+class PreflightError(Exception):
+    """What is wrong with MPI, and with which rank."""
+
+    def __init__(self, rank: int, message: str) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
+class Meeting:
+    """All ranks of `comm`, a communicator of mpi4py's that nobody else uses meanwhile; a stage has `timeout_s`."""
+
+    def __init__(self, comm: Any, timeout_s: float, host: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.comm, self.rank, self.size = comm, comm.Get_rank(), comm.Get_size()
+        self.hosts = [host if rank == self.rank else "" for rank in range(self.size)]
+        """Where each rank is, once all have told; empty before."""
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._deadline = 0.0
+        self._sent: list[Any] = []
+
+    def stage(self, what: str, members: Iterable[int], work: Callable[[], Result]) -> dict[int, Result]:
+        """Have the members work at the same time; on rank 0 what each of them made, elsewhere nothing.
+
+        Raises:
+            PreflightError: a rank has not come, or has not ended its work in time, or its work went wrong.
+        """
+        mine = self.rank in set(members)
+        if self.rank:
+            self._renew()
+            self.wait([self.comm.isend(None, 0, COME)], what)
+            self._receive(0, GO, what)
+            self._renew()
+            made = work() if mine else None
+            self.wait([self.comm.isend(made, 0, DONE)], what)
+            return {}
+        self._renew()
+        self._collect(COME, what)
+        self.wait([self.comm.isend(None, rank, GO) for rank in range(1, self.size)], what)
+        self._renew()
+        results: dict[int, Any] = {0: work()} if mine else {}
+        results |= {rank: made for rank, made in self._collect(DONE, what).items() if rank in set(members)}
+        return results
+
+    def wait(self, requests: list[Any], what: str, rest: bool = True) -> list[Any]:
+        """What the requests bring. Raises `PreflightError` at the stage's deadline.
+
+        Args:
+            rest: sleep between looks; without, a processor is kept busy and nothing is missed.
+        """
+        from mpi4py import MPI
+
+        pause_s = _REST_S[0]
+        while True:
+            done, values = MPI.Request.testall(requests)
+            if done:
+                return list(values or [])
+            self._answer()
+            if self._clock() > self._deadline:
+                self._give_up(what, set())
+            if rest:
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _REST_S[1])
+
+    def _renew(self) -> None:
+        limit_s = self._timeout_s if self.rank == 0 else MARGIN * self._timeout_s + ANSWER_S
+        self._deadline = self._clock() + limit_s
+
+    def _receive(self, source: int, tag: int, what: str) -> Any:
+        return self.wait([self.comm.irecv(source=source, tag=tag)], what)[0]
+
+    def _collect(self, tag: int, what: str) -> dict[int, Any]:
+        """What each other rank says, on rank 0."""
+        pause_s = _REST_S[0]
+        said: dict[int, Any] = {}
+        while len(said) < self.size - 1:
+            for rank in range(1, self.size):
+                if rank not in said and self.comm.iprobe(source=rank, tag=tag):
+                    said[rank] = self.comm.recv(source=rank, tag=tag)
+                    pause_s = _REST_S[0]
+            if len(said) < self.size - 1 and self._clock() > self._deadline:
+                self._give_up(what, set(range(1, self.size)) - set(said))
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _REST_S[1])
+        return said
+
+    def _answer(self) -> None:
+        """Tell rank 0 that this one is there, if it asks."""
+        if self.rank and self.comm.iprobe(source=0, tag=ASKED):
+            self.comm.recv(source=0, tag=ASKED)
+            self._sent.append(self.comm.isend(None, 0, HERE))
+            self._renew()
+
+    def _give_up(self, what: str, late: set[int]) -> None:
+        """Say who is to blame. `late`: those that rank 0 waits for; empty: a message of its own did not arrive."""
+        limit = f"within {self._timeout_s:g} s (preflight_timeout_s)"
+        if self.rank:
+            raise PreflightError(0, f"{self.name(0)} let no rank go on from {what!r} {limit}")
+        silent = self._silent()
+        if silent:
+            names = ", ".join(self.name(rank) for rank in silent)
+            raise PreflightError(silent[0], f"{names} gave no sign of life in {what!r} {limit}")
+        waiting = sorted(late) or [0]
+        names = ", ".join(self.name(rank) for rank in waiting)
+        raise PreflightError(waiting[-1], f"{what} did not end {limit}; still waiting, though alive: {names}")
+
+    def _silent(self) -> list[int]:
+        """The ranks that do not answer."""
+        others = range(1, self.size)
+        self._sent += [self.comm.isend(None, rank, ASKED) for rank in others]
+        here: set[int] = set()
+        deadline = self._clock() + ANSWER_S
+        while len(here) < len(others) and self._clock() < deadline:
+            for rank in others:
+                if rank not in here and self.comm.iprobe(source=rank, tag=HERE):
+                    self.comm.recv(source=rank, tag=HERE)
+                    here.add(rank)
+            time.sleep(_REST_S[1])
+        return [rank for rank in others if rank not in here]
+
+    def name(self, rank: int) -> str:
+        """A rank as messages call it."""
+        return f"rank {rank}" + (f" on {self.hosts[rank]}" if self.hosts[rank] else "")

@@ -1,0 +1,79 @@
+"""What a preflight has found, as a table for people."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SLOW_LATENCY_S, SLOW_BYTES_PER_S = 0.005, 100e6
+"""Hosts of a training job are on one network of 10 Gbit/s or more: worse than this is a fault, or a wrong interface."""
+SLOWER = 4.0
+"""How many times worse than the median link between hosts a link may be."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """Two ranks, and what was measured between them."""
+
+    rank: int
+    other: int
+    host: str
+    other_host: str
+    latency_s: float
+    bytes_per_s: float
+
+    @property
+    def is_between_hosts(self) -> bool:
+        return self.host != self.other_host
+
+    def is_slow(self, links: Sequence[Link]) -> bool:
+        """Whether this link between hosts is far worse than it should be, or than the others are."""
+        if not self.is_between_hosts:
+            return False
+        peers = [link for link in links if link.is_between_hosts]
+        if self.latency_s > SLOW_LATENCY_S or self.bytes_per_s < SLOW_BYTES_PER_S:
+            return True
+        return len(peers) > 2 and self.bytes_per_s * SLOWER < statistics.median(link.bytes_per_s for link in peers)
+
+    def as_fields(self) -> dict[str, Any]:
+        """For events and reports."""
+        return {
+            "ranks": f"{self.rank}-{self.other}",
+            "from": self.host,
+            "to": self.other_host,
+            "latency_ms": round(1000 * self.latency_s, 4),
+            "mb_per_s": round(self.bytes_per_s / 1e6, 1),
+        }
+
+
+def table(
+    ranks: Sequence[Mapping[str, Any]], links: Sequence[Link], collectives: Mapping[str, tuple[int, float]]
+) -> list[str]:
+    """The lines: hosts with their ranks, links with latency and bandwidth, collectives with their times."""
+    hosts: dict[str, list[Mapping[str, Any]]] = {}
+    for rank in ranks:
+        hosts.setdefault(rank["host"], []).append(rank)
+    rows = [("host", "ranks", "processors", "MPI")]
+    rows += [
+        (host, ", ".join(str(rank["rank"]) for rank in here), str(here[0]["cpus"]), here[0]["mpi"])
+        for host, here in hosts.items()
+    ]
+    lines = [f"preflight of {len(ranks)} ranks on {len(hosts)} hosts", *_aligned(rows)]
+    if links:
+        rows = [("link", "ranks", "latency", "bandwidth")]
+        for link in links:
+            where = f"{link.host} - {link.other_host}" if link.is_between_hosts else f"within {link.host}"
+            rate = f"{link.bytes_per_s / 1e6:,.0f} MB/s" + ("   <- slow" if link.is_slow(links) else "")
+            rows.append((where, f"{link.rank} - {link.other}", f"{1000 * link.latency_s:.3f} ms", rate))
+        lines += ["", *_aligned(rows)]
+    rows = [("collective", "bytes a rank", "time", "bandwidth")]
+    for name, (size, seconds) in collectives.items():
+        rows.append((name, f"{size:,}", f"{1000 * seconds:.2f} ms", f"{size / seconds / 1e6:,.0f} MB/s"))
+    return [*lines, "", *_aligned(rows)]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

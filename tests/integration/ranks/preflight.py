@@ -1,0 +1,32 @@
+"""A rank that is tried. `RANK STAGE stops`: it stops itself in that stage. `RANK STAGE lies`: it sends other bytes."""
+
+import os
+import signal
+import sys
+
+from headrace.host.preflight import checks, meeting
+from headrace.host.preflight.run import run_preflight
+from mpi4py import MPI
+
+culprit, where, how = [*sys.argv[1:], "", "", ""][:3]
+stage, fill = meeting.Meeting.stage, checks._fill
+
+
+def troubled(self, what, members, work):
+    def stop():
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return work()
+
+    return stage(self, what, members, stop if what.startswith(where) else work)
+
+
+def lie(buffer, number, last):
+    fill(buffer, number + 1, last)
+
+
+if culprit == str(MPI.COMM_WORLD.rank):
+    if how == "lies":
+        checks._fill = lie
+    else:
+        meeting.Meeting.stage = troubled
+run_preflight(os.environ)
