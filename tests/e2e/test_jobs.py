@@ -84,13 +84,32 @@ def test_a_copied_script_with_another_model_and_dataset_runs(mode, tmp_path, wit
     assert run.summary["epochs"] == 4
 
 
-@needs_namespaces
-def test_two_dnn_hosts_train_together_without_sshd(tmp_path, digits, with_script):
-    hosts = ["--num_of_data_instances=1", "--num_of_dnn_instances=2", "--processes_per_host=1"]
-    flags = [*TRAINING, *with_script("check_weights.py"), f"--channel=training={digits}"]
-    run = run_job(tmp_path, *hosts, *flags, "--epochs=1")
+SEVERAL = [
+    pytest.param("namespaces", 2, 2, marks=needs_namespaces),
+    pytest.param("namespaces", 4, 1, marks=needs_namespaces),
+    pytest.param("loopback", 2, 2),
+]
+
+
+@pytest.mark.parametrize(("isolation", "dnn_hosts", "ranks"), SEVERAL)
+def test_several_dnn_hosts_train_one_model_without_sshd(isolation, dnn_hosts, ranks, tmp_path, with_script):
+    hosts = ["--num_of_data_instances=1", f"--num_of_dnn_instances={dnn_hosts}", f"--processes_per_host={ranks}"]
+    run = run_job(tmp_path, *hosts, *with_script("several.py"), f"--isolation={isolation}")
     assert run.code == 0, run.output[-4000:]
-    assert run.output.count("weights identical on 2 ranks") == 2
+    found = {
+        int(path.stem.split("-")[1]): json.loads(path.read_text())
+        for path in run.folder.glob("*/output/data/rank-*.json")
+    }
+    assert sorted(found) == list(range(dnn_hosts * ranks))
+    assert all(each["weights_identical"] for each in found.values())
+    if isolation == "loopback":  # to MPI all are one host
+        return
+    names = [f"algo-{2 + rank // ranks}" for rank in sorted(found)]
+    assert [(found[rank]["host"], found[rank]["local_rank"]) for rank in sorted(found)] == [
+        (name, rank % ranks) for rank, name in enumerate(names)
+    ]
+    for rank, each in found.items():
+        assert set(each["makers"]) == {f"algo-{1 + number}" for number in range(1 + dnn_hosts)}, f"rank {rank}"
     assert run.summary["hosts"]["algo-3"]["cpu_s"]["mpi-daemon"] > 0
 
 

@@ -1,0 +1,57 @@
+"""Elements tagged by the worker that made them, and a model trained on them: what each rank of each host got."""
+
+import collections
+import json
+import os
+import socket
+from pathlib import Path
+
+import headrace.tensorflow.horovod_keras as hvd
+import keras
+import numpy as np
+import tensorflow as tf
+from headrace.tensorflow import data
+
+STEPS = 150
+CONFIG = str(Path(os.environ["SAGEMAKER_BASE_DIR"]) / "input/config/resourceconfig.json")
+"""Where each host has a file of its own: in namespaces, and on SageMaker."""
+
+hvd.init()
+
+
+def make(number):
+    maker = tf.strings.regex_replace(tf.io.read_file(CONFIG), r'(?s).*"current_host": "([^"]*)".*', r"\1")
+    return tf.random.normal([8]), number % 2, maker
+
+
+made = data.distribute(tf.data.Dataset.range(1_000_000).map(make).batch(4, drop_remainder=True))
+makers = collections.Counter()
+
+
+def train():
+    for features, labels, hosts in made:
+        makers.update(name.decode() for name in hosts.numpy())
+        yield features, labels
+
+
+spec = (tf.TensorSpec((4, 8), tf.float32), tf.TensorSpec((4,), tf.int64))
+batches = tf.data.Dataset.from_generator(train, output_signature=spec)
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2)])
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss, jit_compile=False)
+model.fit(
+    batches,
+    steps_per_epoch=STEPS,
+    verbose=0,
+    shuffle=False,
+    callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)],
+)
+flat = np.concatenate([np.ravel(variable.numpy()) for variable in model.weights])
+everyones = hvd.allgather(tf.constant(flat[None])).numpy()
+found = {
+    "makers": makers,
+    "local_rank": hvd.local_rank(),
+    "host": socket.gethostname(),
+    "weights_identical": bool((everyones == everyones[0]).all()) and len(everyones) == hvd.size(),
+}
+(Path(os.environ["SM_OUTPUT_DATA_DIR"]) / f"rank-{hvd.rank()}.json").write_text(json.dumps(found))
