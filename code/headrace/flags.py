@@ -75,6 +75,8 @@ def build_parser() -> argparse.ArgumentParser:
                        help="tf.data workers per host (default: 1 with the service, else 0)")  # fmt: skip
     hosts.add_argument("--processes_per_host", type=int, metavar="N",
                        help=f"ranks per dnn host (default: its GPUs; {LOCAL_PROCESSES_PER_HOST} here)")  # fmt: skip
+    hosts.add_argument("--custom_mpi_options", default="", metavar="TEXT",
+                       help="further options of mpirun, with =: --custom_mpi_options='-x NCCL_DEBUG=INFO'")  # fmt: skip
     cloud = parser.add_argument_group("on SageMaker only")
     cloud.add_argument("--dry_run", action="store_true", help="print the CreateTrainingJob request, send nothing")
     cloud.add_argument("--wait", action=yes_no, default=True, help="follow the job and its logs to the end")
@@ -139,6 +141,7 @@ def build_spec(arguments: argparse.Namespace, now: datetime.datetime, table: Ins
         channels=tuple(_channel(text, arguments.is_hetero) for text in arguments.channel),
         source_dir=arguments.source_dir,
         training_script=arguments.training_script,
+        custom_mpi_options=arguments.custom_mpi_options,
     )
 
 

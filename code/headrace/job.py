@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.errors import InputError
-from headrace.settings import TF_DATA_MODES, Settings, parse_settings
+from headrace.settings import TF_DATA_MODES, Settings, parse_settings, split_mpi_options
 from headrace.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP
 
 MAX_INSTANCE_GROUPS = 5
@@ -75,6 +75,8 @@ class JobSpec:
     channels: tuple[Channel, ...] = ()
     source_dir: Path = Path("code")
     training_script: str = "train_dnn.py"
+    custom_mpi_options: str = ""
+    """Further options for mpirun, as one text."""
 
     def __post_init__(self) -> None:
         if not _JOB_NAME.fullmatch(self.job_name):
@@ -107,6 +109,7 @@ class JobSpec:
                 )
             if _NO_ARGUMENT.search(value):
                 raise InputError(f"hyperparameter {name!r} is {value!r}, which no program can get as an argument")
+        split_mpi_options(self.custom_mpi_options)
         self._check_channels(names)
         self._check_source()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -34,6 +35,8 @@ STALL_TIMEOUT_VARIABLE = "HEADRACE_STALL_TIMEOUT_S"
 """Whole seconds for which workers bear with a rank that does not read."""
 TRUST_NETWORK_VARIABLE = "HEADRACE_TRUST_NETWORK"
 """1: nobody but the job's hosts reaches them, so that a derived secret will do for MPI too."""
+MPI_OPTIONS_VARIABLE = "HEADRACE_MPI_OPTIONS"
+"""Further options for mpirun, as one text."""
 PREFLIGHT_VARIABLE = "HEADRACE_PREFLIGHT"
 PREFLIGHT_TIMEOUT_VARIABLE = "HEADRACE_PREFLIGHT_TIMEOUT_S"
 WHEELS_VARIABLE = "HEADRACE_WHEELS"
@@ -87,6 +90,8 @@ class Settings:
     trust_network: bool = False
     """Go on where a derived secret is all that keeps others from starting programs here."""
     job_name: str = ""
+    custom_mpi_options: tuple[str, ...] = ()
+    """Further words of mpirun's command line."""
     endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -164,8 +169,25 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
         secret=environ.get(SECRET_VARIABLE, ""),
         trust_network=environ.get(TRUST_NETWORK_VARIABLE, "") == "1",
         job_name=next((environ[name] for name in JOB_NAME_VARIABLES if environ.get(name)), ""),
+        custom_mpi_options=split_mpi_options(environ.get(MPI_OPTIONS_VARIABLE, "")),
         endpoints=_read_endpoints(environ.get(ENDPOINTS_VARIABLE, "")),
     )
+
+
+def split_mpi_options(text: str) -> tuple[str, ...]:
+    """The words of `--custom_mpi_options`; `--NCCL_DEBUG LEVEL` is the toolkit's way to say `-x NCCL_DEBUG=LEVEL`.
+
+    Raises:
+        InputError: quotes are not closed.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise InputError(f"--custom_mpi_options {text!r}: {error}") from error
+    parser = OneLineParser(prog="mpirun", add_help=False)
+    parser.add_argument("--NCCL_DEBUG")
+    known, rest = parser.parse_known_args(words)
+    return (*rest, *(("-x", f"NCCL_DEBUG={known.NCCL_DEBUG}") if known.NCCL_DEBUG else ()))
 
 
 def read_base_dir(environ: Mapping[str, str]) -> Path:

@@ -67,7 +67,12 @@ CASES = {
         (*HETERO, *TWO_HOSTS, *LONG), dies=("algo-3", "rank"), cause=("algo-3", "rank1")
     ),
     "hyperparameters": Case(
-        (*HETERO, *TWO_HOSTS, *(f"--hyperparameter={name}={value}" for name, value in GIVEN.items())),
+        (
+            *HETERO,
+            *TWO_HOSTS,
+            "--custom_mpi_options=-x HEADRACE_TEST=given",
+            *(f"--hyperparameter={name}={value}" for name, value in GIVEN.items()),
+        ),
         script="arguments.py",
     ),
     "the leader gone": Case((*HETERO, *TWO_HOSTS, *LONG), dies=("algo-2", "host"), cause=("algo-2", "launcher")),

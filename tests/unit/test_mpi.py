@@ -8,9 +8,10 @@ import pytest
 from headrace.errors import InputError, SetupError
 from headrace.host import mpi
 from headrace.host.agent import orted_arguments
+from headrace.host.network import network_environ
 from headrace.outcome import RootCause
 from headrace.resource_config import topology_from
-from headrace.settings import Endpoint, Settings
+from headrace.settings import Endpoint, Settings, split_mpi_options
 
 FALLBACK = RootCause("algo-1", "mpirun", "exited with 1", 7, exit_code=1)
 
@@ -38,6 +39,25 @@ def test_one_host_is_started_without_remote_launch():
     words = command(["algo-1"])
     assert option(words, "-np") == "4"
     assert "--host" not in words and "plm_rsh_agent" not in words
+
+
+def test_options_of_the_users_come_last_and_nccls_level_as_the_toolkit_takes_it():
+    options = split_mpi_options("--NCCL_DEBUG INFO --mca coll_tuned_use_dynamic_rules 1 -x 'A=b c'")
+    words = command(["algo-1"], Settings(custom_mpi_options=options))
+    asked = ["--mca", "coll_tuned_use_dynamic_rules", "1", "-x", "A=b c", "-x", "NCCL_DEBUG=INFO"]
+    assert words[words.index(sys.executable) - len(asked) : words.index(sys.executable)] == asked
+    with pytest.raises(InputError, match="No closing quotation"):
+        split_mpi_options("-x 'A")
+
+
+def test_ranks_know_the_interface_and_on_efa_hosts_the_fabric():
+    config = {"hosts": ["algo-1"], "current_host": "algo-1", "current_instance_type": "ml.p4d.24xlarge"}
+    config["network_interface_name"] = "eth1"
+    made = network_environ(topology_from(config, "test"), {"NCCL_DEBUG": "INFO"})
+    assert made == {
+        "NCCL_SOCKET_IFNAME": "eth1", "FI_PROVIDER": "efa", "NCCL_PROTO": "simple", "FI_EFA_USE_DEVICE_RDMA": "1"
+    }  # fmt: skip
+    assert network_environ(topology(["algo-1"]), {}) == {"NCCL_SOCKET_IFNAME": "eth0", "NCCL_DEBUG": "WARN"}
 
 
 def test_several_hosts_are_reached_by_our_agent():

@@ -63,6 +63,14 @@ def test_the_toolkit_starts_mpi_on_the_dnn_group_alone():
     assert decoded["sagemaker_distribution_instance_groups"] == ["dnn_group"]
 
 
+def test_options_for_mpirun_go_to_whoever_starts_it():
+    job = spec(custom_mpi_options="-x NCCL_DEBUG=INFO")
+    assert request(job)["Environment"]["HEADRACE_MPI_OPTIONS"] == "-x NCCL_DEBUG=INFO"
+    theirs = request(job, distribution="mpi")
+    assert json.loads(theirs["HyperParameters"]["sagemaker_mpi_custom_mpi_options"]) == "-x NCCL_DEBUG=INFO"
+    assert "HEADRACE_MPI_OPTIONS" not in theirs["Environment"]
+
+
 def test_smddp_and_model_parallel_name_one_group():
     for name, extra in (("smdataparallel", {}), ("modelparallel", {"mp_parameters": '{"partitions": 2}'})):
         keys = request(spec(hyperparameters=extra), distribution=name)["HyperParameters"]

@@ -84,7 +84,7 @@ def trainer_command(
         }
     for name, value in options.items():
         command += ["--mca", name, value]
-    return [*command, sys.executable, "-m", RANK_MODULE, "-m", "mpi4py", *script]
+    return [*command, *settings.custom_mpi_options, sys.executable, "-m", RANK_MODULE, "-m", "mpi4py", *script]
 
 
 def daemon_command(arguments: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from headrace.context import TrainerContext
 from headrace.errors import InputError
 from headrace.host import mpi, services
+from headrace.host.network import network_environ
 from headrace.host.send import HOSTS_VARIABLE
 from headrace.settings import (
     CONTROL_PORT,
@@ -120,6 +121,7 @@ def trainer_environ(plan: HostPlan, service: services.DataService) -> dict[str, 
     names = {settings.endpoint(host.name).address: host.name for host in plan.topology.hosts}
     return {
         **plan.environ,
+        **network_environ(plan.topology, plan.environ),
         **python_environ(plan),
         **mpi.mpi_environ(plan.source_dir, plan.environ),
         **context.environ(),

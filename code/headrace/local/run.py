@@ -25,7 +25,7 @@ from headrace.local.console import Console, open_log
 from headrace.local.loopback import Loopback
 from headrace.local.namespaces import Namespaces
 from headrace.local.results import collect
-from headrace.settings import SECRET_VARIABLE
+from headrace.settings import MPI_OPTIONS_VARIABLE, SECRET_VARIABLE
 
 ISOLATIONS = ("auto", "namespaces", "loopback")
 LEFT_BEHIND_TIMEOUT_S = 60.0
@@ -154,6 +154,7 @@ class _Cluster:
             **opt_ml.toolkit_environ(self._spec, host, base_dir),
             **self._isolation.environ(),
             SECRET_VARIABLE: self._options.secret,
+            MPI_OPTIONS_VARIABLE: self._spec.custom_mpi_options,
             "PATH": f"{programs}:{inherited.get('PATH', os.defpath)}",
         }
         argv = [sys.executable, str(base_dir / "code" / "launcher.py"), *opt_ml.script_arguments(self._spec)]

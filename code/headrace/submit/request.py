@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.errors import InputError
 from headrace.job import Channel, JobSpec
-from headrace.settings import SECRET_VARIABLE, WHEELS_VARIABLE
+from headrace.settings import MPI_OPTIONS_VARIABLE, SECRET_VARIABLE, WHEELS_VARIABLE
 from headrace.submit.metrics import metric_definitions
 from headrace.submit.options import CloudOptions
 
@@ -53,6 +53,8 @@ def build_request(spec: JobSpec, options: CloudOptions, secret: str, source_s3_u
         },
         "Tags": [{"Key": key, "Value": value} for key, value in {"headrace": "", **options.tags}.items()],
     }
+    if spec.custom_mpi_options and options.distribution == "launcher":
+        request["Environment"][MPI_OPTIONS_VARIABLE] = spec.custom_mpi_options
     if options.enable_network_isolation:
         request["InputDataConfig"].append(_s3_channel(SOURCE_CHANNEL, source_s3_uri, "File"))
         del request["Environment"][WHEELS_VARIABLE]
@@ -123,13 +125,13 @@ def _distribution(spec: JobSpec, options: CloudOptions) -> Mapping[str, Any]:
         keys["sagemaker_distribution_instance_groups"] = [spec.dnn_group.name]
     if options.distribution == "smdataparallel":
         return {**keys, "sagemaker_distributed_dataparallel_enabled": True,
-                "sagemaker_distributed_dataparallel_custom_mpi_options": "",
+                "sagemaker_distributed_dataparallel_custom_mpi_options": spec.custom_mpi_options,
                 "sagemaker_instance_type": spec.dnn_group.instance_type}  # fmt: skip
     return {
         **keys,
         "sagemaker_mpi_enabled": True,
         "sagemaker_mpi_num_of_processes_per_host": spec.processes_per_host,
-        "sagemaker_mpi_custom_mpi_options": "",
+        "sagemaker_mpi_custom_mpi_options": spec.custom_mpi_options,
     }
 
 

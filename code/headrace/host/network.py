@@ -1,0 +1,26 @@
+"""What NCCL and libfabric are told about the network, as the toolkit tells them where it starts MPI."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headrace.topology import Topology
+
+# Instance types whose network is an Elastic Fabric Adapter, and those whose adapter reads another host's memory itself:
+# sagemaker-training 5.1.4, SM_EFA_NCCL_INSTANCES and SM_EFA_RDMA_INSTANCES.
+_RDMA = frozenset(
+    f"ml.{name}" for name in ("p4d.24xlarge", "p4de.24xlarge", "p5.48xlarge", "p5e.48xlarge", "p6e-gb200.36xlarge")
+)
+_EFA = _RDMA | {"ml.g4dn.8xlarge", "ml.g4dn.12xlarge", "ml.g5.48xlarge", "ml.p3dn.24xlarge"}
+
+
+def network_environ(topology: Topology, environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables for the ranks; what the environment has already stays."""
+    instance_type = topology.current.instance_type
+    wanted = {"NCCL_SOCKET_IFNAME": topology.network_interface, "NCCL_DEBUG": "WARN"}
+    if instance_type in _EFA:
+        # Messages may arrive in another order over EFA, which NCCL's other protocols do not bear.
+        wanted |= {"FI_PROVIDER": "efa", "NCCL_PROTO": "simple"}
+    if instance_type in _RDMA:
+        wanted["FI_EFA_USE_DEVICE_RDMA"] = "1"
+    return {name: value for name, value in wanted.items() if name not in environ}
