@@ -6,12 +6,13 @@ PYTEST = $(RUN) -m pytest
 TIMED = -p no:cacheprovider --durations=5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check unit integration e2e faults conformance fuzz grammar examples bench clean
+.PHONY: help setup demo test test-pythons check unit integration e2e faults conformance fuzz grammar examples bench clean
 
 help:
 	@echo "make setup   .venv with TensorFlow, Open MPI and Horovod; no root needed"
 	@echo "make demo    train ResNet50 with and without data hosts, here, and compare"
 	@echo "make test    every test (make check first, then integration and end to end)"
+	@echo "make test-pythons   make test with each Python from 3.10 to 3.13 that is here (PYTHONS=3.12 for one)"
 	@echo "make check   lint, types, unit tests; under a minute"
 	@echo "make faults  kill, hang and cut off real jobs, and watch what becomes of them"
 	@echo "make conformance  what we make and assume, against SageMaker's toolkit and SDKs; then the next three, shorter"
@@ -40,6 +41,9 @@ test: check
 unit integration e2e faults: setup
 	@$(PYTEST) $(TIMED) tests/$@
 
+test-pythons:
+	@$(PYTHON) tools/pythons.py $(PYTHONS)
+
 conformance: setup
 	@$(RUN) tools/peers.py sdk2 sdk3
 	@$(PYTEST) $(TIMED) -rs tests/integration/test_toolkit.py tests/sdk tests/toolkit
@@ -60,4 +64,4 @@ bench: setup
 	@$(RUN) -m bench $(BENCH)
 
 clean:
-	rm -rf .venv .venv-peers .fuzz data runs bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info code/*.egg-info
+	rm -rf .venv .venv-peers .pythons .fuzz data runs bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info code/*.egg-info

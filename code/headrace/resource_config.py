@@ -38,7 +38,8 @@ def read_topology(base_dir: Path, environ: Mapping[str, str]) -> Topology:
 def toolkit_starts_mpi(environ: Mapping[str, str]) -> bool:
     """Whether the SageMaker toolkit was asked to; it says so on every host."""
     parameters = _json(environ.get(FRAMEWORK_PARAMETERS) or "{}", FRAMEWORK_PARAMETERS)
-    return isinstance(parameters, dict) and bool(parameters.get("sagemaker_mpi_enabled"))
+    ways = ("sagemaker_mpi_enabled", "sagemaker_distributed_dataparallel_enabled")
+    return isinstance(parameters, dict) and any(parameters.get(way) for way in ways)
 
 
 def topology_from(config: Any, source: str, dnn_as_listed: bool = False) -> Topology:

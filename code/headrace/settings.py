@@ -25,6 +25,10 @@ MIN_LEASE_S = 5.0
 """A renewal every second or two, with a call timeout of three: less would take a slow reply for a death."""
 TF_DATA_MODES = ("service", "local")
 PREFLIGHTS = ("", "first", "only")
+OWN_MPI_PARAMETERS = frozenset(
+    {"plm_rsh_agent", "plm_rsh_no_tree_spawn", "orte_tmpdir_base", "btl_vader_backing_directory"}
+)
+"""Open MPI's parameters that users must leave alone."""
 
 SECRET_VARIABLE = "HEADRACE_JOB_SECRET"
 PLACEHOLDER_SECRET = "made-at-submission"
@@ -184,10 +188,15 @@ def split_mpi_options(text: str) -> tuple[str, ...]:
         words = shlex.split(text)
     except ValueError as error:
         raise InputError(f"--custom_mpi_options {text!r}: {error}") from error
-    parser = OneLineParser(prog="mpirun", add_help=False)
-    parser.add_argument("--NCCL_DEBUG")
-    known, rest = parser.parse_known_args(words)
-    return (*rest, *(("-x", f"NCCL_DEBUG={known.NCCL_DEBUG}") if known.NCCL_DEBUG else ()))
+    if words and not words[0].startswith("-"):
+        raise InputError(f"--custom_mpi_options {text!r}: {words[0]!r} is no option")
+    if taken := sorted(set(words) & OWN_MPI_PARAMETERS):
+        raise InputError(f"--custom_mpi_options {text!r}: {taken[0]} is how headrace's launcher reaches the hosts")
+    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--NCCL_DEBUG=") else [word])]
+    while "--NCCL_DEBUG" in words:
+        place = words.index("--NCCL_DEBUG")
+        words[place : place + 2] = ["-x", f"NCCL_DEBUG={''.join(words[place + 1 : place + 2]) or 'INFO'}"]
+    return tuple(words)
 
 
 def read_base_dir(environ: Mapping[str, str]) -> Path:

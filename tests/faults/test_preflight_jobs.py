@@ -99,7 +99,7 @@ def test_a_job_that_passes_trains(tmp_path):
     script = ["--training_script=steady.py", "--epochs=1", f"--source_dir={tmp_path / 'source'}"]
     shutil.copytree(ROOT / "code", tmp_path / "source", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     shutil.copy(ROOT / "tests" / "faults" / "steady.py", tmp_path / "source")
-    run = finish(*start(tmp_path, *HOSTS[2:], "--no-is_hetero", "--preflight", *script))
+    run = finish(*start(tmp_path, *HOSTS, "--preflight", *script))
     assert run.code == 0, run.output[-3000:]
     assert run.events("preflight_passed") and run.summary["steps"] == 40
 

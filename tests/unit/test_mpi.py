@@ -44,20 +44,36 @@ def test_one_host_is_started_without_remote_launch():
 def test_options_of_the_users_come_last_and_nccls_level_as_the_toolkit_takes_it():
     options = split_mpi_options("--NCCL_DEBUG INFO --mca coll_tuned_use_dynamic_rules 1 -x 'A=b c'")
     words = command(["algo-1"], Settings(custom_mpi_options=options))
-    asked = ["--mca", "coll_tuned_use_dynamic_rules", "1", "-x", "A=b c", "-x", "NCCL_DEBUG=INFO"]
+    asked = ["-x", "NCCL_DEBUG=INFO", "--mca", "coll_tuned_use_dynamic_rules", "1", "-x", "A=b c"]
     assert words[words.index(sys.executable) - len(asked) : words.index(sys.executable)] == asked
-    with pytest.raises(InputError, match="No closing quotation"):
-        split_mpi_options("-x 'A")
 
 
-def test_ranks_know_the_interface_and_on_efa_hosts_the_fabric():
+def test_a_parameter_of_the_users_takes_the_place_of_headraces():
+    words = command(["algo-1"], Settings(custom_mpi_options=split_mpi_options("--mca mpi_yield_when_idle 0")))
+    assert words.count("mpi_yield_when_idle") == 1
+    assert option(words, "mpi_yield_when_idle") == "0"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("-x 'A", "No closing quotation"), ("train.py", "is no option"), ("--mca plm_rsh_agent ssh", "reaches the hosts")],
+)
+def test_options_that_mpirun_would_take_for_something_else_are_refused(text, said):
+    with pytest.raises(InputError, match=said):
+        split_mpi_options(text)
+
+
+def test_ranks_know_the_interface_and_on_efa_hosts_the_fabric(monkeypatch):
     config = {"hosts": ["algo-1"], "current_host": "algo-1", "current_instance_type": "ml.p4d.24xlarge"}
     config["network_interface_name"] = "eth1"
+    monkeypatch.setattr(mpi.socket, "if_nameindex", lambda: [(1, "lo"), (2, "eth0"), (3, "eth1")])
     made = network_environ(topology_from(config, "test"), {"NCCL_DEBUG": "INFO"})
     assert made == {
         "NCCL_SOCKET_IFNAME": "eth1", "FI_PROVIDER": "efa", "NCCL_PROTO": "simple", "FI_EFA_USE_DEVICE_RDMA": "1"
     }  # fmt: skip
     assert network_environ(topology(["algo-1"]), {}) == {"NCCL_SOCKET_IFNAME": "eth0", "NCCL_DEBUG": "WARN"}
+    monkeypatch.setattr(mpi.socket, "if_nameindex", lambda: [(2, "ens5")])
+    assert network_environ(topology(["algo-1"]), {}) == {"NCCL_DEBUG": "WARN"}
 
 
 def test_several_hosts_are_reached_by_our_agent():

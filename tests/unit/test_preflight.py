@@ -4,7 +4,7 @@ from headrace.events import Event
 from headrace.host import mpi
 from headrace.host.preflight.checks import ALL_PAIRS_HOSTS, links
 from headrace.host.preflight.table import Link, table
-from headrace.host.watchdog import PreflightStart, diagnose_start
+from headrace.host.watchdog import PreflightWatch, diagnose_start
 from headrace.settings import Settings
 
 from tests.unit.test_mpi import topology
@@ -16,13 +16,14 @@ def link(a, b, latency_s=0.0001, bytes_per_s=1e9):
     return Link(a, b, f"algo-{a}", f"algo-{b}", latency_s, bytes_per_s)
 
 
-def test_every_pair_of_hosts_is_tried_and_every_rank_within_its_host():
-    assert links(["a", "a", "b", "b", "c"]) == [(0, 2), (0, 4), (2, 4), (0, 1), (2, 3)]
+def test_every_pair_of_hosts_is_tried_by_itself_and_then_all_hosts_within_at_once():
+    assert links(["a", "a", "a", "b", "b", "c"]) == [[(0, 3)], [(0, 5)], [(3, 5)], [(0, 1), (3, 4)], [(0, 2)]]
+    assert links(["a"]) == []
 
 
 def test_of_many_hosts_each_is_tried_with_its_neighbour_and_with_the_first():
     hosts = [f"algo-{number}" for number in range(3 * ALL_PAIRS_HOSTS)]
-    tried = links(hosts)
+    tried = [pair for pairs in links(hosts) for pair in pairs]
     assert len(tried) < 2 * len(hosts)
     assert {rank for pair in tried for rank in pair} == set(range(len(hosts)))
     assert (4, 5) in tried and (0, 20) in tried
@@ -39,7 +40,7 @@ def test_a_link_is_slow_by_itself_or_beside_the_others():
 def test_the_table_tells_hosts_links_and_collectives():
     ranks = [{"rank": number, "host": f"algo-{number // 2}", "cpus": 8, "mpi": "Open MPI"} for number in range(4)]
     text = "\n".join(table(ranks, [link(0, 2, latency_s=0.02)], {"allreduce": (16_000_000, 0.01)}))
-    assert "4 ranks on 2 hosts" in text
+    assert "ranks: 4, hosts: 2" in text
     assert "algo-1  2, 3" in text
     assert "20.000 ms  1,000 MB/s   <- slow" in text
     assert "16,000,000    10.00 ms  1,600 MB/s" in text
@@ -47,18 +48,25 @@ def test_the_table_tells_hosts_links_and_collectives():
 
 def test_the_rank_that_a_preflight_names_is_the_root_cause():
     log = mpi.RankLog("algo-1", topology(["algo-1", "algo-2"]).hosts, 2)
-    log.label("[1,0]<stdout>:headrace event=preflight_failed rank=3 error=rank%203%20gave%20no%20sign")
+    log.label("[1,0]<stdout>:headrace event=preflight_failed rank=3 host= error=rank%203%20gave%20no%20sign")
     cause = log.root_cause(mpi.RootCause("algo-1", "mpirun", "exited with 1"))
     assert (cause.host, cause.role, cause.message) == ("algo-2", "rank3", "preflight: rank 3 gave no sign")
 
 
 def test_a_preflight_that_never_begins_is_late_and_the_suspended_process_is_named():
-    start = PreflightStart(Settings(preflight="first", preflight_timeout_s=5))
-    assert start.late_s(100) is None
-    start.begin(100)
-    assert (start.late_s(104), start.late_s(106)) == (None, 5)
-    cause = diagnose_start("algo-1", 5, {"algo-2": {"suspended": ["rank3"]}})
+    watch = PreflightWatch(Settings(preflight="first", preflight_timeout_s=5))
+    assert not watch.has_not_started(100)
+    watch.begin(100)
+    assert (watch.has_not_started(104), watch.has_not_started(106)) == (False, True)
+    cause = diagnose_start("algo-1", 5, {"algo-1": {"suspended": ["worker"]}, "algo-2": {"suspended": ["rank3"]}})
     assert (cause.host, cause.role) == ("algo-2", "rank3")
     assert "within 5 s (preflight_timeout_s)" in diagnose_start("algo-1", 5, {}).message
-    start.take_event(Event(mpi.PREFLIGHT_STARTED, {}))
-    assert start.late_s(1000) is None
+    watch.take_event(Event(mpi.PREFLIGHT_STARTED, {}), 106)
+    assert not watch.has_not_started(1000)
+
+
+def test_ranks_that_do_not_end_after_a_failed_preflight_are_not_waited_for():
+    watch = PreflightWatch(Settings(preflight="first"))
+    assert not watch.has_not_ended(1000)
+    watch.take_event(Event(mpi.PREFLIGHT_FAILED, {}), 100)
+    assert (watch.has_not_ended(104), watch.has_not_ended(106)) == (False, True)

@@ -69,6 +69,8 @@ def test_options_for_mpirun_go_to_whoever_starts_it():
     theirs = request(job, distribution="mpi")
     assert json.loads(theirs["HyperParameters"]["sagemaker_mpi_custom_mpi_options"]) == "-x NCCL_DEBUG=INFO"
     assert "HEADRACE_MPI_OPTIONS" not in theirs["Environment"]
+    with pytest.raises(InputError, match="knows no quotes"):
+        request(spec(custom_mpi_options="-x 'A=b c'"), distribution="mpi")
 
 
 def test_smddp_and_model_parallel_name_one_group():

@@ -19,7 +19,7 @@ from headrace.host.state import STARTING, STEPPING
 from headrace.host.stop import StopRequest
 from headrace.host.times import JobTimes
 from headrace.host.toolkit import ended_by_mpirun
-from headrace.host.watchdog import PreflightStart, StallWatchdog, diagnose, diagnose_start
+from headrace.host.watchdog import PreflightWatch, StallWatchdog, diagnose, diagnose_start
 from headrace.outcome import Outcome, RootCause
 from headrace.settings import CONTROL_PORT
 
@@ -38,7 +38,7 @@ class Leader:
         self._lost: list[str] = []
         self._orted_failed_at: float | None = None
         settings = run.plan.settings
-        self._preflight = PreflightStart(settings)
+        self._preflight = PreflightWatch(settings)
         self._stop = StopRequest(run.plan.signal_dir, settings.stop_grace_s, run.log)
         self._leases = [
             Lease(host.name, f"{settings.endpoint(host.name).address}:{CONTROL_PORT}", settings.secret,
@@ -106,7 +106,7 @@ class Leader:
         elif event.name == "ideal_step" and self._times.stepping_at is None:
             self._times.stepping_at = time.monotonic()
         self._stop.take_event(event)
-        self._preflight.take_event(event)
+        self._preflight.take_event(event, time.monotonic())
 
     def _fail_stalled(self, cause: RootCause) -> NoReturn:
         """Print every rank's stacks and fail with what can be seen of the stall."""
@@ -135,9 +135,11 @@ class Leader:
             if lease.lost(now):
                 self._lose(lease)
         self._check_stop()
-        late_s = self._preflight.late_s(now)
-        if late_s is not None:
-            self._fail_stalled(diagnose_start(self._run.state.host, late_s, self._statuses()))
+        if self._preflight.has_not_started(now):
+            timeout_s = self._run.plan.settings.preflight_timeout_s
+            self._fail_stalled(diagnose_start(self._run.state.host, timeout_s, self._statuses()))
+        if self._preflight.has_not_ended(now):
+            raise _Failed(self._run.ranks.root_cause(RootCause(self._run.state.host, "trainer", "preflight failed")))
 
     def _check_failure(self, cause: RootCause, now: float) -> None:
         """Raises `_Failed` for another host's failure; mpirun may first say what ended an MPI daemon."""
@@ -168,7 +170,7 @@ class Leader:
         """Raises `_Failed` once a stop request, to whichever host it came, has been answered."""
         own = self._run.state
         if self._run.plan.rank and own.stop_signal:
-            raise _Failed(ended_by_mpirun(own.host, own.stop_signal))
+            raise _Failed(self._run.ranks.root_cause(ended_by_mpirun(own.host, own.stop_signal)))
         requests = {own.host: own.stop_signal}
         requests |= {lease.host: str((lease.status or {}).get("stop_signal", "")) for lease in self._heard()}
         asked = self._stop.due(requests, self._phase == STEPPING, time.monotonic())

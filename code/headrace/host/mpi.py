@@ -71,7 +71,7 @@ def trainer_command(
         "mpi_yield_when_idle": "1",
         "orte_base_help_aggregate": "0",
     }
-    interface = _interface(topology)
+    interface = shared_interface(topology)
     if interface:
         options |= {"btl_tcp_if_include": interface, "oob_tcp_if_include": interface}
     if len(hosts) > 1 and not _one_machine(settings, hosts):
@@ -82,9 +82,11 @@ def trainer_command(
             "plm_rsh_agent": agent_command(),
             "plm_rsh_no_tree_spawn": "1",
         }
+    theirs = settings.custom_mpi_options  # mpirun takes a parameter once
     for name, value in options.items():
-        command += ["--mca", name, value]
-    return [*command, *settings.custom_mpi_options, sys.executable, "-m", RANK_MODULE, "-m", "mpi4py", *script]
+        if name not in theirs:
+            command += ["--mca", name, value]
+    return [*command, *theirs, sys.executable, "-m", RANK_MODULE, "-m", "mpi4py", *script]
 
 
 def daemon_command(arguments: Sequence[str]) -> list[str]:
@@ -119,7 +121,7 @@ def _one_machine(settings: Settings, hosts: Sequence[Host]) -> bool:
     return all(settings.endpoint(host.name).address.startswith("127.") for host in hosts)
 
 
-def _interface(topology: Topology) -> str:
+def shared_interface(topology: Topology) -> str:
     """The network interface that hosts share; the loopback where hosts are addresses of one machine."""
     names = {name for _, name in socket.if_nameindex()}
     return topology.network_interface if topology.network_interface in names else "lo" if "lo" in names else ""
@@ -172,7 +174,8 @@ class RankLog:
                 self._fail(self._raised(event))
             elif event and event.name == PREFLIGHT_FAILED:
                 rank, said = _number(event.fields.get("rank", "")), urllib.parse.unquote(event.fields.get("error", ""))
-                self._fail(RootCause(self._host_of(rank), f"rank{rank}", f"preflight: {said}", exit_code=1))
+                host = event.fields.get("host") or self._host_of(rank)
+                self._fail(RootCause(host, f"rank{rank}", f"preflight: {said}", exit_code=1))
             else:
                 self._tails.setdefault(who, collections.deque(maxlen=LOG_TAIL_LINES)).append(text)
             if event:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from headrace.host.mpi import shared_interface
 from headrace.topology import Topology
 
 # Instance types whose network is an Elastic Fabric Adapter, and those whose adapter reads another host's memory itself:
@@ -16,8 +17,8 @@ _EFA = _RDMA | {"ml.g4dn.8xlarge", "ml.g4dn.12xlarge", "ml.g5.48xlarge", "ml.p3d
 
 def network_environ(topology: Topology, environ: Mapping[str, str]) -> dict[str, str]:
     """Variables for the ranks; what the environment has already stays."""
-    instance_type = topology.current.instance_type
-    wanted = {"NCCL_SOCKET_IFNAME": topology.network_interface, "NCCL_DEBUG": "WARN"}
+    instance_type, interface = topology.current.instance_type, shared_interface(topology)
+    wanted = {"NCCL_DEBUG": "WARN"} | ({"NCCL_SOCKET_IFNAME": interface} if interface else {})
     if instance_type in _EFA:
         # Messages may arrive in another order over EFA, which NCCL's other protocols do not bear.
         wanted |= {"FI_PROVIDER": "efa", "NCCL_PROTO": "simple"}

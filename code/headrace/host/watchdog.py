@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from headrace.events import Event
-from headrace.host.mpi import PREFLIGHT_STARTED, RankLog
+from headrace.host.mpi import MPIRUN, ORTED, PREFLIGHT_FAILED, PREFLIGHT_STARTED, RankLog
 from headrace.outcome import RootCause
 from headrace.settings import Settings
+
+ABORT_S = 5.0
+"""How long ranks may take to end once their preflight has failed."""
 
 
 class StallWatchdog:
@@ -64,35 +67,43 @@ class StallWatchdog:
         return found
 
 
-class PreflightStart:
-    """Watches that the preflight begins: before it does, ranks wait in MPI's own start, which has no deadline."""
+class PreflightWatch:
+    """Watches what a preflight itself cannot: MPI's start, which has no deadline, and the ranks' end once it failed."""
 
     def __init__(self, settings: Settings) -> None:
         self._timeout_s = settings.preflight_timeout_s
         self._awaited = bool(settings.preflight)
         self._began_at: float | None = None
+        self._failed_at: float | None = None
 
     def begin(self, now: float) -> None:
         """The ranks are being started."""
         self._began_at = now
 
-    def take_event(self, event: Event) -> None:
+    def take_event(self, event: Event, now: float) -> None:
         """A log event of a rank."""
         self._awaited &= event.name != PREFLIGHT_STARTED
+        if event.name == PREFLIGHT_FAILED and self._failed_at is None:
+            self._failed_at = now
 
-    def late_s(self, now: float) -> float | None:
-        """The timeout, once it is over."""
-        late = self._awaited and self._began_at is not None and now - self._began_at > self._timeout_s
-        return self._timeout_s if late else None
+    def has_not_started(self, now: float) -> bool:
+        """Whether MPI's start is overdue."""
+        return self._awaited and self._began_at is not None and now - self._began_at > self._timeout_s
+
+    def has_not_ended(self, now: float) -> bool:
+        """Whether ranks that have failed should be gone by now."""
+        return self._failed_at is not None and now - self._failed_at > ABORT_S
 
 
 def diagnose_start(leader: str, timeout_s: float, statuses: Mapping[str, Mapping[str, Any]]) -> RootCause:
-    """The root cause when MPI does not start on all ranks: who is suspended, if anybody is."""
+    """The root cause when MPI does not start on all ranks: which of its processes is suspended, if one is."""
     late = f"preflight: MPI has not started on all ranks within {timeout_s:g} s (preflight_timeout_s)"
     for host, status in statuses.items():
         for name in status.get("suspended", []):
-            return RootCause(host, name, f"{late}, and this process is suspended")
-    return RootCause(leader, "trainer", f"{late}; the ranks' stacks are in the log")
+            if name in (MPIRUN, ORTED) or name.startswith("rank"):
+                return RootCause(host, name, f"{late}, and this process is suspended")
+    advice = "can the dnn hosts reach each other on all TCP ports (security group)? The log has the ranks' stacks"
+    return RootCause(leader, "trainer", f"{late}: {advice}")
 
 
 def diagnose(

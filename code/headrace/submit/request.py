@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -87,6 +88,9 @@ def _check(spec: JobSpec, options: CloudOptions) -> None:
             )
         if channel.name == SOURCE_CHANNEL and options.enable_network_isolation:
             raise InputError(f"channel name {SOURCE_CHANNEL!r} is taken by the source dir under network isolation")
+    words = spec.custom_mpi_options
+    if options.distribution != "launcher" and shlex.split(words) != words.split():
+        raise InputError(f"--custom_mpi_options {words!r}: the toolkit, which starts MPI here, knows no quotes")
     unknown = set(options.sharded_channels) - {channel.name for channel in spec.channels}
     if unknown:
         raise InputError(f"--sharded_channel names {min(unknown)!r}, which is no --channel of this job")

@@ -12,7 +12,8 @@ import numpy as np
 import tensorflow as tf
 from headrace.tensorflow import data
 
-STEPS = 150
+STEPS, MOST_EPOCHS = 50, 40
+HOSTS = len(json.loads(os.environ["SM_HOSTS"]))
 CONFIG = str(Path(os.environ["SAGEMAKER_BASE_DIR"]) / "input/config/resourceconfig.json")
 """Where each host has a file of its own: in namespaces, and on SageMaker."""
 
@@ -26,10 +27,11 @@ def make(number):
 
 made = data.distribute(tf.data.Dataset.range(1_000_000).map(make).batch(4, drop_remainder=True))
 makers = collections.Counter()
+source = iter(made)
 
 
 def train():
-    for features, labels, hosts in made:
+    for features, labels, hosts in source:
         makers.update(name.decode() for name in hosts.numpy())
         yield features, labels
 
@@ -39,12 +41,23 @@ batches = tf.data.Dataset.from_generator(train, output_signature=spec)
 model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2)])
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss, jit_compile=False)
+
+
+class Enough(keras.callbacks.Callback):
+    """Ends training once every rank has had elements of every worker, or of one host where all are one to MPI."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        seen = hvd.allgather(tf.constant([len(makers)])).numpy()
+        self.model.stop_training = bool(seen.min() >= (HOSTS if CONFIG.startswith("/opt/ml/") else 1))
+
+
 model.fit(
     batches,
+    epochs=MOST_EPOCHS,
     steps_per_epoch=STEPS,
     verbose=0,
     shuffle=False,
-    callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)],
+    callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0), Enough()],
 )
 flat = np.concatenate([np.ravel(variable.numpy()) for variable in model.weights])
 everyones = hvd.allgather(tf.constant(flat[None])).numpy()

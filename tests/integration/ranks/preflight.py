@@ -9,7 +9,7 @@ from headrace.host.preflight.run import run_preflight
 from mpi4py import MPI
 
 culprit, where, how = [*sys.argv[1:], "", "", ""][:3]
-stage, fill = meeting.Meeting.stage, checks._fill
+stage, pattern = meeting.Meeting.stage, checks._pattern
 
 
 def troubled(self, what, members, work):
@@ -20,13 +20,13 @@ def troubled(self, what, members, work):
     return stage(self, what, members, stop if what.startswith(where) else work)
 
 
-def lie(buffer, number, last):
-    fill(buffer, number + 1, last)
+def lie(size):
+    return pattern(size) + 1
 
 
 if culprit == str(MPI.COMM_WORLD.rank):
     if how == "lies":
-        checks._fill = lie
+        checks._pattern = lie
     else:
         meeting.Meeting.stage = troubled
 run_preflight(os.environ)

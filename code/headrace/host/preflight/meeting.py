@@ -2,20 +2,20 @@
 
 Rank 0 keeps the books. In each stage it waits until every rank has come, lets them go, and waits until all are done. A
 rank that waits for anything answers rank 0's question whether it is there: so rank 0 can tell a silent rank from one
-that waits for a link.
+that waits for another. (The question takes the same way as the data: a rank behind a link that is stuck seems silent.)
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 COME, GO, DONE, ASKED, HERE = range(1, 6)
 """Tags of messages between rank 0 and the others."""
 ANSWER_S = 3.0
 """How long a rank may take to say that it is there; it looks every few milliseconds."""
-MARGIN = 1.5
+MARGIN = 2.0
 """The others wait this much longer than rank 0, and for its questions: it knows more, and so should speak first."""
 _REST_S = (0.0002, 0.005)
 
@@ -25,9 +25,14 @@ Result = TypeVar("Result")
 class PreflightError(Exception):
     """What is wrong with MPI, and with which rank."""
 
-    def __init__(self, rank: int, message: str) -> None:
-        super().__init__(message)
-        self.rank = rank
+    def __init__(self, rank: int, message: str, is_final: bool = False) -> None:
+        super().__init__(rank, message, is_final)  # all of it travels to rank 0
+        self.rank, self.message = rank, message
+        self.is_final = is_final
+        """Whether there is no going on, not even to tell rank 0."""
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class Meeting:
@@ -41,28 +46,35 @@ class Meeting:
         self._clock = clock
         self._deadline = 0.0
         self._sent: list[Any] = []
+        self._at_work: set[int] = set()
+        """On rank 0, while it works itself: who works with it."""
 
-    def stage(self, what: str, members: Iterable[int], work: Callable[[], Result]) -> dict[int, Result]:
+    def stage(self, what: str, members: Collection[int], work: Callable[[], Result]) -> dict[int, Result]:
         """Have the members work at the same time; on rank 0 what each of them made, elsewhere nothing.
 
         Raises:
             PreflightError: a rank has not come, or has not ended its work in time, or its work went wrong.
         """
-        mine = self.rank in set(members)
+        is_member = self.rank in members
         if self.rank:
             self._renew()
             self.wait([self.comm.isend(None, 0, COME)], what)
-            self._receive(0, GO, what)
+            self.wait([self.comm.irecv(source=0, tag=GO)], what)
             self._renew()
-            made = work() if mine else None
+            made = self._attempt(work) if is_member else None
             self.wait([self.comm.isend(made, 0, DONE)], what)
             return {}
         self._renew()
         self._collect(COME, what)
         self.wait([self.comm.isend(None, rank, GO) for rank in range(1, self.size)], what)
         self._renew()
-        results: dict[int, Any] = {0: work()} if mine else {}
-        results |= {rank: made for rank, made in self._collect(DONE, what).items() if rank in set(members)}
+        self._at_work = {rank for rank in members if rank}
+        results: dict[int, Any] = {0: self._attempt(work)} if is_member else {}
+        self._at_work = set()
+        results |= {rank: made for rank, made in self._collect(DONE, what).items() if rank in members}
+        for made in results.values():
+            if isinstance(made, PreflightError):
+                raise made
         return results
 
     def wait(self, requests: list[Any], what: str, rest: bool = True) -> list[Any]:
@@ -80,17 +92,27 @@ class Meeting:
                 return list(values or [])
             self._answer()
             if self._clock() > self._deadline:
-                self._give_up(what, set())
+                self._give_up(what, {rank for rank in self._at_work if not self.comm.iprobe(source=rank, tag=DONE)})
             if rest:
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _REST_S[1])
 
+    def name(self, rank: int) -> str:
+        """A rank as messages call it."""
+        return f"rank {rank}" + (f" on {self.hosts[rank]}" if self.hosts[rank] else "")
+
+    def _attempt(self, work: Callable[[], Result]) -> Result | PreflightError:
+        """What the work makes, or its error: rank 0 raises that, whose words reach the leader in any case."""
+        try:
+            return work()
+        except PreflightError as error:
+            if error.is_final:
+                raise
+            return error
+
     def _renew(self) -> None:
         limit_s = self._timeout_s if self.rank == 0 else MARGIN * self._timeout_s + ANSWER_S
         self._deadline = self._clock() + limit_s
-
-    def _receive(self, source: int, tag: int, what: str) -> Any:
-        return self.wait([self.comm.irecv(source=source, tag=tag)], what)[0]
 
     def _collect(self, tag: int, what: str) -> dict[int, Any]:
         """What each other rank says, on rank 0."""
@@ -115,17 +137,18 @@ class Meeting:
             self._renew()
 
     def _give_up(self, what: str, late: set[int]) -> None:
-        """Say who is to blame. `late`: those that rank 0 waits for; empty: a message of its own did not arrive."""
-        limit = f"within {self._timeout_s:g} s (preflight_timeout_s)"
+        """Say who is to blame. `late`: those that rank 0 waits for."""
+        limit = f"{self._timeout_s:g} s (preflight_timeout_s)"
         if self.rank:
-            raise PreflightError(0, f"{self.name(0)} let no rank go on from {what!r} {limit}")
-        silent = self._silent()
-        if silent:
+            message = f"{self.name(0)} let no rank go on from {what} for more than twice {limit}"
+            raise PreflightError(0, message, is_final=True)
+        if silent := self._silent():
             names = ", ".join(self.name(rank) for rank in silent)
-            raise PreflightError(silent[0], f"{names} gave no sign of life in {what!r} {limit}")
+            raise PreflightError(silent[0], f"{names} gave no sign of life in {what} within {limit}", is_final=True)
         waiting = sorted(late) or [0]
         names = ", ".join(self.name(rank) for rank in waiting)
-        raise PreflightError(waiting[-1], f"{what} did not end {limit}; still waiting, though alive: {names}")
+        message = f"{what} did not end within {limit}; still waiting, though alive: {names}"
+        raise PreflightError(waiting[-1], message, is_final=True)
 
     def _silent(self) -> list[int]:
         """The ranks that do not answer."""
@@ -140,7 +163,3 @@ class Meeting:
                     here.add(rank)
             time.sleep(_REST_S[1])
         return [rank for rank in others if rank not in here]
-
-    def name(self, rank: int) -> str:
-        """A rank as messages call it."""
-        return f"rank {rank}" + (f" on {self.hosts[rank]}" if self.hosts[rank] else "")

@@ -17,13 +17,14 @@ from headrace.host.mpi import PREFLIGHT_FAILED, PREFLIGHT_STARTED
 from headrace.host.preflight.table import Link, table
 from headrace.settings import PREFLIGHT_TIMEOUT_VARIABLE
 
+HOSTS_TAG, HOSTS_BYTES = 30, 8 << 20
 PASSED, SLOW_LINK = "preflight_passed", "preflight_slow_link"
 
 
 def run_preflight(environ: Mapping[str, str]) -> None:
     """Try MPI with all other ranks. Ends all of them when something is wrong."""
     # Here, so that it is MPI's start that is waited for and not numpy's.
-    from headrace.host.preflight.checks import links, try_collectives, try_link
+    from headrace.host.preflight.checks import links, try_collectives, try_links
     from headrace.host.preflight.meeting import Meeting, PreflightError
 
     started = time.monotonic()
@@ -36,9 +37,9 @@ def run_preflight(environ: Mapping[str, str]) -> None:
         told = meeting.stage("who is where", range(meeting.size), lambda: _about(environ))
         meeting.hosts = _everywhere(meeting, [told[rank]["host"] for rank in sorted(told)])
         found = []
-        for pair in links(meeting.hosts):
-            latency_s, bytes_per_s = try_link(meeting, pair)
-            found.append(Link(*pair, meeting.hosts[pair[0]], meeting.hosts[pair[1]], latency_s, bytes_per_s))
+        for pairs in links(meeting.hosts):
+            for (a, b), measured in zip(pairs, try_links(meeting, pairs), strict=True):
+                found.append(Link(a, b, meeting.hosts[a], meeting.hosts[b], *measured))
         collectives = try_collectives(meeting)
     except PreflightError as error:
         _fail(meeting, error)
@@ -66,9 +67,9 @@ def _about(environ: Mapping[str, str]) -> dict[str, Any]:
 def _everywhere(meeting: Any, hosts: list[str]) -> list[str]:
     """Rank 0's list, on all ranks."""
     if meeting.rank:
-        got: list[str] = meeting.wait([meeting.comm.irecv(source=0, tag=30)], "who is where")[0]
+        got: list[str] = meeting.wait([meeting.comm.irecv(HOSTS_BYTES, source=0, tag=HOSTS_TAG)], "who is where")[0]
         return got
-    meeting.wait([meeting.comm.isend(hosts, rank, 30) for rank in range(1, meeting.size)], "who is where")
+    meeting.wait([meeting.comm.isend(hosts, rank, HOSTS_TAG) for rank in range(1, meeting.size)], "who is where")
     return hosts
 
 
@@ -99,6 +100,7 @@ def _report(
 def _fail(meeting: Any, error: Any) -> None:
     """End all ranks; the launcher takes the root cause from the event."""
     said = urllib.parse.quote(str(error), safe=string.punctuation.replace("%", ""))
-    print(format_event(PREFLIGHT_FAILED, rank=error.rank, error=said), flush=True)
-    sys.stderr.flush()
+    host = meeting.hosts[error.rank]
+    print(format_event(PREFLIGHT_FAILED, rank=error.rank, host=host, error=said), flush=True)
+    print(f"preflight: {error}", file=sys.stderr, flush=True)
     meeting.comm.Abort(1)

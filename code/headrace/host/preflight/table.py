@@ -60,7 +60,7 @@ def table(
         (host, ", ".join(str(rank["rank"]) for rank in here), str(here[0]["cpus"]), here[0]["mpi"])
         for host, here in hosts.items()
     ]
-    lines = [f"preflight of {len(ranks)} ranks on {len(hosts)} hosts", *_aligned(rows)]
+    lines = [f"preflight: ranks: {len(ranks)}, hosts: {len(hosts)}", *_aligned(rows)]
     if links:
         rows = [("link", "ranks", "latency", "bandwidth")]
         for link in links:
