@@ -4,8 +4,9 @@
         python enter.py NETWORK_FD NAME ADDRESS FOLDER HOSTS_FILE SSH_DIR KEPT -- COMMAND…
 
 A host has a network, a name, processes and mounts of its own: its folder on /opt/ml, its own /tmp, /run and
-/etc/environment (the toolkit writes to all three), and what AWS's image has for sshd. KEPT are folders, separated by
-colons, that stay visible where they are.
+/etc/environment (the toolkit writes to all three), /dev/shm (MPI's shared memory is named by host and process number,
+which other jobs have too), and what AWS's image has for sshd. KEPT are folders, separated by colons, that stay visible
+where they are.
 """
 
 import os
@@ -42,8 +43,8 @@ def main() -> None:
     os.close(int(network))
     key = Path(ssh_dir, "key").read_bytes(), Path(ssh_dir, "key.pub").read_bytes()
     private_tmp([Path(each) for each in kept.split(":")])
-    linux.mount("tmpfs", "/run", "tmpfs", 0)
-    linux.mount("tmpfs", "/etc/ssh", "tmpfs", 0)
+    for folder_of_its_own in ("/run", "/etc/ssh", "/dev/shm"):
+        linux.mount("tmpfs", folder_of_its_own, "tmpfs", 0)
     for path, content in {
         "/etc/ssh/sshd_config": SSHD_CONFIG.encode(),
         "/etc/ssh/ssh_config": SSH_CONFIG.encode(),
