@@ -182,7 +182,7 @@ def split_mpi_options(text: str) -> tuple[str, ...]:
     """The words of `--custom_mpi_options`; `--NCCL_DEBUG LEVEL` is the toolkit's way to say `-x NCCL_DEBUG=LEVEL`.
 
     Raises:
-        InputError: quotes are not closed.
+        InputError: quotes are not closed, the first word is no option, or a parameter is the launcher's own.
     """
     try:
         words = shlex.split(text)
