@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -38,6 +39,14 @@ class Run:
         """All events of a name, from all hosts' logs."""
         lines = [line for path in sorted(self.folder.glob("*.log")) for line in path.read_text().splitlines()]
         return [event for event in map(parse_event, lines) if event and event.name == name]
+
+
+def copy_source(folder: Path, *scripts: Path) -> Path:
+    """A source dir of the test's own: `code`, and further scripts beside the training scripts."""
+    shutil.copytree(ROOT / "code", folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for script in scripts:
+        shutil.copy(script, folder)
+    return folder
 
 
 def start(tmp_path: Path, *flags: str, job_name: str = "", **popen: object) -> tuple[subprocess.Popen, Path]:

@@ -1,13 +1,12 @@
 """What end-to-end tests share: the digits, and a source dir with a further training script."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT
+from tests.support import ROOT, copy_source
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -24,9 +23,7 @@ def with_script(tmp_path):
     """Flags for a copy of `code` that holds one of tests/e2e/scripts too, no other file touched."""
 
     def flags(name):
-        source = tmp_path / "source"
-        shutil.copytree(ROOT / "code", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-        shutil.copy(SCRIPTS / name, source)
+        source = copy_source(tmp_path / "source", SCRIPTS / name)
         return [f"--source_dir={source}", f"--training_script={name}"]
 
     return flags

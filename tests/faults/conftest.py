@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from tests.faults.breakage import HUNGRY, LOST_TRANSFER, SILENT, STEADY
-from tests.support import ROOT, namespaces_allowed, start, wait_for
+from tests.support import copy_source, namespaces_allowed, start, wait_for
 
 if not namespaces_allowed():
     collect_ignore_glob = ["test_*.py"]
@@ -29,10 +29,7 @@ class Victim:
 @pytest.fixture
 def victim(tmp_path):
     """Starts the steady job with further flags and returns once it makes steps."""
-    source = tmp_path / "source"
-    shutil.copytree(ROOT / "code", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    for script in (STEADY, SILENT, HUNGRY):
-        shutil.copy(script, source)
+    source = copy_source(tmp_path / "source", STEADY, SILENT, HUNGRY)
     running = []
 
     def begin(*flags, stepping=True, script="steady.py", lost_transfer=None):

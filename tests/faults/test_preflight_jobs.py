@@ -2,13 +2,12 @@
 
 import json
 import os
-import shutil
 import signal
 
 import pytest
 
-from tests.faults.breakage import RANK, slow_down
-from tests.support import ROOT, finish, process_of, start, wait_for
+from tests.faults.breakage import RANK, STEADY, slow_down
+from tests.support import copy_source, finish, process_of, start, wait_for
 
 HOSTS = ["--no-is_hetero", "--num_of_dnn_instances=2", "--processes_per_host=2", "--isolation=namespaces"]
 WAITING_LAUNCHER = """
@@ -25,8 +24,7 @@ if __name__ == "__main__":
 @pytest.fixture
 def waiting(tmp_path):
     """Starts a job whose hosts wait for `go`, so that they can be troubled first."""
-    source = tmp_path / "source"
-    shutil.copytree(ROOT / "code", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    source = copy_source(tmp_path / "source")
     (source / "launcher.py").write_text(WAITING_LAUNCHER)
     running = []
 
@@ -96,9 +94,8 @@ def test_a_rank_that_is_stopped_as_it_starts_is_named_at_the_deadline(waiting):
 
 
 def test_a_job_that_passes_trains(tmp_path):
-    script = ["--training_script=steady.py", "--epochs=1", f"--source_dir={tmp_path / 'source'}"]
-    shutil.copytree(ROOT / "code", tmp_path / "source", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    shutil.copy(ROOT / "tests" / "faults" / "steady.py", tmp_path / "source")
+    source = copy_source(tmp_path / "source", STEADY)
+    script = ["--training_script=steady.py", "--epochs=1", f"--source_dir={source}"]
     run = finish(*start(tmp_path, *HOSTS, "--preflight", *script))
     assert run.code == 0, run.output[-3000:]
     assert run.events("preflight_passed") and run.summary["steps"] == 40

@@ -1,14 +1,13 @@
 """SageMaker's own `train` command starts the packed source: does the job do what the simulated cluster shows?"""
 
 import json
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.faults.breakage import STEADY
-from tests.support import ROOT
+from tests.support import copy_source
 from tests.toolkit.cases import CASES, GIVEN, SIMULATED, WAYS, play
 from tests.toolkit.hosts import why_not
 
@@ -19,11 +18,7 @@ pytestmark = [pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"), pyte
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("toolkit") / "source"
-    shutil.copytree(ROOT / "code", folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    for script in (STEADY, Path(__file__).with_name("arguments.py")):
-        shutil.copy(script, folder)
-    return folder
+    return copy_source(tmp_path_factory.mktemp("toolkit") / "source", STEADY, Path(__file__).with_name("arguments.py"))
 
 
 @pytest.fixture(scope="module")
