@@ -17,6 +17,7 @@ PYTHON = os.path.join(VENV, "bin", "python")
 OLDEST, NEWEST = (3, 10), (3, 13)
 MADE_FROM = (
     "setup.cfg",
+    "setup.py",
     "pyproject.toml",
     "code/constraints.txt",
     "third_party/horovod",

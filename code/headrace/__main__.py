@@ -1,4 +1,4 @@
-"""`headrace COMMAND`, or `python -m headrace COMMAND`: what is not running a job."""
+"""`headrace COMMAND`, or `python -m headrace COMMAND`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from collections.abc import Sequence
 
 from headrace.errors import HeadraceError, InputError
 
-# Command: the module whose main(argv) it is, and what it does. Imported only when called.
+# Command: the module whose main(argv), or named function, it is, and what it does. Imported only when called.
 COMMANDS = {
+    "setup": ("headrace.set_up", "build Horovod and the transfer library for this Python, once"),
+    "new": ("headrace.new_project", "begin a project: a training script to edit"),
+    "start": ("headrace.start:start_here", "run the current folder's training script, on SageMaker or here"),
     "compare": ("headrace.report.compare", "put finished runs beside each other"),
     "dashboard": ("headrace.submit.dashboard", "print or create the CloudWatch dashboard of a job"),
-    "image": ("headrace.tensorflow.image", "check that TensorFlow, Keras, Horovod and MPI here agree"),
+    "image": ("headrace.tensorflow.check_image", "check that TensorFlow, Keras, Horovod and MPI here agree"),
     "lint": ("headrace.tensorflow.lint.command", "name what costs most in a script's tf.data pipeline"),
     "preflight": ("headrace.preflight", "try MPI on the ranks of a job: who is where, every link, collectives"),
 }
@@ -26,11 +29,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     command, *rest = (sys.argv[1:] if argv is None else list(argv)) or [""]
     try:
         if command in ("-h", "--help"):
-            print(f"{USAGE}\n\nJobs are submitted, or run here, with start_job.py.")
+            print(f"{USAGE}\n\nIn a checkout of headrace, start_job.py is `headrace start` with its own code.")
             return 0
         if command not in COMMANDS:
             raise InputError(f"no command {command!r}; there are {', '.join(COMMANDS)}")
-        return int(importlib.import_module(COMMANDS[command][0]).main(rest))
+        module, _, function = COMMANDS[command][0].partition(":")
+        return int(getattr(importlib.import_module(module), function or "main")(rest))
     except HeadraceError as error:
         print(f"headrace: error: {error}", file=sys.stderr)
         return error.exit_code

@@ -13,18 +13,6 @@ from headrace.settings import TF_DATA_MODES
 _PREFIX = "HEADRACE_"
 GRPC = "grpc"
 """The data transfer protocol that every worker has."""
-ARRAYS_FOLDER = "arrays"
-"""Where arrays lie that workers read: in the host's work folder, which is the ranks' folder for temporary files."""
-TRAINER_REPORT = "trainer.json"
-"""Rank 0's part of the summary, in the output folder; the leader's launcher takes it from there."""
-PREFLIGHT_REPORT = "preflight.json"
-METRICS = "metrics.jsonl"
-TENSORBOARD = "tensorboard"
-STOP_REQUEST = "stop"
-"""The file in the signal folder that asks rank 0 for a checkpoint, now."""
-CHECKPOINTS_ON_REQUEST = "checkpoints_on_request"
-"""The event with which rank 0 says that it will answer such a request."""
-
 EMPTY_REPORT: dict[str, Any] = {
     "world_size": 0,
     "global_batch_size": 0,

@@ -4,8 +4,9 @@ HeadraceError              one clear line for the user; never a traceback
 ├── InputError             exit 2: a flag, a file or the environment is wrong
 │   └── TopologyError      the hosts and groups of this job do not add up
 ├── SetupError             exit 1: this machine lacks something (compiler, package, free port)
-├── DeadlineError          exit 1: something awaited did not come in time
-└── JobFailed              exit 1: the job ran and failed; carries its root cause
+└── DeadlineError          exit 1: something awaited did not come in time
+
+That a job ran and failed is no error of headrace's but an outcome (`headrace.outcome`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ class HeadraceError(Exception):
 
 
 class InputError(HeadraceError):
-    """What the user gave is wrong. The text says what, why, and the mend."""
+    """What the user gave is wrong. The text says what, why, and how to fix it."""
 
     exit_code = 2
 

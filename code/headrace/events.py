@@ -9,6 +9,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+RANK_FAILED = "rank_failed"
+"""A rank has raised an exception that nobody caught."""
+PREFLIGHT_STARTED, PREFLIGHT_FAILED = "preflight_started", "preflight_failed"
+"""A preflight begins; it has found the rank to blame."""
+WAITS_FOR_ENDS = "waits_for_ends"
+"""A rank waits at the end of a stream for others to say whether it goes on."""
+CHECKPOINTS_ON_REQUEST = "checkpoints_on_request"
+"""Rank 0 will answer a stop request with a checkpoint."""
+WORKER_OFFERS = "worker_offers"
+"""A worker says by which protocol it can send batches, before it does anything else."""
+
 _EVENT = re.compile(r"\bheadrace event=(?P<name>\w+)(?P<fields>(?: \w+=\S*)*)")
 
 
@@ -23,6 +34,11 @@ class Event:
 def format_event(event_name: str, /, **fields: object) -> str:
     """The event as one line. White space in a value becomes `_`; floats get four significant digits."""
     return " ".join([f"headrace event={event_name}"] + [f"{key}={_value(value)}" for key, value in fields.items()])
+
+
+def say(event_name: str, /, **fields: object) -> None:
+    """Print an event: a rank and a server tell their launcher this way."""
+    print(format_event(event_name, **fields), flush=True)
 
 
 def parse_event(line: str) -> Event | None:

@@ -8,20 +8,20 @@ from pathlib import Path
 
 from headrace.errors import InputError
 from headrace.instances import InstanceTable
-from headrace.job import Channel, InstanceGroup, JobSpec
-from headrace.settings import TF_DATA_MODES, OneLineParser
+from headrace.job import DISTRIBUTIONS, ISOLATIONS, Channel, InstanceGroup, JobSpec
+from headrace.own_files import own_folder
+from headrace.settings import TF_DATA_MODES, OneLineParser, default_mode
 from headrace.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP
 
 DESCRIPTION = """Train on accelerators that need not wait for data: run a TensorFlow job on CPU hosts that
 preprocess (data_group) and hosts that train (dnn_group), on SageMaker or simulated on this machine."""
 EXAMPLE = """examples:
-  start_job.py --role ROLE --channel training=s3://BUCKET/images@data_group   submit to SageMaker
-  start_job.py --role ROLE --dry_run > job.json                               only show the request
-  start_job.py --no-is_cloud_job --num_of_data_instances 2 --processes_per_host 2 \\
+  {prog} --role ROLE --channel training=s3://BUCKET/images@data_group   submit to SageMaker
+  {prog} --role ROLE --dry_run > job.json                               only show the request
+  {prog} --no-is_cloud_job --num_of_data_instances 2 --processes_per_host 2 \\
       --hyperparameter model=small_cnn --channel training=data/digits         run it on this machine"""
 LOCAL_PROCESSES_PER_HOST = 2
 DEFAULT_DATA_INSTANCES = 2
-DISTRIBUTIONS = ("launcher", "mpi", "smdataparallel", "modelparallel")
 HERE_ONLY = ("cpus", "isolation")
 CLOUD_ONLY = (
     "role", "region", "image_uri", "framework_version", "output_s3_uri", "max_run", "volume_size", "spot", "max_wait",
@@ -31,12 +31,17 @@ CLOUD_ONLY = (
 )  # fmt: skip
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """All flags, grouped as --help shows them."""
+def build_parser(prog: str = "start_job.py", source_dir: Path | None = None) -> argparse.ArgumentParser:
+    """All flags, grouped as --help shows them.
+
+    Args:
+        prog: how the command is called.
+        source_dir: the default of --source_dir; headrace's own where it is not given.
+    """
     parser = OneLineParser(
-        prog="start_job.py",
+        prog=prog,
         description=DESCRIPTION,
-        epilog=EXAMPLE,
+        epilog=EXAMPLE.format(prog=prog),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     yes_no = argparse.BooleanOptionalAction
@@ -46,8 +51,8 @@ def build_parser() -> argparse.ArgumentParser:
                           "(default: service with a data group, else local)")  # fmt: skip
     job.add_argument("--is_cloud_job", action=yes_no, default=True, help="on SageMaker, or on this machine")
     job.add_argument("--is_hetero", action=yes_no, default=True, help="data_group and dnn_group, or dnn hosts alone")
-    job.add_argument("--source_dir", type=Path, default=Path(__file__).resolve().parents[1], metavar="DIR",
-                     help="what every host gets: launcher.py, the training script (default: code)")  # fmt: skip
+    job.add_argument("--source_dir", type=Path, default=source_dir or own_folder(), metavar="DIR",
+                     help="what every host gets: the training script and what it needs (%(default)s)")  # fmt: skip
     job.add_argument(
         "--training_script", default="train_dnn.py", metavar="FILE", help="runs on the ranks (%(default)s)"
     )
@@ -108,7 +113,7 @@ def build_parser() -> argparse.ArgumentParser:
     here = parser.add_argument_group("on this machine only")
     here.add_argument("--cpus", metavar="GROUP=LIST[;GROUP=LIST]",
                       help="pin a group's hosts to processors: data_group=1;dnn_group=0")  # fmt: skip
-    here.add_argument("--isolation", choices=["auto", "namespaces", "loopback"],
+    here.add_argument("--isolation", choices=ISOLATIONS,
                       help="how hosts are simulated (default auto: namespaces where allowed)")  # fmt: skip
     return parser
 
@@ -119,7 +124,7 @@ def build_spec(arguments: argparse.Namespace, now: datetime.datetime, table: Ins
     Raises:
         InputError: they describe none.
     """
-    mode = arguments.tf_data_mode or ("service" if arguments.is_hetero else "local")
+    mode = arguments.tf_data_mode or default_mode(arguments.is_hetero)
     dnn_name = DNN_GROUP if arguments.is_hetero else HOMOGENEOUS_GROUP
     groups = [InstanceGroup(dnn_name, arguments.dnn_instance_type, arguments.num_of_dnn_instances)]
     if arguments.is_hetero:
@@ -142,6 +147,7 @@ def build_spec(arguments: argparse.Namespace, now: datetime.datetime, table: Ins
         source_dir=arguments.source_dir,
         training_script=arguments.training_script,
         custom_mpi_options=arguments.custom_mpi_options,
+        left_out=(arguments.output_dir, *_folders_here(arguments.channel)),
     )
 
 
@@ -194,6 +200,12 @@ def _hyperparameters(arguments: argparse.Namespace) -> dict[str, str]:
             raise InputError(f"hyperparameter {name!r} is given twice")
         given[name] = value
     return given
+
+
+def _folders_here(channels: list[str]) -> list[Path]:
+    """The channels that are folders of this machine; they may lie in the source dir."""
+    uris = [Channel.parse(text).uri.removeprefix("file://") for text in channels]
+    return [Path(uri).expanduser() for uri in uris if not uri.startswith("s3://")]
 
 
 def _channel(text: str, is_hetero: bool) -> Channel:

@@ -9,9 +9,14 @@ from pathlib import Path
 
 from headrace.errors import InputError
 from headrace.settings import TF_DATA_MODES, Settings, parse_settings, split_mpi_options
+from headrace.source import refuse_shadows
 from headrace.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP
 
 MAX_INSTANCE_GROUPS = 5
+DISTRIBUTIONS = ("launcher", "mpi")
+"""Who starts MPI on SageMaker: headrace's launcher, or the toolkit."""
+ISOLATIONS = ("auto", "namespaces", "loopback")
+"""How hosts are simulated on one machine; auto: namespaces where it allows them."""
 _JOB_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9.\-_]{1,64}")
 _HYPERPARAMETER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]{0,255}")
@@ -77,6 +82,8 @@ class JobSpec:
     training_script: str = "train_dnn.py"
     custom_mpi_options: str = ""
     """Further options for mpirun, as one text."""
+    left_out: tuple[Path, ...] = ()
+    """Folders that hosts do not get a copy of, wherever in the source dir they lie."""
 
     def __post_init__(self) -> None:
         if not _JOB_NAME.fullmatch(self.job_name):
@@ -128,9 +135,9 @@ class JobSpec:
     def _check_source(self) -> None:
         if not self.source_dir.is_dir():
             raise InputError(f"--source_dir {self.source_dir}: no such folder")
-        for name in ("launcher.py", self.training_script):
-            if not (self.source_dir / name).is_file():
-                raise InputError(f"--source_dir {self.source_dir} holds no {name}")
+        if not (self.source_dir / self.training_script).is_file():
+            raise InputError(f"--source_dir {self.source_dir} holds no {self.training_script}; see --training_script")
+        refuse_shadows(self.source_dir)
 
     @property
     def is_hetero(self) -> bool:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import signal as signals
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-ROOT_CAUSE = "root_cause.json"
-"""What a host takes for the root cause, in its output folder; the leader's summary has the last word."""
 LOG_TAIL_LINES = 30
 """Lines of a failed child's log that travel with the root cause."""
 
@@ -18,7 +16,8 @@ class RootCause:
     """The first failure of a job: where, which process, how it ended and what it last said."""
 
     host: str
-    role: str
+    process: str
+    """The process's name, such as `rank1` or `worker-0`; `role` in JSON and log events."""
     message: str
     pid: int | None = None
     exit_code: int | None = None
@@ -26,14 +25,20 @@ class RootCause:
     log_tail: tuple[str, ...] = ()
 
     def one_line(self) -> str:
-        who = f"{self.role} on {self.host}" + (f" (pid {self.pid})" if self.pid else "")
+        who = f"{self.process} on {self.host}" + (f" (pid {self.pid})" if self.pid else "")
         return f"{who}: {self.message}"
 
     def as_json(self) -> dict[str, Any]:
         """JSON-ready; has `exit_code` or `signal`, never both."""
-        record = asdict(self) | {"log_tail": list(self.log_tail)}
-        del record["exit_code" if self.signal else "signal"]
-        return record
+        ended = {"signal": self.signal} if self.signal else {"exit_code": self.exit_code}
+        return {
+            "host": self.host,
+            "role": self.process,
+            "message": self.message,
+            "pid": self.pid,
+            **ended,
+            "log_tail": list(self.log_tail),
+        }
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> RootCause:
@@ -41,7 +46,7 @@ class RootCause:
         code, pid = record.get("exit_code"), record.get("pid")
         return cls(
             host=str(record.get("host", "?")),
-            role=str(record.get("role", "?")),
+            process=str(record.get("role", "?")),
             message=str(record.get("message", "")),
             pid=pid if isinstance(pid, int) else None,
             exit_code=code if isinstance(code, int) else None,

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import TopologyError
+from headrace.paths import HostPaths
 from headrace.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP, Host, Topology, natural_key
 
-RESOURCE_CONFIG = Path("input/config/resourceconfig.json")
 FRAMEWORK_PARAMETERS = "SM_FRAMEWORK_PARAMS"
 """The toolkit's own hyperparameters, `sagemaker_…`, as JSON."""
 
@@ -25,7 +25,7 @@ def read_topology(base_dir: Path, environ: Mapping[str, str]) -> Topology:
     Raises:
         TopologyError: neither is there, or what is there contradicts itself.
     """
-    path = base_dir / RESOURCE_CONFIG
+    path = HostPaths(base_dir).resource_config
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -1,6 +1,6 @@
 """What a host is told about how to run the job: hyperparameters and environment, read once at the front door.
 
-Everything after the front door sees the frozen `Settings`, never a namespace or `os.environ`.
+After that, the launcher sees the frozen `Settings`. What ranks and servers need reaches them in variables named here.
 """
 
 from __future__ import annotations
@@ -43,9 +43,16 @@ MPI_OPTIONS_VARIABLE = "HEADRACE_MPI_OPTIONS"
 """Further options for mpirun, as one text."""
 PREFLIGHT_VARIABLE = "HEADRACE_PREFLIGHT"
 PREFLIGHT_TIMEOUT_VARIABLE = "HEADRACE_PREFLIGHT_TIMEOUT_S"
+VERSION_VARIABLE = "HEADRACE_VERSION"
+"""Of the headrace that the job was submitted with."""
 WHEELS_VARIABLE = "HEADRACE_WHEELS"
 """S3 folder with the recipe of the Horovod build, and what hosts have built, for the next job."""
 ENDPOINTS_VARIABLE = "HEADRACE_ENDPOINTS"
+"""How hosts are reached where they have no names of their own (`encode_endpoints`)."""
+HOST_NAMES_VARIABLE = "HEADRACE_HOST_NAMES"
+"""Host names by address, as `address=name,…`: mpirun knows addresses, the control channel names."""
+CONTROL_HOSTS_VARIABLE = "HEADRACE_CONTROL_HOSTS"
+"""How the control channels are reached: `name=address:port,…`."""
 JOB_NAME_VARIABLES = ("TRAINING_JOB_NAME", "SM_TRAINING_JOB_NAME")
 
 
@@ -176,6 +183,11 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
         custom_mpi_options=split_mpi_options(environ.get(MPI_OPTIONS_VARIABLE, "")),
         endpoints=_read_endpoints(environ.get(ENDPOINTS_VARIABLE, "")),
     )
+
+
+def default_mode(is_hetero: bool) -> str:
+    """Where batches are made when nobody says: on data hosts, if there are any."""
+    return "service" if is_hetero else "local"
 
 
 def split_mpi_options(text: str) -> tuple[str, ...]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from pathspec import GitIgnoreSpec
 
 from headrace.errors import InputError
+from headrace.own_files import CONSTRAINTS, INSTALLED, PACKAGE, REQUIREMENTS, SCRIPTS, own_folder
 
 ALWAYS_IGNORED = (
-    "__pycache__/", "*.pyc", ".git/", ".*_cache/", ".venv/", "*.egg-info/", ".ipynb_checkpoints/", ".DS_Store",
+    "__pycache__/", "*.pyc", ".git/", ".*_cache/", ".venv/", "venv/", "*.egg-info/", ".ipynb_checkpoints/", ".DS_Store",
 )  # fmt: skip
 IGNORE_FILE = ".gitignore"
 MAX_SOURCE_BYTES = 200 * 1024 * 1024
@@ -27,18 +28,64 @@ _SECRET_TEXT = re.compile(
 _SCANNED_BYTES = 1024 * 1024
 
 
-def source_files(source_dir: Path) -> list[Path]:
-    """The files that hosts get, relative to `source_dir`, sorted; without what .gitignore files there exclude.
+def source_files(source_dir: Path, left_out: Collection[Path] = ()) -> list[Path]:
+    """The user's files that hosts get, relative to `source_dir`, sorted; without what .gitignore files there exclude.
 
     Links are followed; what they point to travels.
+
+    Args:
+        left_out: folders that hosts do not get, wherever they lie.
 
     Raises:
         InputError: a file or an ignore file cannot be read.
     """
+    not_these = frozenset(os.path.realpath(folder) for folder in left_out)
     try:
-        return sorted(_walk(source_dir, Path(), [GitIgnoreSpec.from_lines(ALWAYS_IGNORED)], [Path()], frozenset()))
+        return sorted(_walk(source_dir, Path(), [GitIgnoreSpec.from_lines(ALWAYS_IGNORED)], [Path()], not_these))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--source_dir {source_dir}: {error}") from error
+
+
+def host_files(source_dir: Path, left_out: Collection[Path] = ()) -> dict[Path, Path | bytes]:
+    """All that hosts get, by its place in their source dir: the user's files, and headrace's own beside them.
+
+    A source dir with a headrace of its own, as the `code` of a checkout, is taken as it is.
+
+    Raises:
+        InputError: one of the user's files would take the place of one of headrace's.
+    """
+    files: dict[Path, Path | bytes] = {file: source_dir / file for file in source_files(source_dir, left_out)}
+    if has_headrace(source_dir):
+        return files
+    refuse_shadows(source_dir)
+    own = own_folder()
+    files |= {Path(name): own / name for name in SCRIPTS}
+    files |= {Path(PACKAGE.name, file): PACKAGE / file for file in source_files(PACKAGE, [INSTALLED])}
+    files[Path(PACKAGE.name, CONSTRAINTS)] = own / CONSTRAINTS
+    requirements = Path(REQUIREMENTS)
+    theirs = files.get(requirements, b"")
+    ours = (own / REQUIREMENTS).read_bytes().replace(CONSTRAINTS.encode(), f"{PACKAGE.name}/{CONSTRAINTS}".encode())
+    if source_dir.resolve() == own:
+        theirs = b""
+    files[requirements] = (theirs.read_bytes() if isinstance(theirs, Path) else theirs).rstrip() + b"\n" + ours
+    return dict(sorted(files.items()))
+
+
+def refuse_shadows(source_dir: Path) -> None:
+    """Raises `InputError` where one of the user's files would take the place of one of headrace's on hosts."""
+    if has_headrace(source_dir) or source_dir.resolve() == own_folder():
+        return
+    for name in (*SCRIPTS, PACKAGE.name):
+        if (source_dir / name).exists():
+            raise InputError(
+                f"--source_dir {source_dir} holds {name}, which is the name of one of headrace's own files on hosts: "
+                "rename it"
+            )
+
+
+def has_headrace(source_dir: Path) -> bool:
+    """Whether a source dir has the launcher and the package itself."""
+    return (source_dir / SCRIPTS[0]).is_file() and (source_dir / PACKAGE.name / "__init__.py").is_file()
 
 
 def refuse_secrets(source_dir: Path, files: list[Path]) -> None:
@@ -74,7 +121,7 @@ def _walk(
 ) -> Iterator[Path]:
     real = os.path.realpath(top / folder)
     if real in above:
-        return  # a link to a folder that it lies in
+        return  # left out, or a link to a folder that it lies in
     ignore_file = top / folder / IGNORE_FILE
     if ignore_file.is_file():
         specs, bases = [*specs, GitIgnoreSpec.from_lines(ignore_file.read_text().splitlines())], [*bases, folder]

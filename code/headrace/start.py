@@ -8,30 +8,45 @@ import secrets
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 
 from headrace.errors import HeadraceError, InputError, SetupError
 from headrace.flags import CLOUD_ONLY, HERE_ONLY, build_parser, build_spec, parse_cpus, refuse_flags
 from headrace.instances import read_instances
+from headrace.paths import RunPaths
 
 
-def main(argv: Sequence[str]) -> int:
-    """The exit code: 0 the job succeeded, 1 it failed, 2 the arguments are wrong."""
+def main(argv: Sequence[str], prog: str = "start_job.py", source_dir: Path | None = None) -> int:
+    """The exit code: 0 the job succeeded, 1 it failed, 2 the arguments are wrong.
+
+    Args:
+        prog: how the command is called.
+        source_dir: what hosts get unless a flag says otherwise; None: headrace's own `code`.
+    """
     try:
-        arguments = build_parser().parse_args(argv)
+        arguments = build_parser(prog, source_dir).parse_args(argv)
         return _submit(arguments) if arguments.is_cloud_job else _run_here(arguments)
     except HeadraceError as error:
-        print(f"start_job.py: error: {error}", file=sys.stderr)
+        print(f"{prog}: error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("start_job.py: interrupted", file=sys.stderr)
+        print(f"{prog}: interrupted", file=sys.stderr)
         return 1
+
+
+def start_here(argv: Sequence[str]) -> int:
+    """`headrace start`: start_job.py for the project in the current folder."""
+    return main(argv, "headrace start", Path("."))
 
 
 def check_installation(modules: Sequence[str]) -> None:
     """Raises `SetupError` when this Python lacks a module."""
     for module in modules:
         if find_spec(module) is None:
-            raise SetupError(f"{sys.executable} has no {module}: run `make setup`, then use .venv/bin/python")
+            raise SetupError(
+                f"{sys.executable} has no {module}: in a checkout, `make setup` and use .venv/bin/python; "
+                "else `pip install headrace[local]` (or [submit]) and `headrace setup`"
+            )
 
 
 def _run_here(arguments: argparse.Namespace) -> int:
@@ -40,13 +55,14 @@ def _run_here(arguments: argparse.Namespace) -> int:
     spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), read_instances())
     cpus = parse_cpus(arguments.cpus or "", arguments.is_hetero)
     check_installation(("tensorflow", "horovod", "mpi4py", "psutil", "grpc", "pyroute2", "pathspec"))
+    from headrace.local.cluster import run_job
     from headrace.local.console import Console
-    from headrace.local.run import LocalOptions, run_job
+    from headrace.local.options import LocalOptions
     from headrace.report.runs import describe_run
 
     unused = [f"--{name}" for name in CLOUD_ONLY if getattr(arguments, name) is not None]
     if unused:
-        print(f"start_job.py: of no effect on this machine: {', '.join(unused)}", file=sys.stderr)
+        print(f"headrace: of no effect on this machine: {', '.join(unused)}", file=sys.stderr)
     options = LocalOptions(
         arguments.output_dir, arguments.isolation or "auto", cpus, arguments.checkpoint_s3_uri, secrets.token_hex(32)
     )
@@ -68,7 +84,7 @@ def _submit(arguments: argparse.Namespace) -> int:
     ended = submit(spec, arguments, table)
     if ended is None:
         return 0
-    if ended.folder and (ended.folder / "summary.json").is_file():
+    if ended.folder and RunPaths(ended.folder).summary.is_file():
         from headrace.report.runs import describe_run, read_summary
 
         print(describe_run(read_summary(ended.folder), ended.folder))

@@ -12,7 +12,7 @@ from tests.support import copy_source, finish, process_of, start, wait_for
 HOSTS = ["--no-is_hetero", "--num_of_dnn_instances=2", "--processes_per_host=2", "--isolation=namespaces"]
 WAITING_LAUNCHER = """
 import pathlib, time
-from headrace.host.launch import entry_point
+from headrace.host.main import entry_point
 if __name__ == "__main__":
     pathlib.Path(__file__).with_name("here").touch()
     while not pathlib.Path(__file__).with_name("go").exists():

@@ -45,6 +45,8 @@ def source(tmp_path, launcher):
     folder = tmp_path / "source"
     folder.mkdir()
     (folder / "launcher.py").write_text(launcher)
+    (folder / "headrace").mkdir()
+    (folder / "headrace" / "__init__.py").touch()  # taken as it is
     (folder / "train_dnn.py").write_text("")
     return f"--source_dir={folder}"
 
@@ -155,8 +157,8 @@ def run_impatiently(tmp_path, launcher):
     code = f"""
 import sys
 sys.path.insert(0, {str(ROOT / "code")!r})
-import headrace.local.run
-headrace.local.run.LEFT_BEHIND_TIMEOUT_S = 1.0
+import headrace.local.cluster
+headrace.local.cluster.LEFT_BEHIND_TIMEOUT_S = 1.0
 from headrace.start import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -186,10 +188,14 @@ def test_hosts_that_outlive_the_leader_are_killed_and_not_blamed(tmp_path):
     assert (summary["root_cause"]["host"], summary["root_cause"]["exit_code"]) == ("algo-3", 7)
 
 
-def test_a_source_dir_is_never_copied_into_itself(tmp_path):
+def test_runs_and_channels_inside_the_source_dir_are_not_copied_to_hosts(tmp_path):
+    folder = tmp_path / "source"
     flag = source(tmp_path, "print('x')")
-    inside = tmp_path / "source" / "runs"
-    run = run_job(tmp_path, flag, f"--output_dir={inside}")
-    assert run.code == 2
-    assert "lies inside --source_dir" in run.output
-    assert not inside.exists()
+    (folder / "data").mkdir()
+    (folder / "data" / "large").touch()
+    for name in ("one", "two"):
+        run = run_job(tmp_path, flag, f"--output_dir={folder / 'runs'}", f"--channel=training={folder / 'data'}",
+                      job_name=name)  # fmt: skip
+        assert run.code == 1  # nobody wrote a summary
+    copied = sorted(path.name for path in (folder / "runs" / "two" / "algo-1" / "code").iterdir())
+    assert copied == ["headrace", "launcher.py", "train_dnn.py"]

@@ -9,9 +9,12 @@ import grpc
 import pytest
 from headrace.errors import SetupError
 from headrace.host.control import SERVICE, ControlClient, ControlError, ControlServer
-from headrace.host.lease import Lease
+from headrace.host.inbox import HostAnswered, HostInformed, Inbox
+from headrace.host.leader.hosts import Hosts
+from headrace.host.leader.lease import Lease
 from headrace.host.log import HostLog
 from headrace.outcome import Outcome, RootCause
+from headrace.topology import Host
 
 from tests.support import wait_for
 
@@ -123,18 +126,28 @@ def test_a_taken_port_is_an_error(served):
 
 def test_a_lease_is_renewed_and_delivers_the_outcome(served):
     server, calls, _ = served
-    lease = Lease("algo-1", f"127.0.0.1:{server.port}", SECRET, 10, lambda: {"phase": "stepping"}, threading.Event())
-    wait_for(lambda: lease.status, "the first renewal", 10)
+    inbox = Inbox()
+    lease = Lease("algo-1", f"127.0.0.1:{server.port}", SECRET, 10, lambda: {"phase": "stepping"}, inbox)
+    (_, first), *_ = inbox.take(10)
+    assert first == HostAnswered("algo-1", {"ready": [], "echo": calls[0]})
     lease.deliver(Outcome(RootCause("algo-2", "rank1", "was killed by SIGKILL", signal="SIGKILL")))
-    assert lease.delivered.wait(5)
+    wait_for(lambda: HostInformed("algo-1") in [happening for _, happening in inbox.take(1)], "the delivery", 5)
     assert Outcome.from_json(calls[-1]["outcome"]).root_cause.signal == "SIGKILL"
     assert calls[0]["phase"] == "stepping"
 
 
 def test_a_host_that_goes_away_is_lost_after_the_lease(served):
     server, _, _ = served
-    lease = Lease("algo-1", f"127.0.0.1:{server.port}", SECRET, 1.5, lambda: {"phase": ""}, threading.Event())
-    wait_for(lambda: lease.status, "the first renewal", 10)
+    inbox, hosts = Inbox(), Hosts((Host("algo-1", "data_group", "ml.c5.xlarge", "data"),), lease_s=1.5)
+
+    def known():
+        for stamped in inbox.take(0.1):
+            hosts.take(stamped)
+        return hosts
+
+    lease = Lease("algo-1", f"127.0.0.1:{server.port}", SECRET, 1.5, lambda: {"phase": ""}, inbox)
+    wait_for(lambda: known().statuses, "the first renewal", 10)
     server.__exit__()
-    wait_for(lambda: lease.lost(time.monotonic()), "the lease's end", 20)
+    wait_for(lambda: known().overdue(time.monotonic()), "the lease's end", 20)
+    assert hosts.errors["algo-1"]
     lease.close()

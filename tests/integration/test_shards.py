@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 from headrace.errors import InputError
 from headrace.tensorflow import data
-from headrace.tensorflow.ledger import PLACE_BITS
 from headrace.tensorflow.records import count_records
+from headrace.training.ledger import PLACE_BITS
 
 from tests.integration.service import service
 

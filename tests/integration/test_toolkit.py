@@ -11,7 +11,7 @@ from unittest import mock
 from headrace.job import Channel, InstanceGroup, JobSpec
 from headrace.local.opt_ml import script_arguments, toolkit_environ, write_host_folder
 from headrace.settings import HYPERPARAMETERS, parse_settings
-from headrace.submit.options import CloudOptions
+from headrace.submit.cloud_options import CloudOptions
 from headrace.submit.request import build_request
 from hypothesis import given
 from hypothesis import strategies as st

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from headrace.errors import InputError
 from headrace.host.daemon import MpiDaemon, checked_arguments
+from headrace.host.inbox import Inbox, MpiDaemonAsked
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,16 +88,13 @@ def test_a_daemon_that_reports_to_nobody_is_refused():
 
 
 def test_a_host_starts_one_daemon_in_its_life():
-    woken = []
-    daemon = MpiDaemon("127.0.0.1", WORK_DIR, lambda: woken.append(True))
+    inbox = Inbox()
+    daemon = MpiDaemon("127.0.0.1", WORK_DIR, inbox)
     mine = [*REAL[:URI], "1.0;tcp://127.0.0.1:5", *REAL[URI + 1 :]]
-    assert daemon.launch({"arguments": REAL}).keys() == {"error"}
-    assert daemon.launch({"arguments": mine}) == {}
-    assert "already" in daemon.launch({"arguments": mine})["error"]
-    assert daemon.take()
-    assert daemon.take() is None
-    assert "already" in daemon.launch({"arguments": mine})["error"]
-    assert len(woken) == 1
+    assert daemon.ask({"arguments": REAL}).keys() == {"error"}
+    assert daemon.ask({"arguments": mine}) == {}
+    assert "already" in daemon.ask({"arguments": mine})["error"]
+    assert [type(happening) for _, happening in inbox.take(0)] == [MpiDaemonAsked]
 
 
 json_values = st.recursive(

@@ -3,18 +3,24 @@
 import contextlib
 import io
 import json
-import threading
+from pathlib import Path
 
 import pytest
 from headrace.errors import InputError
 from headrace.host.auth import ClientAuth, Refused, ServerAuth
+from headrace.host.inbox import Inbox
+from headrace.host.resource_usage import ResourceUsage
+from headrace.host.services.none import NoDataService
 from headrace.host.state import HostState
-from headrace.host.usage import HostUsage
 from headrace.resource_config import topology_from
+from headrace.settings import Settings
 from hypothesis import given
 from hypothesis import strategies as st
 
 SECRET = "s"
+LOCAL = NoDataService(
+    topology_from({"hosts": ["algo-1"], "current_host": "algo-1"}, "test"), Settings(), Path(), Path()
+)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -51,10 +57,14 @@ def test_a_call_with_one_field_replaced_is_refused_or_as_it_was(field, value):
         assert body == {"phase": "stepping"}
 
 
-@given(st.dictionaries(st.sampled_from(["phase", "outcome", "dump", "protocol"]), values))
-def test_whatever_an_authentic_renewal_says_has_an_answer(body):
-    state = HostState("algo-1", HostUsage(lambda: []), threading.Event(), lambda: [])
+@given(st.dictionaries(st.sampled_from(["phase", "outcome", "dump", "decision"]), values))
+def test_whatever_an_authentic_renewal_says_has_an_answer_and_is_survived(body):
+    inbox = Inbox()
+    state = HostState("algo-1", ResourceUsage(lambda: []), LOCAL, inbox, lambda: [])
     json.dump(state.renew(body), io.StringIO())
+    for stamped in inbox.take(0):
+        state.take(stamped)
+    json.dump(state.renew({}), io.StringIO())
 
 
 @given(

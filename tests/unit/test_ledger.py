@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from headrace.errors import InputError
-from headrace.tensorflow.ledger import LAG_POSITIONS, PLACE_BITS, Ledger
+from headrace.training.ledger import LAG_POSITIONS, PLACE_BITS, Ledger
 
 COUNTS = [3, 5, 2, 4]
 BROKEN = {"mark": 0, "skipped": 0, "done": [], "begun": {}}

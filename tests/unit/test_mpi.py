@@ -9,6 +9,7 @@ from headrace.errors import InputError, SetupError
 from headrace.host import mpi
 from headrace.host.agent import orted_arguments
 from headrace.host.network import network_environ
+from headrace.host.rank_log import RankLog
 from headrace.outcome import RootCause
 from headrace.resource_config import topology_from
 from headrace.settings import Endpoint, Settings, split_mpi_options
@@ -102,7 +103,7 @@ def test_a_missing_mpirun_says_what_to_install(monkeypatch):
 
 
 def ranks(per_host=2):
-    return mpi.RankLog("algo-1", topology(["algo-1", "algo-2"]).hosts, per_host)
+    return RankLog("algo-1", topology(["algo-1", "algo-2"]).hosts, per_host)
 
 
 def test_lines_are_told_apart_by_rank():
@@ -130,7 +131,7 @@ def test_a_rank_that_was_killed_is_the_root_cause():
     log = ranks()
     log.label("mpirun noticed that process rank 1 with PID 99 on node algo-1 exited on signal 9 (Killed).")
     cause = log.root_cause(FALLBACK)
-    assert (cause.host, cause.role, cause.pid, cause.signal) == ("algo-1", "rank1", 99, "SIGKILL")
+    assert (cause.host, cause.process, cause.pid, cause.signal) == ("algo-1", "rank1", 99, "SIGKILL")
 
 
 def test_without_a_word_about_ranks_mpirun_is_the_root_cause():

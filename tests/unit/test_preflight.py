@@ -1,10 +1,11 @@
 """What a preflight tries, and what its table says; the ranks themselves are in tests/integration."""
 
-from headrace.events import Event
-from headrace.host import mpi
+from headrace.events import PREFLIGHT_FAILED, PREFLIGHT_STARTED, Event
+from headrace.host.leader.watchdog import PreflightWatch, diagnose_start
 from headrace.host.preflight.checks import ALL_PAIRS_HOSTS, links
 from headrace.host.preflight.table import Link, table
-from headrace.host.watchdog import PreflightWatch, diagnose_start
+from headrace.host.rank_log import RankLog
+from headrace.outcome import RootCause
 from headrace.settings import Settings
 
 from tests.unit.test_mpi import topology
@@ -47,10 +48,10 @@ def test_the_table_tells_hosts_links_and_collectives():
 
 
 def test_the_rank_that_a_preflight_names_is_the_root_cause():
-    log = mpi.RankLog("algo-1", topology(["algo-1", "algo-2"]).hosts, 2)
+    log = RankLog("algo-1", topology(["algo-1", "algo-2"]).hosts, 2)
     log.label("[1,0]<stdout>:headrace event=preflight_failed rank=3 host= error=rank%203%20gave%20no%20sign")
-    cause = log.root_cause(mpi.RootCause("algo-1", "mpirun", "exited with 1"))
-    assert (cause.host, cause.role, cause.message) == ("algo-2", "rank3", "preflight: rank 3 gave no sign")
+    cause = log.root_cause(RootCause("algo-1", "mpirun", "exited with 1"))
+    assert (cause.host, cause.process, cause.message) == ("algo-2", "rank3", "preflight: rank 3 gave no sign")
 
 
 def test_a_preflight_that_never_begins_is_late_and_the_suspended_process_is_named():
@@ -59,14 +60,14 @@ def test_a_preflight_that_never_begins_is_late_and_the_suspended_process_is_name
     watch.begin(100)
     assert (watch.has_not_started(104), watch.has_not_started(106)) == (False, True)
     cause = diagnose_start("algo-1", 5, {"algo-1": {"suspended": ["worker"]}, "algo-2": {"suspended": ["rank3"]}})
-    assert (cause.host, cause.role) == ("algo-2", "rank3")
+    assert (cause.host, cause.process) == ("algo-2", "rank3")
     assert "within 5 s (preflight_timeout_s)" in diagnose_start("algo-1", 5, {}).message
-    watch.take_event(Event(mpi.PREFLIGHT_STARTED, {}), 106)
+    watch.take_event(Event(PREFLIGHT_STARTED, {}), 106)
     assert not watch.has_not_started(1000)
 
 
 def test_ranks_that_do_not_end_after_a_failed_preflight_are_not_waited_for():
     watch = PreflightWatch(Settings(preflight="first"))
     assert not watch.has_not_ended(1000)
-    watch.take_event(Event(mpi.PREFLIGHT_FAILED, {}), 100)
+    watch.take_event(Event(PREFLIGHT_FAILED, {}), 100)
     assert (watch.has_not_ended(104), watch.has_not_ended(106)) == (False, True)

@@ -8,8 +8,8 @@ import pytest
 from headrace.errors import InputError
 from headrace.events import format_event
 from headrace.job import Channel, InstanceGroup, JobSpec
+from headrace.submit.cloud_options import CloudOptions
 from headrace.submit.metrics import metric_definitions
-from headrace.submit.options import CloudOptions
 from headrace.submit.request import build_request, source_uri
 from headrace.submit.validate import check_instance_type, check_request
 
@@ -71,14 +71,6 @@ def test_options_for_mpirun_go_to_whoever_starts_it():
     assert "HEADRACE_MPI_OPTIONS" not in theirs["Environment"]
     with pytest.raises(InputError, match="knows no quotes"):
         request(spec(custom_mpi_options="-x 'A=b c'"), distribution="mpi")
-
-
-def test_smddp_and_model_parallel_name_one_group():
-    for name, extra in (("smdataparallel", {}), ("modelparallel", {"mp_parameters": '{"partitions": 2}'})):
-        keys = request(spec(hyperparameters=extra), distribution=name)["HyperParameters"]
-        assert json.loads(keys["sagemaker_distribution_instance_groups"]) == ["dnn_group"]
-    with pytest.raises(InputError, match="mp_parameters"):
-        request(distribution="modelparallel")
 
 
 def test_channels_are_bound_to_their_groups():

@@ -2,10 +2,11 @@
 
 import os
 import tarfile
+from pathlib import Path
 
 import pytest
 from headrace.errors import InputError
-from headrace.source import refuse_too_much, source_files
+from headrace.source import host_files, refuse_too_much, source_files
 from headrace.submit.pack import pack_source
 
 
@@ -54,9 +55,10 @@ def test_links_are_followed_once(tmp_path):
     assert names(inside) == ["a.py", "shared/shared.py"]
 
 
-def test_the_archive_holds_exactly_the_source_dir_and_is_the_same_each_time(tmp_path):
+def test_the_archive_of_a_source_dir_with_a_headrace_of_its_own_holds_just_that_and_is_the_same_each_time(tmp_path):
     source = tmp_path / "source"
-    write(source, launcher_dot_py="print(1)", pkg__a_dot_py="x = 1")
+    write(source, launcher_dot_py="print(1)", headrace__a_dot_py="x = 1")
+    (source / "headrace" / "__init__.py").touch()
     os.link(source / "launcher.py", source / "copy.py")
     pack_source(source, tmp_path / "1.tar.gz")
     os.utime(source / "launcher.py", (1, 1))
@@ -64,7 +66,18 @@ def test_the_archive_holds_exactly_the_source_dir_and_is_the_same_each_time(tmp_
     assert (tmp_path / "1.tar.gz").read_bytes() == (tmp_path / "2.tar.gz").read_bytes()
     with tarfile.open(tmp_path / "1.tar.gz") as tar:
         content = {member.name: tar.extractfile(member).read().decode() for member in tar}
-    assert content == {"copy.py": "print(1)", "launcher.py": "print(1)", "pkg/a.py": "x = 1"}
+    assert content == {"copy.py": "print(1)", "launcher.py": "print(1)",
+                       "headrace/__init__.py": "", "headrace/a.py": "x = 1"}  # fmt: skip
+
+
+def test_other_source_dirs_get_headraces_files_and_both_requirements(tmp_path):
+    write(tmp_path / "source", train_dot_py="x = 1", requirements_dot_txt="tqdm", runs__large_dot_py="")
+    files = host_files(tmp_path / "source", [tmp_path / "source" / "runs"])
+    places = {place.as_posix() for place in files}
+    assert {"train.py", "launcher.py", "train_data.py", "headrace/host/main.py", "headrace/constraints.txt"} <= places
+    assert "runs/large.py" not in places and "train_dnn.py" not in places
+    said = files[Path("requirements.txt")].decode().splitlines()
+    assert said[0] == "tqdm" and "-c headrace/constraints.txt" in said and "grpcio" in said
 
 
 @pytest.mark.parametrize(

@@ -115,5 +115,5 @@ def test_a_python_without_the_packages_is_told_what_to_do(capsys, monkeypatch):
     monkeypatch.setattr("headrace.start.find_spec", lambda module: None)
     assert main(["--no-is_cloud_job"]) == 1
     error = capsys.readouterr().err
-    assert "has no tensorflow: run `make setup`" in error
+    assert "has no tensorflow: in a checkout, `make setup`" in error
     assert error.count("\n") == 1

@@ -81,7 +81,7 @@ def test_a_server_that_keeps_dying_is_given_up_with_its_root_cause(machine, tmp_
         ended += machine.pass_time(20)
     (end,) = ended
     cause = end.root_cause("algo-1")
-    assert (cause.role, cause.signal, cause.pid) == ("worker", "SIGKILL", 102)
+    assert (cause.process, cause.signal, cause.pid) == ("worker", "SIGKILL", 102)
     assert cause.message == "was killed by SIGKILL after 2 restarts"
 
 

@@ -2,8 +2,8 @@
 
 import os
 
-from headrace.host.mpi import RankLog
-from headrace.host.watchdog import StallWatchdog, diagnose
+from headrace.host.leader.watchdog import StallWatchdog, diagnose
+from headrace.host.rank_log import RankLog
 from headrace.resource_config import topology_from
 
 
@@ -50,8 +50,8 @@ def ranks():
 def test_a_suspended_process_is_named_first():
     log = ranks()
     statuses = {"algo-1": {"suspended": ["dispatcher"]}, "algo-2": {"suspended": []}}
-    cause = diagnose("algo-2", "11 s (stall_timeout_s)", log, statuses, uses_service=True)
-    assert (cause.host, cause.role) == ("algo-1", "dispatcher")
+    cause = diagnose("algo-2", "11 s (stall_timeout_s)", log, statuses, "data from the tf.data service")
+    assert (cause.host, cause.process) == ("algo-1", "dispatcher")
     assert "waited for data" in cause.message
 
 
@@ -65,12 +65,12 @@ def test_ranks_that_horovod_misses_are_named():
         "3!: [grad_0, grad_1 ...]",
     ):
         log.label(f"[1,0]<stderr>:{line}")
-    cause = diagnose("algo-2", "11 s (stall_timeout_s)", log, {}, uses_service=True)
-    assert cause.role == "rank1"
+    cause = diagnose("algo-2", "11 s (stall_timeout_s)", log, {}, "data from the tf.data service")
+    assert cause.process == "rank1"
     assert "waited for rank1, rank3 in an allreduce" in cause.message
 
 
 def test_otherwise_the_trainer_waits_for_data():
-    cause = diagnose("algo-2", "11 s (stall_timeout_s)", ranks(), {}, uses_service=True)
-    assert (cause.host, cause.role) == ("algo-2", "trainer")
+    cause = diagnose("algo-2", "11 s (stall_timeout_s)", ranks(), {}, "data from the tf.data service")
+    assert (cause.host, cause.process) == ("algo-2", "trainer")
     assert "data from the tf.data service" in cause.message

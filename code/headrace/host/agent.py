@@ -12,11 +12,9 @@ import sys
 
 from headrace.errors import InputError
 from headrace.host.control import ControlClient, ControlError
-from headrace.settings import CONTROL_PORT, SECRET_VARIABLE
+from headrace.settings import CONTROL_PORT, HOST_NAMES_VARIABLE, SECRET_VARIABLE
 
 LAUNCH_TIMEOUT_S = 20.0
-HOST_NAMES_VARIABLE = "HEADRACE_HOST_NAMES"
-"""Host names by address, as `address=name,…`: mpirun knows addresses, the control channel names."""
 
 
 def orted_arguments(words: list[str]) -> list[str]:
@@ -38,7 +36,7 @@ def main() -> int:
         names = dict(pair.split("=", 1) for pair in os.environ.get(HOST_NAMES_VARIABLE, "").split(",") if pair)
         host = names.get(address, address)
         with ControlClient(f"{address}:{CONTROL_PORT}", host, os.environ[SECRET_VARIABLE]) as client:
-            reply = client.call("launch", {"arguments": arguments}, LAUNCH_TIMEOUT_S)
+            reply = client.call("start_mpi_daemon", {"arguments": arguments}, LAUNCH_TIMEOUT_S)
         if reply.get("error"):
             raise ControlError(str(reply["error"]))
     except (ControlError, InputError, LookupError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The `launch` call: another host's mpirun asks for this host's MPI daemon.
+"""The `start_mpi_daemon` call: another host's mpirun asks for this host's MPI daemon.
 
 A daemon runs whatever the mpirun that it reports to tells it. So there is one in a host's life, on hosts that train,
 and it reports to the leader. Its arguments are those that Open MPI 4.1 gives; none names a program or a folder of the
@@ -11,11 +11,11 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 from headrace.errors import InputError
 from headrace.host.control import Body
+from headrace.host.inbox import Inbox, MpiDaemonAsked
 
 AGENT_MODULE = "headrace.host.agent"
 _NUMBER, _WORDS = r"\d{1,20}", r"[\w.,:^+/-]{0,1000}"
@@ -46,16 +46,15 @@ def agent_command() -> str:
 
 
 class MpiDaemon:
-    """This host's MPI daemon, until it is asked for. Thread-safe."""
+    """This host's MPI daemon: it may be asked for once. Thread-safe."""
 
-    def __init__(self, leader_address: str, work_dir: Path, wake: Callable[[], None]) -> None:
-        self._leader_address, self._work_dir, self._wake = leader_address, work_dir, wake
+    def __init__(self, leader_address: str, work_dir: Path, inbox: Inbox) -> None:
+        self._leader_address, self._work_dir, self._inbox = leader_address, work_dir, inbox
         self._leader = addresses_of(leader_address)  # now, if it is known: a call must not wait for a name
         self._lock = threading.Lock()
         self._asked = False
-        self._arguments: list[str] | None = None
 
-    def launch(self, body: Body) -> Body:
+    def ask(self, body: Body) -> Body:
         """Have the daemon started with these arguments; the reply has an `error` when that is refused."""
         leader = self._leader or addresses_of(self._leader_address)
         try:
@@ -65,15 +64,9 @@ class MpiDaemon:
         with self._lock:
             if self._asked:
                 return {"error": "the MPI daemon of this host has been started already"}
-            self._asked, self._arguments = True, arguments
-        self._wake()
+            self._asked = True
+        self._inbox.put(MpiDaemonAsked(tuple(arguments)))
         return {}
-
-    def take(self) -> list[str] | None:
-        """The arguments of a daemon to start now."""
-        with self._lock:
-            arguments, self._arguments = self._arguments, None
-        return arguments
 
 
 def addresses_of(name: str) -> set[str]:

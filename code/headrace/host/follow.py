@@ -6,8 +6,8 @@ import time
 
 from headrace.errors import HeadraceError
 from headrace.host.causes import failure_of, stopped, unexpected
+from headrace.host.host_run import HostRun
 from headrace.host.mpi import ORTED
-from headrace.host.run import HostRun
 from headrace.outcome import Outcome, RootCause
 
 STOP_MARGIN_S = 5.0
@@ -29,7 +29,7 @@ def follow(run: HostRun) -> Outcome:
     while run.state.outcome is None:
         try:
             run.check_children()
-            run.start_mpi_daemon()
+            run.wait()
         except HeadraceError as error:
             run.state.fail(failure_of(error, run.state.host))
         except Exception as error:  # whatever it is, the leader must hear of it
@@ -52,6 +52,5 @@ def follow(run: HostRun) -> Outcome:
         elif silence_s > settings.lease_s:
             gone = RootCause(leader, "launcher", f"has not been heard for {settings.lease_s:g} s (lease_s)")
             # An MPI daemon ends when its mpirun is gone.
-            return Outcome(failure if failure and failure.role != ORTED else gone)
-        run.wait()
+            return Outcome(failure if failure and failure.process != ORTED else gone)
     return run.state.outcome

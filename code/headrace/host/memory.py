@@ -111,7 +111,7 @@ def explained(cause: RootCause, memory: Mapping[str, Any]) -> RootCause:
     who = "it" if str(cause.pid) in held else "the largest process here"  # mpirun does not always know a rank's pid
     size = held.get(str(cause.pid), max(held.values(), default=0))
     last = f" ({who} held {size / 2**30:.1f} GiB when last seen)" if size else ""
-    advice = _ADVICE.get(cause.role.split("-")[0].rstrip("0123456789"), "less at once on this host")
+    advice = _ADVICE.get(cause.process.split("-")[0].rstrip("0123456789"), "less at once on this host")
     return replace(
         cause,
         message=f"{cause.message}: {_REASON}{sure}{last}. What helps: {advice}; or more memory on this host",

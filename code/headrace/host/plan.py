@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.context import TrainerContext
 from headrace.errors import InputError
-from headrace.host import mpi, services
+from headrace.host import mpi
 from headrace.host.network import network_environ
-from headrace.host.send import HOSTS_VARIABLE
+from headrace.host.services.contract import DataService
+from headrace.paths import HostPaths
 from headrace.settings import (
+    CONTROL_HOSTS_VARIABLE,
     CONTROL_PORT,
+    HOST_NAMES_VARIABLE,
     PREFLIGHT_TIMEOUT_VARIABLE,
     PREFLIGHT_VARIABLE,
     SECRET_VARIABLE,
-    STALL_TIMEOUT_VARIABLE,
     STARTUP_TIMEOUT_VARIABLE,
     TRUST_NETWORK_VARIABLE,
     Settings,
 )
 from headrace.topology import Topology
-
-WORK_FOLDER = "headrace"
-"""This run's working files under the base folder; gone when the host ends."""
 
 
 @dataclass(frozen=True)
@@ -54,25 +52,8 @@ class HostPlan:
     """Set when the SageMaker toolkit's mpirun started this launcher as one of its ranks."""
 
     @property
-    def work_dir(self) -> Path:
-        return self.settings.base_dir / WORK_FOLDER
-
-    @property
-    def signal_dir(self) -> Path:
-        return self.work_dir / "signals"
-
-    @property
-    def protocol_file(self) -> Path:
-        """Holds how batches travel in this job, once the leader has decided."""
-        return self.work_dir / services.PROTOCOL_FILE
-
-    @property
-    def output_dir(self) -> Path:
-        return self.settings.base_dir / "output" / "data"
-
-    @property
-    def tf_data_mode(self) -> str:
-        return services.effective_mode(self.topology, self.settings)
+    def paths(self) -> HostPaths:
+        return HostPaths(self.settings.base_dir)
 
     @property
     def ranks_per_host(self) -> int:
@@ -105,18 +86,16 @@ class HostPlan:
         return f"{self.settings.endpoint(self.topology.current.name).bind_address}:{CONTROL_PORT}"
 
 
-def trainer_environ(plan: HostPlan, service: services.DataService) -> dict[str, str]:
+def trainer_environ(plan: HostPlan, service: DataService) -> dict[str, str]:
     """The environment of mpirun, MPI daemons and ranks on this host."""
     settings = plan.settings
+    paths = plan.paths
     context = TrainerContext(
-        tf_data_mode=plan.tf_data_mode,
-        dispatcher=service.address(),
         job_name=settings.job_name or "headrace",
-        output_dir=plan.output_dir,
-        model_dir=settings.base_dir / "model",
-        checkpoint_dir=settings.base_dir / "checkpoints",
-        signal_dir=plan.signal_dir,
-        protocol_file=str(plan.protocol_file),
+        output_dir=paths.output_dir,
+        model_dir=paths.model_dir,
+        checkpoint_dir=paths.checkpoint_dir,
+        signal_dir=paths.signal_dir,
     )
     names = {settings.endpoint(host.name).address: host.name for host in plan.topology.hosts}
     return {
@@ -125,20 +104,21 @@ def trainer_environ(plan: HostPlan, service: services.DataService) -> dict[str, 
         **python_environ(plan),
         **mpi.mpi_environ(plan.source_dir, plan.environ),
         **context.environ(),
+        **service.trainer_environ(),
         SECRET_VARIABLE: settings.secret,
         # Horovod names the ranks that an allreduce waits for. It must do so before the stall watchdog acts, and takes
         # up to three of these: one to begin, one to forget what it had cached.
         "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(int(settings.stall_timeout_s / 5), 1)),
         # The second line of defence: Horovod ends the ranks itself, should nobody else.
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(int(settings.stall_timeout_s * 2) + 60),
-        HOSTS_VARIABLE: ",".join(f"{name}={address}:{CONTROL_PORT}" for address, name in names.items()),
+        CONTROL_HOSTS_VARIABLE: ",".join(f"{name}={address}:{CONTROL_PORT}" for address, name in names.items()),
         STARTUP_TIMEOUT_VARIABLE: f"{settings.startup_timeout_s:g}",
         # MPI then starts before TensorFlow is loaded, whose libraries have functions of the same names (hwloc's). Open
         # MPI's must be found at once and not at their first call, or MPI's end calls TensorFlow's and crashes.
         **({"LD_BIND_NOW": "1"} if settings.preflight else {}),
         PREFLIGHT_VARIABLE: settings.preflight,
         PREFLIGHT_TIMEOUT_VARIABLE: f"{settings.preflight_timeout_s:g}",
-        "HEADRACE_HOST_NAMES": ",".join(f"{address}={name}" for address, name in names.items()),
+        HOST_NAMES_VARIABLE: ",".join(f"{address}={name}" for address, name in names.items()),
     }
 
 
@@ -146,14 +126,12 @@ def python_environ(plan: HostPlan) -> dict[str, str]:
     """What every Python child of this host gets."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": plan.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
     # Temporary files go where they are removed even when their process is killed.
-    return {"SM_CURRENT_HOST": plan.topology.current.name, "TMPDIR": str(plan.work_dir), **quiet}
+    return {"SM_CURRENT_HOST": plan.topology.current.name, "TMPDIR": str(plan.paths.work_dir), **quiet}
 
 
 def server_environ(plan: HostPlan) -> dict[str, str]:
-    """What the data service's servers get beside the host's own environment."""
+    """What every data service's servers get beside the host's own environment."""
     return {
         **python_environ(plan),
-        "CUDA_VISIBLE_DEVICES": "-1",
         SECRET_VARIABLE: plan.settings.secret,
-        STALL_TIMEOUT_VARIABLE: str(math.ceil(plan.settings.stall_timeout_s)),
     }

@@ -16,8 +16,7 @@ import traceback
 import urllib.parse
 
 from headrace.context import TrainerContext
-from headrace.events import format_event
-from headrace.host.mpi import RANK_FAILED
+from headrace.events import RANK_FAILED, format_event
 from headrace.host.preflight.run import run_preflight
 from headrace.processes import die_with_parent
 from headrace.progress import Watch

@@ -1,7 +1,7 @@
 """The supervisor: starts a host's children, restarts the servers among them, ends them all.
 
-Each child runs in a session of its own and dies with this process. Its output arrives line by
-line. `poll` is called from one small loop and says who ended for good; nothing happens behind it.
+Each child runs in a session of its own and dies with this process. A thread reads its output, writes it to the log and
+hands log events on. All else happens in `poll`, which the main loop calls: restarts, and who ended for good.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ READ_REST_S = 1.0
 class ChildSpec:
     """What to run, and what to do when it ends."""
 
-    role: str
-    """`dispatcher`, `worker`, `trainer` or `mpi-daemon`."""
+    kind: str
+    """What it is: a data service's server, `trainer`, `mpi-daemon`, `installer`; restarts and CPU time are by kind."""
     name: str
-    """The role with a number where a host has several; stands in front of its log lines."""
+    """The kind, with a number where a host has several; stands in front of its log lines."""
     argv: Sequence[str]
     environ: Mapping[str, str]
     cwd: Path
@@ -177,10 +177,10 @@ class Supervisor:
         return ended
 
     def restarts(self) -> dict[str, int]:
-        """Restarts so far by role."""
+        """Restarts so far by kind."""
         counts: collections.Counter[str] = collections.Counter()
         for child in self.children:
-            counts[child.spec.role] += child.restarts
+            counts[child.spec.kind] += child.restarts
         return dict(counts)
 
     def suspended(self) -> list[str]:
@@ -210,7 +210,7 @@ class Supervisor:
         child.started_at = self._clock()
         child.process = self._spawn(child.spec)
         self._read(child)
-        self._log.event("restarted", role=child.spec.role, pid=child.process.pid, name=child.spec.name,
+        self._log.event("restarted", role=child.spec.kind, pid=child.process.pid, name=child.spec.name,
                         restarts=child.restarts)  # fmt: skip
 
     def _read(self, child: Child) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from headrace.errors import InputError
 from headrace.host.mpi import RANK_MODULE
 from headrace.host.plan import HostPlan, ToolkitRank
-from headrace.outcome import RootCause
 from headrace.topology import Topology
 
 _MPI_PREFIXES = ("OMPI_", "PMIX_", "ORTE_", "PMI_")
@@ -60,9 +59,3 @@ def become_rank(plan: HostPlan, environ: Mapping[str, str]) -> None:
     command = rank_command(plan)
     # The host's working folder belongs to local rank 0, which may not have made it yet.
     os.execve(command[0], command, {name: value for name, value in environ.items() if name != "TMPDIR"})
-
-
-def ended_by_mpirun(host: str, signal_name: str) -> RootCause:
-    """What a signal means here: the toolkit's mpirun ends all ranks when one fails, or when it is told to stop."""
-    said = f"ended the ranks with {signal_name}: a rank failed (its traceback is in this log), or the job was stopped"
-    return RootCause(host, "mpirun", said, signal=signal_name)

@@ -10,6 +10,8 @@ import threading
 from pathlib import Path
 from typing import IO, TextIO
 
+from headrace.paths import RunPaths
+
 # What a launcher puts in front of every line (see headrace.host.log).
 _PREFIX = re.compile(r"^(?P<date>\S+T)(?P<time>[\d:]{8})\.\d+Z (?P<host>\S+) (?P<role>\S+) *(?P<text>.*)$")
 _RUNNER = "cluster"
@@ -55,4 +57,4 @@ class Console:
 
 def open_log(folder: Path, host: str) -> IO[str]:
     """The host's log file."""
-    return open(folder / f"{host}.log", "a", encoding="utf-8")
+    return open(RunPaths(folder).log(host), "a", encoding="utf-8")

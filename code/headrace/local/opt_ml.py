@@ -14,7 +14,8 @@ from typing import Any
 
 from headrace.errors import InputError
 from headrace.job import Channel, InstanceGroup, JobSpec, as_flag
-from headrace.source import source_files
+from headrace.paths import HostPaths
+from headrace.source import host_files
 
 
 def write_host_folder(folder: Path, spec: JobSpec, host: str, checkpoints: Path | None = None) -> None:
@@ -26,21 +27,25 @@ def write_host_folder(folder: Path, spec: JobSpec, host: str, checkpoints: Path 
     Raises:
         InputError: a channel's folder does not exist.
     """
-    for name in ("input/config", "input/data", "model", "output/data"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
+    paths = HostPaths(folder)
+    for place in (paths.config_dir, paths.channel_dir, paths.model_dir, paths.output_dir):
+        place.mkdir(parents=True, exist_ok=True)
     if checkpoints:
-        (folder / "checkpoints").symlink_to(checkpoints)
+        paths.checkpoint_dir.symlink_to(checkpoints)
     else:
-        (folder / "checkpoints").mkdir()
-    for file in source_files(spec.source_dir):
-        (folder / "code" / file).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(spec.source_dir / file, folder / "code" / file)
-    config = folder / "input" / "config"
-    _write(config / "resourceconfig.json", resource_config(spec, host))
+        paths.checkpoint_dir.mkdir()
+    for place, content in host_files(spec.source_dir, spec.left_out).items():
+        (paths.code_dir / place).parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, bytes):
+            (paths.code_dir / place).write_bytes(content)
+        else:
+            shutil.copy2(content, paths.code_dir / place)
+    config = paths.config_dir
+    _write(paths.resource_config, resource_config(spec, host))
     _write(config / "hyperparameters.json", {name: json.dumps(value) for name, value in _hyperparameters(spec).items()})
     _write(config / "inputdataconfig.json", input_data_config(spec, host))
     for channel in visible_channels(spec, host):
-        (folder / "input" / "data" / channel.name).symlink_to(channel_path(channel))
+        (paths.channel_dir / channel.name).symlink_to(channel_path(channel))
 
 
 def channel_path(channel: Channel) -> Path:
@@ -110,7 +115,7 @@ def toolkit_environ(spec: JobSpec, host: str, base_dir: Path) -> dict[str, str]:
     """The variables that the toolkit and the platform set, as far as scripts use them."""
     config = resource_config(spec, host)
     group = spec.hosts()[host]
-    channels = [channel.name for channel in visible_channels(spec, host)]
+    paths, channels = HostPaths(base_dir), [channel.name for channel in visible_channels(spec, host)]
     groups = {each["instance_group_name"]: each for each in config["instance_groups"]}
     hyperparameters = spec.all_hyperparameters()
     return {
@@ -127,16 +132,16 @@ def toolkit_environ(spec: JobSpec, host: str, base_dir: Path) -> dict[str, str]:
         "SM_IS_HETERO": _compact(spec.is_hetero),
         "SM_NETWORK_INTERFACE_NAME": config["network_interface_name"],
         "SM_RESOURCE_CONFIG": _compact(config),
-        "SM_INPUT_DIR": str(base_dir / "input"),
-        "SM_INPUT_CONFIG_DIR": str(base_dir / "input" / "config"),
-        "SM_OUTPUT_DIR": str(base_dir / "output"),
-        "SM_OUTPUT_DATA_DIR": str(base_dir / "output" / "data"),
-        "SM_MODEL_DIR": str(base_dir / "model"),
+        "SM_INPUT_DIR": str(paths.config_dir.parent),
+        "SM_INPUT_CONFIG_DIR": str(paths.config_dir),
+        "SM_OUTPUT_DIR": str(paths.output_dir.parent),
+        "SM_OUTPUT_DATA_DIR": str(paths.output_dir),
+        "SM_MODEL_DIR": str(paths.model_dir),
         "SM_MODULE_NAME": "launcher",
         "SM_USER_ENTRY_POINT": "launcher.py",
         "SM_NUM_GPUS": "0",
         "SM_CHANNELS": _compact(sorted(channels)),
-        **{f"SM_CHANNEL_{name.upper()}": str(base_dir / "input" / "data" / name) for name in channels},
+        **{f"SM_CHANNEL_{name.upper()}": str(paths.channel_dir / name) for name in channels},
         "SM_HPS": _compact(hyperparameters),
         **{f"SM_HP_{name.upper()}": value for name, value in hyperparameters.items()},
     }

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.context import EMPTY_REPORT, METRICS, PREFLIGHT_REPORT, TENSORBOARD
+from headrace.context import EMPTY_REPORT
 from headrace.job import JobSpec
-from headrace.outcome import ROOT_CAUSE, RootCause, describe_return_code
-
-MOVED_TO_RUN = ("summary.json", METRICS, TENSORBOARD, PREFLIGHT_REPORT)
+from headrace.outcome import RootCause, describe_return_code
+from headrace.paths import RESULTS, ROOT_CAUSE, RunPaths
 
 
 def collect(
@@ -20,11 +19,12 @@ def collect(
 ) -> dict[str, Any]:
     """The leader's results moved to the run's folder, with the exit codes as they really were."""
     leader = next(host for host, group in spec.hosts().items() if group == spec.dnn_group)
-    results = folder / leader / "output" / "data"
-    for name in MOVED_TO_RUN:
+    run = RunPaths(folder)
+    results = run.host(leader).output_dir
+    for name in RESULTS:
         if (results / name).exists():
             shutil.move(results / name, folder / name)
-    path = folder / "summary.json"
+    path = run.summary
     try:
         summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -74,14 +74,15 @@ def _summary_without_leader(
 
 def _cause_without_leader(folder: Path, exit_codes: Mapping[str, int], killed: Sequence[str]) -> dict[str, Any]:
     """The host that ended without a word, if one did by itself; else what some host took for the root cause."""
+    run = RunPaths(folder)
     words: list[RootCause] = []
     for host, code in exit_codes.items():
         try:
-            words.append(RootCause.from_json(json.loads((folder / host / "output/data" / ROOT_CAUSE).read_text())))
+            words.append(RootCause.from_json(json.loads((run.host(host).output_dir / ROOT_CAUSE).read_text())))
         except (OSError, ValueError):
             if not code or host in killed:
                 continue
-            failure = folder / host / "output" / "failure"
+            failure = run.host(host).failure
             said = failure.read_text(encoding="utf-8").splitlines() if failure.is_file() else []
             exit_code, signal, phrase = describe_return_code(code if code < 128 else 128 - code)
             message = said[0] if said else f"{phrase} and left no word"

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import InputError
+from headrace.paths import RunPaths
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
     """The `summary.json` of a run's folder. Raises `InputError` when it is missing or broken."""
-    path = folder / "summary.json"
+    path = RunPaths(folder).summary
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -12,7 +12,7 @@ import botocore.config
 from botocore import exceptions
 
 from headrace.errors import HeadraceError, InputError, SetupError
-from headrace.submit.options import ROLE_ARN
+from headrace.submit.cloud_options import ROLE_ARN
 
 _CLIENT = botocore.config.Config(
     retries={"mode": "standard", "max_attempts": 5}, connect_timeout=10, read_timeout=60, user_agent_extra="headrace"

@@ -19,9 +19,10 @@ from botocore import exceptions
 from headrace.errors import SetupError
 from headrace.instances import InstanceTable
 from headrace.job import JobSpec
+from headrace.paths import METRICS, SUMMARY
 from headrace.submit.aws import Account, aws_errors
+from headrace.submit.cloud_options import CloudOptions
 from headrace.submit.logs import LogTail
-from headrace.submit.options import CloudOptions
 from headrace.submit.pack import pack_source
 from headrace.submit.pricing import cost_usd
 from headrace.submit.recipe import upload_library, upload_recipe
@@ -31,7 +32,7 @@ from headrace.submit.validate import check_request
 POLL_S = 10.0
 FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 30.0, 300.0
 LONGEST_NAME = 63
-RESULTS = ("summary.json", "metrics.jsonl")
+RESULTS = (SUMMARY, METRICS)
 """What is fetched from the job's output for `runs/JOB_NAME`."""
 _SHORT_OF = ("CapacityError", "ResourceLimitExceeded", "InsufficientInstanceCapacity")
 _ENDED = ("Completed", "Failed", "Stopped")
@@ -78,7 +79,7 @@ class Submission:
         check_request(self._request(self._spec))  # before anything is sent
         with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
             archive = Path(folder) / "sourcedir.tar.gz"
-            files = pack_source(self._spec.source_dir, archive)
+            files = pack_source(self._spec.source_dir, archive, self._spec.left_out)
             size_kb = archive.stat().st_size / 1000
             self._console.say(f"uploading {len(files)} files ({size_kb:.0f} kB) to {self._source}")
             self._account.upload(archive, self._source)

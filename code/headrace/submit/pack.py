@@ -3,37 +3,45 @@
 from __future__ import annotations
 
 import gzip
+import io
 import tarfile
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from headrace.source import refuse_secrets, refuse_too_much, source_files
+from headrace.source import host_files, refuse_secrets, refuse_too_much, source_files
 
 
-def pack_source(source_dir: Path, archive: Path) -> list[Path]:
-    """Write `archive` (.tar.gz) with the source dir at its top; the files in it. Equal sources give equal bytes.
+def pack_source(source_dir: Path, archive: Path, left_out: Collection[Path] = ()) -> list[Path]:
+    """Write `archive` (.tar.gz) with all that hosts get at its top; the files in it. Equal sources give equal bytes.
+
+    Args:
+        left_out: folders that hosts do not get.
 
     Raises:
-        InputError: it holds what looks like a secret, or too much.
+        InputError: it holds what looks like a secret, or too much, or a file that is in the way.
     """
-    files = source_files(source_dir)
-    refuse_secrets(source_dir, files)
-    refuse_too_much(source_dir, files)
-    pack_files(source_dir, files, archive)
-    return files
+    theirs = source_files(source_dir, left_out)
+    refuse_secrets(source_dir, theirs)
+    refuse_too_much(source_dir, theirs)
+    files = host_files(source_dir, left_out)
+    pack_files(files, archive)
+    return list(files)
 
 
-def pack_files(folder: Path, files: list[Path], archive: Path) -> None:
-    """Write the named files of a folder as a .tar.gz, without times and owners."""
+def pack_files(files: Mapping[Path, Path | bytes], archive: Path) -> None:
+    """Write files, by their place in it, as a .tar.gz, without times and owners."""
     with (
         open(archive, "wb") as raw,
         gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as zipped,
         tarfile.open(fileobj=zipped, mode="w", dereference=True) as tar,
     ):
-        for file in files:
-            info = tar.gettarinfo(folder / file, arcname=file.as_posix())
-            # A second hard link would be stored as a reference to the first.
-            info.type, info.size, info.mtime = tarfile.REGTYPE, (folder / file).stat().st_size, 0
-            info.uid = info.gid = 0
-            info.uname = info.gname = ""
-            with open(folder / file, "rb") as stream:
+        for place, content in files.items():
+            info = tarfile.TarInfo(place.as_posix())
+            if isinstance(content, bytes):
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+                continue
+            status = content.stat()
+            info.size, info.mode = status.st_size, status.st_mode & 0o777
+            with open(content, "rb") as stream:
                 tar.addfile(info, stream)

@@ -1,6 +1,6 @@
 """What hosts would have to build, put where they look for it: Horovod's recipe, and the transfer's library.
 
-See `headrace.host.install` and `headrace.tensorflow.transfer.build`.
+See `headrace.host.install_horovod` and `headrace.tensorflow.transfer.build`.
 """
 
 from __future__ import annotations
@@ -9,22 +9,23 @@ import sys
 import tempfile
 from pathlib import Path
 
+from headrace.own_files import horovod_recipe
 from headrace.source import source_files
 from headrace.store import LIBRARY_FOLDER, LIBRARY_KEY
 from headrace.submit.aws import Account
 from headrace.submit.pack import pack_files
 
-RECIPE = Path(__file__).resolve().parents[3] / "third_party" / "horovod"
 RECIPE_ARCHIVE = "recipe.tar.gz"
 
 
 def upload_recipe(account: Account, output_s3_uri: str) -> None:
     """Upload the recipe to the `wheels` folder; does nothing where headrace was installed without it."""
-    if not RECIPE.is_dir():
+    recipe = horovod_recipe()
+    if not recipe.is_dir():
         return
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         archive = Path(folder) / RECIPE_ARCHIVE
-        pack_files(RECIPE, source_files(RECIPE), archive)
+        pack_files({file: recipe / file for file in source_files(recipe)}, archive)
         account.upload(archive, f"{output_s3_uri.rstrip('/')}/wheels/{RECIPE_ARCHIVE}")
 
 

@@ -7,11 +7,12 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from headrace import __version__
 from headrace.errors import InputError
 from headrace.job import Channel, JobSpec
-from headrace.settings import MPI_OPTIONS_VARIABLE, SECRET_VARIABLE, WHEELS_VARIABLE
+from headrace.settings import MPI_OPTIONS_VARIABLE, SECRET_VARIABLE, VERSION_VARIABLE, WHEELS_VARIABLE
+from headrace.submit.cloud_options import CloudOptions
 from headrace.submit.metrics import metric_definitions
-from headrace.submit.options import CloudOptions
 
 SOURCE_CHANNEL = "code"
 """Under network isolation nothing can be fetched: the source comes as a channel of its own."""
@@ -50,6 +51,7 @@ def build_request(spec: JobSpec, options: CloudOptions, secret: str, source_s3_u
         "Environment": {
             **options.environment,
             SECRET_VARIABLE: secret,
+            VERSION_VARIABLE: __version__,
             WHEELS_VARIABLE: f"{options.output_s3_uri.rstrip('/')}/wheels",
         },
         "Tags": [{"Key": key, "Value": value} for key, value in {"headrace": "", **options.tags}.items()],
@@ -98,10 +100,6 @@ def _check(spec: JobSpec, options: CloudOptions) -> None:
         raise InputError(
             "SageMaker has no warm pools for instance groups; leave --keep_alive_period out, or --no-is_hetero"
         )
-    if options.distribution == "modelparallel" and "mp_parameters" not in spec.hyperparameters:
-        raise InputError(
-            "--distribution modelparallel needs --hyperparameter mp_parameters=…, the library's own settings"
-        )
 
 
 def _hyperparameters(spec: JobSpec, options: CloudOptions, submitted: str) -> dict[str, str]:
@@ -127,10 +125,6 @@ def _distribution(spec: JobSpec, options: CloudOptions) -> Mapping[str, Any]:
     keys: dict[str, Any] = {}
     if spec.is_hetero:
         keys["sagemaker_distribution_instance_groups"] = [spec.dnn_group.name]
-    if options.distribution == "smdataparallel":
-        return {**keys, "sagemaker_distributed_dataparallel_enabled": True,
-                "sagemaker_distributed_dataparallel_custom_mpi_options": spec.custom_mpi_options,
-                "sagemaker_instance_type": spec.dnn_group.instance_type}  # fmt: skip
     return {
         **keys,
         "sagemaker_mpi_enabled": True,

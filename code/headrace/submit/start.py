@@ -13,8 +13,8 @@ from headrace.job import JobSpec
 from headrace.settings import PLACEHOLDER_SECRET
 from headrace.submit.aws import Account, account_of, default_bucket, find_region
 from headrace.submit.client import Console, Ended, Submission, ask
+from headrace.submit.cloud_options import CloudOptions
 from headrace.submit.images import FRAMEWORK_VERSION, default_image
-from headrace.submit.options import CloudOptions
 from headrace.submit.pricing import describe_cost
 from headrace.submit.request import build_request
 from headrace.submit.validate import check_request
@@ -119,8 +119,6 @@ def _explain(spec: JobSpec, options: CloudOptions, table: InstanceTable) -> None
     _say(describe_cost(spec, table, options.max_run_s, options.spot))
     if options.enable_network_isolation:
         _say("network isolation: nothing can be installed at the start; --image_uri must bring Horovod and the rest")
-    if options.distribution in ("smdataparallel", "modelparallel"):
-        _say(f"--distribution {options.distribution} needs an image with that library; AWS's TensorFlow 2.21 has none")
     if spec.is_hetero and options.sharded_channels:
         _say("a sharded channel gives each host its own files: its datasets need processing mode `off`, not `dynamic`")
     if options.spot and not options.checkpoint_s3_uri:

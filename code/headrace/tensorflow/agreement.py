@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from headrace.events import format_event
+from headrace.events import WAITS_FOR_ENDS, say
 
 SAY_AFTER_S = 15.0
 """Who waits so long at a stream's end says for whom."""
@@ -143,7 +143,7 @@ class Agreement:
         number = self._mine.number
         passes = {rank: each.get(number, Pass()) for rank, each in self._peers.items()}
         behind = [rank for rank, each in passes.items() if not each.ended and each.batches <= wait.at]
-        _say("waits_for_ends", stream=self._stream, rank=self._rank, batches=wait.at, ranks=",".join(map(str, behind)))
+        say(WAITS_FOR_ENDS, stream=self._stream, rank=self._rank, batches=wait.at, ranks=",".join(map(str, behind)))
         for rank in behind:
             newest = max(self._peers[rank], default=0)
             if newest != number:
@@ -158,8 +158,4 @@ class Agreement:
         if len(set(counts)) > 1:
             what = {"padded": sum(wait.at - n for n in counts)} if self._uneven == "pad" else {
                 "dropped_at_least": sum(n - wait.at for n in counts)}  # fmt: skip
-            _say("stream_ended", stream=self._stream, number=number, steps=wait.at, batches=sum(counts), **what)
-
-
-def _say(event: str, **fields: object) -> None:
-    print(format_event(event, **fields), flush=True)
+            say("stream_ended", stream=self._stream, number=number, steps=wait.at, batches=sum(counts), **what)

@@ -19,8 +19,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.util import nest  # which, as tf.data does, takes a list for a tensor
 
-from headrace.context import ARRAYS_FOLDER, TrainerContext
+from headrace.context import TrainerContext
 from headrace.errors import InputError
+from headrace.paths import ARRAYS_FOLDER
 
 LARGE_BYTES = 16 << 20
 """From here on `from_tensor_slices` is taken over: below, a constant is as quick."""
@@ -89,7 +90,7 @@ def send(graph: Any) -> None:
     }
     if not paths:
         return
-    command = [sys.executable, "-m", "headrace.host.send"]
+    command = [sys.executable, "-m", "headrace.host.send_files"]
     for path in sorted(paths):
         command += [path, Path(path).stem]
     sent = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)

@@ -12,7 +12,7 @@ from headrace.tensorflow import world
 from headrace.tensorflow.checkpoint import Checkpoint
 from headrace.tensorflow.ideal import measure_ideal_step_ms
 from headrace.tensorflow.loop import Training
-from headrace.tensorflow.measure import Meter
+from headrace.tensorflow.measure import open_meter
 
 __all__ = ["Checkpoint", "Measure", "Training", "on_rank_0"]
 
@@ -36,7 +36,7 @@ class Measure(keras.callbacks.Callback):
         super().__init__()
         self._dataset = dataset
         self._batch_size = batch_size
-        self._meter = Meter(batch_size, log_every)
+        self._meter = open_meter(batch_size, log_every)
         self._last_end: float | None = None
         self._step_begin = 0.0
         self._batch = 0

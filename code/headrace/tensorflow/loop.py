@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from headrace.tensorflow import horovod_callbacks, horovod_keras
 from headrace.tensorflow.checkpoint import Checkpoint
-from headrace.tensorflow.measure import Meter
+from headrace.tensorflow.measure import open_meter
 
 
 class Training:
@@ -37,7 +37,7 @@ class Training:
     def __init__(self, model: keras.Model, optimizer: keras.optimizers.Optimizer, batch_size: int,
                  log_every: int = 10, checkpoint: Checkpoint | None = None) -> None:  # fmt: skip
         self._model, self._checkpoint = model, checkpoint
-        self._meter = Meter(batch_size, log_every)
+        self._meter = open_meter(batch_size, log_every)
         self._epoch = 0
         if not optimizer.built:
             optimizer.build(model.trainable_variables)

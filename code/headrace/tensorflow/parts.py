@@ -8,13 +8,13 @@ from typing import Any
 import tensorflow as tf
 
 from headrace.errors import HeadraceError, InputError
+from headrace.events import say
 from headrace.tensorflow import arrays, checks, world
 from headrace.tensorflow.blocks import in_blocks
 from headrace.tensorflow.distribution import Distribution
 from headrace.tensorflow.ends import end_together
 from headrace.tensorflow.graph import INFINITE, DatasetGraph, Node
 from headrace.tensorflow.order import disorder
-from headrace.tensorflow.signals import say
 from headrace.tensorflow.splits import SPLITS_PER_S, Source, find_sources, is_endless
 
 FEW_FILES = 4

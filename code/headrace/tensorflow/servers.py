@@ -12,7 +12,7 @@ from pathlib import Path
 
 from headrace.context import GRPC
 from headrace.errors import HeadraceError, SetupError
-from headrace.events import format_event
+from headrace.events import WORKER_OFFERS, say
 from headrace.settings import OneLineParser
 from headrace.tensorflow import native, transfer
 from headrace.tensorflow.memory import keep_freed_memory
@@ -70,8 +70,8 @@ def serve_dispatcher(port: int, work_dir: Path) -> None:
     """Run a fault-tolerant dispatcher and report how many workers are registered."""
     work_dir.mkdir(parents=True, exist_ok=True)
     server = native.start_dispatcher(port, work_dir)
-    _say("dispatcher_ready", port=port)
-    _say("server_ready", name=_name("dispatcher"), port=port)
+    say("dispatcher_ready", port=port)
+    say("server_ready", name=_name("dispatcher"), port=port)
     _report_changes(server.num_workers)
 
 
@@ -83,7 +83,7 @@ def offered(transfer_address: str, protocol_file: Path | None, timeout_s: float)
         DeadlineError: they cannot, and the leader does not say whether that matters.
     """
     has_transfer = bool(transfer_address) and transfer.load()
-    _say("worker_offers", name=_name("worker"), data_transfer_protocol=transfer.PROTOCOL if has_transfer else GRPC)
+    say(WORKER_OFFERS, name=_name("worker"), data_transfer_protocol=transfer.PROTOCOL if has_transfer else GRPC)
     if has_transfer or not protocol_file:
         return transfer_address if has_transfer else ""
     # Registered workers are read at once, so not before ranks know how.
@@ -104,7 +104,7 @@ def serve_worker(port: int, address: str, transfer_address: str, dispatcher: str
         port, address, dispatcher, HEARTBEAT_INTERVAL_MS, int(timeout_s * 1000), transfer_address
     )
     protocol = transfer.PROTOCOL if transfer_address else GRPC
-    _say("server_ready", name=_name("worker"), port=port, data_transfer_protocol=protocol)
+    say("server_ready", name=_name("worker"), port=port, data_transfer_protocol=protocol)
     server.join()
 
 
@@ -116,13 +116,9 @@ def _report_changes(count: Callable[[], int]) -> None:
         registered = count()
         if registered != reported:
             reported = registered
-            _say("workers_registered", n=registered)
+            say("workers_registered", n=registered)
         pause.wait(REGISTERED_POLL_S)
 
 
 def _name(default: str) -> str:
     return os.environ.get(SERVER_NAME_VARIABLE, default)
-
-
-def _say(event_name: str, /, **fields: object) -> None:
-    print(format_event(event_name, **fields), flush=True)

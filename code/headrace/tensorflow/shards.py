@@ -18,21 +18,21 @@ import numpy as np
 import tensorflow as tf
 
 from headrace.errors import InputError
+from headrace.events import say
 from headrace.tensorflow import world
 from headrace.tensorflow.blocks import block_of
-from headrace.tensorflow.checkpoint import LEDGER_FILE, Checkpoint
+from headrace.tensorflow.checkpoint import Checkpoint
 from headrace.tensorflow.checks import AS_IT_IS
 from headrace.tensorflow.graph import DatasetGraph
-from headrace.tensorflow.ledger import PLACE_BITS, Ledger
 from headrace.tensorflow.records import count_records
-from headrace.tensorflow.signals import say
 from headrace.tensorflow.splits import as_listing
+from headrace.training.ledger import PLACE_BITS, Ledger
 
 AUTOTUNE = tf.data.AUTOTUNE
 BLOCK = 256
 """Indices that a worker gets at once; it asks the dispatcher for each, a third of a millisecond."""
-UNTOLD_BATCHES = 10_000
-"""Batches without a step: nobody counts them."""
+BATCHES_WITHOUT_A_STEP = 10_000
+"""So many batches came and no step was counted: nobody counts steps."""
 GATHER_EVERY = 50
 """Steps after which the ranks tell each other what they consumed; a checkpoint on request may be that old."""
 Reader = Callable[[tf.Tensor, tf.Tensor], tf.data.Dataset]
@@ -63,8 +63,7 @@ class Shards:
         self._restored = False
         self._tracks = checkpoint is not None
         if checkpoint:
-            checkpoint.shards = self
-            self._restore(checkpoint)
+            self._restore(world.same_on_all_ranks(checkpoint.keep_stream(self)))
 
     @classmethod
     def of_files(cls, files: Sequence[str | Path], checkpoint: Checkpoint | None = None, seed: int = 0,
@@ -203,17 +202,16 @@ class Shards:
         say("data_resumed", position=ledger.mark, epoch=ledger.mark // self._units, left_out=ledger.begun_elements,
             repeated_at_most=self._repeated, skipped=ledger.skipped)  # fmt: skip
 
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        saved = world.same_on_all_ranks(checkpoint.saved(LEDGER_FILE) if world.rank() == 0 else None)
+    def _restore(self, saved: Any) -> None:
         if saved is None or saved.get("what") != self._what:
             return
         self.ledger.restore(saved)
         self._restored, self._repeated = True, int(saved["repeated"])
 
     def _arrive(self, tags: np.ndarray) -> None:
-        if len(self._arrived) >= UNTOLD_BATCHES:
+        if len(self._arrived) >= BATCHES_WITHOUT_A_STEP:
             raise InputError(
-                f"{UNTOLD_BATCHES} batches came and no step was counted: give fit the Checkpoint, as callback"
+                f"{BATCHES_WITHOUT_A_STEP} batches came and no step was counted: give fit the Checkpoint, as callback"
             )
         self._arrived.append(np.atleast_1d(tags).astype(np.int64))
 

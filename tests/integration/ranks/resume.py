@@ -9,7 +9,7 @@ import headrace.tensorflow.horovod_keras as hvd
 import keras
 import numpy as np
 import tensorflow as tf
-from headrace.context import STOP_REQUEST
+from headrace.paths import STOP_REQUEST
 from headrace.tensorflow import checkpoint as checkpoints
 from headrace.tensorflow import data
 from headrace.tensorflow.callbacks import Checkpoint

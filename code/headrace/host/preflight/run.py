@@ -11,10 +11,10 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.context import PREFLIGHT_REPORT, TrainerContext
-from headrace.events import format_event
-from headrace.host.mpi import PREFLIGHT_FAILED, PREFLIGHT_STARTED
+from headrace.context import TrainerContext
+from headrace.events import PREFLIGHT_FAILED, PREFLIGHT_STARTED, format_event
 from headrace.host.preflight.table import Link, table
+from headrace.paths import PREFLIGHT_REPORT
 from headrace.settings import PREFLIGHT_TIMEOUT_VARIABLE
 
 HOSTS_TAG, HOSTS_BYTES = 30, 8 << 20

@@ -24,11 +24,11 @@ def available_cpus() -> int:
     return len(os.sched_getaffinity(0))
 
 
-class HostUsage:
-    """CPU seconds by role, of ended children too, from `mark` to `freeze`; what processes hold. Thread-safe."""
+class ResourceUsage:
+    """CPU seconds by kind of child, ended ones too, from `mark` to `freeze`; what processes hold. Thread-safe."""
 
     def __init__(self, roots: Callable[[], Iterable[tuple[str, int]]]) -> None:
-        self._roots = roots  # (role, pid) of every child that runs now
+        self._roots = roots  # (kind, pid) of every child that runs now
         self._seen: dict[tuple[int, float], tuple[str, float]] = {}
         self._resident: dict[int, tuple[float, int]] = {}
         self._base: dict[str, float] = {}
@@ -58,7 +58,7 @@ class HostUsage:
                 self._frozen = self._report()
 
     def report(self) -> dict[str, Any]:
-        """`utilization` (0 to 1 of the host's CPUs), `cpus`, and `seconds` by role."""
+        """`utilization` (0 to 1 of the host's CPUs), `cpus`, and `seconds` by kind of child."""
         with self._lock:
             return self._frozen or self._report()
 
@@ -75,27 +75,27 @@ class HostUsage:
         self._next_sample = now + SAMPLE_INTERVAL_S
         if now >= self._next_scan or force:
             self._next_scan = now + SCAN_INTERVAL_S
-            self._processes = [(role, process) for role, pid in self._roots() for process in tree(pid)]
-        for role, process in self._processes:
+            self._processes = [(kind, process) for kind, pid in self._roots() for process in tree(pid)]
+        for kind, process in self._processes:
             try:
                 key = (process.pid, process.create_time())
             except psutil.NoSuchProcess:
                 continue
             if size := resident_bytes(process):
                 self._resident[process.pid] = (now, size)
-            self._seen[key] = (role, max(cpu_seconds(process), self._seen.get(key, (role, 0.0))[1]))
+            self._seen[key] = (kind, max(cpu_seconds(process), self._seen.get(key, (kind, 0.0))[1]))
 
         lately = now - 2 * SCAN_INTERVAL_S
         self._resident = {pid: seen for pid, seen in self._resident.items() if seen[0] >= lately}
 
     def _totals(self) -> dict[str, float]:
         totals: dict[str, float] = collections.defaultdict(float)
-        for role, seconds in self._seen.values():
-            totals[role] += seconds
+        for kind, seconds in self._seen.values():
+            totals[kind] += seconds
         return dict(totals)
 
     def _report(self) -> dict[str, Any]:
         elapsed_s = max(time.monotonic() - self._since, 1e-3)
-        seconds = {role: round(total - self._base.get(role, 0.0), 3) for role, total in self._totals().items()}
+        seconds = {kind: round(total - self._base.get(kind, 0.0), 3) for kind, total in self._totals().items()}
         utilization = sum(seconds.values()) / (elapsed_s * available_cpus())
         return {"utilization": round(min(utilization, 1.0), 4), "cpus": available_cpus(), "seconds": seconds}

@@ -9,27 +9,24 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headrace.context import ARRAYS_FOLDER
+from headrace import __version__
 from headrace.errors import HeadraceError, InputError
 from headrace.host.causes import failure_of, unexpected
 from headrace.host.control import ControlServer, Handler
-from headrace.host.files import FileKeeper
 from headrace.host.follow import follow
-from headrace.host.lead import Leader
+from headrace.host.host_run import HostRun, host_run
+from headrace.host.keep_files import FileKeeper
+from headrace.host.leader.lead import lead
+from headrace.host.leader.summary import write_json
 from headrace.host.log import HostLog
 from headrace.host.plan import HostPlan, trainer_environ
-from headrace.host.run import HostRun, host_run
 from headrace.host.secret import with_secret
 from headrace.host.services import data_service
-from headrace.host.summary import write_json
 from headrace.host.toolkit import become_rank, check_rank, toolkit_rank
-from headrace.outcome import ROOT_CAUSE, Outcome
+from headrace.outcome import Outcome
+from headrace.paths import ARRAYS_FOLDER, ROOT_CAUSE, HostPaths
 from headrace.resource_config import read_topology
-from headrace.settings import (
-    find_source_dir,
-    read_base_dir,
-    read_settings,
-)
+from headrace.settings import VERSION_VARIABLE, find_source_dir, read_base_dir, read_settings
 from headrace.topology import Topology
 
 HELP = """usage: launcher.py [--NAME VALUE ...] | --describe
@@ -66,7 +63,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
         _write_failure(read_base_dir(environ), str(error))
         return error.exit_code
     if rank and not rank.supervises:
-        service = data_service(topology, plan.settings, source_dir, plan.work_dir)
+        service = data_service(topology, plan.settings, source_dir, plan.paths.work_dir)
         become_rank(plan, trainer_environ(plan, service))
     return run_host(plan)
 
@@ -75,16 +72,17 @@ def run_host(plan: HostPlan) -> int:
     """Run one host to the job's end; its exit code is the outcome's."""
     topology, host = plan.topology, plan.topology.current.name
     log = HostLog(host)
-    _log_topology(topology, plan, log)
     try:
         with host_run(plan, log) as run:
-            keeper = FileKeeper(plan.work_dir / ARRAYS_FOLDER)
+            _log_topology(topology, run.service.mode, log)
+            _compare_versions(plan.environ.get(VERSION_VARIABLE, ""), log)
+            keeper = FileKeeper(plan.paths.work_dir / ARRAYS_FOLDER)
             handlers: dict[str, Handler] = {
                 "renew": run.state.renew,
                 "has": keeper.has,
             }
             if plan.takes_mpi_daemon:
-                handlers["launch"] = run.mpi_daemon.launch
+                handlers["start_mpi_daemon"] = run.mpi_daemon.ask
             with ControlServer(plan.control_address, host, plan.settings.secret, handlers, log, {"keep": keeper.keep}):
                 outcome = _lead_or_follow(run)
     except HeadraceError as error:
@@ -93,22 +91,22 @@ def run_host(plan: HostPlan) -> int:
         outcome = Outcome(unexpected(error, host, log))
     if outcome.root_cause:
         cause = outcome.root_cause
-        log.event("root_cause", host=cause.host, role=cause.role, pid=cause.pid, message=cause.message)
+        log.event("root_cause", host=cause.host, role=cause.process, pid=cause.pid, message=cause.message)
         log.say(f"root cause: {cause.one_line()}")
         for line in cause.log_tail:
             log.say(f"  | {line}")
         _write_failure(plan.settings.base_dir, "\n".join([cause.one_line(), *cause.log_tail]))
         with contextlib.suppress(OSError):
-            write_json(plan.output_dir / ROOT_CAUSE, cause.as_json())
+            write_json(plan.paths.output_dir / ROOT_CAUSE, cause.as_json())
     log.event("outcome", status=outcome.status)
     return outcome.exit_code
 
 
 def _lead_or_follow(run: HostRun) -> Outcome:
-    return Leader(run).lead() if run.plan.topology.is_leader else follow(run)
+    return lead(run) if run.plan.topology.is_leader else follow(run)
 
 
-def _log_topology(topology: Topology, plan: HostPlan, log: HostLog) -> None:
+def _log_topology(topology: Topology, mode: str, log: HostLog) -> None:
     log.event(
         "topology",
         host=topology.current.name,
@@ -117,16 +115,23 @@ def _log_topology(topology: Topology, plan: HostPlan, log: HostLog) -> None:
         leader=topology.leader.name,
         dispatcher=topology.dispatcher_host.name,
         hosts=len(topology.hosts),
-        tf_data_mode=plan.tf_data_mode,
+        tf_data_mode=mode,
     )
     if topology.is_leader:
         for line in topology.table().splitlines():
             log.say(line)
 
 
+def _compare_versions(submitted: str, log: HostLog) -> None:
+    if submitted not in ("", __version__):
+        log.say(
+            f"this host has headrace {__version__}, the job was submitted with {submitted}: make the source dir's copy "
+            "and the installed one agree"
+        )
+
+
 def _write_failure(base_dir: Path, text: str) -> None:
-    """SageMaker shows the first 1,024 bytes of this file as the job's FailureReason."""
-    path = base_dir / "output" / "failure"
+    path = HostPaths(base_dir).failure
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n", encoding="utf-8")

@@ -11,23 +11,22 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from headrace import processes
+from headrace import __version__, processes
 from headrace.errors import InputError, SetupError
 from headrace.job import JobSpec
 from headrace.local import opt_ml
 from headrace.local.console import Console, open_log
 from headrace.local.loopback import Loopback
 from headrace.local.namespaces import Namespaces
+from headrace.local.options import LocalOptions
 from headrace.local.results import collect
-from headrace.settings import MPI_OPTIONS_VARIABLE, SECRET_VARIABLE
+from headrace.settings import MPI_OPTIONS_VARIABLE, SECRET_VARIABLE, VERSION_VARIABLE
 
-ISOLATIONS = ("auto", "namespaces", "loopback")
 LEFT_BEHIND_TIMEOUT_S = 60.0
 """How long the others may take once the leader has ended, or the leader once it is alone; they decide far sooner."""
 INTERRUPT_GRACE_S = 120.0
@@ -35,29 +34,6 @@ INTERRUPT_GRACE_S = 120.0
 KILL_GRACE_S = 2.0
 POLL_S = 0.05
 _FOREIGN_PREFIXES = ("SM_", "HEADRACE_", "OMPI_", "PMIX_", "SAGEMAKER_", "TRAINING_JOB_", "PYTHONPATH")
-
-
-@dataclass(frozen=True)
-class LocalOptions:
-    """What only a run on this machine has."""
-
-    output_dir: Path = Path("runs")
-    isolation: str = "auto"
-    cpus: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """Processors by group; a group without runs on all."""
-    checkpoints: str | None = None
-    """The folder that all hosts see as /opt/ml/checkpoints; made where it is missing. None: each has its own."""
-    secret: str = ""
-
-    def __post_init__(self) -> None:
-        if self.isolation not in ISOLATIONS:
-            raise InputError(f"--isolation is {self.isolation!r}; expected one of {', '.join(ISOLATIONS)}")
-        present = os.sched_getaffinity(0)
-        for group, cpus in self.cpus.items():
-            if missing := sorted(cpus - present):
-                raise InputError(
-                    f"--cpus {group}: this machine has no processor {missing[0]}; it has {_ranges(present)}"
-                )
 
 
 def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str, Any]:
@@ -70,8 +46,6 @@ def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str,
     folder = options.output_dir.resolve() / spec.job_name
     if folder.exists():
         raise InputError(f"{folder} exists already; choose another --job_name, or delete it")
-    if folder.is_relative_to(spec.source_dir.resolve()):
-        raise InputError(f"--output_dir {options.output_dir} lies inside --source_dir, which every host gets a copy of")
     for channel in spec.channels:
         opt_ml.channel_path(channel)
     checkpoints = None if options.checkpoints is None else opt_ml.checkpoint_path(options.checkpoints, spec.source_dir)
@@ -154,6 +128,7 @@ class _Cluster:
             **opt_ml.toolkit_environ(self._spec, host, base_dir),
             **self._isolation.environ(),
             SECRET_VARIABLE: self._options.secret,
+            VERSION_VARIABLE: __version__,
             MPI_OPTIONS_VARIABLE: self._spec.custom_mpi_options,
             "PATH": f"{programs}:{inherited.get('PATH', os.defpath)}",
         }
@@ -232,7 +207,3 @@ def _short(path: Path) -> str:
     with contextlib.suppress(ValueError):
         return str(path.relative_to(Path.cwd()))
     return str(path)
-
-
-def _ranges(cpus: Sequence[int] | set[int]) -> str:
-    return ",".join(str(cpu) for cpu in sorted(cpus))

@@ -1,24 +1,24 @@
-"""How a rank and the launcher of its host tell each other things: files in a folder, and lines in the log."""
+"""How a rank and the launcher of its host tell each other things by files: steps are made; the job is to end."""
 
 from __future__ import annotations
 
-import os
 import time
+from pathlib import Path
 
-import horovod.tensorflow as hvd
-
-from headrace.context import STOP_REQUEST, TrainerContext
-from headrace.events import format_event
+from headrace.paths import STOP_REQUEST
 
 PROGRESS_INTERVAL_S = 0.5
 
 
-class Signals:
-    """Tells this host's launcher that the rank makes progress; does nothing without a launcher."""
+class SignalFiles:
+    """This rank's files; does nothing without a launcher.
 
-    def __init__(self) -> None:
-        folder = TrainerContext.from_environ(os.environ).signal_dir
-        self._file = folder / f"rank{hvd.rank()}" if folder.name else None
+    Args:
+        folder: `TrainerContext.signal_dir`, which has no name without a launcher.
+    """
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._file = folder / f"rank{rank}" if folder.name else None
         self._stop = folder / STOP_REQUEST if folder.name else None
         self._next = 0.0
 
@@ -37,8 +37,3 @@ class Signals:
     def stop_requested(self) -> bool:
         """Whether the job is to end after one more checkpoint."""
         return self._stop is not None and self._stop.exists()
-
-
-def say(event_name: str, /, **fields: object) -> None:
-    """Print a log event (see `headrace.events`)."""
-    print(format_event(event_name, **fields), flush=True)

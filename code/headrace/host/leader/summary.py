@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.context import EMPTY_REPORT, TRAINER_REPORT
+from headrace.context import EMPTY_REPORT
+from headrace.host.services.contract import DataService
 from headrace.outcome import Outcome
+from headrace.paths import TRAINER_REPORT
 from headrace.topology import Topology
-
-SUMMARY = "summary.json"
 
 
 def take_trainer_report(output_dir: Path) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def take_trainer_report(output_dir: Path) -> dict[str, Any]:
 def build_summary(
     topology: Topology,
     job_name: str,
-    tf_data_mode: str,
+    service: DataService,
     outcome: Outcome,
     report: Mapping[str, Any],
     statuses: Mapping[str, Mapping[str, Any]],
@@ -49,14 +49,13 @@ def build_summary(
             "cpus": cpu.get("cpus", 0),
             "cpu_utilization": cpu.get("utilization", 0.0),
             "cpu_s": cpu.get("seconds", {}),
-            "restarts": {"dispatcher": 0, "worker": 0}
-            | {role: n for role, n in status.get("restarts", {}).items() if role in ("dispatcher", "worker")},
+            "restarts": {kind: status.get("restarts", {}).get(kind, 0) for kind in service.kinds},
         }
     return {
         "job_name": job_name,
         "outcome": outcome.status,
         "root_cause": outcome.root_cause and outcome.root_cause.as_json(),
-        "tf_data_mode": tf_data_mode,
+        "tf_data_mode": service.mode,
         "is_hetero": topology.is_hetero,
         **report,
         **times,

@@ -1,4 +1,4 @@
-"""Hands files to all hosts of the job: `python -m headrace.host.send FILE SHA256 [FILE SHA256 …]`, run by a rank.
+"""Hands files to all hosts of the job: `python -m headrace.host.send_files FILE SHA256 [FILE SHA256 …]`, run by a rank.
 
 Each host gets what it does not have. A host that is not there yet is waited for, as long as the job's start may take.
 """
@@ -12,18 +12,16 @@ import time
 from pathlib import Path
 
 from headrace.host.control import ControlClient, ControlError
-from headrace.host.files import chunks_of
-from headrace.settings import SECRET_VARIABLE, STARTUP_TIMEOUT_VARIABLE
+from headrace.host.keep_files import chunks_of
+from headrace.settings import CONTROL_HOSTS_VARIABLE, SECRET_VARIABLE, STARTUP_TIMEOUT_VARIABLE
 
-HOSTS_VARIABLE = "HEADRACE_CONTROL_HOSTS"
-"""How the hosts are reached: `name=address:port,…`."""
 RETRY_S = 0.5
 SEND_TIMEOUT_S = 600.0
 
 
 def main() -> int:
     files = [(Path(path), sha256) for path, sha256 in zip(sys.argv[1::2], sys.argv[2::2], strict=True)]
-    hosts = dict(pair.split("=", 1) for pair in os.environ.get(HOSTS_VARIABLE, "").split(",") if pair)
+    hosts = dict(pair.split("=", 1) for pair in os.environ.get(CONTROL_HOSTS_VARIABLE, "").split(",") if pair)
     deadline = time.monotonic() + float(os.environ.get(STARTUP_TIMEOUT_VARIABLE) or 900)
     with concurrent.futures.ThreadPoolExecutor(max(len(hosts), 1)) as pool:
         failed = [error for error in pool.map(lambda host: _send(host, hosts[host], files, deadline), hosts) if error]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from headrace.context import CHECKPOINTS_ON_REQUEST, STOP_REQUEST
-from headrace.events import Event
+from headrace.events import CHECKPOINTS_ON_REQUEST, Event
 from headrace.host.log import HostLog
+from headrace.paths import STOP_REQUEST
 
 
 class StopRequest:

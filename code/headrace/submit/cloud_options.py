@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headrace.errors import InputError
+from headrace.job import DISTRIBUTIONS
 
-DISTRIBUTIONS = ("launcher", "mpi", "smdataparallel", "modelparallel")
 INPUT_MODES = ("File", "FastFile")
 MAX_RUN_LIMIT_S = 28 * 24 * 3600
 """SageMaker's longest training job, 28 days (StoppingCondition's documentation)."""

@@ -1,6 +1,6 @@
 """Horovod for an image that lacks it: fetched as the wheel that an earlier job built, else built here.
 
-Run as a child of the launcher, `python -m headrace.host.install SOURCE_DIR`, on dnn hosts only. The recipe is
+Run as a child of the launcher, `python -m headrace.host.install_horovod SOURCE_DIR`, on dnn hosts only. The recipe is
 `third_party/horovod` of the source dir, or what start_job.py put into the S3 folder `HEADRACE_WHEELS`; wheels
 are kept there too.
 """
@@ -32,7 +32,7 @@ def is_needed(source_dir: Path, environ: Mapping[str, str]) -> bool:
 
 def install_command(source_dir: Path) -> list[str]:
     """How the launcher starts this module."""
-    return [sys.executable, "-u", "-m", "headrace.host.install", str(source_dir)]
+    return [sys.executable, "-u", "-m", "headrace.host.install_horovod", str(source_dir)]
 
 
 def main(source_dir: Path, environ: Mapping[str, str]) -> int:

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.events import Event
-from headrace.host.mpi import MPIRUN, ORTED, PREFLIGHT_FAILED, PREFLIGHT_STARTED, RankLog
+from headrace.events import PREFLIGHT_FAILED, PREFLIGHT_STARTED, Event
+from headrace.host.mpi import MPIRUN, ORTED
+from headrace.host.rank_log import RankLog
 from headrace.outcome import RootCause
 from headrace.settings import Settings
 
@@ -107,11 +108,13 @@ def diagnose_start(leader: str, timeout_s: float, statuses: Mapping[str, Mapping
 
 
 def diagnose(
-    leader: str, silence: str, ranks: RankLog, statuses: Mapping[str, Mapping[str, Any]], uses_service: bool
+    leader: str, silence: str, ranks: RankLog, statuses: Mapping[str, Mapping[str, Any]], waited_for: str
 ) -> RootCause:
     """The root cause of a stall, as far as it can be seen from outside: who is suspended, who is waited for.
 
-    `silence` is how long no step was made, as text, and by which setting that is too long.
+    Args:
+        silence: how long no step was made, as text, and by which setting that is too long.
+        waited_for: what ranks wait for that wait for data.
     """
     suspended = [(host, name) for host, status in statuses.items() for name in status.get("suspended", [])]
     missing = ranks.missing_in_allreduce()
@@ -131,5 +134,4 @@ def diagnose(
         host, name = missing[0]
         others = ", ".join(name for _, name in missing)
         return RootCause(host, name, f"{stalled}: the other ranks waited for {others} in an allreduce")
-    waiting = "data from the tf.data service" if uses_service else "data, or for itself"
-    return RootCause(leader, "trainer", f"{stalled}: all ranks waited for {waiting}")
+    return RootCause(leader, "trainer", f"{stalled}: all ranks waited for {waited_for}")

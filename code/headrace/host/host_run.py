@@ -1,0 +1,189 @@
+"""One host's part in the job, from its servers' start to its exit code: its children, its state, its inbox."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+
+from headrace.errors import SetupError
+from headrace.host import install_horovod, mpi
+from headrace.host.daemon import MpiDaemon
+from headrace.host.inbox import Inbox, MpiDaemonAsked, RankSaid, ServerSaid, Stamped, StopAsked
+from headrace.host.log import HostLog
+from headrace.host.plan import HostPlan, server_environ, trainer_environ
+from headrace.host.rank_log import RankLog
+from headrace.host.rank_processes import dump_ranks, suspended_ranks
+from headrace.host.resource_usage import ResourceUsage
+from headrace.host.services import data_service
+from headrace.host.services.contract import DataService
+from headrace.host.state import HostState
+from headrace.host.supervise import Child, ChildSpec, Supervisor
+from headrace.host.toolkit import rank_command, without_mpi
+
+TICK_S = 0.2
+PUBLISH_INTERVAL_S = 1.0
+INSTALLER = "installer"
+TRAINER = "trainer"
+
+
+@dataclass
+class HostRun:
+    """A host while it runs. Its main loop, `Leader` or `follow`, calls `check_children` and `wait` in turn."""
+
+    plan: HostPlan
+    log: HostLog
+    supervisor: Supervisor
+    service: DataService
+    state: HostState
+    inbox: Inbox
+    mpi_daemon: MpiDaemon
+    ranks: RankLog
+    started: float = field(default_factory=time.monotonic)
+    listeners: list[Callable[[Stamped], None]] = field(default_factory=list)
+    """Who else hears, in the main loop, what has happened; the state always does."""
+    _next_publication: float = 0.0
+
+    def start_servers(self) -> None:
+        """Start this host's servers, and have installed what the trainer lacks.
+
+        Raises:
+            SetupError: a server's port is taken.
+        """
+        plan, servers = self.plan, self.service.servers()
+        for server in servers:
+            for port in server.ports:
+                check_port_free(port, server.name)
+        environ = {**without_mpi(plan.environ), **server_environ(plan)}
+        for server in servers:
+            own = {"HEADRACE_SERVER_NAME": server.name, **server.environ}
+            self.supervisor.start(
+                ChildSpec(
+                    server.kind,
+                    server.name,
+                    server.argv,
+                    {**environ, **own},
+                    plan.source_dir,
+                    restart=True,
+                    nice=server.nice,
+                    on_event=lambda event: self.inbox.put(ServerSaid(event)),
+                )
+            )
+        if plan.topology.current.role == "dnn" and install_horovod.is_needed(plan.source_dir, plan.environ):
+            command = install_horovod.install_command(plan.source_dir)
+            environ = {**without_mpi(plan.environ), **mpi.python_path(plan.source_dir, plan.environ)}
+            self.supervisor.start(ChildSpec(INSTALLER, INSTALLER, command, environ, plan.source_dir))
+            self.state.installing = True
+        self.state.servers_started = True
+        self.state.publish()
+
+    def start_trainer(self) -> Child:
+        """Start mpirun with all ranks; or, where the toolkit has, the one rank as which it started this launcher."""
+        plan = self.plan
+        if plan.rank:
+            command = rank_command(plan)
+        else:
+            script = [str(plan.source_dir / plan.settings.training_script), *plan.script_arguments]
+            command = mpi.trainer_command(
+                plan.topology, plan.settings, plan.ranks_per_host, script, plan.paths.work_dir
+            )
+        spec = ChildSpec(
+            TRAINER,
+            plan.trainer_name,
+            command,
+            trainer_environ(plan, self.service),
+            plan.source_dir,
+            label=self.ranks.label,
+            on_event=lambda event: self.inbox.put(RankSaid(event)),
+        )
+        return self.supervisor.start(spec)
+
+    def check_children(self) -> None:
+        """Restart servers that died; record as this host's failure what cannot be restarted."""
+        for ended in self.supervisor.poll():
+            cause = ended.root_cause(self.state.host)
+            if ended.spec.kind == TRAINER and ended.return_code:
+                self.state.fail(self.ranks.root_cause(cause))
+            elif ended.spec.restart or ended.return_code:
+                self.state.fail(cause)
+            elif ended.spec.kind == INSTALLER:
+                self.state.installing = False
+        self.state.restarts = self.supervisor.restarts()
+        if self.state.take_dump_request():
+            dump_ranks(self.log)
+        self.state.usage.sample()
+        self.state.kernel_kills.watch()
+        if time.monotonic() >= self._next_publication:
+            self._next_publication = time.monotonic() + PUBLISH_INTERVAL_S
+            self.state.publish()
+
+    def wait(self) -> None:
+        """Until something happens, or the next tick; what has happened is acted on."""
+        for stamped in self.inbox.take(TICK_S):
+            self.state.take(stamped)
+            if isinstance(stamped[1], MpiDaemonAsked):
+                argv = mpi.daemon_command(stamped[1].arguments)
+                environ = trainer_environ(self.plan, self.service)
+                self.supervisor.start(ChildSpec("mpi-daemon", mpi.ORTED, argv, environ, self.plan.source_dir))
+            for listener in self.listeners:
+                listener(stamped)
+
+
+@contextlib.contextmanager
+def host_run(plan: HostPlan, log: HostLog) -> Iterator[HostRun]:
+    """A running host with its signal handlers; leaving it ends every child and removes the working files."""
+    inbox = Inbox()
+    host, leader = plan.topology.current.name, plan.topology.leader.name
+    prepare_folders(plan)
+    with Supervisor(log, plan.settings.max_restarts, plan.settings.grace_s) as supervisor:
+        usage = ResourceUsage(
+            lambda: [(child.spec.kind, child.process.pid) for child in list(supervisor.children) if not child.ended]
+        )
+        service = data_service(plan.topology, plan.settings, plan.source_dir, plan.paths.work_dir)
+        state = HostState(host, usage, service, inbox, lambda: supervisor.suspended() + suspended_ranks())
+
+        def stop(signum: int, _: FrameType | None) -> None:
+            inbox.put(StopAsked(signal.Signals(signum).name))
+
+        handled = {signal.SIGTERM: stop, signal.SIGINT: stop}
+        previous = {signum: signal.signal(signum, handler) for signum, handler in handled.items()}
+        try:
+            daemon = MpiDaemon(plan.settings.endpoint(leader).address, plan.paths.work_dir, inbox)
+            hosts_of_ranks = mpi.hosts_of_ranks(plan.topology, plan.settings)
+            ranks = RankLog(leader, hosts_of_ranks, plan.ranks_per_host, plan.trainer_name)
+            yield HostRun(plan, log, supervisor, service, state, inbox, daemon, ranks)
+        finally:
+            supervisor.teardown()
+            for signum, handler in previous.items():
+                signal.signal(signum, handler)
+            shutil.rmtree(plan.paths.work_dir, ignore_errors=True)
+
+
+def prepare_folders(plan: HostPlan) -> None:
+    """The folders that a run writes to. Raises `SetupError` when one cannot be made or written."""
+    shutil.rmtree(plan.paths.work_dir, ignore_errors=True)
+    for folder in (plan.paths.work_dir, plan.paths.signal_dir, plan.paths.output_dir):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            probe = folder / ".writable"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise SetupError(f"Cannot write to {folder}: {error.strerror}") from error
+
+
+def check_port_free(port: int, what: str) -> None:
+    """Raises `SetupError` when something listens on the port already (gRPC would share it silently)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # Connections of an earlier run that linger in TIME_WAIT are no obstacle; a listener is.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))  # where the servers listen
+            probe.listen(1)
+        except OSError as error:
+            raise SetupError(f"Port {port} for the {what} is in use on this host ({error.strerror})") from error

@@ -1,0 +1,130 @@
+"""Whether the job has failed: decided from what has happened so far and from what has not. No threads, no sockets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.host.causes import stopped
+from headrace.host.inbox import RankSaid, Stamped
+from headrace.host.leader.hosts import Hosts
+from headrace.host.leader.stop import StopRequest
+from headrace.host.leader.watchdog import PreflightWatch, diagnose_start
+from headrace.host.log import HostLog
+from headrace.host.mpi import ORTED
+from headrace.host.services.contract import DataService
+from headrace.host.state import HostState
+from headrace.outcome import RootCause
+from headrace.settings import Settings
+from headrace.topology import Topology
+
+ORTED_PATIENCE_S = 3.0
+"""An MPI daemon ends with its ranks; which rank failed is known to mpirun, a little later."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The job has failed, with this root cause."""
+
+    cause: RootCause
+    stalled: bool = False
+    """The ranks' stacks would say more."""
+    ask_ranks: bool = False
+    """The trainer's log may know the rank behind it."""
+
+
+class Decider:
+    """Fed with what has happened, by the main loop; `verdict` says at any moment whether that ends the job.
+
+    Args:
+        own: this host's state.
+        started_as_rank: whether the toolkit's mpirun started this launcher; a signal then comes from mpirun.
+    """
+
+    def __init__(
+        self, topology: Topology, settings: Settings, service: DataService, own: HostState, hosts: Hosts,
+        stop: StopRequest, log: HostLog, started_as_rank: bool = False,
+    ) -> None:  # fmt: skip
+        self._topology, self._settings, self._service, self._own = topology, settings, service, own
+        self._hosts, self._stop, self._log, self._started_as_rank = hosts, stop, log, started_as_rank
+        self._preflight = PreflightWatch(settings)
+        self._orted_failed_at: float | None = None
+
+    def begin_training(self, now: float) -> None:
+        """The ranks are being started."""
+        self._preflight.begin(now)
+
+    def take(self, stamped: Stamped) -> None:
+        """What has happened, if it matters here."""
+        at, happening = stamped
+        if isinstance(happening, RankSaid):
+            self._stop.take_event(happening.event)
+            self._preflight.take_event(happening.event, at)
+
+    def verdict(self, now: float, stepping: bool) -> Verdict | None:
+        """Why the job has failed; None while it has not.
+
+        Args:
+            now: monotonic seconds.
+            stepping: whether the ranks make steps.
+        """
+        if self._own.failure:
+            return Verdict(self._own.failure)
+        if cause := self._failed_host(now):
+            return Verdict(cause)
+        for host in self._hosts.overdue(now):
+            if cause := self.lose(host):
+                return Verdict(cause)
+        if verdict := self._stopped(now, stepping):
+            return verdict
+        if self._preflight.has_not_started(now):
+            statuses = {self._own.host: self._own.status(), **self._hosts.statuses}
+            cause = diagnose_start(self._own.host, self._settings.preflight_timeout_s, statuses)
+            return Verdict(cause, stalled=True)
+        if self._preflight.has_not_ended(now):
+            return Verdict(RootCause(self._own.host, "trainer", "preflight failed"), ask_ranks=True)
+        return None
+
+    def lose(self, host: str) -> RootCause | None:
+        """Give a host up: the root cause where the job cannot go on without it."""
+        topology, settings, error = self._topology, self._settings, self._hosts.errors[host]
+        self._hosts.lost.append(host)
+        self._log.event("host_lost", host=host, error=error)
+        left = [each.name for each in topology.data_hosts if each.name not in self._hosts.lost]
+        waited_s = settings.lease_s if host in self._hosts.statuses else settings.startup_timeout_s
+        silence = f"the host has not answered for {waited_s:g} s ({error})"
+        if host in {each.name for each in topology.dnn_hosts} or self._service.needs(host):
+            return RootCause(host, "host", silence)
+        if len(left) < settings.min_data_hosts:
+            few = f"{silence}; {len(left)} data hosts are left, min_data_hosts is {settings.min_data_hosts}"
+            return RootCause(host, "host", few)
+        self._log.say(f"{host} is lost ({silence}); going on with {', '.join(left)}")
+        return None
+
+    def _failed_host(self, now: float) -> RootCause | None:
+        """Another host's failure; mpirun may first say what ended an MPI daemon."""
+        for status in self._hosts.present().values():
+            if not isinstance(status.get("failure"), dict):
+                continue
+            cause = RootCause.from_json(status["failure"])
+            if cause.process != ORTED:
+                return cause
+            self._orted_failed_at = now if self._orted_failed_at is None else self._orted_failed_at
+            if now - self._orted_failed_at >= ORTED_PATIENCE_S:
+                return cause
+        return None
+
+    def _stopped(self, now: float, stepping: bool) -> Verdict | None:
+        """A stop request, to whichever host it came, once it has been answered."""
+        own = self._own
+        if self._started_as_rank and own.stop_signal:
+            return Verdict(ended_by_mpirun(own.host, own.stop_signal), ask_ranks=True)
+        requests = {own.host: own.stop_signal}
+        requests |= {host: str(status.get("stop_signal", "")) for host, status in self._hosts.present().items()}
+        asked = self._stop.due(requests, stepping, now)
+        return Verdict(stopped(*asked)) if asked else None
+
+
+def ended_by_mpirun(host: str, signal_name: str) -> RootCause:
+    """What a signal means where the toolkit's mpirun started all ranks: it ends them when one fails, or on request."""
+    said = f"ended the ranks with {signal_name}: a rank failed (its traceback is in this log), or the job was stopped"
+    return RootCause(host, "mpirun", said, signal=signal_name)

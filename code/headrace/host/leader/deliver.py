@@ -1,0 +1,72 @@
+"""The job's end: every host hears the outcome, the kernel's word on a kill is waited for, the summary is written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from headrace.host.host_run import PUBLISH_INTERVAL_S, HostRun
+from headrace.host.leader import summary
+from headrace.host.leader.hosts import Hosts
+from headrace.host.leader.lease import Lease
+from headrace.host.leader.times import JobTimes
+from headrace.host.memory import explained
+from headrace.outcome import Outcome, RootCause
+from headrace.paths import SUMMARY
+
+NEWS_TIMEOUT_S = 3.5
+"""How long a host's later word on a kill is waited for."""
+
+
+def with_kernels_reason(run: HostRun, hosts: Hosts, leases: Sequence[Lease], cause: RootCause) -> RootCause:
+    """With the kernel's reason for a kill; of another host's rank mpirun may know before that host has said why."""
+    if cause.signal == "SIGKILL" and cause.process.startswith("rank") and cause.host in hosts.present():
+        decided = time.monotonic()
+        # What a host says is up to so old; it must have looked after the kill.
+        asked_at = decided + PUBLISH_INTERVAL_S + 0.2
+        hurried = False
+        while time.monotonic() < decided + NEWS_TIMEOUT_S and hosts.heard_at[cause.host] < asked_at:
+            if time.monotonic() >= asked_at and not hurried:
+                hurried = True
+                next(lease for lease in leases if lease.host == cause.host).hurry()
+            run.wait()
+    statuses = {run.state.host: run.state.status(), **hosts.statuses}
+    return explained(cause, statuses.get(cause.host, {}).get("memory") or {})
+
+
+def deliver(run: HostRun, hosts: Hosts, leases: Sequence[Lease], outcome: Outcome) -> None:
+    """Tell every host while this host's children end; who does not hear it within a lease is lost."""
+    run.state.usage.freeze()
+    for lease in leases:
+        lease.deliver(outcome)
+    run.supervisor.teardown()
+    # A host is lost that is not reached for a lease's length, here as before; on a bad link a call or two may fail.
+    deadline = time.monotonic() + run.plan.settings.lease_s
+    while time.monotonic() < deadline and set(hosts.names) - hosts.informed - set(hosts.lost):
+        run.wait()
+    for lease in leases:
+        if lease.host not in hosts.informed and lease.host not in hosts.lost:
+            # It died too shortly before the end for its lease to run out.
+            hosts.lost.append(lease.host)
+            error = f"not told the outcome: {hosts.errors[lease.host] or 'no answer'}"
+            run.log.event("host_lost", host=lease.host, error=error)
+        lease.close()
+
+
+def write_summary(run: HostRun, hosts: Hosts, times: JobTimes, outcome: Outcome) -> None:
+    """The leader's `summary.json`; that it cannot be written is said, and changes nothing."""
+    path = run.plan.paths.output_dir / SUMMARY
+    record = summary.build_summary(
+        run.plan.topology,
+        run.plan.settings.job_name,
+        run.service,
+        outcome,
+        summary.take_trainer_report(run.plan.paths.output_dir),
+        {run.state.host: run.state.status(), **hosts.statuses},
+        hosts.lost,
+        times.as_json(),
+    )
+    try:
+        summary.write_json(path, record)
+    except OSError as error:
+        run.log.say(f"cannot write {path}: {error}")

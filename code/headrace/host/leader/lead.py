@@ -1,0 +1,203 @@
+"""The leader's main loop: wait for the hosts, run the trainer, end with the job's one outcome on every host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headrace.errors import HeadraceError
+from headrace.host.causes import failure_of, unexpected
+from headrace.host.control import Body
+from headrace.host.host_run import HostRun
+from headrace.host.inbox import RankSaid, Stamped
+from headrace.host.leader.decide import Decider, Verdict
+from headrace.host.leader.deliver import deliver, with_kernels_reason, write_summary
+from headrace.host.leader.hosts import Hosts
+from headrace.host.leader.lease import Lease
+from headrace.host.leader.ready import Readiness
+from headrace.host.leader.stop import StopRequest
+from headrace.host.leader.times import JobTimes
+from headrace.host.leader.watchdog import StallWatchdog, diagnose
+from headrace.host.rank_processes import dump_ranks
+from headrace.host.services.contract import Decision
+from headrace.host.state import STARTING, STEPPING
+from headrace.outcome import Outcome, RootCause
+from headrace.settings import CONTROL_PORT
+
+DUMP_TIMEOUT_S = 3.0
+PROGRESS_INTERVAL_S = 5.0
+
+
+def lead(run: HostRun) -> Outcome:
+    """The outcome of the job, delivered to every host that can be reached."""
+    return Leader(run).lead()
+
+
+class Leader:
+    """One job, led from the first dnn host."""
+
+    def __init__(self, run: HostRun) -> None:
+        plan = run.plan
+        topology, settings = plan.topology, plan.settings
+        self._run = run
+        self._times = JobTimes(run.started)
+        self._decision: Decision | None = None
+        self._hosts = Hosts(topology.peers(), settings.lease_s)
+        self._ready = Readiness(topology, settings, run.service, self._hosts)
+        stop = StopRequest(plan.paths.signal_dir, settings.stop_grace_s, run.log)
+        self._decider = Decider(
+            topology, settings, run.service, run.state, self._hosts, stop, run.log, plan.rank is not None
+        )
+        run.listeners += [self._hosts.take, self._decider.take, self._take]
+        self._leases = [
+            Lease(host.name, f"{settings.endpoint(host.name).address}:{CONTROL_PORT}", settings.secret,
+                  settings.lease_s, self._news, run.inbox)
+            for host in topology.peers()
+        ]  # fmt: skip
+
+    def lead(self) -> Outcome:
+        """The job from its start to its summary."""
+        run = self._run
+        outcome = Outcome()
+        try:
+            run.start_servers()
+            self._wait_for(lambda: self._ready.missing_for_trainer(run.state.status()))
+            self._train()
+        except HeadraceError as error:
+            run.state.fail(failure_of(error, run.state.host))
+        except _Failed as failed:
+            outcome = Outcome(failed.cause)
+        except Exception as error:  # whatever it is, every host must hear of it
+            outcome = Outcome(unexpected(error, run.state.host, run.log))
+        if run.state.failure and not outcome.root_cause:
+            outcome = Outcome(run.state.failure)
+        if outcome.root_cause:
+            outcome = Outcome(with_kernels_reason(run, self._hosts, self._leases, outcome.root_cause))
+        self._times.end()
+        train_s = self._times.train_s()
+        if train_s is not None:
+            run.log.event("training_finished", status=outcome.status, train_s=train_s)
+        deliver(run, self._hosts, self._leases, outcome)
+        write_summary(run, self._hosts, self._times, outcome)
+        return outcome
+
+    def _train(self) -> None:
+        """Run the trainer to its end. Raises `_Failed` with the root cause when anything ends the job."""
+        run, plan, settings = self._run, self._run.plan, self._run.plan.settings
+        self._times.training_at = time.monotonic()
+        run.log.event("training_started", hosts=len(plan.topology.dnn_hosts), ranks_per_host=plan.ranks_per_host)
+        self._decider.begin_training(self._times.training_at)
+        trainer = run.start_trainer()
+        # The trainer imports and compiles meanwhile.
+        self._wait_for(lambda: [] if trainer.ended else self._missing_for_data())
+        self._times.workers_ready_at = time.monotonic()
+        if not trainer.ended and run.service.servers():
+            after_s = self._times.workers_ready_at - run.started
+            run.log.event("workers_ready", n=run.service.ready(self._reports()), after_s=after_s)
+        watchdog = StallWatchdog(
+            plan.paths.signal_dir, settings.stall_timeout_s, settings.startup_timeout_s, time.monotonic()
+        )
+        while True:
+            self._check()
+            if trainer.ended:
+                break
+            waiting = bool(run.ranks.missing_in_allreduce())
+            silence_s = watchdog.stalled_s(time.monotonic(), run.ranks.lines, waiting)
+            if watchdog.stepped:
+                run.ranks.progressed()
+            if silence_s is not None:
+                silence = f"{silence_s:.0f} s ({watchdog.limit_name})"
+                cause = diagnose(run.state.host, silence, run.ranks, self._statuses(), run.service.waited_for)
+                self._fail(Verdict(cause, stalled=True))
+            run.wait()
+        self._times.end()
+
+    def _wait_for(self, missing: Callable[[], list[str]]) -> None:
+        """Until nothing is missing; says every few seconds what is. Raises `DeadlineError` when that takes too long."""
+        run = self._run
+        next_progress = run.started + PROGRESS_INTERVAL_S
+        while True:
+            self._check()
+            waiting_for = missing()
+            if not waiting_for:
+                return
+            now = time.monotonic()
+            if now - run.started > run.plan.settings.startup_timeout_s:
+                for host in self._ready.give_up(waiting_for):
+                    if cause := self._decider.lose(host):
+                        raise _Failed(cause)
+            if now >= next_progress:
+                run.log.say(f"waiting for {' and '.join(waiting_for)} ({now - run.started:.0f} s)")
+                next_progress = now + PROGRESS_INTERVAL_S
+            run.wait()
+
+    def _missing_for_data(self) -> list[str]:
+        """What ranks wait for; decides for all hosts what the data service leaves to the leader."""
+        run, reports = self._run, self._reports()
+        if self._decision is None:
+            self._decision = run.service.decide(reports, self._hosts.lost, time.monotonic())
+            if self._decision:
+                if self._decision.note:
+                    run.log.say(self._decision.note)
+                run.log.event(self._decision.event, **self._decision.fields)
+                run.service.hear(self._decision.fields)
+                for lease in self._leases:
+                    lease.hurry()
+        return self._ready.missing_for_data(reports)
+
+    def _check(self) -> None:
+        """Raises `_Failed` when the job has failed."""
+        self._run.check_children()
+        verdict = self._decider.verdict(time.monotonic(), self._times.first_step_at is not None)
+        if verdict:
+            self._fail(verdict)
+
+    def _fail(self, verdict: Verdict) -> None:
+        """Raises `_Failed`; prints every rank's stacks first when they have stalled."""
+        run, cause = self._run, verdict.cause
+        if verdict.ask_ranks:
+            cause = run.ranks.root_cause(cause)
+        if verdict.stalled:
+            run.log.say(cause.one_line())
+            for lease in self._leases:
+                lease.request_dump()
+            dump_ranks(run.log)
+            deadline = time.monotonic() + DUMP_TIMEOUT_S
+            while time.monotonic() < deadline:
+                run.check_children()  # the stacks arrive meanwhile
+                run.wait()
+        raise _Failed(cause)
+
+    def _take(self, stamped: Stamped) -> None:
+        """A rank has said how far it is."""
+        at, happening = stamped
+        if isinstance(happening, RankSaid):
+            name = happening.event.name
+            if name == "first_step" and self._times.first_step_at is None:
+                self._times.first_step_at = at
+                self._run.state.set_phase(STEPPING)
+            elif name == "ideal_step" and self._times.stepping_at is None:
+                self._times.stepping_at = at
+
+    def _news(self) -> Body:
+        """What other hosts hear with each renewal; called by the leases' threads."""
+        decision = self._decision
+        phase = STARTING if self._times.first_step_at is None else STEPPING
+        return {"phase": phase, "decision": dict(decision.fields) if decision else None}
+
+    def _reports(self) -> dict[str, Mapping[str, Any]]:
+        """What the data service's servers have told, by host."""
+        own = {self._run.state.host: self._run.service.report()}
+        return own | {host: status.get("data") or {} for host, status in self._hosts.present().items()}
+
+    def _statuses(self) -> dict[str, Mapping[str, Any]]:
+        return {self._run.state.host: self._run.state.status(), **self._hosts.statuses}
+
+
+class _Failed(Exception):
+    """Ends the leader's loops: the job has failed."""
+
+    def __init__(self, cause: RootCause) -> None:
+        super().__init__(cause.one_line())
+        self.cause = cause

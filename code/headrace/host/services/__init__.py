@@ -1,0 +1,24 @@
+"""The data services: which one a job has, and all that the launcher knows of it (`contract`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from headrace.host.services.contract import DataService
+from headrace.host.services.none import NoDataService
+from headrace.host.services.tf_data import TfDataService
+from headrace.settings import Settings, default_mode
+from headrace.topology import Topology
+
+SERVICES: dict[str, Callable[[Topology, Settings, Path, Path], DataService]] = {
+    "service": TfDataService,
+    "local": NoDataService,
+}
+"""By mode: how one is made from the topology, the settings, the source dir and the host's work folder."""
+
+
+def data_service(topology: Topology, settings: Settings, source_dir: Path, work_dir: Path) -> DataService:
+    """The data service of this job: what the settings ask for, else tf.data service where there is a data group."""
+    mode = settings.tf_data_mode or default_mode(topology.is_hetero)
+    return SERVICES[mode](topology, settings, source_dir, work_dir)

@@ -1,0 +1,93 @@
+"""What the launcher asks of a data service. Nothing else in `host` knows which one runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from headrace.events import Event
+
+Report = Mapping[str, Any]
+"""What a host's servers have told, as JSON-ready data: only the service that made it reads it."""
+KINDS = ("dispatcher", "worker")
+"""The kinds of servers whose restarts every summary has, zero where there are none."""
+WORKER_NICENESS_BESIDE_TRAINER = 10
+"""On a dnn host, workers use what the trainer leaves over and never compete with it."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server of this host: what it is, its ports, how it is started. It is started again when it ends."""
+
+    kind: str
+    """What its CPU time and its restarts are summed under."""
+    name: str
+    """The kind, with a number where a host has several."""
+    ports: Sequence[int]
+    argv: Sequence[str]
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """What it needs beside the host's own environment."""
+    nice: int = 0
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the leader has decided for all hosts, once: a log event, and what people should know of it."""
+
+    event: str
+    fields: Mapping[str, str]
+    note: str = ""
+
+
+class DataService(Protocol):
+    """One job's data service, as one host has it."""
+
+    @property
+    def mode(self) -> str:
+        """`service` or `local`, as the summary has it."""
+
+    @property
+    def kinds(self) -> Sequence[str]:
+        """Of its servers."""
+
+    @property
+    def waited_for(self) -> str:
+        """What ranks wait for that wait for data, in the watchdog's words."""
+
+    # On every host
+
+    def servers(self) -> list[Server]:
+        """The servers that run on this host."""
+
+    def take_event(self, event: Event) -> None:
+        """A log event of one of this host's servers."""
+
+    def report(self) -> Report:
+        """What this host's servers have told; it reaches the leader with the next renewal."""
+
+    def hear(self, decision: Mapping[str, Any]) -> None:
+        """The fields of the leader's decision; told again and again."""
+
+    def trainer_environ(self) -> dict[str, str]:
+        """What the ranks of this host need to find their data."""
+
+    # On the leader
+
+    def needs(self, host: str) -> bool:
+        """Whether no job can go on without this data host."""
+
+    def decide(self, reports: Mapping[str, Report], without: Collection[str], now: float) -> Decision | None:
+        """What all hosts must hear before they are ready; None while that is open, or when there is nothing.
+
+        Args:
+            reports: by host, of those that were heard.
+            without: hosts that the job goes on without.
+            now: monotonic seconds.
+        """
+
+    def ready(self, reports: Mapping[str, Report]) -> int:
+        """How many servers can serve ranks."""
+
+    def missing(self, reports: Mapping[str, Report], without: Collection[str]) -> list[str]:
+        """What ranks still wait for, for people to read; empty when all is ready."""

@@ -1,0 +1,137 @@
+"""tf.data service: a dispatcher on its host, `num_of_data_workers` workers on every host.
+
+Before they register, workers say by which protocol they can send batches: a rank reads from all of them in one way,
+so the leader decides by what all have (ADR 12).
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace.context import GRPC
+from headrace.events import WORKER_OFFERS, Event
+from headrace.host.services.contract import KINDS, WORKER_NICENESS_BESIDE_TRAINER, Decision, Report, Server
+from headrace.settings import DISPATCHER_PORT, STALL_TIMEOUT_VARIABLE, TRANSFER_PORT_OFFSET, Settings
+from headrace.topology import Topology
+
+LATE_WORKERS_S = 60.0
+"""How long ranks wait for a host that is late, once there are enough others: it may be building the transfer."""
+
+
+class TfDataService:
+    """See `headrace.host.services.contract.DataService`."""
+
+    mode = "service"
+    kinds = KINDS
+    waited_for = "data from the tf.data service"
+
+    def __init__(self, topology: Topology, settings: Settings, source_dir: Path, work_dir: Path) -> None:
+        self._topology, self._settings = topology, settings
+        self._source_dir, self._work_dir = source_dir, work_dir
+        self._protocol_file = work_dir / "data_transfer_protocol"  # holds how batches travel, once that is decided
+        self._offers: dict[str, str] = {}
+        self._registered = 0
+        self._enough_since: float | None = None
+        self._decided = False
+
+    def servers(self) -> list[Server]:
+        host, settings = self._topology.current, self._settings
+        script = [sys.executable, "-u", str(self._source_dir / "train_data.py")]
+        environ = {"CUDA_VISIBLE_DEVICES": "-1", STALL_TIMEOUT_VARIABLE: str(math.ceil(settings.stall_timeout_s))}
+        servers = []
+        if host == self._topology.dispatcher_host:
+            argv = [*script, "dispatcher", f"--port={DISPATCHER_PORT}", f"--work_dir={self._work_dir / 'dispatcher'}"]
+            servers.append(Server("dispatcher", "dispatcher", [DISPATCHER_PORT], argv, environ))
+        endpoint = settings.endpoint(host.name)
+        for number in range(settings.num_of_data_workers):
+            port = endpoint.first_worker_port + number
+            argv = [
+                *script, "worker", f"--port={port}", f"--address={endpoint.address}:{port}",
+                f"--transfer_address={endpoint.address}:{port + TRANSFER_PORT_OFFSET}",
+                f"--dispatcher={self._dispatcher()}", f"--timeout_s={settings.startup_timeout_s:g}",
+                f"--protocol_file={self._protocol_file}",
+            ]  # fmt: skip
+            nice = WORKER_NICENESS_BESIDE_TRAINER if host.role == "dnn" else 0
+            name = "worker" if settings.num_of_data_workers == 1 else f"worker-{number}"
+            servers.append(Server("worker", name, [port, port + TRANSFER_PORT_OFFSET], argv, environ, nice))
+        return servers
+
+    def take_event(self, event: Event) -> None:
+        if event.name == WORKER_OFFERS:
+            self._offers[event.fields.get("name", "")] = event.fields.get("data_transfer_protocol", "")
+        elif event.name == "workers_registered":
+            count = event.fields.get("n", "")
+            self._registered = int(count) if count.isdecimal() else 0
+
+    def report(self) -> Report:
+        return {"offers": dict(self._offers), "registered_workers": self._registered}
+
+    def hear(self, decision: Mapping[str, Any]) -> None:
+        protocol = decision.get("protocol")
+        self._decided = self._decided or bool(protocol)
+        if protocol and not self._protocol_file.exists():
+            partial = self._protocol_file.with_suffix(".partial")
+            partial.write_text(str(protocol), encoding="utf-8")
+            partial.rename(self._protocol_file)
+
+    def trainer_environ(self) -> dict[str, str]:
+        return {
+            "HEADRACE_TF_DATA_MODE": self.mode,
+            "HEADRACE_DISPATCHER": self._dispatcher(),
+            "HEADRACE_PROTOCOL_FILE": str(self._protocol_file),
+        }
+
+    def needs(self, host: str) -> bool:
+        return host == self._topology.dispatcher_host.name
+
+    def decide(self, reports: Mapping[str, Report], without: Collection[str], now: float) -> Decision | None:
+        offers = self._all_offers(reports, without)
+        if not offers or (len(offers) < self._expected(without) and not self._enough(offers, now)):
+            return None
+        unable = sorted(worker for worker, protocol in offers.items() if protocol == GRPC)
+        protocol = GRPC if unable else next(iter(offers.values()))
+        slow = bool(unable) and len(unable) < len(offers)
+        note = f"batches travel over gRPC, at half the rate: {', '.join(unable)} can do nothing else" if slow else ""
+        return Decision("data_transfer", {"protocol": protocol}, note)
+
+    def ready(self, reports: Mapping[str, Report]) -> int:
+        count = reports.get(self._topology.dispatcher_host.name, {}).get("registered_workers")
+        return count if isinstance(count, int) else 0
+
+    def missing(self, reports: Mapping[str, Report], without: Collection[str]) -> list[str]:
+        expected, registered = self._expected(without), self.ready(reports)
+        if not self._decided:
+            return [f"{expected - len(self._all_offers(reports, without))} tf.data workers to start"]
+        where = self._topology.dispatcher_host.name
+        return [f"tf.data workers: {registered} of {expected} registered at {where}"] if registered < expected else []
+
+    def _dispatcher(self) -> str:
+        return f"{self._settings.endpoint(self._topology.dispatcher_host.name).address}:{DISPATCHER_PORT}"
+
+    def _expected(self, without: Collection[str]) -> int:
+        present = [host for host in self._topology.hosts if host.name not in without]
+        return len(present) * self._settings.num_of_data_workers
+
+    def _all_offers(self, reports: Mapping[str, Report], without: Collection[str]) -> dict[str, str]:
+        """By which protocol each worker that has said so can send batches, by `HOST/NAME`."""
+        found: dict[str, str] = {}
+        for host, report in reports.items():
+            offers = report.get("offers")
+            if host not in without and isinstance(offers, Mapping):
+                found |= {f"{host}/{worker}": str(protocol) for worker, protocol in offers.items()}
+        return found
+
+    def _enough(self, offers: Mapping[str, str], now: float) -> bool:
+        """Whether there have been, for a while, those workers without which nothing can be read."""
+        topology = self._topology
+        heard = {worker.partition("/")[0] for worker in offers}
+        needed = {host.name for host in topology.dnn_hosts} | {topology.dispatcher_host.name}
+        data_hosts = sum(host.name in heard for host in topology.data_hosts)
+        if not needed <= heard or data_hosts < min(self._settings.min_data_hosts, len(topology.data_hosts)):
+            return False
+        self._enough_since = now if self._enough_since is None else self._enough_since
+        return now - self._enough_since > LATE_WORKERS_S

@@ -1,0 +1,10 @@
+"""The launcher, with a data service that headrace does not know."""
+
+from headrace.host import services
+from headrace.host.main import entry_point
+from toy_service import ToyService
+
+services.SERVICES["service"] = ToyService
+
+if __name__ == "__main__":
+    entry_point(__file__)

@@ -1,0 +1,51 @@
+"""A data service of one server a host, which tells its name. Those of data hosts end each time they have."""
+
+import json
+import sys
+
+from headrace.host.services.contract import Decision, Server
+
+PORT = 6001
+
+
+class ToyService:
+    mode = "service"
+    kinds = ("toy",)
+    waited_for = "toys"
+
+    def __init__(self, topology, settings, source_dir, work_dir):
+        self._topology, self._settings = topology, settings
+        self._source_dir, self._heard = source_dir, work_dir / "heard.json"
+        self._up = False
+
+    def servers(self):
+        host = self._topology.current
+        words = "1" if host.role == "data" else "1000"
+        argv = [sys.executable, str(self._source_dir / "toy_server.py"), host.name, str(PORT), words]
+        return [Server("toy", "toy-0", [PORT], argv, {"TOY": host.name})]
+
+    def take_event(self, event):
+        self._up = self._up or event.name == "toy_up"
+
+    def report(self):
+        return {"up": self._up}
+
+    def hear(self, decision):
+        self._heard.write_text(json.dumps(dict(decision)))
+
+    def trainer_environ(self):
+        addresses = [self._settings.endpoint(host.name).address for host in self._topology.hosts]
+        return {"TOYS": ",".join(f"{address}:{PORT}" for address in addresses), "TOY_WORD": str(self._heard)}
+
+    def needs(self, host):
+        return False
+
+    def decide(self, reports, without, now):
+        return Decision("toys_agreed", {"word": "hello"}) if self.ready(reports) == len(self._topology.hosts) else None
+
+    def ready(self, reports):
+        return sum(bool(report.get("up")) for report in reports.values())
+
+    def missing(self, reports, without):
+        missing = len(self._topology.hosts) - len(without) - self.ready(reports)
+        return [f"{missing} toys"] if missing > 0 else []
