@@ -18,7 +18,7 @@ help:
 	@echo "make conformance  what we make and assume, against SageMaker's toolkit and SDKs; then the next three, shorter"
 	@echo "make fuzz    hostile messages for the transfer, under sanitizers (FUZZ_S=3600 for an hour)"
 	@echo "make grammar   500 random tf.data pipelines, shared among workers and ranks, against plain tf.data"
-	@echo "make examples  every script of code/examples in both modes"
+	@echo "make examples  every script of code/examples in both modes; make conformance runs them with data hosts alone"
 	@echo "make bench   how fast, as ratios measured in one run: about an hour (BENCH=transport for one)"
 	@echo "make clean   remove what these made"
 
@@ -48,7 +48,8 @@ conformance: setup
 	@$(RUN) tools/peers.py sdk2 sdk3
 	@$(PYTEST) $(TIMED) -rs tests/integration/test_toolkit.py tests/sdk tests/toolkit
 	@$(RUN) -m tests.fuzz --first 0 --cases 20000
-	@HEADRACE_PIPELINES=$${HEADRACE_PIPELINES:-250} $(MAKE) --no-print-directory grammar examples
+	@HEADRACE_PIPELINES=$${HEADRACE_PIPELINES:-250} HEADRACE_MODES=$${HEADRACE_MODES:-service} \
+		$(MAKE) --no-print-directory grammar examples
 
 fuzz: setup
 	@$(RUN) -m tests.fuzz --seconds $(FUZZ_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+from dataclasses import replace
 from pathlib import Path
 
 from headrace.errors import InputError
@@ -107,7 +108,7 @@ def build_parser(prog: str = "start_job.py", source_dir: Path | None = None) -> 
     cloud.add_argument("--sharded_channel", action="append", metavar="NAME",
                        help="split this channel's objects between the hosts; repeatable")  # fmt: skip
     cloud.add_argument("--tag", action="append", metavar="KEY=VALUE", help="repeatable")
-    cloud.add_argument("--retries", type=int, metavar="N", help="when SageMaker has no room (default: 5)")
+    cloud.add_argument("--retries", type=int, metavar="N", help="when SageMaker has no capacity (default: 5)")
     cloud.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly price; repeatable")
     cloud.add_argument("--prices", type=Path, metavar="CSV", help="your table, columns as in instances.csv")
     here = parser.add_argument_group("on this machine only")
@@ -213,7 +214,7 @@ def _channel(text: str, is_hetero: bool) -> Channel:
     channel = Channel.parse(text)
     if is_hetero:
         return channel
-    return Channel(channel.name, channel.uri, tuple(g for g in channel.groups if g not in (DNN_GROUP, DATA_GROUP)))
+    return replace(channel, groups=tuple(each for each in channel.groups if each not in (DNN_GROUP, DATA_GROUP)))
 
 
 def _cpu_range(item: str) -> range:

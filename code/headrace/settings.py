@@ -1,4 +1,4 @@
-"""What a host is told about how to run the job: hyperparameters and environment, read once at the front door.
+"""What a host is told about how to run the job: hyperparameters and environment, read once, at the start.
 
 After that, the launcher sees the frozen `Settings`. What ranks and servers need reaches them in variables named here.
 """
@@ -36,7 +36,7 @@ PLACEHOLDER_SECRET = "made-at-submission"
 STARTUP_TIMEOUT_VARIABLE = "HEADRACE_STARTUP_TIMEOUT_S"
 """For ranks that wait for hosts which are not there yet."""
 STALL_TIMEOUT_VARIABLE = "HEADRACE_STALL_TIMEOUT_S"
-"""Whole seconds for which workers bear with a rank that does not read."""
+"""Whole seconds that workers wait for a rank that does not read."""
 TRUST_NETWORK_VARIABLE = "HEADRACE_TRUST_NETWORK"
 """1: nobody but the job's hosts reaches them, so that a derived secret will do for MPI too."""
 MPI_OPTIONS_VARIABLE = "HEADRACE_MPI_OPTIONS"

@@ -1,4 +1,4 @@
-"""What start_job.py does: run the job that its flags describe, here or on SageMaker. Joins the rooms."""
+"""What start_job.py does: run the job that its flags describe, here or on SageMaker. Joins the packages."""
 
 from __future__ import annotations
 

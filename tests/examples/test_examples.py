@@ -1,4 +1,7 @@
-"""Every script in code/examples, with and without data hosts, on two ranks: it learns, and ranks end alike."""
+"""Every script in code/examples, with and without data hosts, on two ranks: it learns, and ranks end alike.
+
+`HEADRACE_MODES=service` leaves out the runs without data hosts, `HEADRACE_SEEDS=3` makes each thrice.
+"""
 
 import os
 import shutil
@@ -11,7 +14,8 @@ from tests.support import ROOT, run_job
 
 EXAMPLES = sorted(path.stem for path in (ROOT / "code" / "examples").glob("*.py") if path.stem != "digits")
 SEEDS = range(int(os.environ.get("HEADRACE_SEEDS", "1")))
-MODES = {"service": ["--is_hetero"], "local": ["--no-is_hetero"]}
+FLAGS = {"service": ["--is_hetero"], "local": ["--no-is_hetero"]}
+MODES = os.environ.get("HEADRACE_MODES", "service local").split()
 LEARNED = {"tabular": 0.85, "gradient_accumulation": 0.85}
 NOISE = 0.06
 CHECK = """
@@ -37,7 +41,7 @@ def accuracy_of(name, mode, seed, tmp_path, samples):
     script = source / "examples" / f"{name}.py"
     seeded = f"import keras as keras_, tensorflow as tf_\nkeras_.utils.set_random_seed({seed})\n"
     script.write_text(seeded + script.read_text() + CHECK)
-    run = run_job(tmp_path, *MODES[mode], f"--source_dir={source}", f"--training_script=examples/{name}.py",
+    run = run_job(tmp_path, *FLAGS[mode], f"--source_dir={source}", f"--training_script=examples/{name}.py",
                   f"--channel=training={samples}")  # fmt: skip
     assert run.code == 0, run.output[-4000:]
     assert run.output.count("weights identical on 2 ranks") == 2
@@ -54,4 +58,4 @@ def test_an_example_learns_the_same_in_both_modes(name, tmp_path, samples):
     for mode, accuracies in found.items():
         assert min(accuracies) > LEARNED.get(name, 0.9), (mode, accuracies)
     means = [sum(accuracies) / len(accuracies) for accuracies in found.values()]
-    assert abs(means[0] - means[1]) < NOISE, found
+    assert max(means) - min(means) < NOISE, found

@@ -1,4 +1,4 @@
-"""Faults that a job survives: what died comes back, or is named and done without."""
+"""Faults that a job survives: what died comes back, or is named and the job continues without it."""
 
 import os
 import sys
@@ -87,7 +87,7 @@ def test_a_slow_link_that_loses_frames_is_survived(victim):
     assert not run.events("host_lost")
 
 
-def test_strangers_by_the_thousand_change_nothing(victim):
+def test_unauthenticated_clients_by_the_thousand_change_nothing(victim):
     job = victim("--epochs=8")
     code = """
 import grpc, socket, sys, time

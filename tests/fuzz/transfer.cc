@@ -206,7 +206,7 @@ std::string Request() {
   return std::string(reinterpret_cast<const char*>(&bytes), sizeof bytes) + request;
 }
 
-// A worker that strangers talk to, or ranks gone mad.
+// A worker that unauthenticated clients talk to, or ranks gone mad.
 void Serve(Case& any, int port, bool is_admitted) {
   const int fd = ConnectTo(port);
   headrace::Hello worker;
@@ -240,7 +240,7 @@ int main(int argc, char** argv) {
   });
   const uint64_t first = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 0;
   const double limit = argc > 2 ? std::strtod(argv[2], nullptr) : 1;  // cases; negative: seconds
-  Worker of_ranks, of_strangers;
+  Worker of_ranks, of_unauthenticated;
   const auto started = std::chrono::steady_clock::now();
   const auto seconds = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
@@ -255,13 +255,13 @@ int main(int argc, char** argv) {
       } else if (any.OneIn(2)) {
         Serve(any, of_ranks.server.Port(), true);
       } else {
-        Serve(any, of_strangers.server.Port(), false);
+        Serve(any, of_unauthenticated.server.Port(), false);
       }
-      if (of_strangers.made) Fail("a stranger cost an element");
+      if (of_unauthenticated.made) Fail("an unauthenticated client cost an element");
     });
     if (done.wait_for(std::chrono::seconds(kLongestCaseS)) != std::future_status::ready) Fail("hangs");
-    if (number % 1000 == 999) {  // between strangers, a rank of the job is served
-      for (const Worker* worker : {&of_ranks, &of_strangers}) {
+    if (number % 1000 == 999) {  // between unauthenticated clients, a rank of the job is served
+      for (const Worker* worker : {&of_ranks, &of_unauthenticated}) {
         Connection connection(ConnectTo(worker->server.Port()), 60);
         const auto met = headrace::Enter(connection, {kSecret, kAddress}, headrace::Patience(1000));
         if (met != headrace::Meeting::kAgreed) Fail("a rank of the job is not let in any more");

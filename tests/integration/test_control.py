@@ -46,8 +46,8 @@ def test_calls_arrive(served):
 
 def test_a_caller_with_another_secret_changes_nothing_and_is_told(served):
     server, calls, _ = served
-    with client(server, secret="other") as stranger, pytest.raises(ControlError, match="secret"):
-        stranger.call("renew", {})
+    with client(server, secret="other") as other, pytest.raises(ControlError, match="secret"):
+        other.call("renew", {})
     assert calls == []
 
 
@@ -65,7 +65,7 @@ def test_a_silent_host_costs_one_deadline(served):
         assert time.monotonic() - started < 3
 
 
-def test_strangers_garbage_and_silence_do_not_delay_the_leader(served):
+def test_unauthenticated_calls_garbage_and_silence_do_not_delay_the_leader(served):
     server, calls, out = served
     half_open = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
     for number, connection in enumerate(half_open):

@@ -1,4 +1,4 @@
-"""The rules of `headrace lint`: each speaks of its fault, and is silent about the mended twin."""
+"""The rules of `headrace lint`: each speaks of its fault, and is silent about the fixed twin."""
 
 import contextlib
 import functools
@@ -124,7 +124,7 @@ def test_a_fault_is_named_with_its_mend(name):
     found = rules_of(make())
     assert rule in found, f"only {set(found)} was found"
     assert found[rule].cost
-    assert found[rule].mend
+    assert found[rule].fix
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -183,7 +183,7 @@ REFUSED = {
 def test_what_distribute_would_refuse_is_told_in_its_words(name):
     make, fix = REFUSED[name]
     found = rules_of(make())["refused"]
-    assert fix in found.mend
+    assert fix in found.fix
     assert found.cost
 
 

@@ -41,6 +41,7 @@ def test_a_case_ends_as_the_table_says(name, way, played):
     if not case.cause:
         assert set(it.exit_codes.values()) == {0}, it.logs
         assert it.causes == {} and it.summary["outcome"] == "succeeded"
+        assert len(list(it.folder.glob("**/preflight.json"))) == ("--preflight" in case.flags)
         return
     assert 0 not in it.exit_codes.values(), it.logs
     assert {(cause["host"], cause["role"]) for cause in it.causes.values()} == {case.cause}, it.logs

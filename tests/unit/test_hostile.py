@@ -36,7 +36,7 @@ def message(record):
 
 
 @given(st.binary(max_size=200) | records.map(message) | values.map(message))
-def test_a_strangers_message_is_answered_or_refused(said):
+def test_an_unauthenticated_message_is_answered_or_refused(said):
     server, client = ServerAuth(SECRET, "algo-1"), ClientAuth(SECRET, "algo-1")
     with contextlib.suppress(Refused):
         server.hello(said)

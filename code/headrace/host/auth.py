@@ -4,7 +4,7 @@ Each session begins with fresh nonces from both sides; its key is an HMAC over t
 and every reply carries an HMAC over method, counter and body, and a counter is taken once. So
 nothing said in one session is worth anything in another, nor a second time in the same.
 
-The server keeps no record of a stranger: its nonce proves by itself that this process issued it,
+The server keeps no record of an unauthenticated caller: its nonce proves by itself that this process issued it,
 so a flood of hellos costs no memory and pushes nobody out.
 """
 

@@ -1,7 +1,7 @@
 """The control channel: authenticated gRPC on port 16000, a few small calls, a deadline on each.
 
 Every host serves; the leader calls `renew` on every other host every few seconds, and headrace's MPI
-agent calls `launch`. Strangers, garbage and silence change nothing.
+agent calls `start_mpi_daemon`. Unauthenticated callers, garbage and silence change nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # Its own log lines about strangers are noise here.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # Its own log lines about refused calls are noise here.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # Children are forked and exec'd at once.
 
 import grpc
@@ -40,7 +40,7 @@ StreamHandler = Callable[[Body, AsyncIterator[bytes]], Coroutine[Any, Any, Body]
 class ControlServer:
     """Serves this host's side of the control channel. Use as a context manager.
 
-    It runs on an event loop in a thread of its own: a call that a stranger begins and never completes
+    It runs on an event loop in a thread of its own: a call that anybody begins and never completes
     holds some memory, and no thread that others wait for.
     """
 

@@ -74,7 +74,7 @@ class Submission:
         """Upload the source dir and create the job; the spec under the name that it got.
 
         Raises:
-            SetupError: SageMaker refuses it, or has no room for it after all retries.
+            SetupError: SageMaker refuses it, or has no capacity for it after all retries.
         """
         check_request(self._request(self._spec))  # before anything is sent
         with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
@@ -88,7 +88,7 @@ class Submission:
         return self._create(retries, first_attempt=0)
 
     def follow(self, spec: JobSpec, retries: int, table: InstanceTable, output_dir: Path) -> Ended:
-        """Follow the job and its logs to the end, in further attempts where SageMaker had no room for it."""
+        """Follow the job and its logs to the end, in further attempts where SageMaker had no capacity for it."""
         for attempt in range(retries + 1):
             try:
                 description = self._wait(spec)

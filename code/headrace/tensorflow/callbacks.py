@@ -12,7 +12,7 @@ from headrace.tensorflow import world
 from headrace.tensorflow.checkpoint import Checkpoint
 from headrace.tensorflow.ideal import measure_ideal_step_ms
 from headrace.tensorflow.loop import Training
-from headrace.tensorflow.measure import open_meter
+from headrace.tensorflow.meter import open_meter
 
 __all__ = ["Checkpoint", "Measure", "Training", "on_rank_0"]
 

@@ -95,7 +95,7 @@ class Checkpoint(keras.callbacks.Callback):
         if self._skipped_steps and step >= steps:
             self.model.stop_training = EPOCH_OVER
         if hvd.rank() == 0 and self._signals.stop_requested():
-            # All ranks hold the same weights, so rank 0 needs nobody's help; the launcher ends the job after it.
+            # All ranks hold the same weights, so rank 0 can save them alone; the launcher ends the job after it.
             over = 0 < steps <= step
             self._save(self._epoch + over, 0 if over else step)
             time.sleep(STOPPING_S)

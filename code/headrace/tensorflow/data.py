@@ -73,8 +73,19 @@ def distribute(
         InputError: an unknown choice, choices that exclude each other, or a dataset that cannot be made elsewhere, or
             not in parts; the text says what to change.
     """
-    how = Distribution(compression, sharding, shared, coordinated, cross_trainer_cache, data_transfer_protocol,
-                       target_workers, max_outstanding_requests, deterministic, uneven, exact)  # fmt: skip
+    how = Distribution(
+        compression=compression,
+        sharding=sharding,
+        shared=shared,
+        coordinated=coordinated,
+        cross_trainer_cache=cross_trainer_cache,
+        data_transfer_protocol=data_transfer_protocol,
+        target_workers=target_workers,
+        max_outstanding_requests=max_outstanding_requests,
+        deterministic=deterministic,
+        uneven=uneven,
+        exact=exact,
+    )
     context = TrainerContext.from_environ(os.environ)
     if deterministic is not None:
         options = tf.data.Options()

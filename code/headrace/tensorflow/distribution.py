@@ -14,7 +14,7 @@ TARGET_WORKERS = ("any", "local", "auto")
 UNEVEN = ("pad", "drop", "keep")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Distribution:
     """How a dataset is spread over the workers; every choice, with the default that suits a cluster network."""
 

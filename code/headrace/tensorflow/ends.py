@@ -2,10 +2,10 @@
 
 Ranks share a stream, or have parts of their own; either way they come to its end after unequal numbers of batches, and
 a rank that makes a step more than another waits for it in an allreduce for ever. So ranks tell each other how many
-batches they have had (`office`, with `agreement` and `post`). A rank with a batch goes on at once (`pad`); only at the
-end somebody waits, in a TensorFlow queue, so that the end of an iterator wakes it. But a `take` above a `prefetch` that
-has had enough waits for the one below to end, without waking it: so a rank that gives up a pass says so at once, which
-decides what others wait for.
+batches they have had (`agreement_thread`, with `agreement` and `rank_messages`). A rank with a batch goes on at once
+(`pad`); only at the end a rank waits, in a TensorFlow queue, so that the end of an iterator wakes it. But a `take`
+above a `prefetch` that has had enough waits for the one below to end, without waking it. So a rank that gives up a pass says
+so at once, which decides what others wait for.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from headrace.tensorflow import world
-from headrace.tensorflow.office import Stream, join
+from headrace.tensorflow.agreement_thread import Stream, join
 
 Batch = Any
 

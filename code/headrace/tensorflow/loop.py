@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from headrace.tensorflow import horovod_callbacks, horovod_keras
 from headrace.tensorflow.checkpoint import Checkpoint
-from headrace.tensorflow.measure import open_meter
+from headrace.tensorflow.meter import open_meter
 
 
 class Training:

@@ -90,7 +90,7 @@ def offered(transfer_address: str, protocol_file: Path | None, timeout_s: float)
     if agreed.agreed_protocol(protocol_file, timeout_s) == transfer.PROTOCOL:
         raise SetupError(
             f"this host cannot send batches by {transfer.PROTOCOL}'s own transfer (the reason is said above), "
-            "by which the job's other workers send them; data_transfer_protocol='grpc' does without it"
+            "by which the job's other workers send them; data_transfer_protocol='grpc' needs no such library"
         )
     return ""
 

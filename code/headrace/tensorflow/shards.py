@@ -24,8 +24,8 @@ from headrace.tensorflow.blocks import block_of
 from headrace.tensorflow.checkpoint import Checkpoint
 from headrace.tensorflow.checks import AS_IT_IS
 from headrace.tensorflow.graph import DatasetGraph
-from headrace.tensorflow.records import count_records
 from headrace.tensorflow.splits import as_listing
+from headrace.tensorflow.tfrecords import count_records
 from headrace.training.ledger import PLACE_BITS, Ledger
 
 AUTOTUNE = tf.data.AUTOTUNE

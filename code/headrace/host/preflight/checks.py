@@ -17,7 +17,7 @@ PINGS, LOADS, ROUNDS = 200, 12, 3
 ENOUGH_S = 0.4
 """No kind of message is repeated for longer than this."""
 ALL_PAIRS_HOSTS = 8
-"""Up to so many hosts each pair is tried; of more, neighbours and everybody's link to the first host."""
+"""Up to so many hosts each pair is tried; of more, neighbours, and each host with the first."""
 NAMED_PAIRS = 3
 """Of the pairs that are tried at the same time, so many are named in messages."""
 PING_TAG = 20

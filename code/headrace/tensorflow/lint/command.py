@@ -1,4 +1,4 @@
-"""`headrace lint SCRIPT`: what costs most in the tf.data pipeline of a training script, and its mend."""
+"""`headrace lint SCRIPT`: what costs most in the tf.data pipeline of a training script, and its fix."""
 
 from __future__ import annotations
 
@@ -51,6 +51,6 @@ def told(findings: Sequence[Finding], script: Path) -> str:
         times = f"{each.gain or 0:.1f}".removesuffix(".0")
         gain = f"{times}× {each.gain_of}" if each.gain else f"gain {each.gain_of}"
         lines += [f"{each.where}  {each.rule}: {gain}" + ("" if each.measured or not each.gain else " (estimated)")]
-        lines += [f"    cost: {each.cost}", f"    mend: {each.mend}"]
+        lines += [f"    cost: {each.cost}", f"    fix: {each.fix}"]
     count = {0: "nothing found", 1: "1 finding"}.get(len(findings), f"{len(findings)} findings")
     return "\n".join([*lines, f"{script}: {count}"])

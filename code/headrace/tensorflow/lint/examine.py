@@ -55,8 +55,8 @@ def _refused(wire: tf.data.Dataset, place: str, sharding: str) -> list[Finding]:
         if sharding == "dynamic":
             find_sources(graph)
     except InputError as error:
-        cost, _, mend = str(error).partition(". Write ")
-        return [Finding("refused", place, cost, None, "it runs at all", True, mend or "as it says")]
+        cost, _, fix = str(error).partition(". Write ")
+        return [Finding("refused", place, cost, None, "it runs at all", True, fix or "as it says")]
     return []
 
 

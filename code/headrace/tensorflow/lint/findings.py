@@ -23,7 +23,7 @@ BETWEEN = (*PASSING, "Cache")
 
 @dataclass(frozen=True)
 class Finding:
-    """What costs, and its mend."""
+    """What costs, and its fix."""
 
     rule: str
     where: str
@@ -34,7 +34,7 @@ class Finding:
     gain_of: str
     """What becomes better."""
     measured: bool
-    mend: str
+    fix: str
 
 
 @dataclass(frozen=True)

@@ -64,13 +64,13 @@ def wide_wire(subject: Subject) -> Iterator[Finding]:
         now, then = now + math.prod(shape) * size, then + math.prod(shape) * narrow
     if wide and pixels:
         origin, narrow_type = "made of uint8 pixels", "uint8"
-        mend = "stay uint8 up to distribute, and scale in the model: keras.layers.Rescaling(1 / 255)"
+        fix = "stay uint8 up to distribute, and scale in the model: keras.layers.Rescaling(1 / 255)"
     else:
         origin, narrow_type = "a narrower type will do only if the values fit", "half as wide"
-        mend = "if the values fit: tf.cast before distribute, and back in the model"
+        fix = "if the values fit: tf.cast before distribute, and back in the model"
     if wide:
         cost = f"{', '.join(wide)}, {origin}: {size_text(now)} a batch, {size_text(then)} as {narrow_type}"
-        yield Finding("wide-wire", subject.distributed_at, cost, now / then, "fewer bytes on the wire", True, mend)
+        yield Finding("wide-wire", subject.distributed_at, cost, now / then, "fewer bytes on the wire", True, fix)
 
 
 def map_before_batch(subject: Subject) -> Iterator[Finding]:
@@ -96,14 +96,14 @@ def map_before_batch(subject: Subject) -> Iterator[Finding]:
         name, several = stage.in_code, len(stage.inputs[0].spec) > 1
         call = f"lambda *batch: tf.vectorized_map(lambda each: {name}(*each), batch)" if several else (
             f"lambda batch: tf.vectorized_map({name}, batch)")  # fmt: skip
-        mend = f".batch({size}).map({call if how == 'vectorised' else f'{name} for a batch'}, …)"
+        fix = f".batch({size}).map({call if how == 'vectorised' else f'{name} for a batch'}, …)"
         if share is None:
             yield Finding("map-before-batch", where(stage), f"called once per element; {rate}", speedup,
-                          "faster, this map", False, mend)  # fmt: skip
+                          "faster, this map", False, fix)  # fmt: skip
         elif (gain := 1 / (1 - share * (1 - 1 / speedup))) >= WORTH_GAIN:
             cost = f"called once per element, {share:.0%} of the pipeline's processor time; {rate}"
             yield Finding("map-before-batch", where(stage), cost, gain, "less processor time, the whole pipeline",
-                          how == "vectorised", mend)  # fmt: skip
+                          how == "vectorised", fix)  # fmt: skip
 
 
 def no_cache(subject: Subject) -> Iterator[Finding]:
@@ -124,15 +124,15 @@ def no_cache(subject: Subject) -> Iterator[Finding]:
     if size > CACHE_LIMIT_BYTES:
         return
     cost = f"{elements} elements are made again in every epoch; made, they are {size_text(size)}"
-    mend = f".cache() after .map({last.in_code}), before shuffle and repeat"
+    fix = f".cache() after .map({last.in_code}), before shuffle and repeat"
     per_batch = subject.meter.elements_per_batch(last) if subject.meter else None
     if not subject.meter or not per_batch or not subject.meter.batch_s:
-        yield Finding("no-cache", where(last), cost, None, "not measured", False, mend)
+        yield Finding("no-cache", where(last), cost, None, "not measured", False, fix)
         return
     share = min(subject.meter.cost_of_all_to(last) * per_batch / subject.meter.batch_s, 0.99)
     if 1 / (1 - share) >= WORTH_GAIN:
         yield Finding("no-cache", where(last), f"{cost}; {share:.0%} of the processor time", 1 / (1 - share),
-                      "less processor time from the second epoch, the whole pipeline", True, mend)  # fmt: skip
+                      "less processor time from the second epoch, the whole pipeline", True, fix)  # fmt: skip
 
 
 def decode_then_crop(subject: Subject) -> Iterator[Finding]:

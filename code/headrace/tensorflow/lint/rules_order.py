@@ -31,9 +31,9 @@ def shuffle_after_batch(subject: Subject) -> Iterator[Finding]:
             continue
         size, buffer = batch_size(above[batches[0]]), static(stage.dataset._buffer_size)
         cost = f"the same {size} elements always come together, and its buffer holds {buffer} batches"
-        mend = f".shuffle({buffer}).batch({size}): shuffle before batch"
+        fix = f".shuffle({buffer}).batch({size}): shuffle before batch"
         yield Finding("shuffle-after-batch", where(stage), cost, float(max(size, 1)), "less memory, this buffer",
-                      True, mend)  # fmt: skip
+                      True, fix)  # fmt: skip
 
 
 def no_prefetch(subject: Subject) -> Iterator[Finding]:
@@ -56,18 +56,18 @@ def sequential_map(subject: Subject) -> Iterator[Finding]:
         if stage.kind != "Map" or only_regroups(stage) or stage.ops & set(PYTHON_OPS):
             continue
         share = meter.share(stage) if meter else None
-        mend = f".map({stage.in_code}, num_parallel_calls=tf.data.AUTOTUNE)"
+        fix = f".map({stage.in_code}, num_parallel_calls=tf.data.AUTOTUNE)"
         if meter is None or share is None:
             if any(COSTLY.search(op) for op in stage.ops):
                 yield Finding("sequential-map", where(stage), "one call at a time, on one core", None,
-                              "not measured", False, mend)  # fmt: skip
+                              "not measured", False, fix)  # fmt: skip
         elif share >= WORTH_SHARE and share * cores >= WORTH_GAIN and (meter.cost_of(stage) or 0) >= WORTH_CALL_S:
             cost = (
                 f"one call at a time, {share:.0%} of the pipeline's processor time: "
                 f"of {cores} cores {1 / share:.1f} can be busy at most"
             )
             yield Finding("sequential-map", where(stage), cost, share * cores, "faster, the whole pipeline, at most",
-                          True, mend)  # fmt: skip
+                          True, fix)  # fmt: skip
 
 
 def sequential_interleave(subject: Subject) -> Iterator[Finding]:

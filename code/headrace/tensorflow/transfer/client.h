@@ -96,7 +96,7 @@ class Client : public tensorflow::data::DataTransferClient {
       case Meeting::kAgreed: break;
       case Meeting::kAnotherProtocol: return absl::UnavailableError(shared_.address + " speaks another protocol");
       case Meeting::kAnotherSecret: return absl::UnavailableError(shared_.address + " does not hold this job's secret");
-      case Meeting::kClosed:  // by a worker that is ending, or that had too many strangers at its door
+      case Meeting::kClosed:  // by a worker that is ending, or that had too many unauthenticated clients
         if (patience.IsOver()) return cancelled_ ? Cancelled() : absl::UnavailableError(shared_.address + " lets nobody in");
         std::this_thread::sleep_for(std::chrono::milliseconds(kAgainMs));
         return Connect(patience);

@@ -67,16 +67,16 @@ class Server : public tensorflow::data::DataTransferServer {
   int Port() const override { return port_; }
 
  private:
-  // A consumer is a stranger until it has proved that it belongs to the job.
-  enum class Standing { kStranger, kAdmitted, kTurnedAway };
+  // A consumer is unauthenticated until it has proved that it belongs to the job.
+  enum class Standing { kUnauthenticated, kAdmitted, kTurnedAway };
   struct Peer {
     std::unique_ptr<Connection> connection;
     std::string source;  // its address
-    Standing standing = Standing::kStranger;
+    Standing standing = Standing::kUnauthenticated;
   };
 
   static constexpr size_t kMostPeers = 4096;
-  static constexpr size_t kMostStrangers = 64;
+  static constexpr size_t kMostUnauthenticated = 64;
   static constexpr int kAdmissionMs = 5000;
   static constexpr int kRequestMs = 5000;  // from its first byte to its last
 
@@ -118,7 +118,7 @@ class Server : public tensorflow::data::DataTransferServer {
       if (fd >= 0 && (ended_ || peers_.size() >= most_peers_)) close(fd);
       if (ended_) return;
       if (fd < 0 || peers_.size() >= most_peers_) continue;
-      TurnAwayAStranger();
+      TurnAwayUnauthenticated();
       const int64_t number = ++accepted_;
       auto connection = std::unique_ptr<Connection>(new (std::nothrow) Connection(fd, silence_s_));
       if (!connection) {
@@ -137,16 +137,16 @@ class Server : public tensorflow::data::DataTransferServer {
   }
 
   // Where there are too many: of the address that most of them come from, the one that has been silent longest.
-  void TurnAwayAStranger() {
-    size_t strangers = 0;
+  void TurnAwayUnauthenticated() {
+    size_t unauthenticated = 0;
     std::map<std::string, size_t> from;
     for (const auto& [number, peer] : peers_)
-      if (peer.standing == Standing::kStranger) ++strangers, ++from[peer.source];
-    if (strangers < kMostStrangers) return;
+      if (peer.standing == Standing::kUnauthenticated) ++unauthenticated, ++from[peer.source];
+    if (unauthenticated < kMostUnauthenticated) return;
     const auto fewer = [](const auto& one, const auto& other) { return one.second < other.second; };
     const std::string source = std::max_element(from.begin(), from.end(), fewer)->first;
     for (auto& [number, peer] : peers_) {
-      if (peer.standing != Standing::kStranger || peer.source != source) continue;
+      if (peer.standing != Standing::kUnauthenticated || peer.source != source) continue;
       peer.standing = Standing::kTurnedAway;
       peer.connection->Shutdown();
       return;

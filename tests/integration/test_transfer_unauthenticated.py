@@ -21,8 +21,8 @@ DELAY_LIMIT_S = 1.0
 """How long a rank tries to get in."""
 
 
-def strangers_word(name, address):
-    """What a stranger says, who knows all but the secret."""
+def unauthenticated_word(name, address):
+    """What a client says that knows all but the secret."""
     magic, nonce = handshake.MAGIC, bytes(handshake.NONCE_BYTES)
     if name == "replay":
         return overheard(address)
@@ -48,26 +48,26 @@ def overheard(address):
     return said + struct.pack("<I", 0)
 
 
-STRANGERS = ("nothing", "another protocol", "half a hello", "no proof", "a wrong proof, and a request",
+UNAUTHENTICATED = ("nothing", "another protocol", "half a hello", "no proof", "a wrong proof, and a request",
              "the last protocol's hello, and a request", "replay")  # fmt: skip
 
 
-@pytest.mark.parametrize("name", STRANGERS)
-def test_strangers_get_no_element_and_cost_none(tmp_path, use, name):
+@pytest.mark.parametrize("name", UNAUTHENTICATED)
+def test_unauthenticated_get_no_element_and_cost_none(tmp_path, use, name):
     with service(tmp_path / "work", 1) as running:
         use(running.address)
         batches = iter(read(tf.data.Dataset.range(300), sharding="dynamic", exact=True))
         got = [int(next(batches))]
         address = ("127.0.0.1", *running.transfer_ports.values())
         for _ in range(20):
-            with socket.create_connection(address, 5) as stranger:
+            with socket.create_connection(address, 5) as client:
                 with contextlib.suppress(OSError):  # turned away before all was said
-                    stranger.sendall(strangers_word(name, address))
-                    stranger.shutdown(socket.SHUT_WR)
-                answer = b"".join(iter(lambda stranger=stranger: received(stranger), b""))
+                    client.sendall(unauthenticated_word(name, address))
+                    client.shutdown(socket.SHUT_WR)
+                answer = b"".join(iter(lambda client=client: received(client), b""))
                 assert len(answer) <= HELLO_BYTES, "more than a challenge"
         got += [int(n) for n in batches]
-        assert sorted(got) == list(range(300)), "strangers cost elements"
+        assert sorted(got) == list(range(300)), "unauthenticated cost elements"
 
 
 def usual_admission_s(address):
@@ -80,7 +80,7 @@ def usual_admission_s(address):
     return statistics.median(took_s)
 
 
-def test_strangers_who_keep_connecting_delay_nobody(stream):
+def test_unauthenticated_who_keep_connecting_delay_nobody(stream):
     running, batches = stream
     address = ("127.0.0.1", *running.transfer_ports.values())
     ended = threading.Event()
@@ -91,17 +91,17 @@ def test_strangers_who_keep_connecting_delay_nobody(stream):
             with contextlib.suppress(OSError):
                 held.append(socket.create_connection(address, 5, source_address=("127.0.0.2", 0)))
 
-    strangers = [threading.Thread(target=connect, daemon=True) for _ in range(2)]
-    for stranger in strangers:
-        stranger.start()
+    unauthenticated = [threading.Thread(target=connect, daemon=True) for _ in range(2)]
+    for client in unauthenticated:
+        client.start()
     try:
         assert usual_admission_s(address) < DELAY_LIMIT_S
         for _ in range(200):
             next(batches)
     finally:
         ended.set()
-        for stranger in strangers:
-            stranger.join()
+        for client in unauthenticated:
+            client.join()
 
 
 def test_two_thousand_idle_connections_delay_nobody_and_are_ended(stream):
@@ -114,12 +114,12 @@ def test_two_thousand_idle_connections_delay_nobody_and_are_ended(stream):
         assert usual_admission_s(address) < DELAY_LIMIT_S
         for _ in range(200):
             next(batches)
-        for stranger in idle:
-            stranger.settimeout(30)
-            while received(stranger):
+        for client in idle:
+            client.settimeout(30)
+            while received(client):
                 pass
     finally:
-        for stranger in idle:
-            stranger.close()
+        for client in idle:
+            client.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert running.workers[0].poll() is None

@@ -1,7 +1,7 @@
-"""Where a rank's agreements on ends of streams are kept: one thread that owns them, and the post between ranks.
+"""Where a rank's agreements on ends of streams are kept: one thread that owns them, and the messages between ranks.
 
-Everyone else only puts notes into its inbox, and takes no lock: tf.data's threads, the post's, and whichever thread
-happens to collect an iterator that nobody holds any more.
+All other threads only put notes into its inbox, and take no lock: tf.data's, those of the messages, and whichever
+thread happens to collect an iterator that nobody holds any more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tensorflow as tf
 from headrace.errors import InputError
 from headrace.tensorflow import world
 from headrace.tensorflow.agreement import SAY_AFTER_S, Agreement, Pass
-from headrace.tensorflow.post import Numbers, Post
+from headrace.tensorflow.rank_messages import Numbers, Post
 
 _Note = Callable[[Agreement], list[tuple[int, bool]] | None]
 """Something that has happened; may make decisions."""
@@ -26,14 +26,14 @@ _Note = Callable[[Agreement], list[tuple[int, bool]] | None]
 class Stream:
     """One stream, as tf.data's threads see it."""
 
-    def __init__(self, name: str, uneven: str, office: _Office) -> None:
+    def __init__(self, name: str, uneven: str, thread: _AgreementThread) -> None:
         self.name, self.uneven = name, uneven
         self.decisions = tf.queue.FIFOQueue(-1, [tf.int64, tf.bool], [[], []])
         """The number of a pass, and whether the batch that it waits for is for all ranks."""
         self.somebody_ended = False
         self.had: dict[int, int] = {}
         """Batches so far, of the newest pass at least."""
-        self._office = office
+        self._owner = thread
         self._numbers = itertools.count(1)
         self._newest = 0
 
@@ -75,10 +75,10 @@ class Stream:
         return np.bool_(must_wait)
 
     def _tell(self, what: _Note) -> None:
-        self._office.inbox.put((self, what))
+        self._owner.inbox.put((self, what))
 
 
-class _Office:
+class _AgreementThread:
     """All agreements of this rank."""
 
     def __init__(self) -> None:
@@ -138,11 +138,11 @@ class _Office:
                 self._deliver(each_index, each_what)
 
 
-_office: list[_Office] = []
+_thread: list[_AgreementThread] = []
 
 
 def join(name: str, uneven: str) -> Stream:
     """This rank's part in agreeing on the ends of a stream. Every rank must call it, in the same order."""
-    if not _office:
-        _office.append(_Office())
-    return _office[0].open(name, uneven)
+    if not _thread:
+        _thread.append(_AgreementThread())
+    return _thread[0].open(name, uneven)
