@@ -4,8 +4,8 @@ Ranks share a stream, or have parts of their own; either way they come to its en
 a rank that makes a step more than another waits for it in an allreduce for ever. So ranks tell each other how many
 batches they have had (`agreement_thread`, with `agreement` and `rank_messages`). A rank with a batch goes on at once
 (`pad`); only at the end a rank waits, in a TensorFlow queue, so that the end of an iterator wakes it. But a `take`
-above a `prefetch` that has had enough waits for the one below to end, without waking it. So a rank that gives up a pass says
-so at once, which decides what others wait for.
+above a `prefetch` that has had enough waits for the one below to end, without waking it. So a rank that gives up a
+pass says so at once, which decides what others wait for.
 """
 
 from __future__ import annotations
