@@ -67,6 +67,9 @@ CASES = {
     "a rank killed on the second dnn host": Case(
         (*HETERO, *TWO_HOSTS, *LONG), dies=("algo-3", "rank"), cause=("algo-3", "rank1")
     ),
+    "a rank that raises, beside the one that the launcher started": Case(
+        (*HETERO, *ONE_HOST, "--hyperparameter=how=raise"), cause=("algo-2", "rank1"), script="failing.py"
+    ),
     "hyperparameters": Case(
         (
             *HETERO,

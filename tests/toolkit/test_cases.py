@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.conftest import SCRIPTS
 from tests.faults.breakage import STEADY
 from tests.support import copy_source
 from tests.toolkit.cases import CASES, GIVEN, SIMULATED, WAYS, play
@@ -18,7 +19,8 @@ pytestmark = [pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"), pyte
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    return copy_source(tmp_path_factory.mktemp("toolkit") / "source", STEADY, Path(__file__).with_name("arguments.py"))
+    scripts = STEADY, SCRIPTS / "failing.py", Path(__file__).with_name("arguments.py")
+    return copy_source(tmp_path_factory.mktemp("toolkit") / "source", *scripts)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +67,7 @@ def test_the_toolkit_and_the_simulated_cluster_agree(name, way, played):
         assert _fields(real.summary) == _fields(theirs)
         for key in ("outcome", "tf_data_mode", "is_hetero", "world_size", "global_batch_size"):
             assert real.summary[key] == theirs[key], key
-        if not CASES[name].dies:
+        if not CASES[name].cause:
             assert (real.summary["epochs"], real.summary["steps"]) == (theirs["epochs"], theirs["steps"])
 
 

@@ -25,6 +25,8 @@ from headrace.host.services.contract import DataService
 from headrace.host.state import HostState
 from headrace.host.supervise import Child, ChildSpec, Supervisor
 from headrace.host.toolkit import rank_command, without_mpi
+from headrace.outcome import RootCause
+from headrace.rank_failure import first_failure
 
 TICK_S = 0.2
 PUBLISH_INTERVAL_S = 1.0
@@ -108,7 +110,7 @@ class HostRun:
         for ended in self.supervisor.poll():
             cause = ended.root_cause(self.state.host)
             if ended.spec.kind == TRAINER and ended.return_code:
-                self.state.fail(self.ranks.root_cause(cause))
+                self.state.fail(self.failed_rank(cause))
             elif ended.spec.restart or ended.return_code:
                 self.state.fail(cause)
             elif ended.spec.kind == INSTALLER:
@@ -121,6 +123,13 @@ class HostRun:
         if time.monotonic() >= self._next_publication:
             self._next_publication = time.monotonic() + PUBLISH_INTERVAL_S
             self.state.publish()
+
+    def failed_rank(self, fallback: RootCause) -> RootCause:
+        """The rank that failed first: as the trainer's output has it, else as a rank of this host has left it."""
+        found = self.ranks.root_cause(fallback)
+        if found is fallback:
+            found = first_failure(self.plan.paths.signal_dir, self.state.host) or fallback
+        return found
 
     def wait(self) -> None:
         """Until something happens, or the next tick; what has happened is acted on."""

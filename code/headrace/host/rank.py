@@ -14,12 +14,14 @@ import string
 import sys
 import traceback
 import urllib.parse
+from collections.abc import Sequence
 
 from headrace.context import TrainerContext
 from headrace.events import RANK_FAILED, format_event
 from headrace.host.preflight.run import run_preflight
 from headrace.processes import die_with_parent
 from headrace.progress import Watch
+from headrace.rank_failure import leave_failure
 from headrace.settings import PREFLIGHT_VARIABLE
 
 
@@ -47,8 +49,9 @@ def main() -> None:
         if code:
             _abort(code, str(leaving.code))
     except BaseException as error:
-        _print_exception(error, arguments[2])
-        _abort(1, f"{type(error).__name__}: {error}".splitlines()[0][:300])
+        trace = _own_trace(error, arguments[2])
+        sys.stderr.write("".join(trace))
+        _abort(1, f"{type(error).__name__}: {error}".splitlines()[0][:300], "".join(trace).splitlines())
     finally:
         if watch:
             watch.stop()
@@ -61,16 +64,18 @@ def _watch() -> Watch | None:
     return Watch(folder, int(number)) if folder.name and number.isdecimal() else None
 
 
-def _print_exception(error: BaseException, script: str) -> None:
+def _own_trace(error: BaseException, script: str) -> list[str]:
     """The traceback as the script's author knows it: from the script on, without what started it."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != script:
         trace = trace.tb_next
-    traceback.print_exception(type(error), error, trace or error.__traceback__)
+    return traceback.format_exception(type(error), error, trace or error.__traceback__)
 
 
-def _abort(code: int, error: str) -> None:
+def _abort(code: int, error: str, trace: Sequence[str] = ()) -> None:
     rank = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
+    if rank.isdecimal():
+        leave_failure(TrainerContext.from_environ(os.environ).signal_dir, int(rank), code, error, list(trace))
     quoted = urllib.parse.quote(error, safe=string.punctuation.replace("%", ""))
     print(format_event(RANK_FAILED, rank=rank, pid=os.getpid(), exit_code=code, error=quoted), flush=True)
     sys.stderr.flush()

@@ -157,7 +157,7 @@ class Leader:
         """Raises `_Failed`; prints every rank's stacks first when they have stalled."""
         run, cause = self._run, verdict.cause
         if verdict.ask_ranks:
-            cause = run.ranks.root_cause(cause)
+            cause = run.failed_rank(cause)
         if verdict.stalled:
             run.log.say(cause.one_line())
             for lease in self._leases:

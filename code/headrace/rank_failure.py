@@ -1,0 +1,50 @@
+"""What a rank that raised leaves for its host's launcher: a file in the signal folder, written before it ends.
+
+The log says the same to people. But the launcher reads only the output of what it started: where SageMaker's toolkit
+starts the ranks, that is one of them. And a file knows its moment, so the first of several is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from pathlib import Path
+
+from headrace.outcome import LOG_TAIL_LINES, RootCause
+
+PREFIX = "failed-rank"
+
+
+def leave_failure(folder: Path, rank: int, exit_code: int, error: str, trace: list[str]) -> None:
+    """Write this rank's file, whole or not at all; does nothing without a launcher.
+
+    Args:
+        folder: `TrainerContext.signal_dir`, which has no name without a launcher.
+        error: what was raised, in a line.
+        trace: the traceback's lines.
+    """
+    record = {
+        "at": time.time(), "rank": rank, "pid": os.getpid(), "exit_code": exit_code, "error": error,
+        "traceback": trace[-LOG_TAIL_LINES:],
+    }  # fmt: skip
+    with contextlib.suppress(OSError):  # the launcher is gone: nobody would read it
+        if folder.name:
+            partial = folder / f".{PREFIX}{rank}"
+            partial.write_text(json.dumps(record), encoding="utf-8")
+            partial.rename(folder / f"{PREFIX}{rank}.json")
+
+
+def first_failure(folder: Path, host: str) -> RootCause | None:
+    """The first of this host's ranks that left a file; None where none did."""
+    found = []
+    for path in folder.glob(f"{PREFIX}*.json"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            record = json.loads(path.read_text(encoding="utf-8"))
+            cause = RootCause(
+                host, f"rank{int(record['rank'])}", f"raised {record['error']}", int(record["pid"]),
+                exit_code=int(record["exit_code"]), log_tail=tuple(map(str, record["traceback"])),
+            )  # fmt: skip
+            found.append((float(record["at"]), cause))
+    return min(found, key=lambda each: each[0])[1] if found else None
