@@ -57,7 +57,7 @@ class TrainerContext:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> TrainerContext:
-        """The launcher's word; without a launcher, plain local training in the current folder."""
+        """Reads what the launcher put there. Without a launcher: local training in the current folder."""
         given: dict[str, Any] = {}
         for each in fields(cls):
             text = environ.get(_PREFIX + each.name.upper())

@@ -69,7 +69,7 @@ class Channel:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """A training job: groups, data, hyperparameters, code. Validated here; nobody checks again."""
+    """A training job: groups, data, hyperparameters, code. Validated here."""
 
     job_name: str
     groups: tuple[InstanceGroup, ...]

@@ -20,6 +20,6 @@ def own_folder() -> Path:
 
 
 def horovod_recipe() -> Path:
-    """Horovod's build; not there where only the source dir is, as on hosts."""
+    """The folder with Horovod's build recipe. On hosts, which have only the source dir, it does not exist."""
     installed = INSTALLED / "third_party" / "horovod"
     return installed if installed.is_dir() else PACKAGE.parents[1] / "third_party" / "horovod"

@@ -1,4 +1,4 @@
-"""Where a job's files lie: on a host, and in the folder of a run here. Their names are spelt nowhere else."""
+"""Where a job's files lie that people read: on a host, and in the folder of a run here."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ FRAMEWORK_PARAMETERS = "SM_FRAMEWORK_PARAMS"
 def read_topology(base_dir: Path, environ: Mapping[str, str]) -> Topology:
     """The topology from `base_dir`'s resourceconfig.json, else from the `SM_*` variables.
 
-    The file's order is not promised, so that hosts are put in natural order. But where the SageMaker toolkit starts
-    MPI, it takes the first of the dnn hosts as they are listed for rank 0's (sagemaker-training 5.1,
-    `Environment.get_master_hostname`), and numbers the ranks in that order.
+    The file's order is not promised, so hosts are put in natural order. If the SageMaker toolkit starts MPI, it keeps
+    the file's order: the first dnn host listed gets rank 0 (sagemaker-training 5.1, `Environment.get_master_hostname`).
+    Then this function keeps that order too.
 
     Raises:
         TopologyError: neither is there, or what is there contradicts itself.

@@ -1,6 +1,7 @@
 """What a host is told about how to run the job: hyperparameters and environment, read once, at the start.
 
-After that, the launcher sees the frozen `Settings`. What ranks and servers need reaches them in variables named here.
+After that, the launcher sees the frozen `Settings`. What ranks and servers need besides `TrainerContext` reaches them
+in variables named here.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ TRANSFER_PORT_OFFSET = 1000
 """A worker on 6001 also sends batches from 7001, by a protocol of our own (`headrace.tensorflow.transfer`)."""
 CONTROL_PORT = 16000
 MIN_LEASE_S = 5.0
-"""A renewal every second or two, with a call timeout of three: less would take a slow reply for a death."""
+"""A renewal every 1 to 2.5 s, with a call timeout of 3 s: less would take a slow reply for a death."""
 TF_DATA_MODES = ("service", "local")
 PREFLIGHTS = ("", "first", "only")
 OWN_MPI_PARAMETERS = frozenset(

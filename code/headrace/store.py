@@ -40,7 +40,7 @@ class Store:
             raise SetupError(f"cannot fetch {self._uri}/{name}: {error}") from error
 
     def fetch_kept(self, key: str, suffix: str, folder: Path) -> Path | None:
-        """What an earlier job kept under this key and ending, fetched into a folder; None where it is to be built."""
+        """Downloads what an earlier job kept under this key with this suffix. None: the caller must build it."""
         try:
             listed = self._client.list_objects_v2(Bucket=self._bucket, Prefix=f"{self._prefix}/{key}/")
             names = [each["Key"].removeprefix(f"{self._prefix}/") for each in listed.get("Contents", [])]

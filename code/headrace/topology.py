@@ -45,7 +45,7 @@ class Topology:
 
     @property
     def leader(self) -> Host:
-        """The host that runs mpirun and decides the outcome: the first dnn host, which has rank 0."""
+        """The first dnn host, which has rank 0: it starts mpirun, unless the toolkit does, and decides the outcome."""
         return self.dnn_hosts[0]
 
     @property

@@ -6,7 +6,7 @@ import tarfile
 import boto3
 import pytest
 from botocore.exceptions import ClientError
-from headrace.host import install
+from headrace.host import install_horovod as install
 from headrace.store import Store, open_store
 from headrace.tensorflow.transfer import build as transfer_build
 from moto import mock_aws

@@ -1,7 +1,7 @@
 """Mutual authentication of the control channel from one shared secret.
 
 Each session begins with fresh nonces from both sides; its key is an HMAC over them. Every call
-and every reply carries an HMAC over method, counter and body, and a counter is taken once. So
+and every reply carries an HMAC over method, counter and body, and each counter value is accepted once. So
 nothing said in one session is worth anything in another, nor a second time in the same.
 
 The server keeps no record of an unauthenticated caller: its nonce proves by itself that this process issued it,

@@ -1,7 +1,8 @@
 """The control channel: authenticated gRPC on port 16000, a few small calls, a deadline on each.
 
-Every host serves; the leader calls `renew` on every other host every few seconds, and headrace's MPI
-agent calls `start_mpi_daemon`. Unauthenticated callers, garbage and silence change nothing.
+Every host serves. The leader calls `renew` on every other host every 1 to 2.5 s, headrace's MPI agent calls
+`start_mpi_daemon`, and a rank that sends files calls `has` and `keep`. Unauthenticated callers, garbage and silence
+change nothing.
 """
 
 from __future__ import annotations

@@ -80,8 +80,8 @@ def addresses_of(name: str) -> set[str]:
 def checked_arguments(arguments: object, leader: set[str], work_dir: Path) -> list[str]:
     """orted's arguments, with what names a program or a folder replaced by this host's own.
 
-    Parameters that a daemon does not need, and that might do harm, are left out; one that users set is as good as
-    ignored on this host then.
+    Removes parameters that the daemon does not need and that could do harm. If a user set such a parameter, this host
+    ignores it.
 
     Args:
         arguments: `-mca NAME VALUE`, again and again.

@@ -1,4 +1,4 @@
-"""Every host but the leader: runs its servers until the leader says how the job ended, or is gone."""
+"""Every host but the leader: runs its children until the leader says how the job ended, or is gone."""
 
 from __future__ import annotations
 

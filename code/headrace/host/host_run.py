@@ -132,7 +132,7 @@ class HostRun:
         return found
 
     def wait(self) -> None:
-        """Until something happens, or the next tick; what has happened is acted on."""
+        """Waits for the next happening or tick, then acts on all that has happened."""
         for stamped in self.inbox.take(TICK_S):
             self.state.take(stamped)
             if isinstance(stamped[1], MpiDaemonAsked):

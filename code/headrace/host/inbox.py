@@ -27,7 +27,7 @@ class RankSaid:
 
 @dataclass(frozen=True)
 class LeaderSaid:
-    """The leader has renewed its lease with this host, and said this."""
+    """The leader has renewed its lease with this host. `body` is what it said."""
 
     body: Mapping[str, Any]
 
@@ -48,7 +48,7 @@ class StopAsked:
 
 @dataclass(frozen=True)
 class HostAnswered:
-    """Another host has renewed its lease, and said this of itself; on the leader."""
+    """Another host has answered a renewal with its status; on the leader."""
 
     host: str
     status: Mapping[str, Any]

@@ -79,7 +79,7 @@ class KernelKills:
             self._look()
 
     def just_now(self) -> str:
-        """Whether one was within `JUST_NOW_S`: `here`, in this container, `machine`, maybe elsewhere, or empty."""
+        """Whether the kernel killed a process within `JUST_NOW_S`: `here` (this container), `machine`, or empty."""
         self._look()
         since = self._clock() - JUST_NOW_S
         with self._lock:

@@ -1,4 +1,6 @@
-"""Starts one rank: `python -m headrace.host.rank -m mpi4py SCRIPT ARGS…`, run by mpirun.
+"""Starts one rank: `python -m headrace.host.rank -m mpi4py SCRIPT ARGS…`.
+
+mpirun runs it, or the launcher that the toolkit's mpirun has started as that rank.
 
 The script runs under mpi4py's runner. Beyond that, a rank dies with its MPI daemon, prints the
 stacks of all its threads on SIGUSR1, and an uncaught exception ends all ranks at once: it is

@@ -1,7 +1,8 @@
 """When the SageMaker toolkit starts MPI itself: it runs the launcher once a rank, all of them under its own mpirun.
 
 Then there is no mpirun of ours. Local rank 0 of each dnn host supervises that host and runs its own rank as a
-child; world rank 0 leads. Any other rank becomes its training script at once, and waits in MPI for the leader's.
+child; world rank 0 leads. Any other rank executes its training script at once. In MPI it waits for the leader's rank to
+start.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The job's end: every host hears the outcome, the kernel's word on a kill is waited for, the summary is written."""
+"""The job's end: the kernel's reason for a kill is awaited, every host hears the outcome, the summary is written."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from headrace.outcome import Outcome, RootCause
 from headrace.paths import SUMMARY
 
 NEWS_TIMEOUT_S = 3.5
-"""How long a host's later word on a kill is waited for."""
+"""How long a host's next report is awaited."""
 
 
 def with_kernels_reason(run: HostRun, hosts: Hosts, leases: Sequence[Lease], cause: RootCause) -> RootCause:
-    """With the kernel's reason for a kill; of another host's rank mpirun may know before that host has said why."""
+    """Adds the kernel's reason to a kill (out of memory).
+
+    mpirun may report the kill before the rank's own host reports the reason, so that host's next report is awaited.
+    """
     if cause.signal == "SIGKILL" and cause.process.startswith("rank") and cause.host in hosts.present():
         decided = time.monotonic()
         # What a host says is up to so old; it must have looked after the kill.

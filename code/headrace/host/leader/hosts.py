@@ -15,7 +15,7 @@ class Hosts:
     def __init__(self, hosts: tuple[Host, ...], lease_s: float) -> None:
         self.names = tuple(host.name for host in hosts)
         self.statuses: dict[str, Mapping[str, Any]] = {}
-        """What each said last, of those that were ever reached."""
+        """The last status of each host that has answered at least once."""
         self.heard_at: dict[str, float] = {}
         self.errors: dict[str, str] = dict.fromkeys(self.names, "not called yet")
         """Why the last call failed; empty when it did not."""
@@ -38,7 +38,7 @@ class Hosts:
             self.informed.add(happening.host)
 
     def present(self) -> dict[str, Mapping[str, Any]]:
-        """What those said last that were reached and are not given up."""
+        """The last status of each host that has answered at least once and is not lost."""
         return {host: status for host, status in self.statuses.items() if host not in self.lost}
 
     def never_heard(self) -> list[str]:

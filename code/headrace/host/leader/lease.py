@@ -1,4 +1,7 @@
-"""The leader's lease with one other host: a thread that renews it every few seconds, until the outcome is delivered."""
+"""The leader's lease with one other host: a thread that renews it until the outcome is delivered.
+
+How long a host may be silent is `Settings.lease_s`; here is how often it is called.
+"""
 
 from __future__ import annotations
 

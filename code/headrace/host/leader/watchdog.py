@@ -21,8 +21,8 @@ ABORT_S = 5.0
 class StallWatchdog:
     """Watches for the signs of life of `headrace.progress`; no script needs to do anything for it.
 
-    Steps, batches and collectives count always. That a main thread has moved counts unless ranks wait for others in an
-    allreduce: there, who moves and never comes is the one that has hung. What is printed counts until steps are made.
+    Steps, batches and collectives count always. Movement of a main thread counts, except while ranks wait in an
+    allreduce: then a rank that moves but never joins is the one that has hung. Output counts until steps are made.
     Files count when they change, whatever their time says: the wall clock may jump.
     """
 

@@ -50,7 +50,7 @@ class Meeting:
         """On rank 0, while it works itself: who works with it."""
 
     def stage(self, what: str, members: Collection[int], work: Callable[[], Result]) -> dict[int, Result]:
-        """Have the members work at the same time; on rank 0 what each of them made, elsewhere nothing.
+        """Have the members work at the same time; on rank 0 each member's result, on other ranks nothing.
 
         Raises:
             PreflightError: a rank has not come, or has not ended its work in time, or its work went wrong.

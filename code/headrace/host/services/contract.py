@@ -53,7 +53,7 @@ class DataService(Protocol):
 
     @property
     def waited_for(self) -> str:
-        """What ranks wait for that wait for data, in the watchdog's words."""
+        """What the watchdog prints when ranks wait for data, for example `data from the tf.data service`."""
 
     # On every host
 

@@ -1,4 +1,4 @@
-"""tf.data service: a dispatcher on its host, `num_of_data_workers` workers on every host.
+"""tf.data service: a dispatcher on its host, `num_of_data_workers` workers on every host. Ports are in `settings.py`.
 
 Before they register, workers say by which protocol they can send batches: a rank reads from all of them in one way,
 so the leader decides by what all have (ADR 12).
