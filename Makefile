@@ -65,4 +65,4 @@ bench: setup
 	@$(RUN) -m bench $(BENCH)
 
 clean:
-	rm -rf .venv .venv-peers .pythons .fuzz data runs bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info code/*.egg-info
+	rm -rf .venv .venv-peers .pythons .fuzz build data runs bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info code/*.egg-info

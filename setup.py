@@ -21,6 +21,7 @@ OWN = {  # in the wheel, below headrace/own: headrace/own_files.py
 
 class BuildWithOwnFiles(build_py):
     def run(self):
+        shutil.rmtree(Path(self.build_lib, "headrace"), ignore_errors=True)  # an earlier build's
         super().run()
         if self.editable_mode:
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -148,7 +149,7 @@ def build_spec(arguments: argparse.Namespace, now: datetime.datetime, table: Ins
         source_dir=arguments.source_dir,
         training_script=arguments.training_script,
         custom_mpi_options=arguments.custom_mpi_options,
-        left_out=(arguments.output_dir, *_folders_here(arguments.channel)),
+        left_out=_not_for_hosts(arguments),
     )
 
 
@@ -203,10 +204,11 @@ def _hyperparameters(arguments: argparse.Namespace) -> dict[str, str]:
     return given
 
 
-def _folders_here(channels: list[str]) -> list[Path]:
-    """The channels that are folders of this machine; they may lie in the source dir."""
-    uris = [Channel.parse(text).uri.removeprefix("file://") for text in channels]
-    return [Path(uri).expanduser() for uri in uris if not uri.startswith("s3://")]
+def _not_for_hosts(arguments: argparse.Namespace) -> tuple[Path, ...]:
+    """What may lie in the source dir and is not source: runs, channels, checkpoints."""
+    uris = [Channel.parse(text).uri for text in arguments.channel] + [arguments.checkpoint_s3_uri or ""]
+    here = [uri.removeprefix("file://") for uri in uris if uri and not uri.startswith("s3://")]
+    return (arguments.output_dir, *(Path(os.path.expanduser(path)) for path in here))
 
 
 def _channel(text: str, is_hetero: bool) -> Channel:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headrace.errors import InputError
 from headrace.settings import TF_DATA_MODES, Settings, parse_settings, split_mpi_options
-from headrace.source import refuse_shadows
+from headrace.source import refuse_shadows, source_files
 from headrace.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP
 
 MAX_INSTANCE_GROUPS = 5
@@ -137,7 +137,13 @@ class JobSpec:
             raise InputError(f"--source_dir {self.source_dir}: no such folder")
         if not (self.source_dir / self.training_script).is_file():
             raise InputError(f"--source_dir {self.source_dir} holds no {self.training_script}; see --training_script")
-        refuse_shadows(self.source_dir)
+        theirs = source_files(self.source_dir, self.left_out)
+        if Path(self.training_script) not in theirs:
+            raise InputError(
+                f"--training_script {self.training_script} would not reach the hosts: a .gitignore, --output_dir or a "
+                "--channel names its folder"
+            )
+        refuse_shadows(self.source_dir, theirs)
 
     @property
     def is_hetero(self) -> bool:

@@ -22,4 +22,4 @@ def main(argv: Sequence[str]) -> int:
     if "-h" in argv or "--help" in argv:
         print(USAGE)
         return 0
-    return start.main(["--no-is_hetero", "--preflight", "only", *argv])
+    return start.main(["--no-is_hetero", "--preflight", "only", *argv], prog="headrace preflight")

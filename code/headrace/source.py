@@ -12,6 +12,7 @@ from pathspec import GitIgnoreSpec
 
 from headrace.errors import InputError
 from headrace.own_files import CONSTRAINTS, INSTALLED, PACKAGE, REQUIREMENTS, SCRIPTS, own_folder
+from headrace.requirements import host_constraints, join_requirements
 
 ALWAYS_IGNORED = (
     "__pycache__/", "*.pyc", ".git/", ".*_cache/", ".venv/", "venv/", "*.egg-info/", ".ipynb_checkpoints/", ".DS_Store",
@@ -34,12 +35,12 @@ def source_files(source_dir: Path, left_out: Collection[Path] = ()) -> list[Path
     Links are followed; what they point to travels.
 
     Args:
-        left_out: folders that hosts do not get, wherever they lie.
+        left_out: folders and files that hosts do not get, wherever they lie; not `source_dir` itself.
 
     Raises:
         InputError: a file or an ignore file cannot be read.
     """
-    not_these = frozenset(os.path.realpath(folder) for folder in left_out)
+    not_these = frozenset(os.path.realpath(each) for each in left_out) - {os.path.realpath(source_dir)}
     try:
         return sorted(_walk(source_dir, Path(), [GitIgnoreSpec.from_lines(ALWAYS_IGNORED)], [Path()], not_these))
     except (OSError, UnicodeDecodeError) as error:
@@ -57,26 +58,22 @@ def host_files(source_dir: Path, left_out: Collection[Path] = ()) -> dict[Path, 
     files: dict[Path, Path | bytes] = {file: source_dir / file for file in source_files(source_dir, left_out)}
     if has_headrace(source_dir):
         return files
-    refuse_shadows(source_dir)
+    refuse_shadows(source_dir, files)
     own = own_folder()
     files |= {Path(name): own / name for name in SCRIPTS}
     files |= {Path(PACKAGE.name, file): PACKAGE / file for file in source_files(PACKAGE, [INSTALLED])}
-    files[Path(PACKAGE.name, CONSTRAINTS)] = own / CONSTRAINTS
-    requirements = Path(REQUIREMENTS)
-    theirs = files.get(requirements, b"")
-    ours = (own / REQUIREMENTS).read_bytes().replace(CONSTRAINTS.encode(), f"{PACKAGE.name}/{CONSTRAINTS}".encode())
-    if source_dir.resolve() == own:
-        theirs = b""
-    files[requirements] = (theirs.read_bytes() if isinstance(theirs, Path) else theirs).rstrip() + b"\n" + ours
+    files[Path(PACKAGE.name, CONSTRAINTS)] = host_constraints(own).encode()
+    theirs = files.get(Path(REQUIREMENTS)) if source_dir.resolve() != own else None
+    files[Path(REQUIREMENTS)] = join_requirements(theirs, own).encode()
     return dict(sorted(files.items()))
 
 
-def refuse_shadows(source_dir: Path) -> None:
+def refuse_shadows(source_dir: Path, theirs: Collection[Path]) -> None:
     """Raises `InputError` where one of the user's files would take the place of one of headrace's on hosts."""
     if has_headrace(source_dir) or source_dir.resolve() == own_folder():
         return
     for name in (*SCRIPTS, PACKAGE.name):
-        if (source_dir / name).exists():
+        if any(file.parts[0] == name for file in theirs):
             raise InputError(
                 f"--source_dir {source_dir} holds {name}, which is the name of one of headrace's own files on hosts: "
                 "rename it"
@@ -132,7 +129,7 @@ def _walk(
             continue
         if is_folder:
             yield from _walk(top, path, specs, bases, above | {real})
-        elif entry.is_file():  # not a dangling link, a socket or a pipe
+        elif entry.is_file() and entry.path not in above:  # not a dangling link, a socket or a pipe
             yield path
 
 

@@ -18,9 +18,9 @@ class Saved:
     """A checkpoint of nothing but the ledger."""
 
     def __init__(self, state=None):
-        self.state, self.shards = state, None
+        self.state = state
 
-    def saved(self, name):
+    def keep_stream(self, stream):
         return self.state
 
 

@@ -6,7 +6,16 @@ from pathlib import Path
 import pytest
 from headrace.errors import DeadlineError
 from headrace.events import CHECKPOINTS_ON_REQUEST, Event
-from headrace.host.inbox import HostAnswered, HostInformed, HostSilent, Inbox, RankSaid, StopAsked
+from headrace.host.inbox import (
+    HostAnswered,
+    HostInformed,
+    HostSilent,
+    Inbox,
+    LeaderSaid,
+    RankSaid,
+    ServerSaid,
+    StopAsked,
+)
 from headrace.host.leader.decide import Decider
 from headrace.host.leader.hosts import Hosts
 from headrace.host.leader.ready import Readiness
@@ -147,13 +156,13 @@ def test_who_has_heard_the_outcome_is_known(job):
 
 
 def test_the_trainer_waits_for_dnn_hosts_and_what_is_installed_there(job):
-    assert job.ready.missing_for_trainer({}) == ["first contact with algo-4"]
+    assert job.ready.missing_for_trainer(False) == ["first contact with algo-4"]
     job.happened((1, HostAnswered("algo-4", {"servers_started": False})))
-    assert job.ready.missing_for_trainer({}) == ["the servers of algo-4 to be started"]
+    assert job.ready.missing_for_trainer(False) == ["the servers of algo-4 to be started"]
     job.happened(answered(2, "algo-4", installing=True))
-    assert job.ready.missing_for_trainer({}) == ["Horovod to be installed on algo-4"]
+    assert job.ready.missing_for_trainer(False) == ["Horovod to be installed on algo-4"]
     job.happened(answered(3, "algo-4"))
-    assert job.ready.missing_for_trainer({}) == []
+    assert job.ready.missing_for_trainer(False) == []
 
 
 def test_ranks_wait_for_every_worker_to_register(job):
@@ -194,3 +203,24 @@ def test_but_not_the_dispatchers_host(job):
     job.happened(answered(1, "algo-2"), answered(1, "algo-4"), (1, HostSilent("algo-1", "unavailable: no route")))
     with pytest.raises(DeadlineError, match=r"first contact with algo-1.*algo-1: unavailable: no route"):
         job.ready.give_up(["first contact with algo-1"])
+
+
+class Broken:
+    """A data service whose code fails wherever it can."""
+
+    mode, kinds, waited_for = "service", (), "nothing"
+
+    def take_event(self, *_):
+        raise OSError("of the service")
+
+    hear = report = take_event
+
+
+def test_a_data_service_that_fails_is_this_hosts_failure_and_costs_no_outcome():
+    state = HostState("algo-1", ResourceUsage(lambda: []), Broken(), Inbox(), lambda: [])
+    body = {"phase": "stepping", "decision": {"word": "x"}, "outcome": {"status": "succeeded"}}
+    state.take((1.0, LeaderSaid(body)))
+    assert state.outcome.status == "succeeded"
+    assert "the data service failed with OSError: of the service" in state.failure.message
+    state.take((2.0, ServerSaid(Event("x", {}))))
+    assert state.renew({})["failure"]

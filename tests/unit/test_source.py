@@ -75,6 +75,7 @@ def test_other_source_dirs_get_headraces_files_and_both_requirements(tmp_path):
     places = {place.as_posix() for place in files}
     assert {"train.py", "launcher.py", "train_data.py", "headrace/host/main.py", "headrace/constraints.txt"} <= places
     assert "runs/large.py" not in places and "train_dnn.py" not in places
+    assert b"pytest" not in files[Path("headrace/constraints.txt")]  # what hosts have nothing to do with
     said = files[Path("requirements.txt")].decode().splitlines()
     assert said[0] == "tqdm" and "-c headrace/constraints.txt" in said and "grpcio" in said
 
@@ -104,3 +105,29 @@ def test_too_much_is_refused_and_the_largest_file_is_named(tmp_path):
     write(tmp_path, a_dot_py="x" * 10, weights_dot_bin="x" * 2_000_000)
     with pytest.raises(InputError, match=r"holds 2 MB \(limit 1\), weights.bin alone 2"):
         refuse_too_much(tmp_path, source_files(tmp_path), limit_bytes=1_000_000)
+
+
+def test_a_file_that_is_left_out_stays_but_never_the_source_dir_itself(tmp_path):
+    write(tmp_path, a_dot_py="", data_dot_bin="")
+    assert [file.name for file in source_files(tmp_path, [tmp_path / "data.bin", tmp_path])] == ["a.py"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"tqdm", ["tqdm"]),
+        (b"tqdm\r\nheadrace[local]\n", ["tqdm"]),
+        (b"headrace-tools==1\n-r more.txt", ["headrace-tools==1", "-r more.txt"]),
+    ],
+)
+def test_requirements_are_joined_without_headrace_itself(tmp_path, text, expected):
+    (tmp_path / "requirements.txt").write_bytes(text)
+    joined = host_files(tmp_path)[Path("requirements.txt")].decode().splitlines()
+    assert joined[: len(expected)] == expected and "grpcio" in joined[len(expected) :]
+
+
+@pytest.mark.parametrize("text", ["tqdm".encode("utf-16"), b"tqdm==1 --hash=sha256:00"])
+def test_requirements_that_cannot_be_joined_are_refused(tmp_path, text):
+    (tmp_path / "requirements.txt").write_bytes(text)
+    with pytest.raises(InputError, match=r"requirements\.txt"):
+        host_files(tmp_path)

@@ -14,7 +14,7 @@ from types import FrameType
 from headrace.errors import SetupError
 from headrace.host import install_horovod, mpi
 from headrace.host.daemon import MpiDaemon
-from headrace.host.inbox import Inbox, MpiDaemonAsked, RankSaid, ServerSaid, Stamped, StopAsked
+from headrace.host.inbox import HostAnswered, Inbox, MpiDaemonAsked, RankSaid, ServerSaid, Stamped, StopAsked
 from headrace.host.log import HostLog
 from headrace.host.plan import HostPlan, server_environ, trainer_environ
 from headrace.host.rank_log import RankLog
@@ -131,16 +131,32 @@ class HostRun:
             found = first_failure(self.plan.paths.signal_dir, self.state.host) or fallback
         return found
 
-    def wait(self) -> None:
-        """Waits for the next happening or tick, then acts on all that has happened."""
-        for stamped in self.inbox.take(TICK_S):
-            self.state.take(stamped)
-            if isinstance(stamped[1], MpiDaemonAsked):
-                argv = mpi.daemon_command(stamped[1].arguments)
-                environ = trainer_environ(self.plan, self.service)
-                self.supervisor.start(ChildSpec("mpi-daemon", mpi.ORTED, argv, environ, self.plan.source_dir))
-            for listener in self.listeners:
-                listener(stamped)
+    def wait(self, timeout_s: float = TICK_S) -> None:
+        """Waits for news or for the next tick, and acts on all that has happened.
+
+        Raises:
+            SetupError: the MPI daemon cannot be started.
+        """
+        end = time.monotonic() + timeout_s
+        news = False
+        while not news:
+            happenings = self.inbox.take(max(end - time.monotonic(), 0.0))
+            for stamped in happenings:
+                self.state.take(stamped)
+                for listener in self.listeners:
+                    listener(stamped)
+                news |= not isinstance(stamped[1], HostAnswered) or stamped[1].news
+            # After all others: what these raise must not lose one.
+            for _, asked in happenings:
+                if isinstance(asked, MpiDaemonAsked):
+                    self._start_mpi_daemon(asked.arguments)
+            if time.monotonic() >= end:
+                return
+
+    def _start_mpi_daemon(self, arguments: tuple[str, ...]) -> None:
+        environ = trainer_environ(self.plan, self.service)
+        argv = mpi.daemon_command(arguments)
+        self.supervisor.start(ChildSpec("mpi-daemon", mpi.ORTED, argv, environ, self.plan.source_dir))
 
 
 @contextlib.contextmanager

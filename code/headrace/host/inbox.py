@@ -52,6 +52,8 @@ class HostAnswered:
 
     host: str
     status: Mapping[str, Any]
+    news: bool = True
+    """Whether more than its figures has changed."""
 
 
 @dataclass(frozen=True)

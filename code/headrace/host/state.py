@@ -6,14 +6,16 @@ busy, and nothing is changed while it is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.host.control import Body
 from headrace.host.inbox import Inbox, LeaderSaid, ServerSaid, Stamped, StopAsked
+from headrace.host.log import LAUNCHER
 from headrace.host.memory import KernelKills, explained
 from headrace.host.resource_usage import ResourceUsage
-from headrace.host.services.contract import DataService
+from headrace.host.services.contract import DataService, Report
 from headrace.outcome import Outcome, RootCause
 
 STARTING, STEPPING = "starting", "stepping"
@@ -45,6 +47,7 @@ class HostState:
         self._phase = STARTING
         self._last_heard: float | None = None
         self._dump_requested = False
+        self._report: Report = {}
         self._published: Body = self._status()
 
     # From the control channel's threads
@@ -60,7 +63,7 @@ class HostState:
         """Act on what has happened, as far as it is this host's."""
         at, happening = stamped
         if isinstance(happening, ServerSaid):
-            self.service.take_event(happening.event)
+            self._guarded(lambda: self.service.take_event(happening.event))
         elif isinstance(happening, LeaderSaid):
             self._hear(happening.body, at)
             self._suspended = self._find_suspended()
@@ -74,11 +77,23 @@ class HostState:
         """From now on, renewals are answered with the status as it is now."""
         self._published = self._status()
 
+    def hear(self, decision: Mapping[str, Any]) -> None:
+        """What the leader has decided for all hosts' data service."""
+        self._guarded(lambda: self.service.hear(decision))
+
+    def report(self) -> Report:
+        """What the data service's servers have told."""
+
+        def ask() -> None:
+            self._report = self.service.report()
+
+        self._guarded(ask)
+        return self._report
+
     def fail(self, cause: RootCause) -> None:
         """Record a failure; the first one counts."""
         if self.failure is None:
             self.failure = explained(cause, self.memory())
-            self.publish()
 
     def memory(self) -> Body:
         """Whether the kernel has just killed for want of memory, and what processes held; empty when it has not."""
@@ -109,7 +124,7 @@ class HostState:
         return {
             "host": self.host,
             "servers_started": self.servers_started,
-            "data": self.service.report(),
+            "data": self.report(),
             "restarts": self.restarts,
             "suspended": self._suspended,
             "installing": self.installing,
@@ -122,10 +137,18 @@ class HostState:
     def _hear(self, body: Any, at: float) -> None:
         self._last_heard = at
         self.set_phase(str(body.get("phase", STARTING)))
-        if isinstance(body.get("decision"), dict):
-            self.service.hear(body["decision"])
+        self._dump_requested = self._dump_requested or bool(body.get("dump"))
         outcome = body.get("outcome")
         if isinstance(outcome, dict):
             self.usage.freeze()
             self.outcome = self.outcome or Outcome.from_json(outcome)
-        self._dump_requested = self._dump_requested or bool(body.get("dump"))
+        if isinstance(body.get("decision"), dict):
+            self.hear(body["decision"])
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """The data service's own code: an error of its own is this host's failure, and nothing else is lost for it."""
+        try:
+            work()
+        except Exception as error:
+            said = f"the data service failed with {type(error).__name__}: {error}"
+            self.fail(RootCause(self.host, LAUNCHER, said, os.getpid(), exit_code=1))

@@ -26,6 +26,7 @@ from headrace.local.namespaces import Namespaces
 from headrace.local.options import LocalOptions
 from headrace.local.results import collect
 from headrace.settings import MPI_OPTIONS_VARIABLE, SECRET_VARIABLE, VERSION_VARIABLE
+from headrace.source import refuse_too_much, source_files
 
 LEFT_BEHIND_TIMEOUT_S = 60.0
 """How long the others may take once the leader has ended, or the leader once it is alone; they decide far sooner."""
@@ -48,6 +49,7 @@ def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str,
         raise InputError(f"{folder} exists already; choose another --job_name, or delete it")
     for channel in spec.channels:
         opt_ml.channel_path(channel)
+    refuse_too_much(spec.source_dir, source_files(spec.source_dir, spec.left_out))
     checkpoints = None if options.checkpoints is None else opt_ml.checkpoint_path(options.checkpoints, spec.source_dir)
     try:
         for host in spec.hosts():

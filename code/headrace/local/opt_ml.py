@@ -7,6 +7,7 @@ sagemaker-training toolkit, against which the tests hold `toolkit_environ` and `
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,7 +52,7 @@ def write_host_folder(folder: Path, spec: JobSpec, host: str, checkpoints: Path 
 def channel_path(channel: Channel) -> Path:
     """A channel's folder on this machine. Raises `InputError` when there is none."""
     uri = channel.uri.removeprefix("file://")
-    path = Path(uri).expanduser().resolve()
+    path = Path(os.path.expanduser(uri)).resolve()
     if channel.uri.startswith("s3://"):
         raise InputError(f"channel {channel.name!r} is {channel.uri}; on this machine a channel is a local folder")
     if not path.exists():
@@ -63,9 +64,9 @@ def checkpoint_path(uri: str, source_dir: Path) -> Path:
     """The folder on this machine where checkpoints are kept; made if need be. Raises `InputError`."""
     if uri.startswith("s3://"):
         raise InputError(f"--checkpoint_s3_uri is {uri}; on this machine it is a local folder")
-    path = Path(uri.removeprefix("file://")).expanduser().resolve()
-    if not uri or path.is_relative_to(source_dir.resolve()):
-        raise InputError(f"--checkpoint_s3_uri is {uri!r}; expected a folder, and not one inside --source_dir")
+    path = Path(os.path.expanduser(uri.removeprefix("file://"))).resolve()
+    if not uri or path == source_dir.resolve():
+        raise InputError(f"--checkpoint_s3_uri is {uri!r}; expected a folder, and not --source_dir itself")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -61,7 +61,7 @@ class Checkpoint(keras.callbacks.Callback):
         super().__init__()
         context = TrainerContext.from_environ(os.environ)
         self._folder = CheckpointFolder(Path(folder) if folder else context.checkpoint_dir, WEIGHTS_FILE, kept)
-        self._signals = SignalFiles(context.signal_dir, hvd.rank())
+        self._signals = SignalFiles(context.signal_dir, hvd.rank)
         self._epoch = self._batch = 0
         self._first_epoch = True
         self._resumed = (0, 0)  # steps of the first epoch made before this run, and how many it had then

@@ -36,15 +36,20 @@ class Meter:
     It writes log events, `metrics.jsonl`, TensorBoard scalars, and the trainer's part of `summary.json`.
 
     Args:
-        rank: this process's.
-        size: how many ranks there are.
+        rank: says which one this process is, once that is known.
+        size: says how many ranks there are.
         batch_size: per rank.
         log_every: steps between two log events.
         open_scalars: opens TensorBoard's files in a folder.
     """
 
     def __init__(
-        self, rank: int, size: int, batch_size: int, log_every: int, open_scalars: Callable[[Path], Scalars]
+        self,
+        rank: Callable[[], int],
+        size: Callable[[], int],
+        batch_size: int,
+        log_every: int,
+        open_scalars: Callable[[Path], Scalars],
     ) -> None:
         self._rank, self._size = rank, size
         self._batch_size, self._log_every = batch_size, max(log_every, 1)
@@ -65,7 +70,7 @@ class Meter:
     def begin(self, ideal_ms: float) -> None:
         """Training begins. `ideal_ms`: of a step on a batch in memory; 0 where only the waiting is measured."""
         self._ideal_ms = ideal_ms
-        if self._rank == 0:
+        if self._rank() == 0:
             self._output_dir.mkdir(parents=True, exist_ok=True)
             self._metrics = open(self._output_dir / METRICS, "a", encoding="utf-8")  # noqa: SIM115
             self._scalars = self._open_scalars(self._output_dir / TENSORBOARD)
@@ -83,7 +88,7 @@ class Meter:
             self._waited_s += [waited_s / made] * made
         before, self._steps = self._steps, self._steps + made
         self._signals.progress()
-        if self._rank == 0:
+        if self._rank() == 0:
             if not before:
                 say("first_step")
             if self._steps // self._log_every != before // self._log_every:
@@ -93,7 +98,7 @@ class Meter:
         """Epoch `number` (from 1) is over, with these metrics."""
         self._epochs += 1
         self._final_metrics = metrics
-        if self._rank == 0:
+        if self._rank() == 0:
             values = " ".join(f"{name}={value:.4g}" for name, value in metrics.items())
             print(f"epoch {number}: {values}", flush=True)
             self._write({"epoch": number, **metrics})
@@ -102,7 +107,7 @@ class Meter:
     def end(self) -> None:
         """Training is over."""
         self._signals.ended()
-        if self._rank == 0:
+        if self._rank() == 0:
             self.write_report()
             for stream in (self._metrics, self._scalars):
                 if stream:
@@ -114,8 +119,8 @@ class Meter:
         times_ms = np.asarray(self._step_s[1:] or self._step_s or [0.0]) * 1000
         mean_ms = float(np.mean(times_ms))
         report = {
-            "world_size": self._size,
-            "global_batch_size": self._batch_size * self._size,
+            "world_size": self._size(),
+            "global_batch_size": self._batch_size * self._size(),
             "epochs": self._epochs,
             "steps": self._steps,
             "step_time_ms": {
@@ -142,7 +147,7 @@ class Meter:
                      "ideal_step_time_ms": self._ideal(recent)})  # fmt: skip
 
     def _samples_per_s(self, step_ms: float) -> float:
-        return self._batch_size * self._size * 1000 / step_ms if step_ms else 0.0
+        return self._batch_size * self._size() * 1000 / step_ms if step_ms else 0.0
 
     def _ideal(self, recent: int) -> float:
         """Milliseconds of a step that waits for nothing: measured before training, or what waiting leaves of a step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from headrace.paths import STOP_REQUEST
@@ -15,10 +16,11 @@ class SignalFiles:
 
     Args:
         folder: `TrainerContext.signal_dir`, which has no name without a launcher.
+        rank: says which rank this is; asked with a launcher only.
     """
 
-    def __init__(self, folder: Path, rank: int) -> None:
-        self._file = folder / f"rank{rank}" if folder.name else None
+    def __init__(self, folder: Path, rank: Callable[[], int]) -> None:
+        self._file = folder / f"rank{rank()}" if folder.name else None
         self._stop = folder / STOP_REQUEST if folder.name else None
         self._next = 0.0
 

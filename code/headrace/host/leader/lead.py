@@ -62,7 +62,7 @@ class Leader:
         outcome = Outcome()
         try:
             run.start_servers()
-            self._wait_for(lambda: self._ready.missing_for_trainer(run.state.status()))
+            self._wait_for(lambda: self._ready.missing_for_trainer(run.state.installing))
             self._train()
         except HeadraceError as error:
             run.state.fail(failure_of(error, run.state.host))
@@ -92,9 +92,9 @@ class Leader:
         # The trainer imports and compiles meanwhile.
         self._wait_for(lambda: [] if trainer.ended else self._missing_for_data())
         self._times.workers_ready_at = time.monotonic()
-        if not trainer.ended and run.service.servers():
-            after_s = self._times.workers_ready_at - run.started
-            run.log.event("workers_ready", n=run.service.ready(self._reports()), after_s=after_s)
+        ready = run.service.ready(self._reports())
+        if ready and not trainer.ended:
+            run.log.event("workers_ready", n=ready, after_s=self._times.workers_ready_at - run.started)
         watchdog = StallWatchdog(
             plan.paths.signal_dir, settings.stall_timeout_s, settings.startup_timeout_s, time.monotonic()
         )
@@ -111,6 +111,7 @@ class Leader:
                 cause = diagnose(run.state.host, silence, run.ranks, self._statuses(), run.service.waited_for)
                 self._fail(Verdict(cause, stalled=True))
             run.wait()
+        run.wait(0.0)  # what the ranks said last
         self._times.end()
 
     def _wait_for(self, missing: Callable[[], list[str]]) -> None:
@@ -141,7 +142,7 @@ class Leader:
                 if self._decision.note:
                     run.log.say(self._decision.note)
                 run.log.event(self._decision.event, **self._decision.fields)
-                run.service.hear(self._decision.fields)
+                run.state.hear(self._decision.fields)
                 for lease in self._leases:
                     lease.hurry()
         return self._ready.missing_for_data(reports)
@@ -149,6 +150,7 @@ class Leader:
     def _check(self) -> None:
         """Raises `_Failed` when the job has failed."""
         self._run.check_children()
+        self._run.wait(0.0)  # answers that came while this loop did something else must count before silence does
         verdict = self._decider.verdict(time.monotonic(), self._times.first_step_at is not None)
         if verdict:
             self._fail(verdict)
@@ -188,7 +190,7 @@ class Leader:
 
     def _reports(self) -> dict[str, Mapping[str, Any]]:
         """What the data service's servers have told, by host."""
-        own = {self._run.state.host: self._run.service.report()}
+        own = {self._run.state.host: self._run.state.report()}
         return own | {host: status.get("data") or {} for host, status in self._hosts.present().items()}
 
     def _statuses(self) -> dict[str, Mapping[str, Any]]:

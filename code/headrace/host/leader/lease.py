@@ -16,6 +16,8 @@ from headrace.outcome import Outcome
 RENEW_INTERVAL_S = 1.0
 STEPPING_INTERVAL_S = 2.5
 """Once steps are made there is little news, and with many hosts the calls add up on a core that the trainer wants."""
+FIGURES = ("cpu", "memory", "suspended")
+"""What changes in each status, and wakes nobody."""
 RENEWALS_PER_LEASE = 4
 """Of calls that are answered at once; after one that is not, they come faster."""
 
@@ -37,6 +39,7 @@ class Lease:
         self._closed = threading.Event()
         self._outcome: Outcome | None = None
         self._dump = threading.Event()
+        self._told: Body | None = None
         self._thread = threading.Thread(target=self._run, name=f"lease {host}", daemon=True)
         self._thread.start()
 
@@ -77,13 +80,20 @@ class Lease:
 
     def _renew(self, client: ControlClient, outcome: Outcome | None) -> bool:
         """Whether the host has answered."""
-        body: Body = {**self._news(), "dump": self._dump.is_set()}
-        self._dump.clear()
+        dump = self._dump.is_set()
+        if dump:
+            self._dump.clear()
+        body: Body = {**self._news(), "dump": dump}
         if outcome:
             body["outcome"] = outcome.as_json()
         try:
-            self._inbox.put(HostAnswered(self.host, client.call("renew", body)))
+            status = client.call("renew", body)
         except ControlError as error:
+            if dump:
+                self._dump.set()
             self._inbox.put(HostSilent(self.host, str(error)))
             return False
+        told = {name: value for name, value in status.items() if name not in FIGURES}
+        self._inbox.put(HostAnswered(self.host, status, news=told != self._told))
+        self._told = told
         return True

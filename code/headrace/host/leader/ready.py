@@ -18,14 +18,10 @@ class Readiness:
     def __init__(self, topology: Topology, settings: Settings, service: DataService, hosts: Hosts) -> None:
         self._topology, self._settings, self._service, self._hosts = topology, settings, service, hosts
 
-    def missing_for_trainer(self, own: Mapping[str, Any]) -> list[str]:
-        """What the trainer's start waits for: the dnn hosts, with all that it needs.
-
-        Args:
-            own: this host's own status.
-        """
-        statuses = self._hosts.present() | {self._topology.current.name: own}
-        installing = [host for host, status in statuses.items() if status.get("installing")]
+    def missing_for_trainer(self, installing_here: bool) -> list[str]:
+        """What the trainer's start waits for: the dnn hosts, with all that it needs."""
+        installing = [self._topology.current.name] if installing_here else []
+        installing += [host for host, status in self._hosts.present().items() if status.get("installing")]
         dnn_hosts = {host.name for host in self._topology.dnn_hosts}
         installs = [f"Horovod to be installed on {', '.join(installing)}"] if installing else []
         return self._missing_hosts(dnn_hosts) + installs

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from headrace.errors import InputError
 from headrace.host.services.contract import DataService
 from headrace.host.services.none import NoDataService
 from headrace.host.services.tf_data import TfDataService
@@ -19,6 +20,14 @@ SERVICES: dict[str, Callable[[Topology, Settings, Path, Path], DataService]] = {
 
 
 def data_service(topology: Topology, settings: Settings, source_dir: Path, work_dir: Path) -> DataService:
-    """The data service of this job: what the settings ask for, else tf.data service where there is a data group."""
+    """The data service of this job: what the settings ask for, else tf.data service where there is a data group.
+
+    Raises:
+        InputError: it would have no workers.
+    """
     mode = settings.tf_data_mode or default_mode(topology.is_hetero)
+    if mode == "service" and settings.num_of_data_workers < 1:
+        raise InputError(
+            "num_of_data_workers is 0, but this job's batches come from workers (tf_data_mode service): 1 or more"
+        )
     return SERVICES[mode](topology, settings, source_dir, work_dir)

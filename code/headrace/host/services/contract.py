@@ -41,7 +41,7 @@ class Decision:
 
 
 class DataService(Protocol):
-    """One job's data service, as one host has it."""
+    """One job's data service, as one host has it. Where the toolkit starts MPI, its other ranks make one too."""
 
     @property
     def mode(self) -> str:
@@ -64,13 +64,13 @@ class DataService(Protocol):
         """A log event of one of this host's servers."""
 
     def report(self) -> Report:
-        """What this host's servers have told; it reaches the leader with the next renewal."""
+        """What this host's servers have told, as a copy; it reaches the leader with the next renewal."""
 
     def hear(self, decision: Mapping[str, Any]) -> None:
         """The fields of the leader's decision; told again and again."""
 
     def trainer_environ(self) -> dict[str, str]:
-        """What the ranks of this host need to find their data."""
+        """What the ranks of this host need to find their data; for `headrace.tensorflow.data` see `TrainerContext`."""
 
     # On the leader
 
