@@ -16,12 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import InputError
+from headrace.ports import FIRST_WORKER_PORT
 
-DISPATCHER_PORT = 6000
-FIRST_WORKER_PORT = 6001
-TRANSFER_PORT_OFFSET = 1000
-"""A worker on 6001 also sends batches from 7001, by a protocol of our own (`headrace.tensorflow.transfer`)."""
-CONTROL_PORT = 16000
 MIN_LEASE_S = 5.0
 """A renewal every 1 to 2.5 s, with a call timeout of 3 s: less would take a slow reply for a death."""
 TF_DATA_MODES = ("service", "local")

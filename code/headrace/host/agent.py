@@ -12,7 +12,8 @@ import sys
 
 from headrace.errors import InputError
 from headrace.host.control import ControlClient, ControlError
-from headrace.settings import CONTROL_PORT, HOST_NAMES_VARIABLE, SECRET_VARIABLE
+from headrace.ports import CONTROL_PORT
+from headrace.settings import HOST_NAMES_VARIABLE, SECRET_VARIABLE
 
 LAUNCH_TIMEOUT_S = 20.0
 

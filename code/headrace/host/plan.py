@@ -12,9 +12,9 @@ from headrace.host import mpi
 from headrace.host.network import network_environ
 from headrace.host.services.contract import DataService
 from headrace.paths import HostPaths
+from headrace.ports import CONTROL_PORT
 from headrace.settings import (
     CONTROL_HOSTS_VARIABLE,
-    CONTROL_PORT,
     HOST_NAMES_VARIABLE,
     PREFLIGHT_TIMEOUT_VARIABLE,
     PREFLIGHT_VARIABLE,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.settings import ENDPOINTS_VARIABLE, FIRST_WORKER_PORT, Endpoint, encode_endpoints
+from headrace.ports import FIRST_WORKER_PORT
+from headrace.settings import ENDPOINTS_VARIABLE, Endpoint, encode_endpoints
 
 
 class Loopback:

@@ -23,7 +23,7 @@ from headrace.host.rank_processes import dump_ranks
 from headrace.host.services.contract import Decision
 from headrace.host.state import STARTING, STEPPING
 from headrace.outcome import Outcome, RootCause
-from headrace.settings import CONTROL_PORT
+from headrace.ports import CONTROL_PORT
 
 DUMP_TIMEOUT_S = 3.0
 PROGRESS_INTERVAL_S = 5.0

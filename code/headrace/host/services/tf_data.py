@@ -1,4 +1,4 @@
-"""tf.data service: a dispatcher on its host, `num_of_data_workers` workers on every host. Ports are in `settings.py`.
+"""tf.data service: a dispatcher on its host, `num_of_data_workers` workers on every host.
 
 Before they register, workers say by which protocol they can send batches: a rank reads from all of them in one way,
 so the leader decides by what all have (ADR 12).
@@ -15,7 +15,8 @@ from typing import Any
 from headrace.context import GRPC
 from headrace.events import WORKER_OFFERS, Event
 from headrace.host.services.contract import KINDS, WORKER_NICENESS_BESIDE_TRAINER, Decision, Report, Server
-from headrace.settings import DISPATCHER_PORT, STALL_TIMEOUT_VARIABLE, TRANSFER_PORT_OFFSET, Settings
+from headrace.ports import DISPATCHER_PORT, TRANSFER_PORT_OFFSET
+from headrace.settings import STALL_TIMEOUT_VARIABLE, Settings
 from headrace.topology import Topology
 
 LATE_WORKERS_S = 60.0

@@ -1,0 +1,10 @@
+"""The ports of a job's hosts. Users open them between groups, so they stay as they are."""
+
+from __future__ import annotations
+
+DISPATCHER_PORT = 6000
+FIRST_WORKER_PORT = 6001
+"""Further workers of a host listen on the ports that follow."""
+TRANSFER_PORT_OFFSET = 1000
+"""A worker on 6001 also sends batches from 7001, by headrace's own protocol (`headrace.tensorflow.transfer`)."""
+CONTROL_PORT = 16000
