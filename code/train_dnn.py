@@ -54,21 +54,9 @@ if args.channel:
     held_out = held_out.shard(hvd.size(), hvd.rank()).map(decode, tf.data.AUTOTUNE).batch(args.batch_size)
     own_part = range(hvd.rank(), about["test_examples"], hvd.size())
     held_out = held_out.cache().apply(tf.data.experimental.assert_cardinality(-(-len(own_part) // args.batch_size)))
-else:
+else:  # without data: something to preprocess, to measure with
     classes, examples = 10, 1024 * 10
-
-    def make_batch(seed):
-        shape = [args.batch_size, args.image_size, args.image_size, 3]
-        pixels = tf.random.stateless_uniform(shape, [seed, 0], 0, 256, tf.int32)
-        labels = tf.random.stateless_uniform([args.batch_size], [seed, 1], 0, classes, tf.int32)
-        return tf.cast(pixels, tf.uint8), labels
-
-    def preprocess(x, y):
-        x = images.to_uint8(images.blur(images.dilate(x)))
-        return images.augment(x, rotation=0.05, zoom=0.2, shift=0.05, flip=True), y
-
-    train = tf.data.Dataset.random(rerandomize_each_iteration=True).map(make_batch, tf.data.AUTOTUNE)
-    train = train.map(preprocess, tf.data.AUTOTUNE)
+    train = images.made_up(args.batch_size, args.image_size, classes)
 
 if hvd.rank() == 0:
     print(f"training on {args.channel or 'made-up images: no channel named training is seen here'}")
