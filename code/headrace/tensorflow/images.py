@@ -84,7 +84,7 @@ def to_uint8(images: tf.Tensor) -> tf.Tensor:
 def made_up(batch_size: int, image_size: int, classes: int = 10) -> tf.data.Dataset:
     """Endless batches of random pixels and labels, with preprocessing that costs as much as real images' may.
 
-    For benchmarks, and to try a job without data. Each pixel is dilated and blurred, each image rotated, zoomed, shifted
+    For benchmarks, and to try a job without data. Pixels are dilated and blurred, images rotated, zoomed, shifted
     and flipped at random.
 
     Returns:
