@@ -1,4 +1,4 @@
-"""What setup.cfg cannot say: the wheel has the hosts' scripts and Horovod's recipe, and its extras are pinned."""
+"""What setup.cfg cannot say: the wheel has the hosts' scripts and Horovod's recipe, and versions are pinned."""
 
 import re
 import shutil
@@ -47,4 +47,5 @@ config.read(ROOT / "setup.cfg")
 extras = {
     extra: [each for line in config["extras"][extra].split() for each in pinned(line)] for extra in config["extras"]
 }
-setup(cmdclass={"build_py": BuildWithOwnFiles}, extras_require=extras)
+requires = [each for line in config["requires"]["all"].split() for each in pinned(line)]
+setup(cmdclass={"build_py": BuildWithOwnFiles}, install_requires=requires, extras_require=extras)

@@ -207,6 +207,8 @@ def _hyperparameters(arguments: argparse.Namespace) -> dict[str, str]:
 def _not_for_hosts(arguments: argparse.Namespace) -> tuple[Path, ...]:
     """What may lie in the source dir and is not source: runs, channels, checkpoints."""
     uris = [Channel.parse(text).uri for text in arguments.channel] + [arguments.checkpoint_s3_uri or ""]
+    if arguments.output_dir.resolve() == arguments.source_dir.resolve():
+        raise InputError(f"--output_dir {arguments.output_dir} is --source_dir itself: hosts would get earlier runs")
     here = [uri.removeprefix("file://") for uri in uris if uri and not uri.startswith("s3://")]
     return (arguments.output_dir, *(Path(os.path.expanduser(path)) for path in here))
 

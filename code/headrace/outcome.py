@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+LONGEST_LINE_CHARS = 1000
+"""Of what travels: a renewal, with the outcome in it, has an upper limit."""
 LOG_TAIL_LINES = 30
 """Lines of a failed child's log that travel with the root cause."""
 
@@ -34,10 +36,10 @@ class RootCause:
         return {
             "host": self.host,
             "role": self.process,
-            "message": self.message,
+            "message": self.message[: 2 * LONGEST_LINE_CHARS],
             "pid": self.pid,
             **ended,
-            "log_tail": list(self.log_tail),
+            "log_tail": [line[:LONGEST_LINE_CHARS] for line in self.log_tail[-LOG_TAIL_LINES:]],
         }
 
     @classmethod

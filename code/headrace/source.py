@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import os
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 from pathspec import GitIgnoreSpec
 
@@ -117,11 +119,11 @@ def _walk(
     top: Path, folder: Path, specs: list[GitIgnoreSpec], bases: list[Path], above: frozenset[str]
 ) -> Iterator[Path]:
     real = os.path.realpath(top / folder)
-    if real in above:
-        return  # left out, or a link to a folder that it lies in
+    if real in above or (top / folder / "pyvenv.cfg").is_file():
+        return  # left out, a link to a folder that it lies in, or a virtual environment
     ignore_file = top / folder / IGNORE_FILE
     if ignore_file.is_file():
-        specs, bases = [*specs, GitIgnoreSpec.from_lines(ignore_file.read_text().splitlines())], [*bases, folder]
+        specs, bases = [*specs, _spec(ignore_file.read_text().splitlines())], [*bases, folder]
     for entry in sorted(os.scandir(top / folder), key=lambda entry: entry.name):
         path = folder / entry.name
         is_folder = entry.is_dir()
@@ -129,8 +131,17 @@ def _walk(
             continue
         if is_folder:
             yield from _walk(top, path, specs, bases, above | {real})
-        elif entry.is_file() and entry.path not in above:  # not a dangling link, a socket or a pipe
+        elif entry.is_file() and os.path.realpath(entry.path) not in above:  # not a dangling link, a socket or a pipe
             yield path
+
+
+def _spec(lines: list[str]) -> GitIgnoreSpec:
+    """A .gitignore's patterns; as git does, without those that are none."""
+    patterns: list[Any] = []
+    for line in lines:
+        with contextlib.suppress(ValueError, re.error):
+            patterns += GitIgnoreSpec.from_lines([line]).patterns
+    return GitIgnoreSpec(patterns)
 
 
 def _ignored(path: Path, is_folder: bool, specs: list[GitIgnoreSpec], bases: list[Path]) -> bool:

@@ -1,11 +1,13 @@
 """What ends a job, and what does not: histories of what happened, and the verdict at a moment."""
 
 import io
+import json
 from pathlib import Path
 
 import pytest
 from headrace.errors import DeadlineError
 from headrace.events import CHECKPOINTS_ON_REQUEST, Event
+from headrace.host.control import MAX_MESSAGE_BYTES
 from headrace.host.inbox import (
     HostAnswered,
     HostInformed,
@@ -24,7 +26,7 @@ from headrace.host.log import HostLog
 from headrace.host.resource_usage import ResourceUsage
 from headrace.host.services.tf_data import TfDataService
 from headrace.host.state import HostState
-from headrace.outcome import RootCause
+from headrace.outcome import Outcome, RootCause
 from headrace.resource_config import topology_from
 from headrace.settings import Settings
 
@@ -206,21 +208,37 @@ def test_but_not_the_dispatchers_host(job):
 
 
 class Broken:
-    """A data service whose code fails wherever it can."""
+    """A data service of which one method fails."""
 
     mode, kinds, waited_for = "service", (), "nothing"
 
-    def take_event(self, *_):
-        raise OSError("of the service")
+    def __init__(self, method):
+        self._method = method
 
-    hear = report = take_event
+    def _work(self, method):
+        if method == self._method:
+            raise OSError(f"of {method}")
+        return {}
+
+    def take_event(self, event):
+        self._work("take_event")
+
+    def hear(self, decision):
+        self._work("hear")
+
+    def report(self):
+        return self._work("report")
 
 
-def test_a_data_service_that_fails_is_this_hosts_failure_and_costs_no_outcome():
-    state = HostState("algo-1", ResourceUsage(lambda: []), Broken(), Inbox(), lambda: [])
-    body = {"phase": "stepping", "decision": {"word": "x"}, "outcome": {"status": "succeeded"}}
-    state.take((1.0, LeaderSaid(body)))
+@pytest.mark.parametrize("method", ["take_event", "hear", "report"])
+def test_a_data_service_that_fails_is_this_hosts_failure_and_costs_no_outcome(method):
+    state = HostState("algo-1", ResourceUsage(lambda: []), Broken(method), Inbox(), lambda: [])
+    state.take((1.0, ServerSaid(Event("x", {}))))
+    state.take((2.0, LeaderSaid({"phase": "stepping", "decision": {"word": "x"}, "outcome": {"status": "succeeded"}})))
     assert state.outcome.status == "succeeded"
-    assert "the data service failed with OSError: of the service" in state.failure.message
-    state.take((2.0, ServerSaid(Event("x", {}))))
-    assert state.renew({})["failure"]
+    assert f"the data service failed with OSError: of {method}" in state.renew({})["failure"]["message"]
+
+
+def test_a_root_cause_fits_into_a_renewal_whatever_a_rank_has_printed():
+    cause = RootCause("algo-1", "rank0", "ä" * 10**6, 1, 1, log_tail=("ä" * 10**5,) * 100)
+    assert len(json.dumps(Outcome(cause).as_json())) < MAX_MESSAGE_BYTES * 0.9

@@ -107,9 +107,18 @@ def test_too_much_is_refused_and_the_largest_file_is_named(tmp_path):
         refuse_too_much(tmp_path, source_files(tmp_path), limit_bytes=1_000_000)
 
 
-def test_a_file_that_is_left_out_stays_but_never_the_source_dir_itself(tmp_path):
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_file_that_is_left_out_stays_but_never_the_source_dir_itself(tmp_path, monkeypatch, relative):
     write(tmp_path, a_dot_py="", data_dot_bin="")
-    assert [file.name for file in source_files(tmp_path, [tmp_path / "data.bin", tmp_path])] == ["a.py"]
+    monkeypatch.chdir(tmp_path)
+    folder = Path(".") if relative else tmp_path
+    assert [file.name for file in source_files(folder, [folder / "data.bin", folder])] == ["a.py"]
+
+
+def test_virtual_environments_stay_whatever_their_name_and_broken_patterns_are_passed_over(tmp_path):
+    write(tmp_path, a_dot_py="", env__pyvenv_dot_cfg="", env__lib__x_dot_py="", b_dot_bin="")
+    (tmp_path / ".gitignore").write_text("a\\\n!\n[z-a]\n*.bin\n")
+    assert names(tmp_path) == [".gitignore", "a.py"]
 
 
 @pytest.mark.parametrize(

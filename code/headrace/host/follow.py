@@ -27,13 +27,13 @@ def follow(run: HostRun) -> Outcome:
         run.state.fail(failure_of(error, run.state.host))
     stop_asked_at: float | None = None
     while run.state.outcome is None:
-        try:
-            run.check_children()
-            run.wait()
-        except HeadraceError as error:
-            run.state.fail(failure_of(error, run.state.host))
-        except Exception as error:  # whatever it is, the leader must hear of it
-            run.state.fail(unexpected(error, run.state.host, run.log))
+        for work in (run.check_children, run.wait):
+            try:
+                work()
+            except HeadraceError as error:
+                run.state.fail(failure_of(error, run.state.host))
+            except Exception as error:  # whatever it is, the leader must hear of it
+                run.state.fail(unexpected(error, run.state.host, run.log))
         now = time.monotonic()
         if run.state.stop_signal and stop_asked_at is None:
             stop_asked_at = now

@@ -20,7 +20,6 @@ from headrace.host.plan import HostPlan, server_environ, trainer_environ
 from headrace.host.rank_log import RankLog
 from headrace.host.rank_processes import dump_ranks, suspended_ranks
 from headrace.host.resource_usage import ResourceUsage
-from headrace.host.services import data_service
 from headrace.host.services.contract import DataService
 from headrace.host.state import HostState
 from headrace.host.supervise import Child, ChildSpec, Supervisor
@@ -125,11 +124,15 @@ class HostRun:
             self.state.publish()
 
     def failed_rank(self, fallback: RootCause) -> RootCause:
-        """The rank that failed first: as the trainer's output has it, else as a rank of this host has left it."""
+        """The rank that failed first: as mpirun's output has it, else as a rank of this host has left it.
+
+        Where the toolkit starts the ranks, the launcher reads the output of one: then the files come first.
+        """
+        left = first_failure(self.plan.paths.signal_dir, self.state.host)
+        if left and self.plan.rank:
+            return left
         found = self.ranks.root_cause(fallback)
-        if found is fallback:
-            found = first_failure(self.plan.paths.signal_dir, self.state.host) or fallback
-        return found
+        return left if left and found is fallback else found
 
     def wait(self, timeout_s: float = TICK_S) -> None:
         """Waits for news or for the next tick, and acts on all that has happened.
@@ -160,7 +163,7 @@ class HostRun:
 
 
 @contextlib.contextmanager
-def host_run(plan: HostPlan, log: HostLog) -> Iterator[HostRun]:
+def host_run(plan: HostPlan, service: DataService, log: HostLog) -> Iterator[HostRun]:
     """A running host with its signal handlers; leaving it ends every child and removes the working files."""
     inbox = Inbox()
     host, leader = plan.topology.current.name, plan.topology.leader.name
@@ -169,7 +172,6 @@ def host_run(plan: HostPlan, log: HostLog) -> Iterator[HostRun]:
         usage = ResourceUsage(
             lambda: [(child.spec.kind, child.process.pid) for child in list(supervisor.children) if not child.ended]
         )
-        service = data_service(plan.topology, plan.settings, plan.source_dir, plan.paths.work_dir)
         state = HostState(host, usage, service, inbox, lambda: supervisor.suspended() + suspended_ranks())
 
         def stop(signum: int, _: FrameType | None) -> None:

@@ -22,6 +22,7 @@ from headrace.host.log import HostLog
 from headrace.host.plan import HostPlan, trainer_environ
 from headrace.host.secret import with_secret
 from headrace.host.services import data_service
+from headrace.host.services.contract import DataService
 from headrace.host.toolkit import become_rank, check_rank, toolkit_rank
 from headrace.outcome import Outcome
 from headrace.paths import ARRAYS_FOLDER, ROOT_CAUSE, HostPaths
@@ -58,22 +59,22 @@ def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
             check_rank(rank, topology)
         plan = HostPlan(topology, with_secret(settings, topology, environ, rank), source_dir, list(argv), environ, rank)
         plan.refuse_open_launch()
+        service = data_service(topology, plan.settings, source_dir, plan.paths.work_dir)
     except HeadraceError as error:
         print(f"launcher.py: error: {error}", file=sys.stderr)
         _write_failure(read_base_dir(environ), str(error))
         return error.exit_code
     if rank and not rank.supervises:
-        service = data_service(topology, plan.settings, source_dir, plan.paths.work_dir)
         become_rank(plan, trainer_environ(plan, service))
-    return run_host(plan)
+    return run_host(plan, service)
 
 
-def run_host(plan: HostPlan) -> int:
+def run_host(plan: HostPlan, service: DataService) -> int:
     """Run one host to the job's end; its exit code is the outcome's."""
     topology, host = plan.topology, plan.topology.current.name
     log = HostLog(host)
     try:
-        with host_run(plan, log) as run:
+        with host_run(plan, service, log) as run:
             _log_topology(topology, run.service.mode, log)
             _compare_versions(plan.environ.get(VERSION_VARIABLE, ""), log)
             keeper = FileKeeper(plan.paths.work_dir / ARRAYS_FOLDER)

@@ -94,6 +94,7 @@ class HostState:
         """Record a failure; the first one counts."""
         if self.failure is None:
             self.failure = explained(cause, self.memory())
+            self.publish()
 
     def memory(self) -> Body:
         """Whether the kernel has just killed for want of memory, and what processes held; empty when it has not."""

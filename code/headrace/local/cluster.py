@@ -57,6 +57,7 @@ def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str,
     except OSError as error:  # shutil.Error, which tells of several files, is one too
         shutil.rmtree(folder, ignore_errors=True)
         raise InputError(f"cannot write the hosts' folders in {folder}: {error.strerror or error}") from error
+    (folder / ".gitignore").write_text("*\n")  # a run is no source, wherever it lies
     processes.adopt_orphans()
     with _isolation(spec, options, folder, console) as isolation:
         console.say(f"{spec.job_name}: {len(spec.hosts())} hosts {isolation.description}; logs in {_short(folder)}")
