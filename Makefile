@@ -2,14 +2,16 @@
 PYTHON ?= python3
 FUZZ_S ?= 180
 RUN = .venv/bin/python
+RUN_TORCH = .venv-torch/bin/python
 PYTEST = $(RUN) -m pytest
 TIMED = -p no:cacheprovider --durations=5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-pythons check unit integration e2e faults conformance fuzz grammar examples bench clean
+.PHONY: setup-torch demo-torch test-torch help setup demo test test-pythons check unit integration e2e faults conformance fuzz grammar examples bench clean
 
 help:
 	@echo "make setup   .venv with TensorFlow, Open MPI and Horovod; no root needed"
+	@echo "make setup-torch, demo-torch, test-torch   the same for PyTorch, in .venv-torch"
 	@echo "make demo    train ResNet50 with and without data hosts, here, and compare"
 	@echo "make test    every test (make check first, then integration and end to end)"
 	@echo "make test-pythons   make test with each Python from 3.10 to 3.13 that is here (PYTHONS=3.12 for one)"
@@ -25,6 +27,16 @@ help:
 setup:
 	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "setup: error: $(PYTHON) is not installed; headrace needs Python 3.10 to 3.13" >&2; exit 1; }
 	@$(PYTHON) tools/setup.py
+
+setup-torch:
+	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "setup: error: $(PYTHON) is not installed; headrace needs Python 3.10 to 3.13" >&2; exit 1; }
+	@$(PYTHON) tools/setup.py torch
+
+demo-torch: setup-torch
+	@$(RUN_TORCH) tools/demo.py pytorch
+
+test-torch: setup-torch
+	@$(RUN_TORCH) -m pytest $(TIMED) tests/torch
 
 demo: setup
 	@$(RUN) tools/demo.py
@@ -65,4 +77,4 @@ bench: setup
 	@$(RUN) -m bench $(BENCH)
 
 clean:
-	rm -rf .venv .venv-peers .pythons .fuzz build data runs bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info code/*.egg-info
+	rm -rf .venv .venv-torch .venv-peers .pythons .fuzz build data runs bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info code/*.egg-info

@@ -13,6 +13,7 @@ OWN = {  # in the wheel, below headrace/own: headrace/own_files.py
     "launcher.py": "code/launcher.py",
     "train_data.py": "code/train_data.py",
     "train_dnn.py": "code/train_dnn.py",
+    "train_torch.py": "code/train_torch.py",
     "requirements.txt": "code/requirements.txt",
     "constraints.txt": "code/constraints.txt",
     "third_party/horovod": "third_party/horovod",

@@ -1,4 +1,6 @@
-"""`make setup`: a .venv with everything pinned, and Horovod in it. Runs on the system's own Python.
+"""`make setup`: a .venv with everything pinned, and Horovod in it; `make setup-torch`: a .venv-torch for PyTorch.
+
+Runs on the system's own Python.
 
 What is done already is not done again: a stamp in .venv says what it was made from.
 """
@@ -11,7 +13,8 @@ import sys
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-VENV = os.path.join(ROOT, ".venv")
+FOR_TORCH = sys.argv[1:] == ["torch"]
+VENV = os.path.join(ROOT, ".venv-torch" if FOR_TORCH else ".venv")
 STAMP = os.path.join(VENV, ".headrace-setup")
 PYTHON = os.path.join(VENV, "bin", "python")
 OLDEST, NEWEST = (3, 10), (3, 13)
@@ -24,7 +27,7 @@ MADE_FROM = (
     "tools/setup.py",
     "code/headrace/tensorflow/transfer",
 )
-EXTRAS = "local,submit,digits,dev"
+EXTRAS = "torch,digits,test" if FOR_TORCH else "local,submit,digits,test,dev"
 
 
 def main():
@@ -44,7 +47,7 @@ def main():
     made_from = fingerprint()
     if done(made_from):
         return
-    for program in ("gcc", "g++", "make"):
+    for program in () if FOR_TORCH else ("gcc", "g++", "make"):
         if not shutil.which(program):
             fail(
                 "{} is not installed; it is needed to build Horovod (Debian: apt-get install gcc g++ make)".format(
@@ -53,15 +56,16 @@ def main():
             )
     started = time.time()
     make_venv()
-    say("installing TensorFlow, Open MPI and the rest (a minute or two) …")
+    say("installing {}, Open MPI and the rest (a minute or two) …".format("PyTorch" if FOR_TORCH else "TensorFlow"))
     pip = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "-q"]
     run(pip + ["-c", "code/constraints.txt", "-e", ".[{}]".format(EXTRAS)], "pip install")
-    run([PYTHON, "third_party/horovod/build.py"], "the Horovod build")
-    # Without it everything works as well, if slower; it says so itself.
-    subprocess.call([PYTHON, "-m", "headrace.tensorflow.transfer.build"], cwd=ROOT)
+    if not FOR_TORCH:
+        run([PYTHON, "third_party/horovod/build.py"], "the Horovod build")
+        # Without it everything works as well, if slower; it says so itself.
+        subprocess.call([PYTHON, "-m", "headrace.tensorflow.transfer.build"], cwd=ROOT)
     with open(STAMP, "w") as stamp:
         stamp.write(made_from)
-    say("ready in {:.0f} s; use .venv/bin/python".format(time.time() - started))
+    say("ready in {:.0f} s; use {}/bin/python".format(time.time() - started, os.path.basename(VENV)))
 
 
 def use_another_python():
@@ -69,14 +73,14 @@ def use_another_python():
     for minor in range(NEWEST[1], OLDEST[1] - 1, -1):
         other = shutil.which("python3.{}".format(minor))
         if other and subprocess.call([other, "-c", ""], stderr=subprocess.DEVNULL) == 0:
-            os.execv(other, [other, os.path.abspath(__file__)])
+            os.execv(other, [other, os.path.abspath(__file__), *sys.argv[1:]])
 
 
 def make_venv():
     same = "import pip, sys; sys.exit(sys.version_info[:2] != {!r})".format(tuple(sys.version_info[:2]))
     if os.path.exists(PYTHON) and subprocess.call([PYTHON, "-c", same], stderr=subprocess.DEVNULL) == 0:
         return
-    say("making .venv with Python {}.{} …".format(*sys.version_info[:2]))
+    say("making {} with Python {}.{} …".format(os.path.basename(VENV), *sys.version_info[:2]))
     shutil.rmtree(VENV, ignore_errors=True)
     made = subprocess.run([sys.executable, "-m", "venv", VENV], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if made.returncode:

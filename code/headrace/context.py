@@ -34,7 +34,9 @@ class TrainerContext:
 
     tf_data_mode: str = "local"
     dispatcher: str = ""
-    """`host:port` of the tf.data service dispatcher; empty in local mode."""
+    """`host:port` of the tf.data service dispatcher; empty without one."""
+    feeds: str = ""
+    """`host:port,…` of the feed servers that make PyTorch's batches; empty without them."""
     job_name: str = "headrace"
     output_dir: Path = Path("output")
     """For metrics, TensorBoard files and the report."""
@@ -48,8 +50,10 @@ class TrainerContext:
     def __post_init__(self) -> None:
         if self.tf_data_mode not in TF_DATA_MODES:
             raise InputError(f"{_PREFIX}TF_DATA_MODE is {self.tf_data_mode!r}; expected one of {TF_DATA_MODES}")
-        if self.tf_data_mode == "service" and not self.dispatcher:
-            raise InputError(f"{_PREFIX}TF_DATA_MODE is service, but {_PREFIX}DISPATCHER is not set")
+        if self.tf_data_mode == "service" and not (self.dispatcher or self.feeds):
+            raise InputError(
+                f"{_PREFIX}TF_DATA_MODE is service, but neither {_PREFIX}DISPATCHER nor {_PREFIX}FEEDS is set"
+            )
 
     def environ(self) -> dict[str, str]:
         """The variables that `from_environ` reads."""

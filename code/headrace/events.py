@@ -19,6 +19,8 @@ CHECKPOINTS_ON_REQUEST = "checkpoints_on_request"
 """Rank 0 will answer a stop request with a checkpoint."""
 WORKER_OFFERS = "worker_offers"
 """A worker says by which protocol it can send batches, before it does anything else."""
+FEED_READY = "feed_ready"
+"""A feed server can make batches of the script's loaders."""
 
 _EVENT = re.compile(r"\bheadrace event=(?P<name>\w+)(?P<fields>(?: \w+=\S*)*)")
 

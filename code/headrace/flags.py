@@ -11,11 +11,11 @@ from pathlib import Path
 from headrace.errors import InputError
 from headrace.instances import InstanceTable
 from headrace.job import DISTRIBUTIONS, ISOLATIONS, Channel, InstanceGroup, JobSpec
-from headrace.own_files import own_folder
-from headrace.settings import TF_DATA_MODES, OneLineParser, default_mode
+from headrace.own_files import TRAINING_SCRIPTS, own_folder
+from headrace.settings import FRAMEWORKS, TF_DATA_MODES, OneLineParser, default_mode
 from headrace.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP
 
-DESCRIPTION = """Train on accelerators that need not wait for data: run a TensorFlow job on CPU hosts that
+DESCRIPTION = """Train on accelerators that need not wait for data: run a TensorFlow or PyTorch job on CPU hosts that
 preprocess (data_group) and hosts that train (dnn_group), on SageMaker or simulated on this machine."""
 EXAMPLE = """examples:
   {prog} --role ROLE --channel training=s3://BUCKET/images@data_group   submit to SageMaker
@@ -48,15 +48,16 @@ def build_parser(prog: str = "start_job.py", source_dir: Path | None = None) -> 
     )
     yes_no = argparse.BooleanOptionalAction
     job = parser.add_argument_group("what to run")
+    job.add_argument("--framework", choices=FRAMEWORKS, default=FRAMEWORKS[0], help="of the script (%(default)s)")
     job.add_argument("--tf_data_mode", choices=TF_DATA_MODES,
-                     help="tf.data service, or plain tf.data in the training process "
+                     help="batches from tf.data service (PyTorch: feed servers), or made by the training process "
                           "(default: service with a data group, else local)")  # fmt: skip
     job.add_argument("--is_cloud_job", action=yes_no, default=True, help="on SageMaker, or on this machine")
     job.add_argument("--is_hetero", action=yes_no, default=True, help="data_group and dnn_group, or dnn hosts alone")
     job.add_argument("--source_dir", type=Path, default=source_dir or own_folder(), metavar="DIR",
                      help="what every host gets: the training script and what it needs (%(default)s)")  # fmt: skip
     job.add_argument(
-        "--training_script", default="train_dnn.py", metavar="FILE", help="runs on the ranks (%(default)s)"
+        "--training_script", metavar="FILE", help="runs on the ranks (train_dnn.py, with PyTorch train_torch.py)"
     )
     job.add_argument("--job_name", metavar="NAME", help="default: mode and UTC time")
     job.add_argument("--output_dir", type=Path, default=Path("runs"), metavar="DIR",
@@ -79,7 +80,7 @@ def build_parser(prog: str = "start_job.py", source_dir: Path | None = None) -> 
     hosts.add_argument("--data_instance_type", default="ml.c5.18xlarge", metavar="TYPE", help="(%(default)s)")
     hosts.add_argument("--dnn_instance_type", default="ml.p4d.24xlarge", metavar="TYPE", help="(%(default)s)")
     hosts.add_argument("--num_of_data_workers", type=int, metavar="N",
-                       help="tf.data workers per host (default: 1 with the service, else 0)")  # fmt: skip
+                       help="workers (PyTorch: feed servers) per host (default: 1 with the service)")  # fmt: skip
     hosts.add_argument("--processes_per_host", type=int, metavar="N",
                        help=f"ranks per dnn host (default: its GPUs; {LOCAL_PROCESSES_PER_HOST} here)")  # fmt: skip
     hosts.add_argument("--custom_mpi_options", default="", metavar="TEXT",
@@ -89,8 +90,10 @@ def build_parser(prog: str = "start_job.py", source_dir: Path | None = None) -> 
     cloud.add_argument("--wait", action=yes_no, default=True, help="follow the job and its logs to the end")
     cloud.add_argument("--role", metavar="ARN", help="the job's IAM role, ARN or name (default: SAGEMAKER_ROLE)")
     cloud.add_argument("--region", metavar="NAME", help="default: that of the AWS configuration")
-    cloud.add_argument("--image_uri", metavar="URI", help="default: AWS's TensorFlow training image")
-    cloud.add_argument("--framework_version", metavar="V", help="TensorFlow of that image (default: the one tested)")
+    cloud.add_argument("--image_uri", metavar="URI", help="default: AWS's training image of the framework")
+    cloud.add_argument(
+        "--framework_version", metavar="V", help="the framework's, of that image (default: the one tested)"
+    )
     cloud.add_argument("--output_s3_uri", metavar="URI",
                        help="for source, model, results (default: s3://sagemaker-REGION-ACCOUNT/headrace)")  # fmt: skip
     cloud.add_argument("--max_run", type=int, metavar="S", help="end the job after S seconds (default: a day)")
@@ -147,8 +150,9 @@ def build_spec(arguments: argparse.Namespace, now: datetime.datetime, table: Ins
         hyperparameters=_hyperparameters(arguments),
         channels=tuple(_channel(text, arguments.is_hetero) for text in arguments.channel),
         source_dir=arguments.source_dir,
-        training_script=arguments.training_script,
+        training_script=arguments.training_script or TRAINING_SCRIPTS[arguments.framework],
         custom_mpi_options=arguments.custom_mpi_options,
+        framework=arguments.framework,
         left_out=_not_for_hosts(arguments),
     )
 

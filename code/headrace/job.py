@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.errors import InputError
-from headrace.settings import TF_DATA_MODES, Settings, parse_settings, split_mpi_options
+from headrace.settings import FRAMEWORKS, TF_DATA_MODES, Settings, parse_settings, split_mpi_options
 from headrace.source import refuse_shadows, source_files
 from headrace.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP
 
@@ -82,6 +82,7 @@ class JobSpec:
     training_script: str = "train_dnn.py"
     custom_mpi_options: str = ""
     """Further options for mpirun, as one text."""
+    framework: str = "tensorflow"
     left_out: tuple[Path, ...] = ()
     """Folders that hosts do not get a copy of, wherever in the source dir they lie."""
 
@@ -93,6 +94,8 @@ class JobSpec:
         names = [group.name for group in self.groups]
         if not 1 <= len(names) <= MAX_INSTANCE_GROUPS or len(set(names)) < len(names):
             raise InputError(f"a job has 1 to {MAX_INSTANCE_GROUPS} instance groups of different names, not {names}")
+        if self.framework not in FRAMEWORKS:
+            raise InputError(f"--framework is {self.framework!r}; expected one of {', '.join(FRAMEWORKS)}")
         if self.tf_data_mode not in TF_DATA_MODES:
             raise InputError(f"--tf_data_mode is {self.tf_data_mode!r}; expected one of {', '.join(TF_DATA_MODES)}")
         if self.is_hetero and self.tf_data_mode == "local":
@@ -103,7 +106,7 @@ class JobSpec:
             raise InputError("--tf_data_mode service needs --num_of_data_workers 1 or more")
         if self.processes_per_host < 1:
             raise InputError(f"--processes_per_host is {self.processes_per_host}; expected 1 or more")
-        reserved = sorted(set(self.hyperparameters) & set(self._own_hyperparameters()))
+        reserved = sorted(set(self.hyperparameters) & {*self._own_hyperparameters(), "framework"})
         if reserved:
             raise InputError(f"hyperparameter {reserved[0]!r} has a flag of its own: --{reserved[0]}")
         Settings(**parse_settings([text for pair in self.all_hyperparameters().items() for text in as_flag(*pair)]))
@@ -163,6 +166,8 @@ class JobSpec:
             "num_of_data_workers": str(self.num_of_data_workers),
             "processes_per_host": str(self.processes_per_host),
             "training_script": self.training_script,
+            # Left out where it is the default: jobs of TensorFlow stay as they were.
+            **({"framework": self.framework} if self.framework != FRAMEWORKS[0] else {}),
         }
 
     def hosts(self) -> dict[str, InstanceGroup]:

@@ -10,8 +10,8 @@ INSTALLED = PACKAGE / "own"
 SCRIPTS = ("launcher.py", "train_data.py")
 """What hosts have beside the training script, and the package."""
 REQUIREMENTS, CONSTRAINTS = "requirements.txt", "constraints.txt"
-TEMPLATES = ("train_dnn.py",)
-"""What a new project starts from."""
+TRAINING_SCRIPTS = {"tensorflow": "train_dnn.py", "pytorch": "train_torch.py"}
+"""By framework: what a job runs unless a flag says otherwise, and what a new project starts from."""
 
 
 def own_folder() -> Path:

@@ -21,6 +21,7 @@ from headrace.ports import FIRST_WORKER_PORT
 MIN_LEASE_S = 5.0
 """A renewal every 1 to 2.5 s, with a call timeout of 3 s: less would take a slow reply for a death."""
 TF_DATA_MODES = ("service", "local")
+FRAMEWORKS = ("tensorflow", "pytorch")
 PREFLIGHTS = ("", "first", "only")
 OWN_MPI_PARAMETERS = frozenset(
     {"plm_rsh_agent", "plm_rsh_no_tree_spawn", "orte_tmpdir_base", "btl_vader_backing_directory"}
@@ -33,13 +34,15 @@ PLACEHOLDER_SECRET = "made-at-submission"
 STARTUP_TIMEOUT_VARIABLE = "HEADRACE_STARTUP_TIMEOUT_S"
 """For ranks that wait for hosts which are not there yet."""
 STALL_TIMEOUT_VARIABLE = "HEADRACE_STALL_TIMEOUT_S"
-"""Whole seconds that workers wait for a rank that does not read."""
+"""Whole seconds that workers wait for a rank that does not read, and PyTorch's ranks for a batch."""
 TRUST_NETWORK_VARIABLE = "HEADRACE_TRUST_NETWORK"
 """1: nobody but the job's hosts reaches them, so that a derived secret will do for MPI too."""
 MPI_OPTIONS_VARIABLE = "HEADRACE_MPI_OPTIONS"
 """Further options for mpirun, as one text."""
 PREFLIGHT_VARIABLE = "HEADRACE_PREFLIGHT"
 PREFLIGHT_TIMEOUT_VARIABLE = "HEADRACE_PREFLIGHT_TIMEOUT_S"
+MASTER_VARIABLE = "HEADRACE_MASTER"
+"""The leader's address, for ranks that torch.distributed connects."""
 VERSION_VARIABLE = "HEADRACE_VERSION"
 """Of the headrace that the job was submitted with."""
 WHEELS_VARIABLE = "HEADRACE_WHEELS"
@@ -68,8 +71,10 @@ class Settings:
 
     tf_data_mode: str = ""
     """`service`, `local`, or empty: service when the job is heterogeneous, else local."""
+    framework: str = "tensorflow"
+    """What the training script uses; with it, which data service there is."""
     num_of_data_workers: int = 1
-    """tf.data workers per host."""
+    """tf.data workers, or feed servers, per host."""
     processes_per_host: int = 0
     """Ranks per dnn host; 0: the host's GPUs, one when it has none."""
     training_script: str = "train_dnn.py"
@@ -105,6 +110,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.tf_data_mode and self.tf_data_mode not in TF_DATA_MODES:
             raise InputError(f"tf_data_mode is {self.tf_data_mode!r}; expected one of {', '.join(TF_DATA_MODES)}")
+        if self.framework not in FRAMEWORKS:
+            raise InputError(f"framework is {self.framework!r}; expected one of {', '.join(FRAMEWORKS)}")
         if self.preflight not in PREFLIGHTS:
             raise InputError(f"preflight is {self.preflight!r}; expected first, only or nothing")
         for name in ("num_of_data_workers", "processes_per_host", "max_restarts", "min_data_hosts"):

@@ -15,6 +15,14 @@ from headrace.flags import CLOUD_ONLY, HERE_ONLY, build_parser, build_spec, pars
 from headrace.instances import read_instances
 from headrace.paths import RunPaths
 
+MODULES = {"tensorflow": ("tensorflow", "horovod"), "pytorch": ("torch",)}
+"""What a job here needs, beside what all need."""
+INSTALL = {
+    "tensorflow": "in a checkout, `make setup` and use .venv/bin/python; "
+    "else `pip install headrace[local]` (or [submit]) and `headrace setup`",
+    "pytorch": "in a checkout, `make setup-torch` and use .venv-torch/bin/python; else `pip install headrace[torch]`",
+}
+
 
 def main(argv: Sequence[str], prog: str = "start_job.py", source_dir: Path | None = None) -> int:
     """The exit code: 0 the job succeeded, 1 it failed, 2 the arguments are wrong.
@@ -39,14 +47,11 @@ def start_here(argv: Sequence[str]) -> int:
     return main(argv, "headrace start", Path("."))
 
 
-def check_installation(modules: Sequence[str]) -> None:
+def check_installation(modules: Sequence[str], framework: str = "tensorflow") -> None:
     """Raises `SetupError` when this Python lacks a module."""
     for module in modules:
         if find_spec(module) is None:
-            raise SetupError(
-                f"{sys.executable} has no {module}: in a checkout, `make setup` and use .venv/bin/python; "
-                "else `pip install headrace[local]` (or [submit]) and `headrace setup`"
-            )
+            raise SetupError(f"{sys.executable} has no {module}: {INSTALL[framework]}")
 
 
 def _run_here(arguments: argparse.Namespace) -> int:
@@ -54,7 +59,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
         raise InputError("--dry_run shows a request to SageMaker; leave out --no-is_cloud_job")
     spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), read_instances())
     cpus = parse_cpus(arguments.cpus or "", arguments.is_hetero)
-    check_installation(("tensorflow", "horovod", "mpi4py", "psutil", "grpc", "pyroute2", "pathspec"))
+    check_installation((*MODULES[spec.framework], "mpi4py", "psutil", "grpc", "pyroute2", "pathspec"), spec.framework)
     from headrace.local.cluster import run_job
     from headrace.local.console import Console
     from headrace.local.options import LocalOptions

@@ -48,7 +48,7 @@ class Job:
         self.out = io.StringIO()
         settings = Settings(startup_timeout_s=100, lease_s=10, **settings)
         log = HostLog("algo-3", self.out)
-        self.service = TfDataService(TOPOLOGY, settings, Path("code"), tmp_path)
+        self.service = TfDataService(TOPOLOGY, settings, Path("code"), tmp_path, ())
         self.own = HostState("algo-3", ResourceUsage(lambda: []), self.service, Inbox(), lambda: [])
         self.hosts = Hosts(TOPOLOGY.peers(), settings.lease_s)
         stop = StopRequest(tmp_path, settings.stop_grace_s, log)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 SECRET = "s"
 LOCAL = NoDataService(
-    topology_from({"hosts": ["algo-1"], "current_host": "algo-1"}, "test"), Settings(), Path(), Path()
+    topology_from({"hosts": ["algo-1"], "current_host": "algo-1"}, "test"), Settings(), Path(), Path(), ()
 )
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

@@ -78,7 +78,7 @@ def test_in_a_homogeneous_job_a_channel_of_the_dnn_group_is_seen_by_all():
 )
 def test_wrong_arguments_are_one_line_and_exit_2(argv, said, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("headrace.start.check_installation", lambda modules: None)
+    monkeypatch.setattr("headrace.start.check_installation", lambda *modules: None)
     argv = argv if "--no-is_cloud_job" in argv else ["--no-is_cloud_job", *argv]
     assert main(argv) == 2
     captured = capsys.readouterr()

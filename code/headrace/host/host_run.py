@@ -75,7 +75,8 @@ class HostRun:
                     on_event=lambda event: self.inbox.put(ServerSaid(event)),
                 )
             )
-        if plan.topology.current.role == "dnn" and install_horovod.is_needed(plan.source_dir, plan.environ):
+        needs_horovod = plan.topology.current.role == "dnn" and plan.settings.framework == "tensorflow"
+        if needs_horovod and install_horovod.is_needed(plan.source_dir, plan.environ):
             command = install_horovod.install_command(plan.source_dir)
             environ = {**without_mpi(plan.environ), **mpi.python_path(plan.source_dir, plan.environ)}
             self.supervisor.start(ChildSpec(INSTALLER, INSTALLER, command, environ, plan.source_dir))

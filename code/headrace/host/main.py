@@ -59,7 +59,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
             check_rank(rank, topology)
         plan = HostPlan(topology, with_secret(settings, topology, environ, rank), source_dir, list(argv), environ, rank)
         plan.refuse_open_launch()
-        service = data_service(topology, plan.settings, source_dir, plan.paths.work_dir)
+        service = data_service(topology, plan.settings, source_dir, plan.paths.work_dir, plan.script_arguments)
     except HeadraceError as error:
         print(f"launcher.py: error: {error}", file=sys.stderr)
         _write_failure(read_base_dir(environ), str(error))

@@ -1,4 +1,4 @@
-"""What NCCL and libfabric are told about the network, as the toolkit tells them where it starts MPI."""
+"""What NCCL, gloo and libfabric are told about the network, as the toolkit tells them where it starts MPI."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _EFA = _RDMA | {"ml.g4dn.8xlarge", "ml.g4dn.12xlarge", "ml.g5.48xlarge", "ml.p3d
 def network_environ(topology: Topology, environ: Mapping[str, str]) -> dict[str, str]:
     """Variables for the ranks; what the environment has already stays."""
     instance_type, interface = topology.current.instance_type, shared_interface(topology)
-    wanted = {"NCCL_DEBUG": "WARN"} | ({"NCCL_SOCKET_IFNAME": interface} if interface else {})
+    wanted = {"NCCL_DEBUG": "WARN"} | (
+        {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface} if interface else {}
+    )
     if instance_type in _EFA:
         # Messages may arrive in another order over EFA, which NCCL's other protocols do not bear.
         wanted |= {"FI_PROVIDER": "efa", "NCCL_PROTO": "simple"}

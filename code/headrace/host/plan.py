@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,11 @@ from headrace.ports import CONTROL_PORT
 from headrace.settings import (
     CONTROL_HOSTS_VARIABLE,
     HOST_NAMES_VARIABLE,
+    MASTER_VARIABLE,
     PREFLIGHT_TIMEOUT_VARIABLE,
     PREFLIGHT_VARIABLE,
     SECRET_VARIABLE,
+    STALL_TIMEOUT_VARIABLE,
     STARTUP_TIMEOUT_VARIABLE,
     TRUST_NETWORK_VARIABLE,
     Settings,
@@ -112,6 +115,7 @@ def trainer_environ(plan: HostPlan, service: DataService) -> dict[str, str]:
         # The second line of defence: Horovod ends the ranks itself, should nobody else.
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(int(settings.stall_timeout_s * 2) + 60),
         CONTROL_HOSTS_VARIABLE: ",".join(f"{name}={address}:{CONTROL_PORT}" for address, name in names.items()),
+        **_torch_environ(plan),
         STARTUP_TIMEOUT_VARIABLE: f"{settings.startup_timeout_s:g}",
         # MPI then starts before TensorFlow is loaded, whose libraries have functions of the same names (hwloc's). Open
         # MPI's must be found at once and not at their first call, or MPI's end calls TensorFlow's and crashes.
@@ -119,6 +123,19 @@ def trainer_environ(plan: HostPlan, service: DataService) -> dict[str, str]:
         PREFLIGHT_VARIABLE: settings.preflight,
         PREFLIGHT_TIMEOUT_VARIABLE: f"{settings.preflight_timeout_s:g}",
         HOST_NAMES_VARIABLE: ",".join(f"{address}={name}" for address, name in names.items()),
+    }
+
+
+def _torch_environ(plan: HostPlan) -> dict[str, str]:
+    """What PyTorch's ranks need to find each other (`headrace.host.rendezvous`), and how long they wait."""
+    if plan.settings.framework != "pytorch":
+        return {}
+    leader = plan.settings.endpoint(plan.topology.leader.name).address
+    return {
+        MASTER_VARIABLE: leader,
+        STALL_TIMEOUT_VARIABLE: str(math.ceil(plan.settings.stall_timeout_s)),
+        # Hosts whose addresses have no names are warned of at each connection.
+        "TORCH_CPP_LOG_LEVEL": plan.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
     }
 
 

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 
 from headrace.context import TrainerContext
 from headrace.events import RANK_FAILED, format_event
+from headrace.host import rendezvous
 from headrace.host.preflight.run import run_preflight
 from headrace.processes import die_with_parent
 from headrace.progress import Watch
@@ -42,6 +43,8 @@ def main() -> None:
     try:
         if preflight:
             run_preflight(os.environ)
+        if rendezvous.is_wanted(os.environ):
+            rendezvous.set_environ(os.environ)
         if preflight != "only":
             run_command_line(arguments[2:])
     except SystemExit as leaving:

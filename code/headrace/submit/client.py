@@ -83,8 +83,9 @@ class Submission:
             size_kb = archive.stat().st_size / 1000
             self._console.say(f"uploading {len(files)} files ({size_kb:.0f} kB) to {self._source}")
             self._account.upload(archive, self._source)
-        upload_recipe(self._account, self._options.output_s3_uri)
-        upload_library(self._account, self._options.output_s3_uri)
+        if self._spec.framework == "tensorflow":
+            upload_recipe(self._account, self._options.output_s3_uri)
+            upload_library(self._account, self._options.output_s3_uri)
         return self._create(retries, first_attempt=0)
 
     def follow(self, spec: JobSpec, retries: int, table: InstanceTable, output_dir: Path) -> Ended:

@@ -1,15 +1,16 @@
-"""The training image: AWS's own for this TensorFlow, by AWS's own look-up."""
+"""The training image: AWS's own for the framework, by AWS's own look-up."""
 
 from __future__ import annotations
 
 from headrace.errors import InputError, SetupError
 
-FRAMEWORK_VERSION = "2.21.0"
-"""The TensorFlow of code/constraints.txt, for which AWS has an image."""
+FRAMEWORK_VERSIONS = {"tensorflow": "2.21.0", "pytorch": "2.10.0"}
+"""The TensorFlow of code/constraints.txt, for which AWS has an image; the newest PyTorch for which it has one."""
+_NAMES = {"tensorflow": "TensorFlow", "pytorch": "PyTorch"}
 
 
-def default_image(region: str, version: str, instance_type: str) -> str:
-    """The address of AWS's TensorFlow training image; with GPU support when `instance_type` has GPUs.
+def default_image(region: str, framework: str, version: str, instance_type: str) -> str:
+    """The address of AWS's training image; with GPU support when `instance_type` has GPUs.
 
     One image serves all groups of a job, so the dnn group's type decides.
 
@@ -22,11 +23,11 @@ def default_image(region: str, version: str, instance_type: str) -> str:
     except ImportError as error:
         raise SetupError(f"no sagemaker-core ({error}): pip install 'headrace[submit]', or give --image_uri") from error
     try:
-        return str(image_uris.retrieve("tensorflow", region, version=version, py_version=None,
+        return str(image_uris.retrieve(framework, region, version=version, py_version=None,
                                        instance_type=instance_type, image_scope="training"))  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(
-            f"AWS has no TensorFlow {version} training image for {instance_type} in {region!r} ({reason[:200]}); "
-            "look at --framework_version and --region, or give --image_uri"
+            f"AWS has no {_NAMES[framework]} {version} training image for {instance_type} in {region!r} "
+            f"({reason[:200]}); look at --framework_version and --region, or give --image_uri"
         ) from error

@@ -14,7 +14,7 @@ from headrace.settings import PLACEHOLDER_SECRET
 from headrace.submit.aws import Account, account_of, default_bucket, find_region
 from headrace.submit.client import Console, Ended, Submission, ask
 from headrace.submit.cloud_options import CloudOptions
-from headrace.submit.images import FRAMEWORK_VERSION, default_image
+from headrace.submit.images import FRAMEWORK_VERSIONS, default_image
 from headrace.submit.pricing import describe_cost
 from headrace.submit.request import build_request
 from headrace.submit.validate import check_request
@@ -78,7 +78,10 @@ def _dry_options(spec: JobSpec, arguments: argparse.Namespace) -> CloudOptions:
 
 def _options(spec: JobSpec, arguments: argparse.Namespace, region: str, role: str, account: str) -> CloudOptions:
     image = arguments.image_uri or default_image(
-        region, arguments.framework_version or FRAMEWORK_VERSION, spec.dnn_group.instance_type
+        region,
+        spec.framework,
+        arguments.framework_version or FRAMEWORK_VERSIONS[spec.framework],
+        spec.dnn_group.instance_type,
     )
     given = {
         "max_run_s": arguments.max_run,
@@ -118,7 +121,7 @@ def _explain(spec: JobSpec, options: CloudOptions, table: InstanceTable) -> None
     _say(f"{spec.job_name} in {options.region}, {spec.processes_per_host} ranks on each dnn host, {options.image_uri}")
     _say(describe_cost(spec, table, options.max_run_s, options.spot))
     if options.enable_network_isolation:
-        _say("network isolation: nothing can be installed at the start; --image_uri must bring Horovod and the rest")
+        _say("network isolation: nothing can be installed at the start; --image_uri must bring all that headrace needs")
     if spec.is_hetero and options.sharded_channels:
         _say("a sharded channel gives each host its own files: its datasets need processing mode `off`, not `dynamic`")
     if options.spot and not options.checkpoint_s3_uri:

@@ -13,7 +13,7 @@ class ToyService:
     kinds = ("toy",)
     waited_for = "toys"
 
-    def __init__(self, topology, settings, source_dir, work_dir):
+    def __init__(self, topology, settings, source_dir, work_dir, arguments):
         self._topology, self._settings = topology, settings
         self._source_dir, self._heard = source_dir, work_dir / "heard.json"
         self._up = False

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from headrace.errors import InputError
 from headrace.host.services.contract import DataService
 from headrace.host.services.none import NoDataService
 from headrace.host.services.tf_data import TfDataService
+from headrace.host.services.torch_feed import TorchFeed
 from headrace.settings import Settings, default_mode
 from headrace.topology import Topology
 
-SERVICES: dict[str, Callable[[Topology, Settings, Path, Path], DataService]] = {
-    "service": TfDataService,
-    "local": NoDataService,
+SERVICES: dict[tuple[str, str], Callable[[Topology, Settings, Path, Path, Sequence[str]], DataService]] = {
+    ("tensorflow", "service"): TfDataService,
+    ("pytorch", "service"): TorchFeed,
+    ("tensorflow", "local"): NoDataService,
+    ("pytorch", "local"): NoDataService,
 }
-"""By mode: how one is made from the topology, the settings, the source dir and the host's work folder."""
+"""By framework and mode: how one is made of topology, settings, source dir, work folder and the script's arguments."""
 
 
-def data_service(topology: Topology, settings: Settings, source_dir: Path, work_dir: Path) -> DataService:
-    """The data service of this job: what the settings ask for, else tf.data service where there is a data group.
+def data_service(
+    topology: Topology, settings: Settings, source_dir: Path, work_dir: Path, arguments: Sequence[str]
+) -> DataService:
+    """The data service of this job: what the settings ask for, else the framework's where there is a data group.
 
     Raises:
         InputError: it would have no workers.
@@ -30,4 +35,4 @@ def data_service(topology: Topology, settings: Settings, source_dir: Path, work_
         raise InputError(
             "num_of_data_workers is 0, but this job's batches come from workers (tf_data_mode service): 1 or more"
         )
-    return SERVICES[mode](topology, settings, source_dir, work_dir)
+    return SERVICES[settings.framework, mode](topology, settings, source_dir, work_dir, arguments)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ class NoDataService:
     kinds = KINDS
     waited_for = "data, or for itself"
 
-    def __init__(self, topology: Topology, settings: Settings, source_dir: Path, work_dir: Path) -> None:
+    def __init__(
+        self, topology: Topology, settings: Settings, source_dir: Path, work_dir: Path, arguments: Sequence[str]
+    ) -> None:
         pass
 
     def servers(self) -> list[Server]:

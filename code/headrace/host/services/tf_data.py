@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,9 @@ class TfDataService:
     kinds = KINDS
     waited_for = "data from the tf.data service"
 
-    def __init__(self, topology: Topology, settings: Settings, source_dir: Path, work_dir: Path) -> None:
+    def __init__(
+        self, topology: Topology, settings: Settings, source_dir: Path, work_dir: Path, arguments: Sequence[str]
+    ) -> None:
         self._topology, self._settings = topology, settings
         self._source_dir, self._work_dir = source_dir, work_dir
         self._protocol_file = work_dir / "data_transfer_protocol"  # holds how batches travel, once that is decided

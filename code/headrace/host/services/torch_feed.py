@@ -1,0 +1,93 @@
+"""PyTorch's feed: `num_of_data_workers` feed servers on every host. Each can make any batch."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.events import FEED_READY, Event
+from headrace.host.services.contract import KINDS, WORKER_NICENESS_BESIDE_TRAINER, Decision, Report, Server
+from headrace.settings import STALL_TIMEOUT_VARIABLE, Settings
+from headrace.topology import Topology
+
+MODULE = "headrace.torch.feed_server"
+
+
+class TorchFeed:
+    """See `headrace.host.services.contract.DataService`."""
+
+    mode = "service"
+    kinds = KINDS
+    waited_for = "data from the feed servers"
+
+    def __init__(
+        self, topology: Topology, settings: Settings, source_dir: Path, work_dir: Path, arguments: Sequence[str]
+    ) -> None:
+        self._topology, self._settings, self._source_dir = topology, settings, source_dir
+        # As the ranks call it: the servers make its dataset as it does.
+        self._script = [str(source_dir / settings.training_script), *arguments]
+        self._ready: set[str] = set()
+
+    def servers(self) -> list[Server]:
+        host, settings = self._topology.current, self._settings
+        endpoint = settings.endpoint(host.name)
+        environ = {
+            "CUDA_VISIBLE_DEVICES": "-1",
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(self._source_dir), os.environ.get("PYTHONPATH")])),
+            STALL_TIMEOUT_VARIABLE: str(math.ceil(settings.stall_timeout_s)),
+        }
+        servers = []
+        for number in range(settings.num_of_data_workers):
+            port = endpoint.first_worker_port + number
+            argv = [
+                sys.executable, "-u", "-m", MODULE, f"--port={port}", f"--address={endpoint.address}:{port}",
+                f"--share={settings.num_of_data_workers}", *self._script,
+            ]  # fmt: skip
+            name = "worker" if settings.num_of_data_workers == 1 else f"worker-{number}"
+            nice = WORKER_NICENESS_BESIDE_TRAINER if host.role == "dnn" else 0
+            servers.append(Server("worker", name, [port], argv, environ, nice))
+        return servers
+
+    def take_event(self, event: Event) -> None:
+        if event.name == FEED_READY:
+            self._ready.add(event.fields.get("name", ""))
+
+    def report(self) -> Report:
+        return {"ready_feeds": sorted(self._ready)}
+
+    def hear(self, decision: Mapping[str, Any]) -> None:
+        pass
+
+    def trainer_environ(self) -> dict[str, str]:
+        feeds = [
+            f"{endpoint.address}:{endpoint.first_worker_port + number}"
+            for endpoint in (self._settings.endpoint(host.name) for host in self._topology.hosts)
+            for number in range(self._settings.num_of_data_workers)
+        ]
+        return {"HEADRACE_TF_DATA_MODE": self.mode, "HEADRACE_FEEDS": ",".join(feeds)}
+
+    def needs(self, host: str) -> bool:
+        return False
+
+    def decide(self, reports: Mapping[str, Report], without: Collection[str], now: float) -> Decision | None:
+        return None
+
+    def ready(self, reports: Mapping[str, Report]) -> int:
+        return sum(len(self._ready_on(report)) for report in reports.values())
+
+    def missing(self, reports: Mapping[str, Report], without: Collection[str]) -> list[str]:
+        missing = []
+        for host in self._topology.hosts:
+            late = self._settings.num_of_data_workers - len(self._ready_on(reports.get(host.name, {})))
+            if late > 0 and host.name not in without:
+                missing.append(f"{late} feed server{'s' * (late > 1)} on {host.name}")
+        return missing
+
+    @staticmethod
+    def _ready_on(report: Report) -> Sequence[str]:
+        found = report.get("ready_feeds")
+        return found if isinstance(found, list) else ()

@@ -1,0 +1,10 @@
+"""What a PyTorch training script uses: the loader, the ranks, training with measurements and checkpoints."""
+
+from headrace.torch.checkpoint import Checkpoint
+from headrace.torch.loader import DataLoader
+from headrace.torch.training import Training, average
+from headrace.torch.world import device, init, local_rank, rank, world_size
+
+__all__ = [
+    "Checkpoint", "DataLoader", "Training", "average", "device", "init", "local_rank", "rank", "world_size",
+]  # fmt: skip

@@ -1,0 +1,108 @@
+"""Checkpoints: model, optimizer and the loader's place, at each epoch's end and when the job is asked to stop."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headrace.context import TrainerContext
+from headrace.errors import InputError
+from headrace.events import CHECKPOINTS_ON_REQUEST, say
+from headrace.torch import world
+from headrace.training.checkpoint_folder import KEPT_CHECKPOINTS, CheckpointFolder
+from headrace.training.signal_files import SignalFiles
+
+STATE_FILE = "state.pt"
+LOADER_FILE = "loader.json"
+STOPPING_S = 30.0
+"""After a checkpoint on request, rank 0 waits here to be ended."""
+
+
+class Checkpoint:
+    """Keeps a checkpoint of each epoch on rank 0, and resumes from the newest whole one, on any number of ranks.
+
+    A checkpoint is a folder `epoch-NNNN` (or `epoch-NNNN-step-NNNNNN`, made when the job was asked to stop) that
+    appears under its name only when all of it is on disk.
+
+    Args:
+        folder: where; by default the job's checkpoint folder.
+        kept: how many to keep.
+        state: what else to keep: objects with `state_dict` and `load_state_dict`, such as a schedule, by name.
+    """
+
+    def __init__(self, folder: str | Path | None = None, kept: int = KEPT_CHECKPOINTS,
+                 state: Mapping[str, Any] | None = None) -> None:  # fmt: skip
+        context = TrainerContext.from_environ(os.environ)
+        self._folder = CheckpointFolder(Path(folder) if folder else context.checkpoint_dir, STATE_FILE, kept)
+        self._signals = SignalFiles(context.signal_dir, world.rank)
+        self._state = dict(state or {})
+
+    def restore(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, loader: Any) -> int:
+        """Load the newest checkpoint, where there is one, on every rank; the epoch that is to be trained next.
+
+        Rank 0 reads; the others get everything from it, so that only its host needs the files.
+
+        Raises:
+            InputError: it is of another model.
+        """
+        found: list[Any] = [None]
+        path = self._folder.newest()
+        if world.rank() == 0 and path is not None:
+            state = torch.load(path / STATE_FILE, map_location="cpu", weights_only=True)
+            found = [(state, self._folder.record(LOADER_FILE))]
+            epoch, step = self._folder.place()
+            say("resumed", epoch=epoch, step=step, path=path)
+        if world.world_size() > 1:
+            torch.distributed.broadcast_object_list(found, src=0)
+        if world.rank() == 0:
+            say(CHECKPOINTS_ON_REQUEST)
+        if found[0] is None:
+            return 0
+        state, place = found[0]
+        try:
+            bare(model).load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+            for name, each in self._state.items():
+                each.load_state_dict(state["more"][name])
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise InputError(
+                f"the newest checkpoint is of another model ({error!s:.300}); delete it, or give another "
+                "--checkpoint_s3_uri"
+            ) from error
+        loader.load_state_dict(place)
+        return int(place["epoch"])
+
+    def step_made(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, loader: Any, step: int) -> None:
+        """Keep a checkpoint and wait to be ended, if the job is to stop. `step`: of this epoch, from 1."""
+        if world.rank() == 0 and self._signals.stop_requested():
+            # All ranks hold the same weights, so rank 0 can save them alone; the launcher ends the job after it.
+            place = loader.state_dict()
+            self.save(model, optimizer, place, 0 if place["position"] == 0 else step)
+            time.sleep(STOPPING_S)
+
+    def save(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, place: Mapping[str, int], step: int
+    ) -> None:
+        """Keep a checkpoint; rank 0 does, the others do nothing.
+
+        Args:
+            place: the loader's state.
+            step: steps of the epoch that were made; 0: none.
+        """
+        if world.rank() != 0:
+            return
+        more = {name: each.state_dict() for name, each in self._state.items()}
+        state = {"model": bare(model).state_dict(), "optimizer": optimizer.state_dict(), "more": more}
+        path = self._folder.save(place["epoch"], step, lambda file: torch.save(state, file), {LOADER_FILE: dict(place)})
+        say("checkpoint", epoch=place["epoch"], path=path)
+
+
+def bare(model: torch.nn.Module) -> torch.nn.Module:
+    """The model itself, without what distributes it."""
+    wrapped = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
+    return model.module if isinstance(model, wrapped) else model

@@ -1,0 +1,106 @@
+"""What a rank and a feed server say to each other over one TCP connection, once they have proved who they are.
+
+    rank → server    a length (4 bytes), JSON: which loader; the server answers in the same form
+    rank → server    a length, JSON: an order of a batch (`fetch.Order`)
+    server → rank    kind, header's length, payload's length; the header (JSON); the payload (the batch's memory)
+
+Numbers are little-endian. A rank's next order may come while its last batch is still under way.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.errors import InputError
+from headrace.torch.message import MOST_BATCH_BYTES, MOST_HEADER_BYTES
+from headrace.training.handshake import Handshake
+
+HANDSHAKE = Handshake(b"hrfeed_1", b"headrace feed")
+BATCH, FAILED = 1, 2
+"""Kinds of answers."""
+MOST_ORDER_BYTES = 16 << 20
+_LENGTH = struct.Struct("<I")
+_ANSWER = struct.Struct("<BxxxIQ")
+_MOST_PARTS = 512
+"""Of one system call; Linux takes 1,024."""
+_SOCKET_BYTES = 4 << 20
+_DEAD_AFTER = {"TCP_KEEPIDLE": 4, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
+"""Seconds until a connection whose other end is silent is tried, between trials, and how many."""
+
+
+def prepare(connection: socket.socket, send_timeout_s: float) -> None:
+    """Make an authenticated connection fit for batches: blocking, with big buffers, and found out when it is dead."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _DEAD_AFTER.items():
+        connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", max(int(send_timeout_s), 1), 0))
+    connection.settimeout(None)
+
+
+def send_record(connection: socket.socket, record: Any) -> None:
+    text = json.dumps(record, separators=(",", ":")).encode()
+    if len(text) > MOST_ORDER_BYTES:
+        raise InputError(f"an order of {len(text):,} bytes is too long: make batches smaller")
+    connection.sendall(_LENGTH.pack(len(text)) + text)
+
+
+def receive_record(connection: socket.socket) -> Any:
+    """Raises `OSError` when the connection ends, `InputError` for what is no record."""
+    (size,) = _LENGTH.unpack(_receive(connection, _LENGTH.size))
+    if size > MOST_ORDER_BYTES:
+        raise InputError(f"a message of {size:,} bytes")
+    try:
+        return json.loads(_receive(connection, size))
+    except (ValueError, RecursionError) as error:
+        raise InputError("a message that is not JSON") from error
+
+
+def send_answer(connection: socket.socket, kind: int, header: bytes, buffers: Sequence[memoryview] = ()) -> None:
+    """Raises `OSError`."""
+    payload = sum(each.nbytes for each in buffers)
+    parts = [memoryview(_ANSWER.pack(kind, len(header), payload) + header), *(each for each in buffers if each.nbytes)]
+    while parts:
+        parts = _rest(parts, connection.sendmsg(parts[:_MOST_PARTS]))
+
+
+def receive_head(connection: socket.socket) -> tuple[int, bytes, int]:
+    """Kind, header, and the bytes of the payload that follows. Raises `OSError`, `InputError`."""
+    kind, header_bytes, payload_bytes = _ANSWER.unpack(_receive(connection, _ANSWER.size))
+    if kind not in (BATCH, FAILED) or header_bytes > MOST_HEADER_BYTES or payload_bytes > MOST_BATCH_BYTES:
+        raise InputError("an answer that cannot be one")
+    return kind, _receive(connection, header_bytes), payload_bytes
+
+
+def receive_into(connection: socket.socket, buffers: Sequence[memoryview]) -> None:
+    """Fill the buffers, straight from the socket. Raises `OSError`."""
+    parts = [each for each in buffers if each.nbytes]
+    while parts:
+        got = connection.recvmsg_into(parts[:_MOST_PARTS], 0, socket.MSG_WAITALL)[0]
+        if not got:
+            raise OSError("the connection has ended")
+        parts = _rest(parts, got)
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    received = connection.recv(min(size, _SOCKET_BYTES), socket.MSG_WAITALL) if size else b""
+    while len(received) < size:
+        more = connection.recv(min(size - len(received), _SOCKET_BYTES), socket.MSG_WAITALL)
+        if not more:
+            raise OSError("the connection has ended")
+        received += more
+    return received
+
+
+def _rest(parts: list[memoryview], done: int) -> list[memoryview]:
+    """What is left of the parts after so many bytes."""
+    for number, part in enumerate(parts):
+        if done < part.nbytes:
+            return [part[done:], *parts[number + 1 :]]
+        done -= part.nbytes
+    return []

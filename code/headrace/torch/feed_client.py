@@ -1,0 +1,170 @@
+"""A rank's side of the feed: batches of one epoch, in order, from all feed servers that are there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headrace.errors import HeadraceError, InputError
+from headrace.torch import connection as wire
+from headrace.torch.fetch import Made, Order, SampleError
+from headrace.torch.message import Arriving
+from headrace.torch.tasks import Tasks
+from headrace.training.handshake import LIMIT_S
+
+EXTRA_AHEAD = 2
+"""Batches asked for beyond one for each connection."""
+CONNECTIONS_PER_PROCESS = 2
+"""One is sent while the next is made."""
+MOST_CONNECTIONS = 64
+"""To one server."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
+"""Before a connection is tried again."""
+JOIN_S = 1.0
+SEND_TIMEOUT_S = 60.0
+
+
+class Feed:
+    """The batches of one epoch. Use `next` until the steps are over, then `close`.
+
+    Args:
+        servers: HOST:PORT of each.
+        orders: the order of the batch of a step.
+        steps: how many there are.
+        hello: which loader they are of: its number, and what it is.
+        rank, world: connections are divided among the ranks.
+        limit_s: how long to wait while nothing comes.
+        pin_memory: batches are to lie in memory that a GPU reads by itself.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        secret: str,
+        orders: Callable[[int], Order],
+        steps: int,
+        hello: Mapping[str, Any],
+        rank: int,
+        world: int,
+        limit_s: float,
+        pin_memory: bool,
+    ) -> None:
+        self._secret, self._orders, self._hello = secret, orders, hello
+        self._rank, self._world, self._pin_memory = rank, world, pin_memory
+        self._tasks = Tasks(steps, EXTRA_AHEAD, limit_s)
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self._step = 0
+        for server in servers:
+            self._start(server, 0)
+
+    def next(self) -> Made:
+        """The next step's batch. Raises `SampleError`, `DeadlineError`, `InputError`."""
+        made: Made = self._tasks.wait(self._step)
+        self._step += 1
+        return made
+
+    def close(self) -> None:
+        """End all connections; what is under way is dropped."""
+        self._closed.set()
+        self._tasks.close()
+        with self._lock:
+            for connection in self._open:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
+        for thread in self._threads:
+            thread.join(JOIN_S)
+
+    def _start(self, server: str, number: int) -> None:
+        thread = threading.Thread(target=self._keep, args=(server, number), name=f"feed {server}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _keep(self, server: str, number: int) -> None:
+        """One connection to a server, made again when it breaks. The first one makes its sisters, once."""
+        pause_s, first = FIRST_PAUSE_S, number == 0
+        while not self._closed.is_set():
+            with contextlib.ExitStack() as stack:
+                try:
+                    connection, processes = self._enter(server, number, stack)
+                    if first:
+                        self._make_sisters(server, processes)
+                    pause_s, first = FIRST_PAUSE_S, False
+                    self._tasks.problem(server, "")
+                    if not self._work(connection, f"{server}#{self._slot(number) % processes}"):
+                        return
+                except HeadraceError as error:
+                    self._tasks.fail(error)
+                    return
+                except OSError as error:
+                    self._tasks.problem(server, error)
+            self._closed.wait(pause_s)
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+    def _slot(self, number: int) -> int:
+        """Spreads the ranks' connections over a server's processes."""
+        return self._rank + number * self._world
+
+    def _make_sisters(self, server: str, processes: int) -> None:
+        count = min(
+            max(-(-CONNECTIONS_PER_PROCESS * processes // self._world), CONNECTIONS_PER_PROCESS), MOST_CONNECTIONS
+        )
+        self._tasks.more_connections(count)
+        with self._lock:
+            if not self._closed.is_set():
+                for number in range(1, count):
+                    self._start(server, number)
+
+    def _enter(self, server: str, number: int, stack: contextlib.ExitStack) -> tuple[socket.socket, int]:
+        """A connection that takes orders, and how many processes the server has. Raises `OSError`, `InputError`."""
+        connection = stack.enter_context(wire.HANDSHAKE.enter(server, self._secret))
+        connection.settimeout(LIMIT_S)
+        wire.send_record(connection, {**self._hello, "slot": self._slot(number)})
+        answer = wire.receive_record(connection)
+        if not isinstance(answer, dict) or type(answer.get("processes")) is not int or answer["processes"] < 1:
+            raise InputError(f"feed server {server} answers what none does")
+        if answer.get("problem"):
+            raise InputError(f"feed server {server}: {answer['problem']}")
+        wire.prepare(connection, SEND_TIMEOUT_S)
+        with self._lock:
+            if self._closed.is_set():
+                raise OSError("closed")
+            self._open.add(connection)
+        stack.callback(self._forget, connection)
+        return connection, answer["processes"]
+
+    def _forget(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._open.discard(connection)
+
+    def _work(self, connection: socket.socket, process: str) -> bool:
+        """Batches over this connection, as long as it lasts. False: there is nothing more to do."""
+        while (step := self._tasks.take(process)) is not None:
+            try:
+                wire.send_record(connection, self._orders(step).as_json())
+                kind, header, payload_bytes = wire.receive_head(connection)
+                if kind == wire.FAILED:
+                    raise failure(header, process)
+                arriving = Arriving(header, payload_bytes, self._pin_memory)
+                wire.receive_into(connection, arriving.buffers)
+                self._tasks.came(step, Made(arriving.batch(), arriving.skipped))
+            except OSError as error:
+                self._tasks.broke(step, process, error)
+                return True
+        return False
+
+
+def failure(header: bytes, process: str) -> SampleError:
+    """The error that a feed process tells, with where it was."""
+    try:
+        text = str(json.loads(header)["error"])
+    except (ValueError, KeyError, TypeError):
+        text = "an error that cannot be read"
+    first, newline, rest = text.partition("\n")
+    return SampleError(f"{first} [on {process}]{newline}{rest}")

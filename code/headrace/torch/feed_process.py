@@ -1,0 +1,125 @@
+"""A process of a feed server: makes batches one after another, for all connections that it is given.
+
+Each connection has a thread, so that one batch is sent while the next is made. Batches are made one at a time: the
+random generators are the process's.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import _utils
+
+from headrace.errors import HeadraceError, InputError
+from headrace.torch import connection as wire
+from headrace.torch.fetch import Maker, read_order
+from headrace.torch.message import encode
+
+LOOK_EVERY_S = 0.25
+HANDED_OVER = struct.Struct("<I")
+"""What comes with a connection from the server: the loader's number."""
+
+
+class FeedProcess:
+    """Serves the connections that come by the mailbox, until it closes.
+
+    Args:
+        number: of this process among the server's.
+        loaders: the script's.
+        limit_s: how long one sample may take, where its loader has no `timeout`.
+        send_timeout_s: how long a rank may not read.
+    """
+
+    def __init__(self, number: int, count: int, loaders: Sequence[Any], limit_s: float, send_timeout_s: float) -> None:
+        self._number, self._count, self._loaders = number, count, loaders
+        self._limit_s, self._send_timeout_s = limit_s, send_timeout_s
+        self._makers: dict[int, Maker] = {}
+        self._turn = threading.Lock()
+        self._making: tuple[float, float, Maker, socket.socket] | None = None
+
+    def run(self, mailbox: socket.socket) -> None:
+        """Until the mailbox closes."""
+        torch.set_num_threads(1)  # as torch's own loader processes do: there is one for each processor
+        threading.Thread(target=self._watch, name="sample watch", daemon=True).start()
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(mailbox, HANDED_OVER.size, 1)
+            if not message:
+                return
+            (loader,) = HANDED_OVER.unpack(message)
+            connection = socket.socket(fileno=descriptors[0])
+            threading.Thread(target=self._serve, args=(connection, loader), name="connection", daemon=True).start()
+
+    def _serve(self, connection: socket.socket, loader: int) -> None:
+        try:
+            wire.prepare(connection, self._send_timeout_s)
+            while True:
+                record = wire.receive_record(connection)
+                kind, header, buffers = self._answer(connection, loader, record)
+                wire.send_answer(connection, kind, header, buffers)
+        except (OSError, InputError):
+            pass  # the rank has gone, or says what no rank does
+        finally:
+            connection.close()
+
+    def _answer(self, connection: socket.socket, loader: int, record: Any) -> tuple[int, bytes, list[memoryview]]:
+        order = read_order(record)
+        with self._turn:
+            try:
+                maker = self._maker(loader)
+                limit_s = self._loaders[loader].timeout or self._limit_s
+                self._making = (time.monotonic(), limit_s, maker, connection)
+                made = maker.make(order)
+                self._making = None
+                header, buffers = encode(made.batch, made.skipped)
+                return wire.BATCH, header, buffers
+            except HeadraceError as error:
+                return wire.FAILED, failure(str(error)), []
+            finally:
+                self._making = None
+
+    def _maker(self, number: int) -> Maker:
+        if number not in self._makers:
+            loader = self._loaders[number]
+            # What `torch.utils.data.get_worker_info` tells a dataset.
+            _utils.worker._worker_info = _utils.worker.WorkerInfo(
+                id=self._number, num_workers=max(self._count, 1), seed=loader.seed, dataset=loader.dataset
+            )
+            if loader.worker_init_fn:
+                loader.worker_init_fn(self._number)
+            self._makers[number] = loader.maker()
+        return self._makers[number]
+
+    def _watch(self) -> None:
+        """Ends the process when a sample takes too long: nothing else can end what it runs."""
+        while True:
+            time.sleep(LOOK_EVERY_S)
+            making = self._making
+            if making is None or time.monotonic() - making[0] < making[1]:
+                continue
+            _, limit_s, maker, connection = making
+            what = "collate_fn" if maker.at is None else f"sample {maker.at}"
+            why = f"its batch is not made after {limit_s:g} s (the loader's timeout, else 0.8 stall_timeout_s)"
+            text = f"{what} hangs: {why}"
+            print(f"{text}; the stacks of all threads:", file=sys.stderr, flush=True)
+            faulthandler.dump_traceback(file=sys.stderr)
+            try:
+                wire.send_answer(connection, wire.FAILED, failure(text))
+            except OSError:
+                pass
+            finally:
+                os._exit(1)
+
+
+def failure(text: str) -> bytes:
+    """The header of an answer that is no batch."""
+    return json.dumps({"error": text[: 1 << 20]}).encode()

@@ -1,0 +1,164 @@
+"""A feed server: makes batches for ranks, in processes of its own.
+
+    python -m headrace.torch.feed_server --port 6001 --address algo-1:6001 SCRIPT [ARGUMENT ...]
+
+It keeps nothing: an answer follows from the order and the dataset, so another server would give the same. This process
+admits connections and hands each to one of its processes; one that dies is started again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.errors import HeadraceError, InputError
+from headrace.events import FEED_READY, say
+from headrace.processes import die_with_parent
+from headrace.settings import SECRET_VARIABLE, STALL_TIMEOUT_VARIABLE, OneLineParser
+from headrace.torch import connection as wire
+from headrace.torch.feed_process import HANDED_OVER, FeedProcess
+from headrace.torch.run_script import loaders_of
+from headrace.training.handshake import LIMIT_S
+
+MOST_AT_THE_DOOR = 256
+"""Connections that have not yet proved who they are; further ones are closed."""
+SAMPLE_SHARE = 0.8
+"""Of `stall_timeout_s`, for one sample: it is to be named before the watchdog ends the job."""
+FORK_AGAIN_S = 0.5
+
+
+class FeedServer:
+    """Admits ranks and hands their connections to processes.
+
+    Args:
+        address: HOST:PORT as ranks know it; listens on the port.
+        processes: how many make batches; 0: this one does.
+    """
+
+    def __init__(self, address: str, port: int, secret: str, loaders: Sequence[Any], processes: int,
+                 stall_timeout_s: float) -> None:  # fmt: skip
+        self._address, self._secret, self._loaders = address, secret, loaders
+        self._count, self._stall_timeout_s = processes, stall_timeout_s
+        self._door = threading.Semaphore(MOST_AT_THE_DOOR)
+        self._mailboxes: list[socket.socket] = []
+        self._processes: list[multiprocessing.process.BaseProcess] = []
+        for number in range(max(processes, 1)):
+            self._start(number)
+        self._listener = socket.create_server(("0.0.0.0", port), backlog=512, reuse_port=False)
+        self.port = self._listener.getsockname()[1]
+
+    def run(self) -> None:
+        """Until the process ends."""
+        threading.Thread(target=self._accept, name="accept", daemon=True).start()
+        while True:
+            time.sleep(FORK_AGAIN_S)
+            for number, process in enumerate(self._processes):
+                if not process.is_alive():
+                    print(f"process {number} ended ({process.exitcode}); another takes its place", file=sys.stderr)
+                    self._start(number)
+
+    def _start(self, number: int) -> None:
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        served = FeedProcess(
+            number, self._count, self._loaders, SAMPLE_SHARE * self._stall_timeout_s, self._stall_timeout_s
+        )
+        if self._count:
+            process = multiprocessing.get_context("fork").Process(target=_run, args=(served, there, here), daemon=True)
+            process.start()
+            there.close()
+            self._processes[number : number + 1] = [process]
+        else:
+            threading.Thread(target=served.run, args=(there,), name="feed", daemon=True).start()
+        self._mailboxes[number : number + 1] = [here]
+
+    def _accept(self) -> None:
+        while True:
+            connection, _ = self._listener.accept()
+            if self._door.acquire(blocking=False):
+                threading.Thread(target=self._admit, args=(connection,), name="door", daemon=True).start()
+            else:
+                connection.close()
+
+    def _admit(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                wire.HANDSHAKE.admit(connection, self._address, self._secret)
+                connection.settimeout(LIMIT_S)
+                hello = wire.receive_record(connection)
+                loader, slot, problem = self._look_up(hello)
+                wire.send_record(connection, {"processes": max(self._count, 1), "problem": problem})
+                if not problem:
+                    mailbox = self._mailboxes[slot % len(self._mailboxes)]
+                    socket.send_fds(mailbox, [HANDED_OVER.pack(loader)], [connection.fileno()])
+        except (OSError, InputError):
+            pass  # nobody of ours, or gone again
+        finally:
+            self._door.release()
+
+    def _look_up(self, hello: Any) -> tuple[int, int, str]:
+        """Loader and slot that a rank asks for, and what is wrong with it."""
+        if not isinstance(hello, dict) or type(hello.get("loader")) is not int or type(hello.get("slot")) is not int:
+            raise InputError("no hello")
+        number, about = hello["loader"], hello.get("about")
+        if not 0 <= number < len(self._loaders):
+            made = f"the script made {len(self._loaders)} loaders before its first batch"
+            return 0, 0, f"{made}, and a batch of loader {number + 1} is asked for: make all loaders before that"
+        own = self._loaders[number].about()
+        if about != own:
+            differs = f"loader {number + 1} of the script is another here ({own}) than on the rank ({about})"
+            return 0, 0, f"{differs}: script, arguments and data must be the same on all hosts"
+        return number, hello["slot"], ""
+
+
+def _run(served: FeedProcess, mailbox: socket.socket, others_end: socket.socket) -> None:
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    others_end.close()
+    served.run(mailbox)
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = OneLineParser(prog="feed_server", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--address", required=True, metavar="HOST:PORT", help="as ranks know it")
+    parser.add_argument("--share", type=int, default=1, help="feed servers that share this host's processors")
+    parser.add_argument("script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    given = parser.parse_args(argv)
+    name = os.environ.get("HEADRACE_SERVER_NAME", "worker")
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    try:
+        loaders = loaders_of(given.script, given.arguments)
+        processors = len(os.sched_getaffinity(0))
+        processes = max(loader.num_workers for loader in loaders) or max(processors // given.share, 1)
+        stall_timeout_s = float(os.environ.get(STALL_TIMEOUT_VARIABLE) or 600)
+        secret = os.environ.get(SECRET_VARIABLE, "")
+        server = FeedServer(given.address, given.port, secret, loaders, processes, stall_timeout_s)
+    except HeadraceError as error:
+        print(f"feed server: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    except Exception:
+        print(f"feed server: {given.script} failed here, before its first batch:", file=sys.stderr)
+        traceback.print_exc()
+        return 1
+    say(FEED_READY, name=name, address=given.address, loaders=len(loaders), processes=processes)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run()
+    return 0
+
+
+if __name__ == "__main__":
+    # As the module that others import, whose classes are the same ones.
+    from headrace.torch import feed_server
+
+    sys.exit(feed_server.main(sys.argv[1:]))

@@ -1,0 +1,148 @@
+"""Makes one batch: the dataset's samples, each with random draws of its own, then the collate function.
+
+The same code runs in a feed server's processes and in local mode, so that both make the same batches to the last bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from headrace.errors import HeadraceError, InputError
+from headrace.torch.order import sample_seed
+
+ON_ERROR = ("raise", "skip")
+_COLLATE = 1 << 40
+"""A place that no sample of a batch has: the collate function's draws."""
+
+
+class SampleError(HeadraceError):
+    """The dataset has raised, or has taken too long, while it made a sample."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a batch is to be made of. All there is to say of it: the answer is a function of this and the dataset."""
+
+    seed: int
+    epoch: int
+    positions: Sequence[int]
+    """In the epoch: where random draws come from."""
+    indices: Sequence[Any]
+    """What the dataset is asked for; numbers or texts."""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A batch, and the samples that it lacks: index and error."""
+
+    batch: Any
+    skipped: Sequence[tuple[Any, str]] = ()
+
+
+class Maker:
+    """Makes batches of one dataset.
+
+    Args:
+        collate_fn: makes a batch of a list of samples; of one sample where `batched` is false.
+        on_error: what becomes of a sample that raises: `raise` ends the job, `skip` leaves it out.
+    """
+
+    def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], batched: bool, on_error: str) -> None:
+        self._dataset, self._collate_fn, self._batched, self._on_error = dataset, collate_fn, batched, on_error
+        self._epoch: int | None = None
+        self.at: Any = None
+        """The index of the sample that is being made; None: none."""
+
+    def make(self, order: Order) -> Made:
+        """The batch. Raises `SampleError`."""
+        if order.epoch != self._epoch:
+            self._epoch = order.epoch
+            if callable(set_epoch := getattr(self._dataset, "set_epoch", None)):
+                set_epoch(order.epoch)
+        skipped: list[tuple[Any, str]] = []
+        samples = list(self._samples(order, skipped))
+        if not samples:
+            raise SampleError(f"all {len(skipped)} samples of a batch were skipped: {skipped[0][1]}")
+        seed_all(sample_seed(order.seed, order.epoch, order.positions[0], _COLLATE))
+        try:
+            batch = self._collate_fn(samples if self._batched else samples[0])
+        except Exception as error:
+            raise SampleError(_told(error, f"collate_fn, of samples {str(list(order.indices))[:100]},")) from error
+        return Made(batch, skipped)
+
+    def _samples(self, order: Order, skipped: list[tuple[Any, str]]) -> Iterator[Any]:
+        together = (
+            self._batched and self._on_error == "raise" and callable(getattr(self._dataset, "__getitems__", None))
+        )
+        if together:
+            seed_all(sample_seed(order.seed, order.epoch, order.positions[0]))
+            self.at = order.indices[0]
+            try:
+                yield from self._dataset.__getitems__(list(order.indices))
+            except Exception as error:
+                raise SampleError(_told(error, f"samples {str(list(order.indices))[:100]}")) from error
+            finally:
+                self.at = None
+            return
+        one_position = len(set(order.positions)) == 1  # of a batch sampler
+        for place, (position, index) in enumerate(zip(order.positions, order.indices, strict=True)):
+            seed_all(sample_seed(order.seed, order.epoch, position, place if one_position else 0))
+            self.at = index
+            try:
+                yield self._dataset[index]
+            except Exception as error:
+                if self._on_error == "raise":
+                    raise SampleError(_told(error, f"sample {index}")) from error
+                skipped.append((index, f"{type(error).__name__}: {error}"[:200]))
+            finally:
+                self.at = None
+
+
+def seed_all(seed: int) -> None:
+    """Python's, NumPy's and torch's CPU generators begin anew."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+
+
+@contextlib.contextmanager
+def own_draws() -> Iterator[None]:
+    """What is drawn inside changes nothing outside."""
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
+        np.random.set_state(states[2])
+
+
+def read_order(record: Any) -> Order:
+    """An order from a message. Raises `InputError` for anything else."""
+    try:
+        order = Order(int(record["seed"]), int(record["epoch"]), record["positions"], record["indices"])
+        numbers = all(type(each) is int for each in order.positions)
+        indices = all(type(each) in (int, str) for each in order.indices)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"no order of a batch: {error!r}") from error
+    if not numbers or not indices or not order.indices or len(order.indices) != len(order.positions):
+        raise InputError("no order of a batch")
+    return order
+
+
+def _told(error: Exception, what: str) -> str:
+    """The error in a line, with the place in the user's code where it was raised, then the traceback."""
+    trace = "".join(traceback.format_exception(*sys.exc_info()))
+    return f"{what} raised {type(error).__name__}: {error}\n{trace}"

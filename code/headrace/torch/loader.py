@@ -1,0 +1,181 @@
+"""`headrace.torch.DataLoader`: torch's, whose batches come from feed servers where the job has them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import DistributedSampler, IterableDataset
+
+from headrace import progress
+from headrace.context import TrainerContext
+from headrace.errors import InputError
+from headrace.events import say
+from headrace.settings import SECRET_VARIABLE, STALL_TIMEOUT_VARIABLE
+from headrace.torch import registry, world
+from headrace.torch.feed_client import Feed
+from headrace.torch.fetch import ON_ERROR, Maker, Order
+from headrace.torch.local_batches import LocalBatches
+from headrace.torch.order import Epoch
+from headrace.torch.sampling import epoch_indices, plain_index
+
+MOST_SKIPS_TOLD = 10
+WAIT_SHARE = 0.9
+"""Of `stall_timeout_s`, for a batch: it is to be named before the watchdog ends the job."""
+DEFAULT_STALL_TIMEOUT_S = 600.0
+_batches_taken = 0
+progress.add_counter(lambda: _batches_taken)
+
+
+class DataLoader(TorchDataLoader[Any]):
+    """torch's DataLoader with its own arguments and meaning, for one rank of a job.
+
+    In a job with data hosts, batches are made there; else in this process and its `num_workers`. Either way they are
+    the same to the last bit: an epoch's order and each sample's random draws (of torch's, NumPy's and Python's global
+    generators) follow from `seed`, the epoch and the sample's place in it, whoever makes the batch.
+
+    The ranks share each epoch, as with `DistributedSampler`: every sample once, the same number of steps on all ranks,
+    with up to `world − 1` samples twice, or with `drop_last` some left out. A sampler of one's own is evaluated once
+    for all ranks; a `DistributedSampler` may stay, and says seed, shuffle and epoch.
+
+    Args:
+        dataset: map-style: it has `__getitem__` and `__len__`. An `IterableDataset` is torch's own affair: on one rank,
+            in local mode.
+        num_workers: processes that make batches: of this rank in local mode; of each feed server, where 0 stands for
+            as many as its host has processors.
+        timeout: seconds that a batch may take to be made; 0: until shortly before `stall_timeout_s`.
+        seed: of order and random draws.
+        on_error: `raise`: a sample that raises ends the job. `skip`: it is left out of its batch, and counted.
+        shard_by_rank: False: this rank takes all samples, whatever the others do.
+
+    Attributes:
+        skipped: samples that were left out of batches that this rank has taken.
+    """
+
+    def __init__(self, dataset: Any, batch_size: int | None = 1, shuffle: bool | None = None, sampler: Any = None,
+                 batch_sampler: Any = None, num_workers: int = 0, *, seed: int = 0, on_error: str = "raise",
+                 shard_by_rank: bool = True, **torchs: Any) -> None:  # fmt: skip
+        if on_error not in ON_ERROR:
+            raise InputError(f"on_error is {on_error!r}; expected one of {', '.join(ON_ERROR)}")
+        self._feeds: Sequence[str] = ()
+        context = TrainerContext.from_environ(os.environ)
+        if not registry.Serving.on:
+            self._feeds = [each for each in context.feeds.split(",") if each]
+        self._rank, self._world = (world.rank(), world.world_size()) if shard_by_rank else (0, 1)
+        self._iterable = isinstance(dataset, IterableDataset)
+        if self._iterable and (self._feeds or self._world > 1):
+            raise InputError(
+                "an IterableDataset cannot be shared by ranks or made by data hosts: nothing says which of its samples "
+                "come when; give a map-style dataset (__getitem__, __len__), or use one rank and --tf_data_mode local"
+            )
+        super().__init__(dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, **torchs)
+        self.seed, self.on_error, self.skipped = int(seed), on_error, 0
+        self._sampler_given, self._batch_sampler_given = sampler is not None, batch_sampler is not None
+        self.epoch = self._position = 0
+        self._begun = self._whole = False  # this epoch
+        self._number = registry.register(self)
+        self._local: LocalBatches | None = None
+
+    def maker(self) -> Maker:
+        """What makes this loader's batches."""
+        return Maker(self.dataset, self.collate_fn, self.batch_sampler is not None, self.on_error)
+
+    def about(self) -> dict[str, Any]:
+        """What must be the same on a rank and on a feed server."""
+        kind = type(self.dataset)
+        size = None if self._iterable else len(self.dataset)  # type: ignore[arg-type]
+        collate = getattr(self.collate_fn, "__qualname__", type(self.collate_fn).__qualname__)
+        return {"dataset": kind.__qualname__, "size": size, "collate_fn": collate, "on_error": self.on_error}
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is over this epoch, which has an order of its own; without it, over the next one."""
+        if epoch != self.epoch or self._begun:
+            self.epoch, self._position, self._begun, self._whole = int(epoch), 0, False, False
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the loader stands, for `load_state_dict` on any number of ranks."""
+        if self._whole:
+            return {"seed": self.seed, "epoch": self.epoch + 1, "position": 0}
+        return {"seed": self.seed, "epoch": self.epoch, "position": self._position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """The next iteration goes on there. Raises `InputError` for what is no state of a loader."""
+        try:
+            seed, epoch, position = (int(state[name]) for name in ("seed", "epoch", "position"))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"no state of a DataLoader: {state!r:.200}") from error
+        self.seed, self.epoch, self._position, self._begun, self._whole = seed, epoch, position, False, False
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch on this rank."""
+        return super().__len__() if self._iterable else len(self._whole_epoch(0))
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        registry.batch_asked_for()
+        if self._iterable:
+            return super().__iter__()
+        return self._batches()
+
+    def _batches(self) -> Iterator[Any]:
+        global _batches_taken
+        if isinstance(self.sampler, DistributedSampler):
+            self.set_epoch(self.sampler.epoch)
+        elif self._begun:
+            self.epoch, self._position = self.epoch + 1, 0
+        self._begun, self._whole = True, False
+        indices = self._indices()
+        epoch = self._whole_epoch(self._position, len(indices))
+
+        def order(step: int) -> Order:
+            positions = epoch.positions(step)
+            if self._batch_sampler_given:
+                chosen = [plain_index(each) for each in indices[positions[0]]]
+                return Order(self.seed, self.epoch, [positions[0]] * len(chosen), chosen)
+            return Order(self.seed, self.epoch, positions, [plain_index(indices[each]) for each in positions])
+
+        source = self._open(order, len(epoch))
+        number = self.epoch
+        try:
+            for step in range(len(epoch)):
+                made = source.next()
+                if (self.epoch, self._begun) == (number, True):  # else the script has moved on meanwhile
+                    self._position, self._whole = epoch.position_after(step + 1), step + 1 == len(epoch)
+                _batches_taken += 1
+                self._count(made.skipped)
+                yield made.batch
+        finally:
+            source.close()
+
+    def _indices(self) -> Sequence[Any]:
+        given = self._batch_sampler_given
+        sampler = self.batch_sampler if given else self.sampler
+        return epoch_indices(sampler, given or self._sampler_given, self.dataset, self.seed, self.epoch)
+
+    def _whole_epoch(self, start: int, count: int | None = None) -> Epoch:
+        if count is None:
+            own = self.batch_sampler if self._batch_sampler_given else self.sampler
+            distributed = isinstance(own, DistributedSampler)
+            count = len(self.dataset) if distributed else len(own)  # type: ignore[arg-type]
+        batch = 1 if self._batch_sampler_given or self.batch_size is None else self.batch_size
+        drop_last = self.drop_last or (isinstance(self.sampler, DistributedSampler) and self.sampler.drop_last)
+        return Epoch(count, batch, self._rank, self._world, start, bool(drop_last))
+
+    def _open(self, order: Any, steps: int) -> Any:
+        if not self._feeds:
+            self._local = self._local or LocalBatches(self)
+            return self._local.begin(order, steps)
+        stall_timeout_s = float(os.environ.get(STALL_TIMEOUT_VARIABLE) or DEFAULT_STALL_TIMEOUT_S)
+        hello = {"loader": self._number, "about": self.about()}
+        pin = bool(self.pin_memory and torch.cuda.is_available())
+        secret = os.environ.get(SECRET_VARIABLE, "")
+        limit_s = WAIT_SHARE * stall_timeout_s
+        return Feed(self._feeds, secret, order, steps, hello, world.rank(), world.world_size(), limit_s, pin)
+
+    def _count(self, skipped: Sequence[tuple[Any, str]]) -> None:
+        for index, error in skipped:
+            self.skipped += 1
+            if self.skipped <= MOST_SKIPS_TOLD:
+                say("sample_skipped", rank=world.rank(), index=index, error=error)

@@ -1,0 +1,76 @@
+"""Which samples an epoch has, in which order, and which of them a rank gets in which step. Numbers in, numbers out.
+
+An epoch is a sequence of *positions*, 0, 1, 2, …; each stands for a sample (or, with a batch sampler, a batch). A step
+of all ranks takes the next `batch × world` positions, rank r every world-th of them from the r-th on. This is the order
+of `torch.utils.data.DistributedSampler`, and a place in it is one number, whatever the number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A rank's steps of one epoch, or of what is left of one.
+
+    Args:
+        count: positions of the whole epoch.
+        batch: positions of a step and rank.
+        rank, world: which of how many ranks.
+        start: the first position that has not been trained on.
+        drop_last: leave out what does not fill a step of all ranks; else the last step is smaller, and up to
+            `world − 1` positions come twice so that it has the same size on all ranks.
+    """
+
+    count: int
+    batch: int
+    rank: int = 0
+    world: int = 1
+    start: int = 0
+    drop_last: bool = False
+
+    def __len__(self) -> int:
+        """Steps; the same number on every rank."""
+        left = self._left_of_rank()
+        return left // self.batch if self.drop_last else -(-left // self.batch)
+
+    def positions(self, step: int) -> Sequence[int]:
+        """What this rank takes in this step, from 0. Beyond `count` they begin again at `start`."""
+        first = step * self.batch
+        stop = min(first + self.batch, self._left_of_rank())
+        return [self._wrapped(self.start + self.rank + self.world * place) for place in range(first, stop)]
+
+    def position_after(self, steps: int) -> int:
+        """The first position that no rank has taken after so many steps."""
+        return min(self.start + steps * self.batch * self.world, self.count)
+
+    def _left_of_rank(self) -> int:
+        left = max(self.count - self.start, 0)
+        return left // self.world if self.drop_last else -(-left // self.world)
+
+    def _wrapped(self, position: int) -> int:
+        return position if position < self.count else self.start + (position - self.start) % (self.count - self.start)
+
+
+def sample_seed(seed: int, epoch: int, position: int, place: int = 0) -> int:
+    """64 bits for the random draws of one sample: the same wherever, whenever and by whomever it is made.
+
+    Args:
+        place: within the position, where that stands for a batch.
+    """
+    mixed = seed & _MASK
+    for number in (epoch, position, place):
+        mixed = _splitmix64(mixed ^ _splitmix64(number & _MASK))
+    return mixed
+
+
+def _splitmix64(value: int) -> int:
+    # Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014.
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)

@@ -1,0 +1,56 @@
+"""Runs a training script in a feed server up to where it would take its first batch: by then its loaders are made.
+
+The script's own path and arguments make the dataset, here as on the ranks: nothing that a rank sends is code. To the
+script this is a job of one rank, on the CPU.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import runpy
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from headrace.errors import InputError
+from headrace.torch import registry
+
+_OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def loaders_of(script: str, arguments: Sequence[str]) -> list[Any]:
+    """The `headrace.torch.DataLoader`s that the script makes before its first batch.
+
+    Raises:
+        InputError: it makes none, or ends before.
+    """
+    for name in _OF_RANKS:
+        os.environ.pop(name, None)
+    dist.init_process_group = alone(dist.init_process_group)
+    registry.Serving.on = True
+    sys.argv = [script, *arguments]
+    sys.path[0] = os.path.dirname(os.path.abspath(script))
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except registry.FirstBatch:
+        return registry.loaders
+    except SystemExit as leaving:
+        if leaving.code not in (None, 0):
+            raise InputError(f"{script} ended here, before its first batch, with exit code {leaving.code}") from leaving
+    raise InputError(
+        f"{script} took no batch of a headrace.torch.DataLoader, so there is nothing to make here; "
+        "use one, or --tf_data_mode local"
+    )
+
+
+def alone(init_process_group: Callable[..., None]) -> Callable[..., None]:
+    """`init_process_group` for a process that is the only rank, whatever it is called with."""
+
+    def init(*_: Any, timeout: datetime.timedelta | None = None, **__: Any) -> None:
+        if not dist.is_initialized():
+            init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+    return init

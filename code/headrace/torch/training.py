@@ -1,0 +1,126 @@
+"""A plain training loop, with the measurements, progress and checkpoints that a job needs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headrace.torch import registry, world
+from headrace.torch.checkpoint import Checkpoint
+from headrace.training.meter import Meter
+
+
+class Training:
+    """Around a loop over epochs and batches; every rank makes the same steps.
+
+        training = headrace.torch.Training(model, optimizer, loader, checkpoint=headrace.torch.Checkpoint())
+        for epoch in training.epochs(5):
+            for x, y in training.steps():
+                ...
+            training.end_epoch(loss=loss)
+
+    All ranks begin with rank 0's weights, or with the checkpoint's. `end_epoch` averages what it is given over the
+    ranks. The input-bound share is the time that `steps` waits for a batch, and the ideal step time is the rest.
+
+    Args:
+        model: what is trained, in DistributedDataParallel or bare.
+        optimizer: its state is kept too.
+        loader: what is trained on.
+        log_every: steps between two log events.
+        checkpoint: keeps each epoch, and says where to go on; None: nothing is kept.
+    """
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, loader: Any,
+                 log_every: int = 10, checkpoint: Checkpoint | None = None) -> None:  # fmt: skip
+        self._model, self._optimizer, self._loader = model, optimizer, loader
+        self._checkpoint = checkpoint
+        self._meter = Meter(world.rank, world.world_size, loader.batch_size or 1, log_every, open_scalars)
+        self._step = 0
+
+    def epochs(self, epochs: int) -> Iterator[int]:
+        """The numbers of the epochs that are left, from 0."""
+        registry.batch_asked_for()
+        first = self._checkpoint.restore(self._model, self._optimizer, self._loader) if self._checkpoint else 0
+        self._meter.begin(0.0)
+        for epoch in range(first, epochs):
+            self._loader.set_epoch(epoch)
+            yield epoch
+        self._meter.end()
+
+    def steps(self) -> Iterator[Any]:
+        """The batches of an epoch, or of what is left of it."""
+        self._model.train()
+        self._step = 0
+        asked_at = time.perf_counter()
+        for batch in self._loader:
+            waited_s = time.perf_counter() - asked_at
+            yield batch
+            now = time.perf_counter()
+            self._meter.steps(1, now - asked_at, waited_s)
+            asked_at = now
+            self._step += 1
+            if self._checkpoint:
+                self._checkpoint.step_made(self._model, self._optimizer, self._loader, self._step)
+
+    def progress(self) -> None:
+        """Something was done that is no step: a batch of an evaluation, for one."""
+        self._meter.progress()
+
+    def end_epoch(self, **metrics: Any) -> dict[str, float]:
+        """The epoch is over; its metrics, averaged over the ranks."""
+        averaged = average(metrics)
+        place = self._loader.state_dict()
+        self._meter.epoch(place["epoch"], averaged)
+        if self._checkpoint:
+            self._checkpoint.save(self._model, self._optimizer, place, 0)
+        return averaged
+
+
+def average(metrics: dict[str, Any]) -> dict[str, float]:
+    """Each number's mean over the ranks; all ranks must call it with the same names."""
+    if not metrics:
+        return {}
+    values = torch.tensor([float(value) for value in metrics.values()], dtype=torch.float64)
+    if world.world_size() > 1:
+        there = values.to(world.device())
+        torch.distributed.all_reduce(there)
+        values = there.cpu() / world.world_size()
+    return dict(zip(metrics, values.tolist(), strict=True))
+
+
+class _Scalars:
+    """TensorBoard's files, in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder))
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _NoScalars:
+    """Where TensorBoard is not installed."""
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def open_scalars(folder: Path) -> _Scalars | _NoScalars:
+    """TensorBoard's files, where its package is there to write them."""
+    try:
+        return _Scalars(folder)
+    except ImportError:
+        return _NoScalars()
