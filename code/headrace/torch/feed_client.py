@@ -150,7 +150,8 @@ class Feed:
                 wire.send_record(connection, self._orders(step).as_json())
                 kind, header, payload_bytes = wire.receive_head(connection)
                 if kind == wire.FAILED:
-                    raise failure(header, process)
+                    self._tasks.came(step, failure(header, process))
+                    continue
                 arriving = Arriving(header, payload_bytes, self._pin_memory)
                 wire.receive_into(connection, arriving.buffers)
                 self._tasks.came(step, Made(arriving.batch(), arriving.skipped))

@@ -50,6 +50,7 @@ class FeedServer:
         self._address, self._secret, self._loaders = address, secret, loaders
         self._count, self._stall_timeout_s = processes, stall_timeout_s
         self._door = threading.Semaphore(MOST_AT_THE_DOOR)
+        self._closed = threading.Event()
         self._mailboxes: list[socket.socket] = []
         self._processes: list[multiprocessing.process.BaseProcess] = []
         for number in range(max(processes, 1)):
@@ -57,15 +58,27 @@ class FeedServer:
         self._listener = socket.create_server(("0.0.0.0", port), backlog=512, reuse_port=False)
         self.port = self._listener.getsockname()[1]
 
-    def run(self) -> None:
-        """Until the process ends."""
+    def start(self) -> None:
+        """Admit ranks, and keep the processes running, until `close`."""
         threading.Thread(target=self._accept, name="accept", daemon=True).start()
-        while True:
-            time.sleep(FORK_AGAIN_S)
+        threading.Thread(target=self._keep, name="keep processes", daemon=True).start()
+
+    def _keep(self) -> None:
+        while not self._closed.wait(FORK_AGAIN_S):
             for number, process in enumerate(self._processes):
                 if not process.is_alive():
                     print(f"process {number} ended ({process.exitcode}); another takes its place", file=sys.stderr)
                     self._start(number)
+
+    def close(self) -> None:
+        """End the processes, and with them all connections."""
+        self._closed.set()
+        self._listener.close()
+        for process in self._processes:
+            process.kill()
+            process.join()
+        for mailbox in self._mailboxes:
+            mailbox.close()
 
     def _start(self, number: int) -> None:
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -83,7 +96,13 @@ class FeedServer:
 
     def _accept(self) -> None:
         while True:
-            connection, _ = self._listener.accept()
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:  # closed, or no descriptor is left
+                if self._listener.fileno() < 0:
+                    return
+                time.sleep(FORK_AGAIN_S)
+                continue
             if self._door.acquire(blocking=False):
                 threading.Thread(target=self._admit, args=(connection,), name="door", daemon=True).start()
             else:
@@ -152,8 +171,9 @@ def main(argv: Sequence[str]) -> int:
         traceback.print_exc()
         return 1
     say(FEED_READY, name=name, address=given.address, loaders=len(loaders), processes=processes)
+    server.start()
     with contextlib.suppress(KeyboardInterrupt):
-        server.run()
+        threading.Event().wait()
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
@@ -24,7 +25,12 @@ class LocalBatches:
         } if loader.num_workers else {}  # fmt: skip
         made = _Made(loader.maker(), in_process=not loader.num_workers)
         self._loader = TorchDataLoader(
-            made, batch_sampler=self._orders, collate_fn=_as_it_is, pin_memory=loader.pin_memory, **workers
+            made,
+            batch_sampler=self._orders,
+            collate_fn=_as_it_is,
+            pin_memory=loader.pin_memory,
+            generator=torch.Generator(),  # else each epoch would draw from the script's
+            **workers,
         )
         self._batches: Iterator[Any] = iter(())
 

@@ -12,6 +12,7 @@ import collections.abc
 import dataclasses
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,9 +27,12 @@ MOST_BATCH_BYTES = 8 << 30
 DEEPEST = 32
 MOST_DIMENSIONS = 64
 _PLAIN = (bool, int, float, str, type(None))
-_DTYPES = {str(each).removeprefix("torch."): each for each in vars(torch).values() if isinstance(each, torch.dtype)}
-_NO_MEMORY = {"quint8", "qint8", "qint32", "quint4x2", "quint2x4"}
-"""Quantized: more than their memory is needed to make them again."""
+_DTYPES = {
+    name: each
+    for name, each in vars(torch).items()
+    if isinstance(each, torch.dtype) and re.fullmatch(r"(u?int|b?float)(8|16|32|64)(_\w+)?|complex\d+|bool", name)
+}
+"""Those whose memory is all there is to them: not the quantized ones, nor those of less than a byte."""
 Buffers = list[memoryview]
 
 
@@ -89,7 +93,7 @@ def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
 
 def _memory(tensor: torch.Tensor) -> memoryview:
     name = str(tensor.dtype).removeprefix("torch.")
-    if tensor.layout != torch.strided or tensor.is_nested or name in _NO_MEMORY:
+    if tensor.layout != torch.strided or tensor.is_nested or name not in _DTYPES:
         raise InputError(f"a batch with a {tensor.layout} tensor of {name} cannot travel: make it dense in collate_fn")
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return memoryview((flat.view(torch.uint8) if flat.numel() else torch.empty(0, dtype=torch.uint8)).numpy())

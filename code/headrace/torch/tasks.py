@@ -86,7 +86,7 @@ class Tasks:
         return step
 
     def came(self, step: int, batch: Any) -> None:
-        """The batch of this step is here; a second one is dropped."""
+        """The batch of this step is here, or the error that the rank gets in its place; a second one is dropped."""
         with self._changed:
             asked = self._under_way.pop(step, None)
             if asked is None:
@@ -154,6 +154,8 @@ class Tasks:
                     raise DeadlineError(self._late(step))
                 self._ask_again_if_late(step)
                 self._changed.wait(LOOK_EVERY_S)
+            if isinstance(self._come[step], Exception):
+                raise self._come[step]
             batch = self._come.pop(step)
             self._wanted = step + 1
             self._changed.notify_all()

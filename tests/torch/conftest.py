@@ -1,0 +1,61 @@
+"""Feed servers in this process, and loaders of a rank that reads from them."""
+
+import contextlib
+import socket
+
+import pytest
+from headrace.torch import registry
+from headrace.torch.feed_server import FeedServer
+from headrace.torch.loader import DataLoader
+
+SECRET = "secret"
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Feeds:
+    """Servers of one dataset, and loaders that read from them as any rank of any world."""
+
+    def __init__(self, monkeypatch):
+        self._monkeypatch, self._stack = monkeypatch, contextlib.ExitStack()
+        self.servers = []
+
+    def serve(self, processes, *arguments, port=0, stall_timeout_s=30.0, **options):
+        """A server; its loader is made with these arguments. Returns its address."""
+        self._monkeypatch.delenv("HEADRACE_FEEDS", raising=False)
+        self._monkeypatch.delenv("HEADRACE_TF_DATA_MODE", raising=False)
+        registry.loaders.clear()
+        loader = DataLoader(*arguments, **options)
+        port = port or free_port()
+        server = FeedServer(f"127.0.0.1:{port}", port, SECRET, [loader], processes, stall_timeout_s)
+        server.start()
+        self.servers.append(server)
+        self._stack.callback(server.close)
+        return f"127.0.0.1:{port}"
+
+    def loader(self, addresses, *arguments, rank=0, world=1, stall_timeout_s=30.0, **options):
+        """A rank's loader; from no addresses, one of local mode."""
+        registry.loaders.clear()
+        service = {"HEADRACE_FEEDS": ",".join(addresses), "HEADRACE_TF_DATA_MODE": "service"}
+        environ = {"RANK": str(rank), "WORLD_SIZE": str(world), "HEADRACE_JOB_SECRET": SECRET}
+        environ |= {"HEADRACE_STALL_TIMEOUT_S": str(stall_timeout_s)} | (service if addresses else {})
+        for name, value in environ.items():
+            self._monkeypatch.setenv(name, value)
+        if not addresses:
+            for name in service:
+                self._monkeypatch.delenv(name, raising=False)
+        return DataLoader(*arguments, **options)
+
+    def close(self):
+        self._stack.close()
+
+
+@pytest.fixture
+def feeds(monkeypatch):
+    made = Feeds(monkeypatch)
+    yield made
+    made.close()

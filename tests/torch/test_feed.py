@@ -1,0 +1,385 @@
+"""Batches from feed servers are those of local mode, to the last bit, whoever makes them and whoever is killed."""
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from headrace.errors import DeadlineError, InputError
+from headrace.torch import connection as wire
+from headrace.torch.fetch import SampleError
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DistributedSampler, Sampler, WeightedRandomSampler, get_worker_info
+
+from tests.torch.conftest import SECRET, free_port
+
+
+class Draws(torch.utils.data.Dataset):
+    """Each sample: its index, and draws of all three generators."""
+
+    def __init__(self, size=53, broken=(), slow=(), endless=(), deadly=()):
+        self.size, self.broken, self.slow = size, broken, slow
+        self.endless, self.deadly = endless, deadly
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        if index in self.broken:
+            raise ValueError(f"no picture at {index}")
+        if index in self.deadly:
+            os.kill(os.getpid(), signal.SIGKILL)
+        while index in self.endless:
+            time.sleep(0.01)
+        time.sleep(0.2 * (index in self.slow))
+        return {"index": index, "torch": torch.rand(2), "numpy": np.random.rand(), "made": (np.float32(index), "name")}
+
+
+def batches(loader):
+    return [_plain(batch) for batch in loader]
+
+
+def _plain(batch):
+    return batch["index"].tolist(), batch["torch"].tolist(), batch["numpy"].tolist(), batch["made"][0].tolist()
+
+
+def indices(loader):
+    return [index for batch in loader for index in batch["index"].tolist()]
+
+
+def test_servers_make_the_batches_of_local_mode_epoch_after_epoch(feeds):
+    options = {"shuffle": True, "seed": 7}
+    addresses = [feeds.serve(processes, Draws(), 4, **options) for processes in (0, 1, 3)]
+    served = feeds.loader(addresses, Draws(), 4, **options)
+    local = feeds.loader([], Draws(), 4, **options)
+    workers = feeds.loader([], Draws(), 4, num_workers=2, persistent_workers=True, **options)
+    for _ in range(3):
+        expected = batches(local)
+        assert batches(served) == expected
+        assert batches(workers) == expected
+    local.set_epoch(0)
+    assert batches(local) != expected
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(st.data())
+def test_any_servers_ranks_and_sizes_give_each_sample_once_in_the_promised_order_though_processes_are_killed(
+    feeds, data
+):
+    size, batch = data.draw(st.integers(1, 60), "samples"), data.draw(st.integers(1, 9), "batch size")
+    world, drop_last = data.draw(st.integers(1, 8), "ranks"), data.draw(st.booleans(), "drop_last")
+    processes = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=4), "servers' processes")
+    kill_at = data.draw(st.integers(0, 20), "killed after so many batches")
+    options = {"shuffle": True, "drop_last": drop_last, "seed": data.draw(st.integers(0, 5))}
+    addresses = [feeds.serve(number, Draws(size), batch, **options) for number in processes]
+    started = feeds.servers[-len(addresses) :]
+    by_rank = []
+    try:
+        for rank in range(world):
+            loader = feeds.loader(addresses, Draws(size), batch, rank=rank, world=world, **options)
+            taken = []
+            for made in loader:
+                taken.append(made["index"].tolist())
+                if len(taken) == kill_at and rank == 0:
+                    for server in started[:-1]:
+                        server.close()
+            assert len(taken) == len(loader)
+            by_rank.append([index for each in taken for index in each])
+        order = torch.randperm(size, generator=torch.Generator().manual_seed(options["seed"])).tolist()
+        per_rank = size // world // batch * batch if drop_last else -(-size // world)
+        for rank, found in enumerate(by_rank):
+            assert found == [order[(rank + world * place) % size] for place in range(per_rank)]
+    finally:
+        for server in started:
+            server.close()
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_training_goes_on_at_any_step_on_any_number_of_ranks_and_each_sample_comes_once(feeds, data):
+    size, batch = 53, data.draw(st.integers(1, 7), "batch size")
+    world, other = data.draw(st.integers(1, 5), "ranks"), data.draw(st.integers(1, 5), "ranks after")
+    steps = data.draw(st.integers(0, 12), "steps before")
+    before, states = [], []
+    for rank in range(world):
+        loader = feeds.loader([], Draws(size), batch, shuffle=True, rank=rank, world=world)
+        for step, made in enumerate(loader):
+            before += made["index"].tolist()
+            if step + 1 == steps:
+                break
+        states.append(loader.state_dict())
+    assert all(state == states[0] for state in states)
+    after = []
+    for rank in range(other):
+        loader = feeds.loader([], Draws(size), batch, shuffle=True, rank=rank, world=other)
+        loader.load_state_dict(states[0])
+        after += indices(loader)
+    if states[0]["epoch"]:  # all of epoch 0 was trained on
+        assert set(before) == set(after) == set(range(size))
+    else:
+        assert set(before) | set(after) == set(range(size)) and not set(before) & set(after)
+
+
+def test_a_process_that_is_killed_is_replaced_and_its_batches_are_made_again(feeds):
+    address = feeds.serve(2, Draws(slow=range(53)), 2, shuffle=True)
+    expected = batches(feeds.loader([], Draws(), 2, shuffle=True))
+    found = []
+    for number, batch in enumerate(feeds.loader([address], Draws(), 2, shuffle=True)):
+        found.append(_plain(batch))
+        if number == 2:
+            for process in feeds.servers[0]._processes:
+                process.kill()
+    assert found == expected
+
+
+def test_a_server_that_is_suspended_is_passed_over(feeds):
+    addresses = [feeds.serve(1, Draws(), 2), feeds.serve(1, Draws(), 2)]
+    (suspended,) = feeds.servers[0]._processes
+    loader = iter(feeds.loader(addresses, Draws(), 2))
+    found = next(loader)["index"].tolist()
+    os.kill(suspended.pid, signal.SIGSTOP)
+    try:
+        for batch in loader:
+            found += batch["index"].tolist()
+    finally:
+        os.kill(suspended.pid, signal.SIGCONT)
+    assert found == list(range(53))
+
+
+def test_a_server_that_comes_late_is_used_and_one_that_never_comes_is_named(feeds):
+    port = free_port()
+    address = f"127.0.0.1:{port}"
+    with pytest.raises(DeadlineError, match=rf"batch 0 has not come .*{address}: .*refused"):
+        next(iter(feeds.loader([address], Draws(), 8, stall_timeout_s=1)))
+    loader = feeds.loader([address], Draws(), 8)
+    with ThreadPoolExecutor() as pool:
+        found = pool.submit(indices, loader)
+        time.sleep(0.5)
+        feeds.serve(1, Draws(), 8, port=port)
+        assert found.result(timeout=30) == list(range(53))
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+@pytest.mark.parametrize("where", ["servers", "this process", "worker processes"])
+def test_a_dataset_that_raises_is_told_with_sample_place_and_traceback(feeds, where, processes):
+    dataset = Draws(broken=[20])
+    addresses = [feeds.serve(processes, dataset, 4)] if where == "servers" else []
+    workers = {"num_workers": 1} if where == "worker processes" else {}
+    loader = iter(feeds.loader(addresses, dataset, 4, **workers))
+    assert len([next(loader) for _ in range(5)]) == 5
+    with pytest.raises(SampleError) as raised:
+        next(loader)
+    first, *trace = str(raised.value).splitlines()
+    assert first.startswith("sample 20 raised ValueError: no picture at 20")
+    assert (addresses[0] in first) if addresses else True
+    assert '    raise ValueError(f"no picture at {index}")' in trace
+
+
+@pytest.mark.parametrize("remote", [True, False])
+def test_samples_that_raise_can_be_skipped_and_are_counted(feeds, remote, capsys):
+    dataset, options = Draws(broken=[3, 20]), {"on_error": "skip"}
+    addresses = [feeds.serve(1, dataset, 4, **options)] if remote else []
+    loader = feeds.loader(addresses, dataset, 4, **options)
+    assert indices(loader) == [index for index in range(53) if index not in (3, 20)]
+    assert loader.skipped == 2
+    assert "event=sample_skipped rank=0 index=20 error=ValueError:_no_picture_at_20" in capsys.readouterr().out
+
+
+def test_a_batch_of_which_nothing_is_left_ends_the_job(feeds):
+    loader = feeds.loader([], Draws(broken=range(4, 8)), 4, on_error="skip")
+    with pytest.raises(SampleError, match="all 4 samples of a batch were skipped: ValueError: no picture at 4"):
+        list(loader)
+
+
+def test_a_sample_that_hangs_is_named(feeds):
+    dataset = Draws(endless=[9])
+    address = feeds.serve(2, dataset, 4, num_workers=2, timeout=1)
+    with pytest.raises(SampleError, match=rf"sample 9 hangs: .* after 1 s .*on {address}"):
+        list(feeds.loader([address], dataset, 4, num_workers=2, timeout=1))
+
+
+def test_a_sample_that_kills_its_process_ends_the_job_after_a_few(feeds):
+    dataset = Draws(deadly=[0])
+    address = feeds.serve(1, dataset, 4)
+    with pytest.raises(SampleError, match="feed processes ended while they made batch 0"):
+        list(feeds.loader([address], dataset, 4))
+
+
+def test_another_dataset_on_the_rank_is_refused(feeds):
+    address = feeds.serve(1, Draws(53), 4)
+    with pytest.raises(InputError, match=r"another here .*'size': 53.* than on the rank .*'size': 54"):
+        list(feeds.loader([address], Draws(54), 4))
+
+
+def test_a_loader_made_after_the_first_batch_is_refused_with_what_to_do(feeds):
+    address = feeds.serve(1, Draws(), 4)
+    loader = feeds.loader([address], Draws(), 4)
+    loader._number = 1
+    with pytest.raises(InputError, match="make all loaders before that"):
+        list(loader)
+
+
+class Backwards(Sampler):
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __iter__(self):
+        return iter(range(self.count - 1, -1, -1))
+
+
+def test_a_sampler_of_ones_own_is_dealt_to_the_ranks(feeds):
+    address = feeds.serve(1, Draws(), 4)
+    by_rank = [indices(feeds.loader([address], Draws(), 4, sampler=Backwards(53), rank=r, world=2)) for r in (0, 1)]
+    assert by_rank == [list(range(52, -1, -2)), [*range(51, 0, -2), 52]]
+
+
+def test_random_samplers_draw_the_same_on_all_ranks_and_anew_each_epoch(feeds):
+    weights = [1.0] * 10 + [0.0] * 43
+    loaders = [
+        feeds.loader([], Draws(), 4, sampler=WeightedRandomSampler(weights, 40), rank=rank, world=2)
+        for rank in (0, 1)
+    ]  # fmt: skip
+    first = [indices(each) for each in loaders]
+    assert {index for each in first for index in each} <= set(range(10)) and first[0] != first[1]
+    again = feeds.loader([], Draws(), 4, sampler=WeightedRandomSampler(weights, 40), rank=1, world=2)
+    assert indices(again) == first[1] and indices(again) != first[1]
+
+
+def test_a_distributed_sampler_may_stay(feeds):
+    for rank in (0, 1):
+        sampler = DistributedSampler(Draws(), 2, rank, shuffle=True, seed=3)
+        loader = feeds.loader([], Draws(), 4, sampler=sampler, rank=rank, world=2)
+        for epoch in (0, 5):
+            sampler.set_epoch(epoch)
+            assert indices(loader) == list(sampler)
+
+
+def test_batch_samplers_and_single_samples_work_too(feeds):
+    chosen = [[1, 2, 3], [9], [4, 4]]
+    address = feeds.serve(1, Draws(), batch_sampler=chosen)
+    served = [_plain(batch) for batch in feeds.loader([address], Draws(), batch_sampler=chosen)]
+    assert [each[0] for each in served] == chosen
+    assert served == [_plain(batch) for batch in feeds.loader([], Draws(), batch_sampler=chosen)]
+    one, other = served[2][1]
+    assert one != other  # each sample has draws of its own
+    single = list(feeds.loader([feeds.serve(0, Draws(5), None)], Draws(5), None))
+    assert [each["index"] for each in single] == list(range(5))
+
+
+def test_each_rank_can_take_all_samples(feeds):
+    loader = feeds.loader([], Draws(), 8, rank=1, world=2, shard_by_rank=False)
+    assert indices(loader) == list(range(53))
+
+
+def test_local_batches_change_no_draws_of_the_script(feeds):
+    torch.manual_seed(1)
+    expected = torch.rand(3).tolist()
+    torch.manual_seed(1)
+    list(feeds.loader([], Draws(), 8))
+    assert torch.rand(3).tolist() == expected
+
+
+class Informed(Draws):
+    def __getitem__(self, index):
+        info = get_worker_info()
+        return {"worker": info.id if info else -1, "of": info.num_workers if info else 0}
+
+
+def test_a_dataset_is_told_its_worker_as_torch_does(feeds):
+    address = feeds.serve(2, Informed(), 4)
+    found = list(feeds.loader([address], Informed(), 4))
+    assert {int(number) for batch in found for number in batch["worker"]} <= {0, 1}
+    assert all(int(number) == 2 for batch in found for number in batch["of"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"on_error": "ignore"}, "on_error"),
+        ({"batch_size": 0}, "positive"),
+        ({"shuffle": 1, "sampler": [1]}, "mutually"),
+    ],
+)
+def test_wrong_arguments_are_refused(feeds, arguments, message):
+    with pytest.raises((InputError, ValueError), match=message):
+        feeds.loader([], Draws(), **arguments)
+
+
+def test_an_iterable_dataset_is_refused_where_it_cannot_be_shared(feeds):
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(range(10))
+
+    assert [batch.tolist() for batch in feeds.loader([], Stream(), 5)] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    with pytest.raises(InputError, match="cannot be shared by ranks"):
+        feeds.loader([], Stream(), 5, world=2)
+    with pytest.raises(InputError, match="or made by data hosts"):
+        feeds.loader(["127.0.0.1:1"], Stream(), 5)
+
+
+def test_a_state_that_is_none_is_refused(feeds):
+    loader = feeds.loader([], Draws(), 4)
+    for state in ({}, {"seed": 1, "epoch": "x", "position": 0}, None):
+        with pytest.raises(InputError, match="no state of a DataLoader"):
+            loader.load_state_dict(state)
+
+
+# Who is nobody of ours
+
+
+def test_who_does_not_hold_the_secret_gets_nothing_and_delays_nobody(feeds):
+    address = feeds.serve(1, Draws(), 4)
+    host, port = address.split(":")
+    with contextlib.ExitStack() as stack:
+        for said in (b"", b"GET / HTTP/1.1\r\n\r\n", bytes(1000), wire.HANDSHAKE.magic + bytes(48)) * 10:
+            connection = stack.enter_context(socket.create_connection((host, int(port))))
+            connection.sendall(said)
+        with pytest.raises(OSError, match=r"secret|nothing"):
+            wire.HANDSHAKE.enter(address, "wrong")
+        assert indices(feeds.loader([address], Draws(), 4)) == list(range(53))
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=60), st.booleans())
+def test_nonsense_after_the_handshake_harms_nobody(feeds, said, introduced):
+    if not feeds.servers:
+        feeds.address = feeds.serve(1, Draws(), 4)
+    with wire.HANDSHAKE.enter(feeds.address, SECRET) as connection:
+        if introduced:
+            about = feeds.servers[0]._loaders[0].about()
+            wire.send_record(connection, {"loader": 0, "slot": 0, "about": about})
+            wire.receive_record(connection)
+        with contextlib.suppress(OSError):
+            connection.sendall(said)
+    assert feeds.servers[0]._processes[0].is_alive()
+
+
+def test_a_server_that_says_nonsense_ends_the_rank_with_an_error(feeds):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        loader = feeds.loader([address], Draws(), 4, stall_timeout_s=5)
+        batch = iter(loader)
+
+        def answer():
+            connection, _ = listener.accept()
+            with connection:
+                wire.HANDSHAKE.admit(connection, address, SECRET)
+                wire.receive_record(connection)
+                wire.send_record(connection, {"processes": 1, "problem": ""})
+                wire.receive_record(connection)
+                wire.send_answer(connection, wire.BATCH, b'{"batch":{"tensor":"uint8","shape":[99]},"skipped":[]}')
+                time.sleep(1)
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(InputError, match="more than was announced"):
+            next(batch)

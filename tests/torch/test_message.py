@@ -1,0 +1,144 @@
+"""What a batch may be made of comes out as it went in; what is no batch is refused, and nothing else happens."""
+
+import collections
+import contextlib
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from headrace.errors import InputError
+from headrace.torch.message import MOST_BATCH_BYTES, Arriving, Malformed, encode
+from hypothesis import given
+from hypothesis import strategies as st
+
+Pair = collections.namedtuple("Pair", "x y")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    image: torch.Tensor
+    boxes: list
+
+
+def travel(batch, skipped=()):
+    header, buffers = encode(batch, skipped)
+    payload = b"".join(bytes(each) for each in buffers)
+    return receive(header, payload)
+
+
+def receive(header, payload):
+    arriving = Arriving(header, len(payload))
+    for buffer in arriving.buffers:
+        buffer[:], payload = payload[: buffer.nbytes], payload[buffer.nbytes :]
+    return arriving.batch()
+
+
+def same(one, other):
+    assert type(one) is type(other)
+    if isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype and one.shape == other.shape
+        flat = [each.contiguous().reshape(-1).view(torch.uint8) if each.numel() else each for each in (one, other)]
+        return torch.equal(*flat)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    if dataclasses.is_dataclass(one):
+        return all(same(getattr(one, each.name), getattr(other, each.name)) for each in dataclasses.fields(one))
+    return one == other or (one != one and other != other)
+
+
+DTYPES = [torch.uint8, torch.int64, torch.float32, torch.bfloat16, torch.bool, torch.complex64, torch.float8_e4m3fn]
+tensors = st.builds(
+    lambda dtype, shape: (torch.rand(shape) * 2).to(dtype),
+    st.sampled_from(DTYPES),
+    st.lists(st.integers(0, 3), max_size=3),
+)
+arrays = st.builds(
+    lambda dtype, shape: np.zeros(shape, dtype), st.sampled_from(["<f4", ">i2", "U3", "M8[s]", "?"]),
+    st.lists(st.integers(0, 3), max_size=3),
+)  # fmt: skip
+plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=20)
+values = st.recursive(
+    tensors | arrays | plain,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(max_size=3) | st.integers(), inner, max_size=3)
+        | st.builds(Pair, inner, inner)
+        | st.builds(Sample, tensors, st.lists(inner, max_size=2))
+    ),
+    max_leaves=10,
+)
+
+
+@given(values)
+def test_any_batch_comes_out_as_it_went_in(batch):
+    assert same(travel(batch), batch)
+
+
+def test_each_tensor_has_memory_of_its_own():
+    images, labels = travel((torch.zeros(4, 100), torch.zeros(4, dtype=torch.int64)))
+    assert labels.untyped_storage().nbytes() == 32 and images.untyped_storage().nbytes() == 1600
+
+
+@pytest.mark.parametrize(
+    "batch", [torch.eye(3).to_sparse(), object(), lambda: 0, {(1, 2): 3}, np.array([object()]), {1, 2}]
+)
+def test_what_cannot_travel_is_refused_and_says_what_to_do(batch):
+    with pytest.raises(InputError, match="cannot travel: "):
+        encode(batch)
+
+
+@pytest.mark.parametrize(
+    ("node", "payload"),
+    [
+        ({"tensor": "uint8", "shape": [1 << 40]}, 10), ({"tensor": "uint8", "shape": [-1]}, 0),
+        ({"tensor": "uint8", "shape": ["3"]}, 3), ({"tensor": "quint8", "shape": [1]}, 1),
+        ({"tensor": "uint8", "shape": [1] * 65}, 1), ({"tensor": "uint8", "shape": [3]}, 4),
+        ({"array": "O", "shape": [1]}, 8), ({"array": [["x", "O"]], "shape": [1]}, 8), ({"array": "", "shape": []}, 0),
+        ({"bytes": -1}, 0), ({"bytes": 1 << 50}, 3), ({"list": 3}, 0), ({"dict": [[]], "of": [{"v": 1}]}, 0),
+        ({"named": "os:system", "of": [{"v": "true"}]}, 0), ({"named": "builtins:tuple", "of": []}, 0),
+        ({"data": "subprocess:Popen", "fields": ["args"], "of": [{"v": "true"}]}, 0),
+        ({"data": "headrace.job:InstanceGroup", "fields": ["name"], "of": [{"v": 1}]}, 0),
+        ({"v": []}, 0), ({}, 0), ([], 0), (None, 0), ({"dict": ["a"], "of": []}, 0),
+    ],
+)  # fmt: skip
+def test_a_header_that_is_no_batch_is_refused_before_memory_is_taken(node, payload):
+    header = json.dumps({"batch": node, "skipped": []}).encode()
+    with pytest.raises(Malformed):
+        receive(header, bytes(payload))
+
+
+@given(values, st.data())
+def test_a_changed_header_is_refused_or_another_batch_and_never_anything_else(batch, data):
+    header, buffers = encode(batch)
+    payload = b"".join(bytes(each) for each in buffers)
+    changed = bytearray(header)
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(changed) - 1))
+        changed[place : place + 1] = data.draw(st.binary(max_size=3))
+        if not changed:
+            break
+    with contextlib.suppress(InputError):
+        receive(bytes(changed), payload)
+
+
+def test_deep_nesting_ends_in_an_error():
+    deep = []
+    for _ in range(100):
+        deep = [deep]
+    with pytest.raises(InputError, match="nested deeper"):
+        encode(deep)
+    with pytest.raises(Malformed):
+        Arriving(b'{"skipped":[],"batch":' + b'{"list":[' * 100_000, 0)
+
+
+def test_a_batch_of_more_than_the_limit_is_refused():
+    eighth = np.zeros(MOST_BATCH_BYTES // 8, np.uint8)  # never touched, so it takes no memory
+    with pytest.raises(InputError, match="8 GiB"):
+        encode([eighth] * 9)
