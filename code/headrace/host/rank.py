@@ -14,6 +14,7 @@ import os
 import signal
 import string
 import sys
+import time
 import traceback
 import urllib.parse
 from collections.abc import Sequence
@@ -54,6 +55,8 @@ def main() -> None:
         if code:
             _abort(code, str(leaving.code))
     except BaseException as error:
+        if rendezvous.is_wanted(os.environ) and rendezvous.is_consequence(error):
+            time.sleep(rendezvous.CONSEQUENCE_S)
         trace = _own_trace(error, arguments[2])
         sys.stderr.write("".join(trace))
         _abort(1, f"{type(error).__name__}: {error}".splitlines()[0][:300], "".join(trace).splitlines())

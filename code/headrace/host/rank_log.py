@@ -9,7 +9,7 @@ import urllib.parse
 from collections.abc import Sequence
 from dataclasses import replace
 
-from headrace.events import PREFLIGHT_FAILED, RANK_FAILED, WAITS_FOR_ENDS, Event, parse_event
+from headrace.events import PREFLIGHT_FAILED, RANK_FAILED, WAITS_FOR_ENDS, WAITS_FOR_RANKS, Event, parse_event
 from headrace.host.mpi import MPIRUN
 from headrace.outcome import LOG_TAIL_LINES, RootCause
 from headrace.topology import Host
@@ -46,6 +46,7 @@ class RankLog:
         self._tails: dict[str, collections.deque[str]] = {}
         self._first_failure: RootCause | None = None
         self._missing_ranks: list[int] = []
+        self._waiting_ranks: set[int] = set()
         self._waits_for_ends = ""
         self._seen: set[str] = set()
         self._lines = 0
@@ -70,6 +71,8 @@ class RankLog:
                 told = {"rank": "?", "stream": "?", "ranks": "?", **event.fields}
                 words = "rank {rank} waits for ranks {ranks} to tell whether {stream!r} goes on"
                 self._waits_for_ends = words.format_map(told)
+            if event and event.name == WAITS_FOR_RANKS:
+                self._waiting_ranks.add(_number(event.fields.get("rank", "")))
             if event and event.name == RANK_FAILED:
                 self._fail(self._raised(event))
             elif event and event.name == PREFLIGHT_FAILED:
@@ -110,6 +113,7 @@ class RankLog:
         """Steps were made: what ranks waited for has come."""
         with self._lock:
             self._missing_ranks, self._waits_for_ends = [], ""
+            self._waiting_ranks.clear()
 
     @property
     def lines(self) -> int:
@@ -118,9 +122,13 @@ class RankLog:
             return self._lines
 
     def missing_in_allreduce(self) -> list[tuple[str, str]]:
-        """`(host, rank)` of the ranks that Horovod last said the others were waiting for."""
+        """`(host, rank)` of the ranks that others wait for: as Horovod said, or those that have not said they wait."""
         with self._lock:
-            return [(self._host_of(rank), f"rank{rank}") for rank in self._missing_ranks]
+            missing = self._missing_ranks
+            if self._waiting_ranks and not missing:
+                everyone = range(len(self._hosts) * self._ranks_per_host)
+                missing = [rank for rank in everyone if rank not in self._waiting_ranks] or list(everyone)
+            return [(self._host_of(rank), f"rank{rank}") for rank in missing]
 
     def _fail(self, cause: RootCause) -> None:
         self._first_failure = self._first_failure or cause

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Mapping, MutableMapping
 
 from headrace.settings import MASTER_VARIABLE
 
+CONSEQUENCE_S = 2.0
+"""How long such a rank waits before it says so: what ended the other is then known."""
+_OF_OTHERS = ("DistBackendError", "DistNetworkError")
+_BROKEN = re.compile("gloo|NCCL|ncclRemoteError|Connection (closed|reset) by peer", re.IGNORECASE)
 _OF_MPI = {
     "RANK": "OMPI_COMM_WORLD_RANK",
     "WORLD_SIZE": "OMPI_COMM_WORLD_SIZE",
@@ -33,6 +38,11 @@ def set_environ(environ: MutableMapping[str, str]) -> None:
     share = len(os.sched_getaffinity(0)) // int(environ["LOCAL_WORLD_SIZE"])
     # Each rank would start as many threads as there are processors; torchrun leaves them one.
     environ.setdefault("OMP_NUM_THREADS", str(max(share, 1)))
+
+
+def is_consequence(error: BaseException) -> bool:
+    """Whether this is what a rank gets because another has ended: gloo and NCCL say that a connection broke."""
+    return type(error).__name__ in _OF_OTHERS or (isinstance(error, RuntimeError) and bool(_BROKEN.search(str(error))))
 
 
 def _free_port() -> int:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from headrace.errors import InputError
 from headrace.settings import STALL_TIMEOUT_VARIABLE
+from headrace.torch import waiting
 
 DEFAULT_TIMEOUT_S = 1800.0
 """torch's own, for collectives."""
@@ -50,6 +51,7 @@ def init(backend: str = "") -> None:
     """
     if _is_up():
         return
+    waiting.watch(rank(), world_size())
     own = device()
     if own.type == "cuda":
         torch.cuda.set_device(own)

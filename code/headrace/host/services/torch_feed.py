@@ -22,7 +22,7 @@ class TorchFeed:
 
     mode = "service"
     kinds = KINDS
-    waited_for = "data from the feed servers"
+    waited_for = "each other, or for data from the feed servers"
 
     def __init__(
         self, topology: Topology, settings: Settings, source_dir: Path, work_dir: Path, arguments: Sequence[str]

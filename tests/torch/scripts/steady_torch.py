@@ -1,0 +1,63 @@
+"""Trains for about a second an epoch on two ranks: something to break. Writes down which samples each rank has had."""
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+import headrace.torch
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+parser = argparse.ArgumentParser(allow_abbrev=False)
+parser.add_argument("--epochs", type=int, default=8)
+parser.add_argument("--batch_size", type=int, default=8)
+parser.add_argument("--ledger", default="")
+parser.add_argument("--broken", type=int, default=-1, help="raises")
+parser.add_argument("--endless", type=int, default=-1, help="is never made")
+parser.add_argument("--hangs", type=int, default=-1, help="step after which rank 1 waits for ever")
+parser.add_argument("--seen_here", default="", help="fails where this folder is not")
+parser.add_argument("--processes", type=int, default=0)
+args, _ = parser.parse_known_args()
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 640
+
+    def __getitem__(self, index):
+        if index == args.broken:
+            raise ValueError(f"no number {index}")
+        while index == args.endless:
+            time.sleep(0.01)
+        return torch.randn(8), index
+
+
+headrace.torch.init()
+torch.manual_seed(1)
+if args.seen_here:
+    os.listdir(args.seen_here)
+model = DistributedDataParallel(
+    torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+)
+optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+loader = headrace.torch.DataLoader(Numbers(), args.batch_size, shuffle=True, num_workers=args.processes)
+training = headrace.torch.Training(model, optimizer, loader, 5, headrace.torch.Checkpoint())
+rank = headrace.torch.rank()
+steps = 0
+for epoch in training.epochs(args.epochs):
+    for numbers, indices in training.steps():
+        loss = torch.nn.functional.cross_entropy(model(numbers), indices % 2)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        time.sleep(0.02)
+        if args.ledger:
+            with open(Path(args.ledger) / f"rank{rank}", "a") as file:
+                file.write(f"{epoch} {indices.tolist()}\n")
+        steps += 1
+        while rank == 1 and steps == args.hangs:
+            time.sleep(0.01)
+    training.end_epoch(loss=loss.detach())
+weights = [each.double().sum().item() for each in model.parameters()]
+print(f"weights of rank {rank}: {weights}", flush=True)

@@ -1,0 +1,264 @@
+"""Whole jobs of PyTorch on simulated hosts: the same training everywhere, and what faults make of it."""
+
+import ast
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.faults.breakage import MPIRUN, RANK, kill, kill_host, set_link
+from tests.support import (
+    ROOT,
+    copy_source,
+    finish,
+    namespaces_allowed,
+    process_of,
+    processes_of,
+    run_job,
+    start,
+    wait_for,
+)
+
+SCRIPTS = Path(__file__).parent / "scripts"
+FEED = r"headrace\.torch\.feed_server"
+TORCH = "--framework=pytorch"
+needs_namespaces = pytest.mark.skipif(not namespaces_allowed(), reason="this machine allows no namespaces")
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data") / "digits"
+    subprocess.run([sys.executable, str(ROOT / "tools" / "make_digits_npz.py"), str(folder)], check=True)
+    return folder
+
+
+@pytest.fixture
+def source(tmp_path):
+    return copy_source(tmp_path / "source", *SCRIPTS.glob("*.py"))
+
+
+class Job:
+    def __init__(self, process, folder):
+        self.process, self.folder = process, folder
+
+    def text(self):
+        return "".join(path.read_text() for path in sorted(self.folder.glob("*.log")))
+
+    def wait_for_steps(self, more=1):
+        so_far = self.text().count("headrace event=step ")
+        wait_for(lambda: self.text().count("headrace event=step ") >= so_far + more, f"{more} more steps", 60)
+
+
+@pytest.fixture
+def victim(tmp_path, source):
+    """Starts the steady script and returns once it makes steps."""
+    running = []
+
+    def begin(*flags, stepping=True):
+        common = [TORCH, f"--source_dir={source}", "--training_script=steady_torch.py", "--isolation=namespaces"]
+        running.append(Job(*start(tmp_path, *common, *flags)))
+        if stepping:
+            running[-1].wait_for_steps()
+        return running[-1]
+
+    yield begin
+    for job in running:
+        if job.process.poll() is None:
+            job.process.kill()
+            job.process.communicate()
+
+
+def weights_of(run):
+    return dict(re.findall(r"weights of rank (\d): (.+)", run.output))
+
+
+def losses_of(run):
+    lines = (run.folder / "metrics.jsonl").read_text().splitlines()
+    return [record["loss"] for record in map(json.loads, lines) if "loss" in record]
+
+
+def test_training_is_the_same_to_the_last_bit_with_any_data_hosts_and_without(tmp_path, source, digits):
+    flags = [TORCH, f"--source_dir={source}", "--training_script=check_torch.py", "--hyperparameter=model=small_cnn"]
+    flags += [f"--channel=training={digits}", "--epochs=8"]
+    cases = {
+        "one data host": ["--num_of_data_instances=1"],
+        "two data hosts, one loses its feed server": ["--num_of_data_instances=2"],
+        "three data hosts, two feed servers each": ["--num_of_data_instances=3", "--num_of_data_workers=2"],
+        "none": ["--no-is_hetero"],
+    }
+    found = {}
+    for name, hosts in cases.items():
+        process, folder = start(tmp_path, *flags, *hosts)
+        if "loses" in name:
+            job = Job(process, folder)
+            job.wait_for_steps()
+            kill(job, "algo-2", FEED)
+        run = finish(process, folder)
+        assert run.code == 0, run.output[-4000:]
+        weights = weights_of(run)
+        assert set(weights) == {"0", "1"} and len(set(weights.values())) == 1, weights
+        assert run.summary["final_metrics"]["val_accuracy"] > 0.9
+        assert run.summary["world_size"] == 2 and run.summary["steps"] == 8 * 22
+        found[name] = (weights["0"], losses_of(run))
+    assert len({weights for weights, _ in found.values()}) == 1, found
+    assert len({tuple(losses) for _, losses in found.values()}) == 1
+    restarts = run.summary["hosts"]["algo-1"]["restarts"]
+    assert restarts["worker"] == 0
+
+
+def test_two_dnn_hosts_with_a_rank_each_hold_the_same_weights(tmp_path, source, digits):
+    run = run_job(
+        tmp_path, TORCH, f"--source_dir={source}", "--training_script=check_torch.py", "--epochs=1",
+        "--hyperparameter=model=resnet50", "--num_of_data_instances=1", "--num_of_dnn_instances=2",
+        "--processes_per_host=1", f"--channel=training={digits}",
+    )  # fmt: skip
+    assert run.code == 0, run.output[-4000:]
+    weights = weights_of(run)
+    assert set(weights) == {"0", "1"} and len(set(weights.values())) == 1
+    assert {event.fields["address"] for event in run.events("feed_ready")} >= {"algo-1:6001", "algo-3:6001"}
+
+
+def test_without_a_channel_images_are_made_up_and_loopback_hosts_do_too(tmp_path):
+    run = run_job(
+        tmp_path, TORCH, "--isolation=loopback", "--num_of_data_instances=1", "--epochs=1", "--batch_size=16",
+        "--hyperparameter=model=small_cnn", "--hyperparameter=examples=128",
+    )  # fmt: skip
+    assert run.code == 0, run.output[-4000:]
+    assert run.summary["tf_data_mode"] == "service" and run.summary["steps"] == 4
+    assert (run.folder / "algo-2" / "model" / "model.pt").is_file()
+
+
+def test_the_script_runs_without_a_launcher(tmp_path):
+    command = [sys.executable, str(ROOT / "code" / "train_torch.py"), "--model=small_cnn", "--epochs=1"]
+    subprocess.run([*command, "--examples=64"], cwd=tmp_path, check=True, timeout=120)
+    assert (tmp_path / "model" / "model.pt").is_file() and (tmp_path / "output" / "trainer.json").is_file()
+
+
+@needs_namespaces
+def test_killed_feed_servers_come_back_and_a_lost_data_host_is_named(victim):
+    job = victim("--epochs=10")
+    kill(job, "algo-1", FEED)
+    kill(job, "algo-3", FEED)
+    wait_for(lambda: job.text().count("event=restarted role=worker") == 2, "the servers' restarts", 20)
+    job.wait_for_steps(2)
+    kill_host(job, "algo-2")
+    run = finish(job.process, job.folder)
+    assert run.code == 0, run.output[-3000:]
+    assert run.summary["hosts"]["algo-1"]["restarts"]["worker"] == 1
+    assert [host for host, record in run.summary["hosts"].items() if record["lost"]] == ["algo-2"]
+
+
+@needs_namespaces
+def test_a_network_cut_is_survived_and_a_suspended_feed_server_is_passed_over(victim):
+    job = victim("--epochs=8")
+    set_link(job, "algo-2", "down")
+    time.sleep(4)  # the length of the cut, not a wait
+    set_link(job, "algo-2", "up")
+    job.wait_for_steps(2)
+    for process in processes_of(job.folder.name):
+        if process.environ().get("SM_CURRENT_HOST") == "algo-1" and re.search(FEED, " ".join(process.cmdline())):
+            process.send_signal(signal.SIGSTOP)
+    run = finish(job.process, job.folder)
+    assert run.code == 0, run.output[-3000:]
+    assert not run.events("host_lost")
+
+
+@needs_namespaces
+@pytest.mark.parametrize(("words", "message"), [(RANK, r"rank\d.* SIGKILL"), (MPIRUN, "mpirun.* SIGKILL")])
+def test_a_killed_rank_ends_the_job_and_is_the_root_cause(victim, words, message):
+    job = victim("--epochs=200")
+    kill(job, "algo-3", words)
+    run = finish(job.process, job.folder, 60)
+    assert run.code == 1
+    cause = run.summary["root_cause"]
+    assert re.search(message, f"{cause['role']} {cause['message']}"), cause
+
+
+@needs_namespaces
+def test_a_rank_that_hangs_ends_the_job_within_the_stall_timeout(victim):
+    job = victim("--epochs=200", "--hyperparameter=hangs=30", "--hyperparameter=stall_timeout_s=10")
+    run = finish(job.process, job.folder, 90)
+    assert run.code == 1
+    cause = run.summary["root_cause"]
+    assert "no step was made for" in cause["message"] and cause["role"] == "rank1", cause
+
+
+@needs_namespaces
+def test_a_suspended_rank_is_named(victim):
+    job = victim("--epochs=200", "--hyperparameter=stall_timeout_s=10")
+    rank = process_of(job.folder.name, "algo-3", RANK)
+    rank.send_signal(signal.SIGSTOP)
+    run = finish(job.process, job.folder, 90)
+    assert run.code == 1
+    assert "suspended" in run.summary["root_cause"]["message"], run.summary["root_cause"]
+
+
+@needs_namespaces
+def test_a_sample_that_raises_is_the_root_cause_with_host_index_and_traceback(victim):
+    job = victim("--hyperparameter=broken=77", stepping=False)
+    run = finish(job.process, job.folder, 90)
+    assert run.code == 1
+    cause = run.summary["root_cause"]
+    assert re.search(r"SampleError: sample 77 raised ValueError: no number 77 .*\[on algo-\d:6001", cause["message"])
+    assert any("in __getitem__" in line for line in cause["log_tail"]), cause
+
+
+@needs_namespaces
+def test_a_sample_that_hangs_is_the_root_cause(victim):
+    job = victim("--hyperparameter=endless=77", "--hyperparameter=stall_timeout_s=10", stepping=False)
+    run = finish(job.process, job.folder, 120)
+    assert run.code == 1
+    assert "sample 77 hangs" in run.summary["root_cause"]["message"], run.summary["root_cause"]
+
+
+@needs_namespaces
+def test_a_script_that_fails_on_the_data_host_says_so_there(victim, tmp_path):
+    job = victim(f"--hyperparameter=seen_here={tmp_path / 'missing'}", stepping=False)
+    run = finish(job.process, job.folder, 120)
+    assert run.code == 1
+    assert "missing" in " ".join(run.summary["root_cause"]["log_tail"]), run.summary["root_cause"]
+
+
+def records(folder):
+    """Epoch and samples of each step, by rank."""
+    lines = {path.name: path.read_text().splitlines() for path in folder.glob("rank*")}
+    return {
+        name: [(int(each.split()[0]), ast.literal_eval(each.partition(" ")[2])) for each in of]
+        for name, of in lines.items()
+    }
+
+
+@needs_namespaces
+def test_a_job_that_is_asked_to_stop_goes_on_in_mid_epoch_with_another_number_of_ranks(victim, tmp_path):
+    for name in ("before", "after", "kept"):
+        (tmp_path / name).mkdir()
+    kept = f"--checkpoint_s3_uri={tmp_path / 'kept'}"
+    job = victim("--epochs=200", f"--hyperparameter=ledger={tmp_path / 'before'}", kept)
+    job.wait_for_steps(10)  # a second epoch
+    job.process.send_signal(signal.SIGINT)
+    assert finish(job.process, job.folder, 60).code == 1
+    newest = max(path.name for path in (tmp_path / "kept").glob("epoch-*"))
+    epoch, step = map(int, re.fullmatch(r"epoch-(\d{4})-step-(\d{6})", newest).groups())
+
+    flags = [f"--epochs={epoch + 1}", "--processes_per_host=3", f"--hyperparameter=ledger={tmp_path / 'after'}"]
+    again = victim(*flags, kept, stepping=False)
+    run = finish(again.process, again.folder)
+    assert run.code == 0, run.output[-3000:]
+    assert run.events("resumed")[0].fields["step"] == str(step)
+    before = [taken for rank in records(tmp_path / "before").values()
+              for taken in [samples for number, samples in rank if number == epoch][:step]]  # fmt: skip
+    after = [samples for rank in records(tmp_path / "after").values() for _, samples in rank]
+    before, after = ([index for samples in part for index in samples] for part in (before, after))
+    assert set(before) | set(after) == set(range(640)) and not set(before) & set(after)
+    assert len(before) + len(after) - 640 < 3
+    assert len(set(weights_of(run).values())) == 1 and len(weights_of(run)) == 3
+
+
+def test_launchers_do_not_load_torch():
+    code = "import sys; import headrace.host.main, headrace.start; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT / "code", check=False).returncode == 0
