@@ -8,9 +8,12 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from bench.measure import OUT, REPEATS
 
+TORCH = Path(__file__).parents[1] / ".venv-torch" / "bin" / "python"
+"""Runs the benchmark of PyTorch, which lives apart from TensorFlow."""
 # Name: its arguments, given the number of repeats.
 BENCHMARKS = {
     "transport": lambda repeats: [f"--repeats={repeats}"],
@@ -20,6 +23,7 @@ BENCHMARKS = {
     "startup": lambda repeats: [f"--repeats={repeats}"],
     "scaling": lambda repeats: [f"--repeats={repeats}"],
     "hosts": lambda repeats: [f"--repeats={repeats}"],
+    "torch": lambda repeats: [f"--repeats={repeats}"],
     "faults": lambda repeats: [f"--runs={14 * -(-repeats // 5)}"],
 }
 
@@ -36,7 +40,12 @@ def main():
     failed = []
     for name in names:
         print(f"bench: {name} …", flush=True)
-        command = [sys.executable, "-m", f"bench.{name}", *BENCHMARKS[name](arguments.repeats)]
+        python, module = (str(TORCH), "bench.torch_feed") if name == "torch" else (sys.executable, f"bench.{name}")
+        if not Path(python).exists():
+            print(f"bench: {name} needs {python}: make setup-torch", file=sys.stderr)
+            failed.append(name)
+            continue
+        command = [python, "-m", module, *BENCHMARKS[name](arguments.repeats)]
         if subprocess.call(command, env=environ):
             failed.append(name)
     print(f"{'figure':<42}{'median':>10}")

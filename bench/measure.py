@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-
-from tests.integration.service import Service
+from typing import Any
 
 OUT = Path(__file__).parent / "out"
 REPEATS = 5
@@ -61,8 +60,10 @@ def pinned(*cpus: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def service(cpus: Sequence[Sequence[int]]) -> Iterator[Service]:
+def service(cpus: Sequence[Sequence[int]]) -> Iterator[Any]:
     """A real dispatcher, and a worker on each of these sets of processors."""
+    from tests.integration.service import Service  # needs TensorFlow
+
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as work_dir:
         running = Service(Path(work_dir), workers=0)
         try:

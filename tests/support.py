@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -113,6 +114,17 @@ def wait_for(condition, what: str, timeout_s: float = 60.0):
             return value
         time.sleep(0.05)
     raise AssertionError(f"{what} did not happen within {timeout_s:g} s")
+
+
+def wait_for_port(port: int, process: subprocess.Popen, timeout_s: float = 60.0) -> None:
+    """Until something listens there; fails when the process that should ends."""
+
+    def listens():
+        assert process.poll() is None, f"{process.args} ended with {process.returncode}"
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    wait_for(listens, f"a listener on port {port}", timeout_s)
 
 
 def namespaces_allowed() -> bool:

@@ -1,9 +1,8 @@
-"""Linux process plumbing: death signals, adopted orphans, whole process trees, their CPU time and memory."""
+"""Linux process plumbing: whole process trees, their end, their CPU time and memory."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import time
@@ -11,22 +10,8 @@ from collections.abc import Collection, Iterable
 
 import psutil
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-_libc = ctypes.CDLL(None, use_errno=True)
-
 POLL_S = 0.02
 UNKILLABLE_AFTER_S = 10.0
-
-
-def die_with_parent(signum: int = signal.SIGKILL) -> None:
-    """Have the kernel send `signum` to this process when its parent ends, however it ends."""
-    _libc.prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0)
-
-
-def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent dies, so that none escapes teardown."""
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def tree(pid: int) -> list[psutil.Process]:

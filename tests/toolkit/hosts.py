@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 from headrace.events import parse_event
 from headrace.local.namespaces import Namespaces
-from headrace.processes import die_with_parent
+from headrace.prctl import die_with_parent
 from headrace.submit.pack import pack_source
 
 from tests.support import ROOT, wait_for

@@ -1,20 +1,15 @@
 """Feed servers in this process, and loaders of a rank that reads from them."""
 
 import contextlib
-import socket
 
 import pytest
 from headrace.torch import registry
 from headrace.torch.feed_server import FeedServer
 from headrace.torch.loader import DataLoader
 
+from tests.torch.ports import free_port
+
 SECRET = "secret"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Feeds:

@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler, Sampler, WeightedRandomSampler, get_worker_info
 
-from tests.torch.conftest import SECRET, free_port
+from tests.torch.conftest import SECRET
+from tests.torch.ports import free_port
 
 
 class Draws(torch.utils.data.Dataset):

@@ -23,7 +23,7 @@ from headrace.context import TrainerContext
 from headrace.events import RANK_FAILED, format_event
 from headrace.host import rendezvous
 from headrace.host.preflight.run import run_preflight
-from headrace.processes import die_with_parent
+from headrace.prctl import die_with_parent
 from headrace.progress import Watch
 from headrace.rank_failure import leave_failure
 from headrace.settings import PREFLIGHT_VARIABLE

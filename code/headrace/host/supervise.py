@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol
 
-from headrace import processes
+from headrace import prctl, processes
 from headrace.errors import SetupError
 from headrace.events import Event, parse_event
 from headrace.host.log import HostLog
@@ -96,7 +96,7 @@ def spawn(spec: ChildSpec) -> Process:
     """Start a child in its own session, at its priority, bound to this process's life."""
 
     def prepare() -> None:
-        processes.die_with_parent()
+        prctl.die_with_parent()
         if spec.nice:
             os.nice(spec.nice)
 
@@ -136,7 +136,7 @@ class Supervisor:
         self.children: list[Child] = []
 
     def __enter__(self) -> Supervisor:
-        processes.adopt_orphans()
+        prctl.adopt_orphans()
         return self
 
     def __exit__(self, *_: object) -> None:

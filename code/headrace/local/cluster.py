@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from headrace import __version__, processes
+from headrace import __version__, prctl, processes
 from headrace.errors import InputError, SetupError
 from headrace.job import JobSpec
 from headrace.local import opt_ml
@@ -58,7 +58,7 @@ def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str,
         shutil.rmtree(folder, ignore_errors=True)
         raise InputError(f"cannot write the hosts' folders in {folder}: {error.strerror or error}") from error
     (folder / ".gitignore").write_text("*\n")  # a run is no source, wherever it lies
-    processes.adopt_orphans()
+    prctl.adopt_orphans()
     with _isolation(spec, options, folder, console) as isolation:
         console.say(f"{spec.job_name}: {len(spec.hosts())} hosts {isolation.description}; logs in {_short(folder)}")
         cluster = _Cluster(spec, options, folder, isolation, console)
@@ -139,7 +139,7 @@ class _Cluster:
         cpus = self._options.cpus.get(self._spec.hosts()[host].name)
 
         def prepare() -> None:
-            processes.die_with_parent()
+            prctl.die_with_parent()
             if cpus:
                 os.sched_setaffinity(0, cpus)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from headrace.errors import SetupError
 from headrace.local import linux
-from headrace.processes import die_with_parent
+from headrace.prctl import die_with_parent
 
 BRIDGE = "headrace"
 INTERFACE = "eth0"

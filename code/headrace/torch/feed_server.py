@@ -23,7 +23,7 @@ from typing import Any
 
 from headrace.errors import HeadraceError, InputError
 from headrace.events import FEED_READY, say
-from headrace.processes import die_with_parent
+from headrace.prctl import die_with_parent
 from headrace.settings import SECRET_VARIABLE, STALL_TIMEOUT_VARIABLE, OneLineParser
 from headrace.torch import connection as wire
 from headrace.torch.feed_process import HANDED_OVER, FeedProcess
@@ -62,6 +62,10 @@ class FeedServer:
         """Admit ranks, and keep the processes running, until `close`."""
         threading.Thread(target=self._accept, name="accept", daemon=True).start()
         threading.Thread(target=self._keep, name="keep processes", daemon=True).start()
+
+    def wait(self) -> None:
+        """Until `close`."""
+        self._closed.wait()
 
     def _keep(self) -> None:
         while not self._closed.wait(FORK_AGAIN_S):
@@ -173,7 +177,7 @@ def main(argv: Sequence[str]) -> int:
     say(FEED_READY, name=name, address=given.address, loaders=len(loaders), processes=processes)
     server.start()
     with contextlib.suppress(KeyboardInterrupt):
-        threading.Event().wait()
+        server.wait()
     return 0
 
 

@@ -1,0 +1,126 @@
+"""PyTorch's feed: how fast a rank gets batches, beside other ways; what more processors bring; an epoch beside torch's.
+
+    python -m bench torch [--repeats 5]        (run by .venv-torch: make setup-torch)
+
+The race: a server on one processor sends the same batch of 32 images again and again to a consumer on another. "tcp"
+copies bytes into memory that is there already; the others hand out new tensors. "pickle" is the published sample's way:
+one gRPC stream of pickled batches. Then a heavy dataset (bench/torch_heavy.py): by a feed server of one process and of
+two, by torch's own DataLoader on the same two processors, and by Ray Data where `tools/peers.py` has installed it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bench import measure, torch_race
+from tests.support import wait_for_port
+from tests.torch.ports import free_port
+
+WAYS = ("tcp", "feed", "grpc", "pickle", "flight")
+FORMS = ("uint8_224", "float32_224", "uint8_32")
+SECONDS = 3.0
+WARM_UP = 5
+IMAGES = 800
+HEAVY = Path(__file__).parent / "torch_heavy.py"
+RAY = Path(__file__).parents[1] / ".venv-peers" / "ray"
+
+
+def main(argv=None):
+    repeats = measure.arguments(__doc__, argv).repeats
+    first, second = measure.two_processors()
+    rates, per_core, heavy = {}, {}, {}
+    for repeat in range(repeats):
+        for form in FORMS:
+            for way in WAYS:
+                rate, of_core = one_way(way, form, first, second)
+                rates.setdefault((form, way), []).append(rate)
+                per_core.setdefault((form, way), []).append(of_core)
+        for name, found in heavy_rates(first, second):
+            heavy.setdefault(name, []).append(found)
+        print(f"torch: {repeat + 1} of {repeats}", flush=True)
+
+    def ratio(of, one, other):
+        return measure.median([a / b for a, b in zip(of[one], of[other], strict=True)])
+
+    rows = [
+        {"form, way": f"{form} {way}", "images/s": measure.median(rates[form, way]),
+         "images/s per consumer core": measure.median(per_core[form, way])}
+        for form in FORMS for way in WAYS
+    ]  # fmt: skip
+    rows += [{"form, way": f"heavy, {name}", "images/s": measure.median(found), "images/s per consumer core": ""}
+             for name, found in heavy.items()]  # fmt: skip
+    figures = {
+        "torch_feed_vs_tcp": ratio(rates, ("uint8_224", "feed"), ("uint8_224", "tcp")),
+        "torch_feed_vs_grpc": ratio(rates, ("uint8_224", "feed"), ("uint8_224", "grpc")),
+        "torch_feed_vs_flight": ratio(rates, ("uint8_224", "feed"), ("uint8_224", "flight")),
+        "torch_feed_vs_pickle_queue": ratio(per_core, ("uint8_224", "feed"), ("uint8_224", "pickle")),
+        "torch_feed_uint8_vs_pickle_queue_float32": ratio(per_core, ("uint8_224", "feed"), ("float32_224", "pickle")),
+        "torch_scaling_efficiency": ratio(heavy, "feed, 2 processes", "feed, 1 process") / 2,
+        "torch_epoch_vs_local_loader": ratio(heavy, "feed, 2 processes", "DataLoader, 2 workers"),
+    }
+    if "Ray Data, 2 processors" in heavy:
+        figures["torch_epoch_vs_ray_data"] = ratio(heavy, "feed, 2 processes", "Ray Data, 2 processors")
+    measure.leave("torch", figures, rows, repeats=repeats)
+
+
+def one_way(way, form, server_processor, own_processor):
+    """Images a second, and images for each second of this process's processor time."""
+    port = free_port()
+    command = [sys.executable, torch_race.__file__, way, form, str(port), str(server_processor)]
+    server = subprocess.Popen(command, env=environ())
+    try:
+        with measure.pinned(own_processor):
+            wait_for_port(port, server)
+            take = getattr(torch_race, f"open_{way}")(form, port)
+            for _ in range(WARM_UP):
+                take()
+            count, began, busy = 0, time.perf_counter(), time.process_time()
+            while time.perf_counter() - began < SECONDS:
+                take()
+                count += 32
+            return count / (time.perf_counter() - began), count / (time.process_time() - busy)
+    finally:
+        server.kill()
+        server.wait()
+
+
+def heavy_rates(first, second):
+    """Name and images a second of each way to make the heavy dataset."""
+    yield "feed, 1 process", with_server(1, {first}, {second})
+    yield "feed, 2 processes", with_server(2, {first, second}, {first, second})
+    yield "DataLoader, 2 workers", printed("loader", IMAGES, 2)
+    if (RAY / ".ready").exists():
+        yield "Ray Data, 2 processors", printed("ray", IMAGES, 2, RAY_FOLDER=str(RAY))
+
+
+def with_server(processes, server_processors, own_processors):
+    port = free_port()
+    command = [sys.executable, "-m", "headrace.torch.feed_server", f"--port={port}", f"--address=127.0.0.1:{port}"]
+    with measure.pinned(*server_processors):
+        server = subprocess.Popen([*command, HEAVY, "feed", str(IMAGES), str(processes)], env=environ())
+    try:
+        wait_for_port(port, server)
+        with measure.pinned(*own_processors):
+            feeds = {"HEADRACE_TF_DATA_MODE": "service", "HEADRACE_FEEDS": f"127.0.0.1:{port}"}
+            return printed("feed", IMAGES, processes, **feeds)
+    finally:
+        server.kill()
+        server.wait()
+
+
+def printed(*arguments, **more):
+    command = [sys.executable, str(HEAVY), *map(str, arguments)]
+    done = subprocess.run(command, env=environ() | more, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
+    return json.loads(done.stdout.splitlines()[-1])["images_per_s"]
+
+
+def environ():
+    root = Path(__file__).parents[1]
+    return os.environ | {"HEADRACE_JOB_SECRET": torch_race.SECRET, "PYTHONPATH": f"{root / 'code'}:{root}"}
+
+
+if __name__ == "__main__":
+    main()

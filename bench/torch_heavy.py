@@ -1,0 +1,81 @@
+"""A dataset that is heavy to make, and how fast it comes: for bench/torch_feed.py, each in a process of its own.
+
+`torch_heavy.py feed|loader|ray …` prints images a second as JSON; as a script of a feed server it makes the dataset.
+"""
+
+import json
+import os
+import sys
+import time
+
+import torch
+from torch.nn import functional
+
+SIZE, BATCH = 224, 16
+
+
+class Heavy(torch.utils.data.Dataset):
+    """Random pixels, normalised and blurred by an 11 × 11 bell, as the published PyTorch sample does; plain torch."""
+
+    def __init__(self, count):
+        self.count = count
+        offsets = torch.arange(-5.0, 6.0)
+        bell = torch.exp(-(offsets**2) / 8)
+        self.kernel = (bell[:, None] * bell / bell.sum() ** 2).expand(3, 1, 11, 11)
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return self.made(torch.randint(0, 256, (3, SIZE, SIZE))), index % 10
+
+    def made(self, pixels):
+        image = pixels.float()
+        image = (image - image.mean((1, 2), keepdim=True)) / image.std((1, 2), keepdim=True)
+        image = functional.conv2d(functional.pad(image[None], (5,) * 4, mode="reflect"), self.kernel, groups=3)[0]
+        return (image * 64 + 128).clamp(0, 255).to(torch.uint8)
+
+
+def rate(batches, warm_up=2):
+    """Images a second, after a few batches that do not count."""
+    count, started = 0, 0.0
+    for number, (images, _) in enumerate(batches):
+        count += len(images) if number >= warm_up else 0
+        started = time.perf_counter() if number == warm_up - 1 else started
+    return count / (time.perf_counter() - started)
+
+
+def feed(count, workers):
+    import headrace.torch
+
+    return headrace.torch.DataLoader(Heavy(count), BATCH, num_workers=workers)
+
+
+def loader(count, workers):
+    return torch.utils.data.DataLoader(Heavy(count), BATCH, num_workers=workers)
+
+
+def ray_batches(count, workers):
+    sys.path.append(os.environ["RAY_FOLDER"])
+    import ray
+
+    torch.set_num_threads(1)
+    ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.data.DataContext.get_current().enable_progress_bars = False
+
+    def make(rows):
+        torch.set_num_threads(1)
+        heavy = Heavy(count)
+        made = [heavy[int(index)] for index in rows["id"]]
+        return {"images": torch.stack([image for image, _ in made]).numpy(), "labels": rows["id"] % 10}
+
+    stream = ray.data.range(count, override_num_blocks=count // BATCH).map_batches(make, batch_size=BATCH, num_cpus=1)
+    for batch in stream.iter_torch_batches(batch_size=BATCH, prefetch_batches=4):
+        yield batch["images"], batch["labels"]
+
+
+if __name__ == "__main__":
+    ways = {"feed": feed, "loader": loader, "ray": ray_batches}
+    torch.set_num_threads(1)
+    found = rate(ways[sys.argv[1]](int(sys.argv[2]), int(sys.argv[3])))
+    print(json.dumps({"images_per_s": found}))
