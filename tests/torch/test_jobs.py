@@ -139,6 +139,22 @@ def test_the_script_runs_without_a_launcher(tmp_path):
     assert (tmp_path / "model" / "model.pt").is_file() and (tmp_path / "output" / "trainer.json").is_file()
 
 
+def test_a_script_with_a_guarded_main_its_own_process_group_and_a_split_trains_on_each_sample_once(tmp_path, source):
+    flags = [TORCH, f"--source_dir={source}", "--training_script=guarded.py", "--num_of_data_instances=1"]
+    run = run_job(tmp_path, *flags)
+    assert run.code == 0, run.output[-4000:]
+    for rank in (0, 1):
+        for epoch in (0, 1):
+            assert f"rank {rank} epoch {epoch}: 5 steps, {80 * (epoch + 1)} samples, 20 held out" in run.output
+
+
+def test_a_split_without_a_seed_is_refused_and_says_why(tmp_path, source):
+    flags = [TORCH, f"--source_dir={source}", "--training_script=guarded.py", "--num_of_data_instances=1"]
+    run = run_job(tmp_path, *flags, "--hyperparameter=seed=-1")
+    assert run.code == 1
+    assert "random_split, for one, needs a generator with a seed" in run.summary["root_cause"]["message"]
+
+
 @needs_namespaces
 def test_killed_feed_servers_come_back_and_a_lost_data_host_is_named(victim):
     job = victim("--epochs=10")

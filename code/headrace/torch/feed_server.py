@@ -35,6 +35,7 @@ MOST_AT_THE_DOOR = 256
 SAMPLE_SHARE = 0.8
 """Of `stall_timeout_s`, for one sample: it is to be named before the watchdog ends the job."""
 FORK_AGAIN_S = 0.5
+SAME = "script, arguments and data must be the same on all hosts; random_split, for one, needs a generator with a seed"
 
 
 class FeedServer:
@@ -138,8 +139,9 @@ class FeedServer:
             return 0, 0, f"{made}, and a batch of loader {number + 1} is asked for: make all loaders before that"
         own = self._loaders[number].about()
         if about != own:
-            differs = f"loader {number + 1} of the script is another here ({own}) than on the rank ({about})"
-            return 0, 0, f"{differs}: script, arguments and data must be the same on all hosts"
+            told = about if isinstance(about, dict) else {}
+            differing = ", ".join(f"{name} {told.get(name)!r:.60} there" for name in own if told.get(name) != own[name])
+            return 0, 0, f"loader {number + 1} of the script has another dataset on this rank ({differing}): {SAME}"
         return number, hello["slot"], ""
 
 

@@ -18,6 +18,7 @@ from headrace.settings import SECRET_VARIABLE, STALL_TIMEOUT_VARIABLE
 from headrace.torch import registry, world
 from headrace.torch.feed_client import Feed
 from headrace.torch.fetch import ON_ERROR, Maker, Order
+from headrace.torch.fingerprint import fingerprint
 from headrace.torch.local_batches import LocalBatches
 from headrace.torch.order import Epoch
 from headrace.torch.sampling import epoch_indices, plain_index
@@ -76,6 +77,7 @@ class DataLoader(TorchDataLoader[Any]):
         self._sampler_given, self._batch_sampler_given = sampler is not None, batch_sampler is not None
         self.epoch = self._position = 0
         self._begun = self._whole = False  # this epoch
+        self._made_of = fingerprint(dataset)  # now: later the dataset may have changed itself
         self._number = registry.register(self)
         self._local: LocalBatches | None = None
 
@@ -88,7 +90,9 @@ class DataLoader(TorchDataLoader[Any]):
         kind = type(self.dataset)
         size = None if self._iterable else len(self.dataset)  # type: ignore[arg-type]
         collate = getattr(self.collate_fn, "__qualname__", type(self.collate_fn).__qualname__)
-        return {"dataset": kind.__qualname__, "size": size, "collate_fn": collate, "on_error": self.on_error}
+        made_of = self._made_of
+        return {"dataset": kind.__qualname__, "size": size, "made_of": made_of, "collate_fn": collate,
+                "on_error": self.on_error}  # fmt: skip
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is over this epoch, which has an order of its own; without it, over the next one."""

@@ -108,11 +108,12 @@ class Tasks:
             asked.breaks += 1
             asked.of.remove(process)
             if asked.breaks >= MOST_BREAKS:
-                self._error = SampleError(
-                    f"{asked.breaks} feed processes ended while they made batch {step} of this rank: does one of its "
-                    "samples crash them, or is there too little memory? Their hosts' logs say how they ended"
+                self._under_way.pop(step)
+                self._come[step] = SampleError(
+                    f"{asked.breaks} feed processes ended while they made batch {step} of this rank: does a sample of it, "
+                    "or of the batch after it, crash them, or is there too little memory? Their hosts' logs say how"
                 )
-            if not asked.of and step not in self._again:
+            elif not asked.of and step not in self._again:
                 self._again.append(step)
             self._changed.notify_all()
 

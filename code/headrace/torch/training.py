@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from headrace.errors import InputError
 from headrace.torch import registry, world
 from headrace.torch.checkpoint import Checkpoint
 from headrace.training.meter import Meter
@@ -44,12 +45,25 @@ class Training:
     def epochs(self, epochs: int) -> Iterator[int]:
         """The numbers of the epochs that are left, from 0."""
         registry.batch_asked_for()
+        self._refuse_other_datasets()
         first = self._checkpoint.restore(self._model, self._optimizer, self._loader) if self._checkpoint else 0
         self._meter.begin(0.0)
         for epoch in range(first, epochs):
             self._loader.set_epoch(epoch)
             yield epoch
         self._meter.end()
+
+    def _refuse_other_datasets(self) -> None:
+        """Raises `InputError` where ranks have made different datasets: each would train on some samples twice."""
+        if world.world_size() > 1 and hasattr(self._loader, "about"):
+            own, everyones = self._loader.about(), [None] * world.world_size()
+            torch.distributed.all_gather_object(everyones, own)
+            for rank, other in enumerate(everyones):
+                if other != everyones[0]:
+                    raise InputError(
+                        f"rank {rank} has made another dataset than rank 0; random_split, for one, needs a generator "
+                        f"with a seed ({other}; {everyones[0]})"
+                    )
 
     def steps(self) -> Iterator[Any]:
         """The batches of an epoch, or of what is left of it."""
