@@ -58,6 +58,8 @@ def test_from_an_empty_folder_to_a_job_here_and_a_request(project):
     run(project, "headrace", "setup")
     run(project, "headrace", "new", ".")
     assert "exists already" in run(project, "headrace", "new", ".", expected=2).stderr
+    assert "--framework pytorch" in run(project, "headrace", "new", "torches", "--framework=pytorch").stderr
+    assert [path.name for path in (project / "torches").iterdir()] == ["train_torch.py"]
     script = project / "train.py"
     (project / "train_dnn.py").rename(script)
     (project / "mine.py").write_text("WORD = 'of mine'\n")

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import sys
 
 import boto3
 import pytest
@@ -89,3 +90,12 @@ def test_a_dry_run_prints_a_valid_request_and_opens_no_socket(flags, monkeypatch
     printed = capsys.readouterr()
     check_request(json.loads(printed.out))
     assert "USD" in printed.err
+
+
+def test_a_pytorch_job_has_pytorchs_image_script_and_framework_and_needs_no_torch(capsys):
+    assert main(["--dry_run", "--framework", "pytorch", "--role", "arn:aws:iam::123456789012:role/R"]) == 0
+    request = json.loads(capsys.readouterr().out)
+    hyperparameters = {name: json.loads(value) for name, value in request["HyperParameters"].items()}
+    assert "/pytorch-training:" in request["AlgorithmSpecification"]["TrainingImage"]
+    assert (hyperparameters["training_script"], hyperparameters["framework"]) == ("train_torch.py", "pytorch")
+    assert "torch" not in sys.modules

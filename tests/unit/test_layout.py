@@ -78,9 +78,7 @@ def test_no_module_imports_itself_by_way_of_others():
 
 
 def test_the_ways_through_the_code_that_contributing_tells_exist():
-    told = (
-        (ROOT / "CONTRIBUTING.md").read_text().partition("## Three ways through the code")[2].partition("## Words")[0]
-    )
+    told = (ROOT / "CONTRIBUTING.md").read_text().partition("## Four ways through the code")[2].partition("## Words")[0]
     assert told
     for name in re.findall(r"`(headrace/[\w/]+\.py)`", told):
         assert (CODE / name).is_file(), name
@@ -88,6 +86,9 @@ def test_the_ways_through_the_code_that_contributing_tells_exist():
         ("start", "flags"), ("flags", "job"), ("job", "settings"), ("submit.request", "job"), ("local.opt_ml", "job"),
         ("host.main", "settings"), ("host.main", "host.plan"), ("host.host_run", "host.mpi"), ("host.plan", "host.mpi"),
         ("tensorflow.data", "tensorflow.parts"), ("tensorflow.parts", "tensorflow.splits"),
+        ("torch.loader", "torch.sampling"), ("torch.loader", "torch.order"), ("torch.loader", "torch.feed_client"),
+        ("torch.feed_client", "torch.tasks"), ("torch.feed_server", "torch.feed_process"),
+        ("torch.feed_process", "torch.fetch"), ("torch.feed_process", "torch.message"),
         ("tensorflow.servers", "tensorflow.native"), ("host.rank_log", "outcome"), ("host.host_run", "host.supervise"),
         ("host.host_run", "host.state"), ("host.leader.lead", "host.leader.decide"),
         ("host.leader.decide", "host.state"),

@@ -70,6 +70,20 @@ def test_ranks_that_horovod_misses_are_named():
     assert "waited for rank1, rank3 in an allreduce" in cause.message
 
 
+def test_of_pytorchs_ranks_the_one_that_does_not_wait_in_a_collective_is_named():
+    log = ranks()
+    for rank in (0, 1, 3):
+        log.label(f"[1,{rank}]<stdout>:headrace event=waits_for_ranks rank={rank}")
+    cause = diagnose("algo-2", "11 s (stall_timeout_s)", log, {}, "each other")
+    assert (cause.process, cause.message.partition(": ")[2]) == (
+        "rank2", "the other ranks waited for rank2 in an allreduce"
+    )  # fmt: skip
+    log.label("[1,2]<stdout>:headrace event=waits_for_ranks rank=2")
+    assert "unequal numbers of steps" in diagnose("algo-2", "11 s", log, {}, "each other").message
+    log.progressed()
+    assert log.missing_in_allreduce() == []
+
+
 def test_otherwise_the_trainer_waits_for_data():
     cause = diagnose("algo-2", "11 s (stall_timeout_s)", ranks(), {}, "data from the tf.data service")
     assert (cause.host, cause.process) == ("algo-2", "trainer")

@@ -110,8 +110,8 @@ class Tasks:
             if asked.breaks >= MOST_BREAKS:
                 self._under_way.pop(step)
                 self._come[step] = SampleError(
-                    f"{asked.breaks} feed processes ended while they made batch {step} of this rank: does a sample of it, "
-                    "or of the batch after it, crash them, or is there too little memory? Their hosts' logs say how"
+                    f"{asked.breaks} feed processes ended while they made batch {step} of this rank: does one of its "
+                    "samples, or of the next batch's, crash them, or is there too little memory? Their hosts' logs tell"
                 )
             elif not asked.of and step not in self._again:
                 self._again.append(step)

@@ -1,0 +1,66 @@
+"""What docs/pytorch.md tells people runs as it stands."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from headrace import flags
+from headrace.errors import InputError
+from headrace.torch import world
+
+from tests.support import ROOT
+
+PAGE = (ROOT / "docs" / "pytorch.md").read_text()
+
+
+def test_the_pages_script_runs_alone_and_as_a_job(tmp_path):
+    (snippet,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    script = tmp_path / "project" / "page.py"
+    script.parent.mkdir()
+    script.write_text(snippet)
+    subprocess.run([sys.executable, str(script)], cwd=tmp_path, check=True, timeout=120)
+    start = [sys.executable, str(ROOT / "start_job.py"), "--framework=pytorch", "--no-is_cloud_job"]
+    start += [
+        f"--source_dir={script.parent}",
+        "--training_script=page.py",
+        "--num_of_data_instances=1",
+        "--job_name=page",
+    ]
+    subprocess.run(start, cwd=tmp_path, check=True, timeout=120)
+    assert (tmp_path / "runs" / "page" / "summary.json").is_file()
+
+
+def test_the_pages_flags_exist():
+    parser = flags.build_parser()
+    known = {option for action in parser._actions for option in action.option_strings}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z_-]+", PAGE)) <= known
+
+
+def test_a_backend_that_torch_lacks_is_refused_with_those_it_has(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_backend_available", lambda name: name == "gloo")
+    with pytest.raises(InputError, match="built without mpi; it has gloo"):
+        world.init("mpi")
+
+
+def test_one_process_for_all_gpus_trains_and_is_kept(tmp_path, monkeypatch):
+    import headrace.torch
+
+    monkeypatch.setenv("HEADRACE_OUTPUT_DIR", str(tmp_path))
+    for epochs in (1, 2):
+        model = torch.nn.DataParallel(torch.nn.Linear(8, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = headrace.torch.DataLoader(torch.utils.data.TensorDataset(torch.randn(32, 8)), 8)
+        checkpoint = headrace.torch.Checkpoint(tmp_path / "kept")
+        training = headrace.torch.Training(model, optimizer, loader, checkpoint=checkpoint)
+        for epoch in training.epochs(epochs):
+            assert epoch == epochs - 1
+            for (x,) in training.steps():
+                model(x).sum().backward()
+                optimizer.step()
+            training.end_epoch()
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["epoch-0001", "epoch-0002"]
+    other = torch.nn.Linear(9, 2)
+    with pytest.raises(InputError, match="of another model"):
+        checkpoint.restore(other, torch.optim.SGD(other.parameters(), lr=0.1), loader)
