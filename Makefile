@@ -60,7 +60,7 @@ conformance: setup
 	@$(RUN) tools/peers.py sdk2 sdk3
 	@$(PYTEST) $(TIMED) -rs tests/integration/test_toolkit.py tests/sdk tests/toolkit
 	@$(RUN) -m tests.fuzz --first 0 --cases 20000
-	@HEADRACE_PIPELINES=$${HEADRACE_PIPELINES:-250} HEADRACE_MODES=$${HEADRACE_MODES:-service} \
+	@HEADRACE_PIPELINES=$${HEADRACE_PIPELINES:-120} HEADRACE_MODES=$${HEADRACE_MODES:-service} \
 		$(MAKE) --no-print-directory grammar examples
 
 fuzz: setup

@@ -1,12 +1,14 @@
 """Whole jobs with the real dispatcher, workers, mpirun and Horovod on simulated hosts."""
 
 import json
+import subprocess
+import sys
 
 import keras
 import pytest
 from headrace.report.compare import compare
 
-from tests.support import namespaces_allowed, run_job
+from tests.support import ROOT, namespaces_allowed, run_job
 
 HETERO = ["--is_hetero"]
 HOMOGENEOUS = ["--no-is_hetero"]
@@ -135,6 +137,15 @@ def test_a_failing_rank_fails_the_job_on_every_host_with_its_root_cause(mode, ho
         assert record["exit_code"] == 1
         assert said in (run.folder / host / "output" / "failure").read_text()
         assert "event=outcome status=failed" in run.log(host)
+
+
+@pytest.mark.parametrize("channel", [True, False], ids=["images of a channel", "made-up images"])
+def test_the_script_makes_a_step_without_a_launcher(channel, tmp_path, digits):
+    command = [sys.executable, str(ROOT / "code" / "train_dnn.py"), "--model=small_cnn", "--epochs=1", "--batch_size=4"]
+    command += ["--steps_per_epoch=1", *([f"--channel={digits}"] if channel else [])]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
+    assert ("made-up images" in done.stdout) is not channel
+    assert (tmp_path / "model" / "model.keras").is_file()
 
 
 def test_an_exit_status_other_than_zero_is_a_failure(tmp_path, with_script):

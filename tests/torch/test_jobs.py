@@ -114,7 +114,7 @@ def test_training_is_the_same_to_the_last_bit_with_any_data_hosts_and_without(tm
 def test_two_dnn_hosts_with_a_rank_each_hold_the_same_weights(tmp_path, source, digits):
     run = run_job(
         tmp_path, TORCH, f"--source_dir={source}", "--training_script=check_torch.py", "--epochs=1",
-        "--hyperparameter=model=resnet50", "--num_of_data_instances=1", "--num_of_dnn_instances=2",
+        "--hyperparameter=model=small_cnn", "--num_of_data_instances=1", "--num_of_dnn_instances=2",
         "--processes_per_host=1", f"--channel=training={digits}",
     )  # fmt: skip
     assert run.code == 0, run.output[-4000:]

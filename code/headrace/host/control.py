@@ -3,6 +3,8 @@
 Every host serves. The leader calls `renew` on every other host every 1 to 2.5 s, headrace's MPI agent calls
 `start_mpi_daemon`, and a rank that sends files calls `has` and `keep`. Unauthenticated callers, garbage and silence
 change nothing.
+
+Importing this module sets two environment variables, because gRPC reads them when it is imported.
 """
 
 from __future__ import annotations
