@@ -23,8 +23,9 @@ class Feeds:
         """A server; its loader is made with these arguments. Returns its address."""
         self._monkeypatch.delenv("HEADRACE_FEEDS", raising=False)
         self._monkeypatch.delenv("HEADRACE_TF_DATA_MODE", raising=False)
-        registry.loaders.clear()
+        registry.Serving.made, registry.Serving.on = 0, True
         loader = DataLoader(*arguments, **options)
+        registry.Serving.on = False
         port = port or free_port()
         server = FeedServer(f"127.0.0.1:{port}", port, SECRET, [loader], processes, stall_timeout_s)
         server.start()
@@ -34,7 +35,7 @@ class Feeds:
 
     def loader(self, addresses, *arguments, rank=0, world=1, stall_timeout_s=30.0, **options):
         """A rank's loader; from no addresses, one of local mode."""
-        registry.loaders.clear()
+        registry.Serving.made = 0
         service = {"HEADRACE_FEEDS": ",".join(addresses), "HEADRACE_TF_DATA_MODE": "service"}
         environ = {"RANK": str(rank), "WORLD_SIZE": str(world), "HEADRACE_JOB_SECRET": SECRET}
         environ |= {"HEADRACE_STALL_TIMEOUT_S": str(stall_timeout_s)} | (service if addresses else {})

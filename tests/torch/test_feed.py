@@ -16,7 +16,15 @@ from headrace.torch import connection as wire
 from headrace.torch.fetch import SampleError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DistributedSampler, Sampler, WeightedRandomSampler, get_worker_info
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    Subset,
+    WeightedRandomSampler,
+    get_worker_info,
+)
 
 from tests.torch.conftest import SECRET
 from tests.torch.ports import free_port
@@ -255,6 +263,108 @@ def test_random_samplers_draw_the_same_on_all_ranks_and_anew_each_epoch(feeds):
     assert {index for each in first for index in each} <= set(range(10)) and first[0] != first[1]
     again = feeds.loader([], Draws(), 4, sampler=WeightedRandomSampler(weights, 40), rank=1, world=2)
     assert indices(again) == first[1] and indices(again) != first[1]
+
+
+def test_a_sampler_that_deals_to_ranks_itself_is_refused(feeds):
+    def twice(sampler):
+        return feeds.loader([], Draws(), batch_sampler=BatchSampler(sampler, 4, False), rank=0, world=2)
+
+    with pytest.raises(InputError, match="DistributedSampler deals samples to ranks, which the loader does too"):
+        twice(DistributedSampler(Draws(), 2, 0))
+    assert sum(len(batch["index"]) for batch in twice(RandomSampler(Draws()))) == 28
+
+
+def test_a_batch_samplers_inner_generator_begins_anew_each_epoch(feeds):
+    def loader():
+        inner = RandomSampler(Draws(), generator=torch.Generator())
+        return feeds.loader([], Draws(), batch_sampler=BatchSampler(inner, 4, False))
+
+    one, other = loader(), loader()
+    indices(one)
+    second = indices(one)
+    other.load_state_dict({"seed": 0, "epoch": 1, "position": 0})
+    assert indices(other) == second
+
+
+@pytest.mark.parametrize("remote", [True, False])
+def test_iterations_over_one_loader_do_not_disturb_each_other(feeds, remote):
+    addresses = [feeds.serve(1, Draws(), 4, shuffle=True)] if remote else []
+    expected = batches(feeds.loader([], Draws(), 4, shuffle=True))
+    loader, found = feeds.loader(addresses, Draws(), 4, shuffle=True), []
+    for number, batch in enumerate(loader):
+        found.append(_plain(batch))
+        if number == 3:
+            next(iter(loader))
+            loader.set_epoch(7)
+    assert found == expected
+    assert len(list(zip(loader, loader, strict=True))) == len(loader)
+
+
+def test_persistent_workers_make_one_iteration_at_a_time_and_say_so(feeds):
+    loader = feeds.loader([], Draws(), 4, num_workers=1, persistent_workers=True)
+    first = iter(loader)
+    next(first)
+    with pytest.raises(InputError, match="persistent_workers began before the first was over"):
+        next(iter(loader))
+    first.close()
+    assert len(list(loader)) == len(loader)
+
+
+def test_set_epoch_reaches_a_distributed_sampler_and_without_it_each_epoch_is_another(feeds):
+    loader = feeds.loader([], Draws(), 4, sampler=DistributedSampler(Draws(), 2, 0, seed=3), rank=0, world=2)
+    first, second = indices(loader), indices(loader)
+    loader.set_epoch(0)
+    assert indices(loader) == first != second
+    loader.load_state_dict({"seed": 0, "epoch": 1, "position": 0})
+    assert indices(loader) == second
+
+
+@pytest.mark.parametrize("wrap", [lambda data: data, lambda data: Subset(data, range(53))], ids=["itself", "a subset"])
+def test_a_samples_draws_do_not_depend_on_the_number_of_ranks(feeds, wrap):
+    def draws(world):
+        found = {}
+        for rank in range(world):
+            for batch in feeds.loader([], wrap(Draws()), 4, shuffle=True, rank=rank, world=world):
+                found |= dict(zip(batch["index"].tolist(), batch["numpy"].tolist(), strict=True))
+        return found
+
+    assert draws(1) == draws(2) == draws(3)
+
+
+def test_a_list_of_indices_from_a_sampler_is_refused_and_an_empty_batch_too(feeds):
+    bulk = feeds.loader([], Draws(), None, sampler=BatchSampler(RandomSampler(Draws()), 4, False))
+    with pytest.raises(InputError, match="lists of them come from a batch_sampler"):
+        list(bulk)
+    with pytest.raises(InputError, match="a batch without samples"):
+        list(feeds.loader([], Draws(), batch_sampler=[[1], []]))
+
+
+class Opened(Draws):
+    def __getitem__(self, index):
+        return {"file": self.file}
+
+
+def _open_here(number):
+    get_worker_info().dataset.file = number + 5
+
+
+def _fails_here(number):
+    raise OSError(f"no file for worker {number}")
+
+
+@pytest.mark.parametrize("remote", [True, False])
+def test_a_worker_init_fn_finds_the_dataset(feeds, remote):
+    options = {"num_workers": 1, "worker_init_fn": _open_here}
+    addresses = [feeds.serve(1, Opened(), 4, **options)] if remote else []
+    found = list(feeds.loader(addresses, Opened(), 4, **options))
+    assert {int(each) for batch in found for each in batch["file"]} == {5}
+
+
+def test_a_worker_init_fn_that_fails_is_told(feeds):
+    options = {"num_workers": 1, "worker_init_fn": _fails_here}
+    address = feeds.serve(1, Draws(), 4, **options)
+    with pytest.raises(SampleError, match="OSError: no file for worker 0"):
+        list(feeds.loader([address], Draws(), 4, **options))
 
 
 def test_a_distributed_sampler_may_stay(feeds):

@@ -81,13 +81,27 @@ def test_any_batch_comes_out_as_it_went_in(batch):
     assert same(travel(batch), batch)
 
 
+def test_a_number_of_numpys_stays_one():
+    assert type(travel(np.float32(1.5))) is np.float32 and travel(np.float32(1.5)) == 1.5
+
+
 def test_each_tensor_has_memory_of_its_own():
     images, labels = travel((torch.zeros(4, 100), torch.zeros(4, dtype=torch.int64)))
     assert labels.untyped_storage().nbytes() == 32 and images.untyped_storage().nbytes() == 1600
 
 
 @pytest.mark.parametrize(
-    "batch", [torch.eye(3).to_sparse(), object(), lambda: 0, {(1, 2): 3}, np.array([object()]), {1, 2}]
+    "batch",
+    [
+        torch.eye(3).to_sparse(),
+        object(),
+        collections.OrderedDict(),
+        bytearray(3),
+        lambda: 0,
+        {(1, 2): 3},
+        np.array([object()]),
+        {1, 2},
+    ],
 )
 def test_what_cannot_travel_is_refused_and_says_what_to_do(batch):
     with pytest.raises(InputError, match="cannot travel: "):

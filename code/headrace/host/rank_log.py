@@ -127,7 +127,9 @@ class RankLog:
             missing = self._missing_ranks
             if self._waiting_ranks and not missing:
                 everyone = range(len(self._hosts) * self._ranks_per_host)
-                missing = [rank for rank in everyone if rank not in self._waiting_ranks] or list(everyone)
+                silent = [rank for rank in everyone if rank not in self._waiting_ranks]
+                # Of several that are silent, some may wait where it cannot be seen: for a GPU.
+                missing = silent if len(silent) == 1 else [] if silent else list(everyone)
             return [(self._host_of(rank), f"rank{rank}") for rank in missing]
 
     def _fail(self, cause: RootCause) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import io
+import json
 import os
+import pickle
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,8 +30,8 @@ STOPPING_S = 30.0
 class Checkpoint:
     """Keeps a checkpoint of each epoch on rank 0, and resumes from the newest whole one, on any number of ranks.
 
-    A checkpoint is a folder `epoch-NNNN` (or `epoch-NNNN-step-NNNNNN`, made when the job was asked to stop) that
-    appears under its name only when all of it is on disk.
+    A checkpoint is a folder `epoch-NNNN` (or `epoch-NNNN-step-NNNNNN`, made when the job was asked to stop; the number
+    is the loader's position, in samples) that appears under its name only when all of it is on disk.
 
     Args:
         folder: where; by default the job's checkpoint folder.
@@ -50,25 +54,29 @@ class Checkpoint:
         Raises:
             InputError: it is of another model.
         """
-        found: list[Any] = [None]
-        path = self._folder.newest()
-        if world.rank() == 0 and path is not None:
-            state = torch.load(path / STATE_FILE, map_location="cpu", weights_only=True)
-            found = [(state, self._folder.record(LOADER_FILE))]
+        file = record = b""
+        path = self._folder.newest() if world.rank() == 0 else None
+        if path is not None:
+            file, record = (path / STATE_FILE).read_bytes(), (path / LOADER_FILE).read_bytes()
             epoch, step = self._folder.place()
             say("resumed", epoch=epoch, step=step, path=path)
-        if world.world_size() > 1:
-            torch.distributed.broadcast_object_list(found, src=0)
         if world.rank() == 0:
             say(CHECKPOINTS_ON_REQUEST)
-        if found[0] is None:
+        # As bytes: torch would pickle objects on their way, and gloo does not know who sends.
+        file, record = world.from_rank_0(file), world.from_rank_0(record)
+        if not file:
             return 0
-        state, place = found[0]
         try:
+            state = torch.load(io.BytesIO(file), map_location="cpu", weights_only=True)
+            place = json.loads(record)
             bare(model).load_state_dict(state["model"])
             optimizer.load_state_dict(state["optimizer"])
             for name, each in self._state.items():
                 each.load_state_dict(state["more"][name])
+        except pickle.UnpicklingError as error:
+            raise InputError(
+                f"the newest checkpoint holds what may not be loaded ({error!s:.200}); keep numbers and tensors only"
+            ) from error
         except (KeyError, ValueError, RuntimeError) as error:
             raise InputError(
                 f"the newest checkpoint is of another model ({error!s:.300}); delete it, or give another "
@@ -77,28 +85,26 @@ class Checkpoint:
         loader.load_state_dict(place)
         return int(place["epoch"])
 
-    def step_made(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, loader: Any, step: int) -> None:
-        """Keep a checkpoint and wait to be ended, if the job is to stop. `step`: of this epoch, from 1."""
+    def step_made(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, loader: Any) -> None:
+        """Keep a checkpoint and wait to be ended, if the job is to stop."""
         if world.rank() == 0 and self._signals.stop_requested():
             # All ranks hold the same weights, so rank 0 can save them alone; the launcher ends the job after it.
-            place = loader.state_dict()
-            self.save(model, optimizer, place, 0 if place["position"] == 0 else step)
+            self.save(model, optimizer, loader.state_dict())
             time.sleep(STOPPING_S)
 
-    def save(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, place: Mapping[str, int], step: int
-    ) -> None:
+    def save(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, place: Mapping[str, int]) -> None:
         """Keep a checkpoint; rank 0 does, the others do nothing.
 
         Args:
             place: the loader's state.
-            step: steps of the epoch that were made; 0: none.
         """
         if world.rank() != 0:
             return
         more = {name: each.state_dict() for name, each in self._state.items()}
         state = {"model": bare(model).state_dict(), "optimizer": optimizer.state_dict(), "more": more}
-        path = self._folder.save(place["epoch"], step, lambda file: torch.save(state, file), {LOADER_FILE: dict(place)})
+        epoch, position = place["epoch"], place["position"]
+        write = functools.partial(torch.save, state)
+        path = self._folder.save(epoch, position, write, {LOADER_FILE: dict(place)})
         say("checkpoint", epoch=place["epoch"], path=path)
 
 

@@ -4,7 +4,7 @@
     rank → server    a length, JSON: an order of a batch (`fetch.Order`)
     server → rank    kind, header's length, payload's length; the header (JSON); the payload (the batch's memory)
 
-Numbers are little-endian. A rank's next order may come while its last batch is still under way.
+Numbers are little-endian. Each order is answered before the next one comes.
 """
 
 from __future__ import annotations

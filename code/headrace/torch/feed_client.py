@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headrace.errors import HeadraceError, InputError
+from headrace.errors import InputError
 from headrace.torch import connection as wire
 from headrace.torch.fetch import Made, Order, SampleError
 from headrace.torch.message import Arriving
@@ -95,15 +95,17 @@ class Feed:
                     connection, processes = self._enter(server, number, stack)
                     if first:
                         self._make_sisters(server, processes)
-                    pause_s, first = FIRST_PAUSE_S, False
+                    first = False
                     self._tasks.problem(server, "")
-                    if not self._work(connection, f"{server}#{self._slot(number) % processes}"):
+                    delivered = self._work(connection, f"{server}#{self._slot(number) % processes}")
+                    if delivered is None:
                         return
-                except HeadraceError as error:
-                    self._tasks.fail(error)
-                    return
+                    pause_s = FIRST_PAUSE_S if delivered else pause_s
                 except OSError as error:
                     self._tasks.problem(server, error)
+                except Exception as error:  # nothing that another attempt would help
+                    self._tasks.fail(error)
+                    return
             self._closed.wait(pause_s)
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
@@ -143,8 +145,9 @@ class Feed:
         with self._lock:
             self._open.discard(connection)
 
-    def _work(self, connection: socket.socket, process: str) -> bool:
-        """Batches over this connection, as long as it lasts. False: there is nothing more to do."""
+    def _work(self, connection: socket.socket, process: str) -> int | None:
+        """Batches over this connection, as long as it lasts; how many came. None: there is nothing more to do."""
+        delivered = 0
         while (step := self._tasks.take(process)) is not None:
             try:
                 wire.send_record(connection, self._orders(step).as_json())
@@ -154,11 +157,12 @@ class Feed:
                     continue
                 arriving = Arriving(header, payload_bytes, self._pin_memory)
                 wire.receive_into(connection, arriving.buffers)
-                self._tasks.came(step, Made(arriving.batch(), arriving.skipped))
+                self._tasks.came(step, Made(arriving.batch(), arriving.skipped), payload_bytes)
+                delivered += 1
             except OSError as error:
                 self._tasks.broke(step, process, error)
-                return True
-        return False
+                return delivered
+        return None
 
 
 def failure(header: bytes, process: str) -> SampleError:

@@ -14,6 +14,7 @@ import struct
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -84,6 +85,8 @@ class FeedProcess:
                 return wire.BATCH, header, buffers
             except HeadraceError as error:
                 return wire.FAILED, failure(str(error)), []
+            except Exception as error:  # of worker_init_fn, of the dataset's set_epoch, of a collated type
+                return wire.FAILED, failure(f"{type(error).__name__}: {error}\n{traceback.format_exc()}"), []
             finally:
                 self._making = None
 
@@ -92,7 +95,10 @@ class FeedProcess:
             loader = self._loaders[number]
             # What `torch.utils.data.get_worker_info` tells a dataset.
             _utils.worker._worker_info = _utils.worker.WorkerInfo(
-                id=self._number, num_workers=max(self._count, 1), seed=loader.seed, dataset=loader.dataset
+                id=self._number,
+                num_workers=max(self._count, 1),
+                seed=loader.seed + self._number,
+                dataset=loader.dataset,
             )
             if loader.worker_init_fn:
                 loader.worker_init_fn(self._number)

@@ -11,9 +11,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import socket
+import stat
 import sys
 import threading
 import time
@@ -49,7 +51,7 @@ class FeedServer:
     def __init__(self, address: str, port: int, secret: str, loaders: Sequence[Any], processes: int,
                  stall_timeout_s: float) -> None:  # fmt: skip
         self._address, self._secret, self._loaders = address, secret, loaders
-        self._count, self._stall_timeout_s = processes, stall_timeout_s
+        self._count, self._stall_timeout_s, self._port = processes, stall_timeout_s, port
         self._door = threading.Semaphore(MOST_AT_THE_DOOR)
         self._closed = threading.Event()
         self._mailboxes: list[socket.socket] = []
@@ -69,11 +71,17 @@ class FeedServer:
         self._closed.wait()
 
     def _keep(self) -> None:
-        while not self._closed.wait(FORK_AGAIN_S):
+        while not self._closed.is_set():
+            multiprocessing.connection.wait([process.sentinel for process in self._processes], FORK_AGAIN_S)
+            self._closed.wait(0 if self._processes else FORK_AGAIN_S)
             for number, process in enumerate(self._processes):
                 if not process.is_alive():
                     print(f"process {number} ended ({process.exitcode}); another takes its place", file=sys.stderr)
-                    self._start(number)
+                    try:
+                        self._start(number)
+                    except OSError as error:  # no memory or no process to be had just now
+                        print(f"process {number} cannot be started: {error}", file=sys.stderr)
+                        self._closed.wait(FORK_AGAIN_S)
 
     def close(self) -> None:
         """End the processes, and with them all connections."""
@@ -91,7 +99,9 @@ class FeedServer:
             number, self._count, self._loaders, SAMPLE_SHARE * self._stall_timeout_s, self._stall_timeout_s
         )
         if self._count:
-            process = multiprocessing.get_context("fork").Process(target=_run, args=(served, there, here), daemon=True)
+            process = multiprocessing.get_context("fork").Process(
+                target=_run, args=(served, there, here, self._port), daemon=True
+            )
             process.start()
             there.close()
             self._processes[number : number + 1] = [process]
@@ -120,10 +130,10 @@ class FeedServer:
                 connection.settimeout(LIMIT_S)
                 hello = wire.receive_record(connection)
                 loader, slot, problem = self._look_up(hello)
-                wire.send_record(connection, {"processes": max(self._count, 1), "problem": problem})
-                if not problem:
+                if not problem:  # before the welcome: a process that has just died is noticed here
                     mailbox = self._mailboxes[slot % len(self._mailboxes)]
                     socket.send_fds(mailbox, [HANDED_OVER.pack(loader)], [connection.fileno()])
+                wire.send_record(connection, {"processes": max(self._count, 1), "problem": problem})
         except (OSError, InputError):
             pass  # nobody of ours, or gone again
         finally:
@@ -145,11 +155,24 @@ class FeedServer:
         return number, hello["slot"], ""
 
 
-def _run(served: FeedProcess, mailbox: socket.socket, others_end: socket.socket) -> None:
+def _run(served: FeedProcess, mailbox: socket.socket, others_end: socket.socket, port: int) -> None:
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     others_end.close()
+    close_inherited(port)
     served.run(mailbox)
+
+
+def close_inherited(port: int) -> None:
+    """Close what a forked process has of the listener and of others' connections, which would outlive their owner."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                inherited = socket.socket(fileno=os.dup(int(name)))
+                with inherited:
+                    found = inherited.getsockname()
+                if isinstance(found, tuple) and found[1] == port:
+                    os.close(int(name))
 
 
 def main(argv: Sequence[str]) -> int:
@@ -168,6 +191,8 @@ def main(argv: Sequence[str]) -> int:
         processes = max(loader.num_workers for loader in loaders) or max(processors // given.share, 1)
         stall_timeout_s = float(os.environ.get(STALL_TIMEOUT_VARIABLE) or 600)
         secret = os.environ.get(SECRET_VARIABLE, "")
+        if not secret:
+            raise InputError(f"{SECRET_VARIABLE} is not set: anyone could ask for batches")
         server = FeedServer(given.address, given.port, secret, loaders, processes, stall_timeout_s)
     except HeadraceError as error:
         print(f"feed server: {error}", file=sys.stderr, flush=True)
@@ -175,6 +200,8 @@ def main(argv: Sequence[str]) -> int:
     except Exception:
         print(f"feed server: {given.script} failed here, before its first batch:", file=sys.stderr)
         traceback.print_exc()
+        if any(word in traceback.format_exc().lower() for word in ("cuda", "nvidia", "device_ids")):
+            print("this host makes batches on its CPU: place models on headrace.torch.device()", file=sys.stderr)
         return 1
     say(FEED_READY, name=name, address=given.address, loaders=len(loaders), processes=processes)
     server.start()

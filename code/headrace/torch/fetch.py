@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import Subset
 
 from headrace.errors import HeadraceError, InputError
 from headrace.torch.order import sample_seed
@@ -83,10 +84,7 @@ class Maker:
         return Made(batch, skipped)
 
     def _samples(self, order: Order, skipped: list[tuple[Any, str]]) -> Iterator[Any]:
-        together = (
-            self._batched and self._on_error == "raise" and callable(getattr(self._dataset, "__getitems__", None))
-        )
-        if together:
+        if self._batched and self._on_error == "raise" and _takes_lists(self._dataset):
             seed_all(sample_seed(order.seed, order.epoch, order.positions[0]))
             self.at = order.indices[0]
             try:
@@ -108,6 +106,14 @@ class Maker:
                 skipped.append((index, f"{type(error).__name__}: {error}"[:200]))
             finally:
                 self.at = None
+
+
+def _takes_lists(dataset: Any) -> bool:
+    """Whether it makes the samples of a batch together, by a way of its own; `Subset` only passes that on."""
+    innermost = dataset
+    while isinstance(innermost, Subset):
+        innermost = innermost.dataset
+    return all(callable(getattr(each, "__getitems__", None)) for each in (dataset, innermost))
 
 
 def seed_all(seed: int) -> None:

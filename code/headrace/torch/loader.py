@@ -8,20 +8,20 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import DistributedSampler, IterableDataset
+from torch.utils.data import IterableDataset
 
 from headrace import progress
 from headrace.context import TrainerContext
 from headrace.errors import InputError
 from headrace.events import say
 from headrace.settings import SECRET_VARIABLE, STALL_TIMEOUT_VARIABLE
-from headrace.torch import registry, world
+from headrace.torch import registry, waiting, world
 from headrace.torch.feed_client import Feed
 from headrace.torch.fetch import ON_ERROR, Maker, Order
 from headrace.torch.fingerprint import fingerprint
 from headrace.torch.local_batches import LocalBatches
 from headrace.torch.order import Epoch
-from headrace.torch.sampling import epoch_indices, plain_index
+from headrace.torch.sampling import check_sampler, count_of, epoch_indices, is_distributed, plain_index
 
 MOST_SKIPS_TOLD = 10
 WAIT_SHARE = 0.9
@@ -48,7 +48,7 @@ class DataLoader(TorchDataLoader[Any]):
         num_workers: processes that make batches: of this rank in local mode; of each feed server, where 0 stands for
             as many as its host has processors.
         timeout: seconds that a batch may take to be made; 0: until shortly before `stall_timeout_s`.
-        seed: of order and random draws.
+        seed: of order and random draws; by default that of `generator`, else 0.
         on_error: `raise`: a sample that raises ends the job. `skip`: it is left out of its batch, and counted.
         shard_by_rank: False: this rank takes all samples, whatever the others do.
 
@@ -57,7 +57,7 @@ class DataLoader(TorchDataLoader[Any]):
     """
 
     def __init__(self, dataset: Any, batch_size: int | None = 1, shuffle: bool | None = None, sampler: Any = None,
-                 batch_sampler: Any = None, num_workers: int = 0, *, seed: int = 0, on_error: str = "raise",
+                 batch_sampler: Any = None, num_workers: int = 0, *, seed: int | None = None, on_error: str = "raise",
                  shard_by_rank: bool = True, **torchs: Any) -> None:  # fmt: skip
         if on_error not in ON_ERROR:
             raise InputError(f"on_error is {on_error!r}; expected one of {', '.join(ON_ERROR)}")
@@ -73,12 +73,17 @@ class DataLoader(TorchDataLoader[Any]):
                 "come when; give a map-style dataset (__getitem__, __len__), or use one rank and --tf_data_mode local"
             )
         super().__init__(dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, **torchs)
-        self.seed, self.on_error, self.skipped = int(seed), on_error, 0
+        if self._world > 1:
+            check_sampler(batch_sampler or sampler)
+        self.seed = int(seed if seed is not None else self.generator.initial_seed() if self.generator else 0)
+        self.on_error, self.skipped = on_error, 0
         self._sampler_given, self._batch_sampler_given = sampler is not None, batch_sampler is not None
         self.epoch = self._position = 0
         self._begun = self._whole = False  # this epoch
         self._made_of = fingerprint(dataset)  # now: later the dataset may have changed itself
+        self._sampler_epoch = getattr(self.sampler, "epoch", 0)
         self._number = registry.register(self)
+        waiting.watch(world.rank(), world.world_size())
         self._local: LocalBatches | None = None
 
     def maker(self) -> Maker:
@@ -96,6 +101,9 @@ class DataLoader(TorchDataLoader[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is over this epoch, which has an order of its own; without it, over the next one."""
+        if is_distributed(self.sampler):
+            self.sampler.set_epoch(epoch)
+            self._sampler_epoch = epoch
         if epoch != self.epoch or self._begun:
             self.epoch, self._position, self._begun, self._whole = int(epoch), 0, False, False
 
@@ -111,6 +119,7 @@ class DataLoader(TorchDataLoader[Any]):
             seed, epoch, position = (int(state[name]) for name in ("seed", "epoch", "position"))
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"no state of a DataLoader: {state!r:.200}") from error
+        self.set_epoch(epoch)
         self.seed, self.epoch, self._position, self._begun, self._whole = seed, epoch, position, False, False
 
     def __len__(self) -> int:
@@ -125,23 +134,22 @@ class DataLoader(TorchDataLoader[Any]):
 
     def _batches(self) -> Iterator[Any]:
         global _batches_taken
-        if isinstance(self.sampler, DistributedSampler):
-            self.set_epoch(self.sampler.epoch)
+        if is_distributed(self.sampler) and self.sampler.epoch != self._sampler_epoch:
+            self.set_epoch(self.sampler.epoch)  # the script has set it there
         elif self._begun:
             self.epoch, self._position = self.epoch + 1, 0
         self._begun, self._whole = True, False
         indices = self._indices()
-        epoch = self._whole_epoch(self._position, len(indices))
+        epoch, seed, number = self._whole_epoch(self._position, len(indices)), self.seed, self.epoch
 
         def order(step: int) -> Order:
             positions = epoch.positions(step)
             if self._batch_sampler_given:
                 chosen = [plain_index(each) for each in indices[positions[0]]]
-                return Order(self.seed, self.epoch, [positions[0]] * len(chosen), chosen)
-            return Order(self.seed, self.epoch, positions, [plain_index(indices[each]) for each in positions])
+                return Order(seed, number, [positions[0]] * len(chosen), chosen)
+            return Order(seed, number, positions, [plain_index(indices[each]) for each in positions])
 
         source = self._open(order, len(epoch))
-        number = self.epoch
         try:
             for step in range(len(epoch)):
                 made = source.next()
@@ -156,16 +164,15 @@ class DataLoader(TorchDataLoader[Any]):
     def _indices(self) -> Sequence[Any]:
         given = self._batch_sampler_given
         sampler = self.batch_sampler if given else self.sampler
-        return epoch_indices(sampler, given or self._sampler_given, self.dataset, self.seed, self.epoch)
+        return epoch_indices(sampler, given or self._sampler_given, given, self.dataset, self.seed, self.epoch)
 
     def _whole_epoch(self, start: int, count: int | None = None) -> Epoch:
         if count is None:
             own = self.batch_sampler if self._batch_sampler_given else self.sampler
-            distributed = isinstance(own, DistributedSampler)
-            count = len(self.dataset) if distributed else len(own)  # type: ignore[arg-type]
+            count = len(self.dataset) if is_distributed(own) else count_of(own)  # type: ignore[arg-type]
         batch = 1 if self._batch_sampler_given or self.batch_size is None else self.batch_size
-        drop_last = self.drop_last or (isinstance(self.sampler, DistributedSampler) and self.sampler.drop_last)
-        return Epoch(count, batch, self._rank, self._world, start, bool(drop_last))
+        drop_uneven = is_distributed(self.sampler) and self.sampler.drop_last
+        return Epoch(count, batch, self._rank, self._world, start, bool(self.drop_last), bool(drop_uneven))
 
     def _open(self, order: Any, steps: int) -> Any:
         if not self._feeds:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, InputError
 from headrace.torch.fetch import Made, Maker, Order, SampleError, own_draws
 
 
@@ -17,32 +18,56 @@ class LocalBatches:
     """One loader's batches, made on this host; keeps its worker processes where they are persistent."""
 
     def __init__(self, loader: Any) -> None:
-        self._orders = _Orders()
+        self._theirs = loader
+        self._kept: tuple[TorchDataLoader[Any], _Orders] | None = None
+        self._busy = False
+
+    def begin(self, order: Callable[[int], Order], steps: int) -> LocalEpoch:
+        """The steps of one epoch. Raises `InputError` while persistent workers make another."""
+        if not self._theirs.persistent_workers:
+            loader, orders = self._make()
+        elif self._busy:
+            raise InputError("a second iteration over a loader with persistent_workers began before the first was over")
+        else:
+            self._kept = loader, orders = self._kept or self._make()
+            self._busy = True
+        orders.begin(order, steps)
+        return LocalEpoch(iter(loader), self._ended)
+
+    def _ended(self) -> None:
+        self._busy = False
+
+    def _make(self) -> tuple[TorchDataLoader[Any], _Orders]:
+        theirs, orders = self._theirs, _Orders()
         workers = {
-            "num_workers": loader.num_workers, "timeout": loader.timeout, "worker_init_fn": loader.worker_init_fn,
-            "prefetch_factor": loader.prefetch_factor, "persistent_workers": loader.persistent_workers,
-            "multiprocessing_context": loader.multiprocessing_context,
-        } if loader.num_workers else {}  # fmt: skip
-        made = _Made(loader.maker(), in_process=not loader.num_workers)
-        self._loader = TorchDataLoader(
-            made,
-            batch_sampler=self._orders,
+            "num_workers": theirs.num_workers, "timeout": theirs.timeout, "prefetch_factor": theirs.prefetch_factor,
+            "worker_init_fn": functools.partial(_begin_worker, theirs.worker_init_fn, theirs.dataset),
+            "persistent_workers": theirs.persistent_workers,
+            "multiprocessing_context": theirs.multiprocessing_context,
+        } if theirs.num_workers else {}  # fmt: skip
+        loader = TorchDataLoader(
+            _Made(theirs.maker(), in_process=not theirs.num_workers),
+            batch_sampler=orders,
             collate_fn=_as_it_is,
-            pin_memory=loader.pin_memory,
+            pin_memory=theirs.pin_memory,
             generator=torch.Generator(),  # else each epoch would draw from the script's
             **workers,
         )
-        self._batches: Iterator[Any] = iter(())
+        return loader, orders
 
-    def begin(self, order: Callable[[int], Order], steps: int) -> LocalBatches:
-        """The steps of one epoch come next."""
-        self._orders.begin(order, steps)
-        self._batches = iter(self._loader)
-        return self
+
+class LocalEpoch:
+    """The batches of one iteration."""
+
+    def __init__(self, batches: Iterator[Any], ended: Callable[[], None]) -> None:
+        self._batches, self._ended = batches, ended
 
     def next(self) -> Made:
         """The next step's batch. Raises `SampleError`."""
-        batch, skipped, error = next(self._batches)
+        try:
+            batch, skipped, error = next(self._batches)
+        except StopIteration as over:
+            raise SampleError("the worker processes have ended before the epoch") from over
         if error:
             raise SampleError(error)
         return Made(batch, skipped)
@@ -50,6 +75,7 @@ class LocalBatches:
     def close(self) -> None:
         """Ends worker processes that are not persistent."""
         self._batches = iter(())
+        self._ended()
 
 
 class _Orders:
@@ -87,6 +113,14 @@ class _Made(Dataset[Any]):
         except HeadraceError as error:
             return None, [], str(error)
         return made.batch, list(made.skipped), ""
+
+
+def _begin_worker(theirs: Callable[[int], None] | None, dataset: Any, number: int) -> None:
+    info = get_worker_info()
+    if info is not None:
+        object.__setattr__(info, "dataset", dataset)  # it is frozen; torch has put `_Made` there
+    if theirs:
+        theirs(number)
 
 
 def _as_it_is(batches: list[Any]) -> Any:

@@ -62,28 +62,29 @@ def _describe(value: Any, buffers: Buffers, depth: int) -> Any:
         raise InputError(f"a batch nested deeper than {DEEPEST} levels cannot travel")
     if type(value) in _PLAIN:
         return {"v": value}
-    if isinstance(value, torch.Tensor):
+    if type(value) in (torch.Tensor, torch.nn.Parameter):
         buffers.append(_memory(value))
         return {"tensor": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
-    if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
+    if (type(value) is np.ndarray or isinstance(value, np.generic)) and not value.dtype.hasobject:
         array = np.ascontiguousarray(value)
         buffers.append(_bytes_of(array))
-        return {"array": value.dtype.descr if value.dtype.names else value.dtype.str, "shape": list(value.shape)}
-    if isinstance(value, (bytes, bytearray)):
+        described = value.dtype.descr if value.dtype.names else value.dtype.str
+        return {"array": described, "shape": list(value.shape), "scalar": isinstance(value, np.generic)}
+    if type(value) is bytes:
         buffers.append(memoryview(value))
         return {"bytes": len(value)}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return {"named": _name(type(value)), "of": children(value)}
     if type(value) in (list, tuple):
         return {type(value).__name__: children(value)}
-    if isinstance(value, collections.abc.Mapping) and all(type(key) in _PLAIN for key in value):
+    if type(value) is dict and all(type(key) in _PLAIN for key in value):
         return {"dict": list(value), "of": children(value.values())}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [each.name for each in dataclasses.fields(value)]
         return {"data": _name(type(value)), "fields": names, "of": children(getattr(value, name) for name in names)}
     raise InputError(
         f"a batch with a {type(value).__module__}.{type(value).__qualname__} cannot travel: "
-        "have collate_fn return tensors, arrays, numbers and texts, in lists, tuples, dicts or dataclasses"
+        "have collate_fn return plain tensors, arrays, numbers and texts, in lists, tuples, dicts or dataclasses"
     )
 
 
@@ -95,7 +96,7 @@ def _memory(tensor: torch.Tensor) -> memoryview:
     name = str(tensor.dtype).removeprefix("torch.")
     if tensor.layout != torch.strided or tensor.is_nested or name not in _DTYPES:
         raise InputError(f"a batch with a {tensor.layout} tensor of {name} cannot travel: make it dense in collate_fn")
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return memoryview((flat.view(torch.uint8) if flat.numel() else torch.empty(0, dtype=torch.uint8)).numpy())
 
 
@@ -150,7 +151,7 @@ class Arriving:
                 raise Malformed("an array of objects")
             array = np.empty(self._shape(node["shape"], kind.itemsize), kind)
             self.buffers.append(_bytes_of(array))
-            return lambda: array
+            return lambda: array[()] if node.get("scalar") else array
         if "bytes" in node:
             text = np.empty(self._shape([node["bytes"]], 1), np.uint8)
             self.buffers.append(_bytes_of(text))
@@ -207,5 +208,5 @@ def _find(name: str) -> Any:
     module, _, path = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in path.split("."):
-        found = getattr(found, part, None)
+        found = getattr(found, "__dict__", {}).get(part)  # not getattr, which may import
     return found

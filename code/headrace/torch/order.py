@@ -24,6 +24,7 @@ class Epoch:
         start: the first position that has not been trained on.
         drop_last: leave out what does not fill a step of all ranks; else the last step is smaller, and up to
             `world − 1` positions come twice so that it has the same size on all ranks.
+        drop_uneven: leave out those that would come twice without, and keep the smaller step.
     """
 
     count: int
@@ -32,6 +33,7 @@ class Epoch:
     world: int = 1
     start: int = 0
     drop_last: bool = False
+    drop_uneven: bool = False
 
     def __len__(self) -> int:
         """Steps; the same number on every rank."""
@@ -50,7 +52,7 @@ class Epoch:
 
     def _left_of_rank(self) -> int:
         left = max(self.count - self.start, 0)
-        return left // self.world if self.drop_last else -(-left // self.world)
+        return left // self.world if self.drop_last or self.drop_uneven else -(-left // self.world)
 
     def _wrapped(self, position: int) -> int:
         return position if position < self.count else self.start + (position - self.start) % (self.count - self.start)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 loaders: list[Any] = []
-"""Each a `headrace.torch.loader.DataLoader`."""
+"""In a feed server: each a `headrace.torch.loader.DataLoader`. A rank only counts its own."""
 
 
 class FirstBatch(BaseException):
@@ -16,15 +16,22 @@ class Serving:
     """Whether this process is a feed server, which makes loaders and takes no batch of them."""
 
     on = False
+    asked = False
+    """Whether the script has come to its first batch."""
+    made = 0
+    """Loaders that this process has made."""
 
 
 def register(loader: Any) -> int:
     """The loader's number."""
-    loaders.append(loader)
-    return len(loaders) - 1
+    if Serving.on:
+        loaders.append(loader)
+    Serving.made += 1
+    return Serving.made - 1
 
 
 def batch_asked_for() -> None:
     """To be called where batches are about to be taken."""
     if Serving.on:
+        Serving.asked = True
         raise FirstBatch

@@ -18,7 +18,11 @@ import torch.distributed as dist
 from headrace.errors import InputError
 from headrace.torch import registry
 
-_OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_ALONE = {
+    "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
+}  # fmt: skip
+"""What torchrun tells the only process of a job."""
 
 
 def loaders_of(script: str, arguments: Sequence[str]) -> list[Any]:
@@ -27,8 +31,7 @@ def loaders_of(script: str, arguments: Sequence[str]) -> list[Any]:
     Raises:
         InputError: it makes none, or ends before.
     """
-    for name in _OF_RANKS:
-        os.environ.pop(name, None)
+    os.environ |= _ALONE
     dist.init_process_group = alone(dist.init_process_group)
     registry.Serving.on = True
     sys.argv = [script, *arguments]
@@ -38,8 +41,13 @@ def loaders_of(script: str, arguments: Sequence[str]) -> list[Any]:
     except registry.FirstBatch:
         return registry.loaders
     except SystemExit as leaving:
-        if leaving.code not in (None, 0):
+        if leaving.code not in (None, 0) and not registry.Serving.asked:
             raise InputError(f"{script} ended here, before its first batch, with exit code {leaving.code}") from leaving
+    except Exception:
+        if not registry.Serving.asked:
+            raise
+    if registry.Serving.asked:  # the script caught what was to end it
+        return registry.loaders
     raise InputError(
         f"{script} took no batch of a headrace.torch.DataLoader, so there is nothing to make here; "
         "use one, or --tf_data_mode local"

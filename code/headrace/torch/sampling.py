@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,44 +17,84 @@ _DRAWS = 1 << 41
 """A place that no sample has: a sampler's draws."""
 
 
-def epoch_indices(sampler: Any, given: bool, dataset: Any, seed: int, epoch: int) -> Sequence[Any]:
+def is_distributed(sampler: Any) -> bool:
+    """Whether this is torch's DistributedSampler, whose order headrace has too; not a class that changes it."""
+    return isinstance(sampler, DistributedSampler) and type(sampler).__iter__ is DistributedSampler.__iter__
+
+
+def check_sampler(sampler: Any) -> None:
+    """Raises `InputError` for a sampler that deals to the ranks itself: the loader would deal its part once more."""
+    for each in () if is_distributed(sampler) else _with_those_inside(sampler):
+        if (getattr(each, "num_replicas", 1) or 1) > 1:
+            raise InputError(
+                f"{type(each).__name__} deals samples to ranks, which the loader does too: give it a sampler of the "
+                "whole dataset, such as RandomSampler, torch's DistributedSampler as `sampler`, or shard_by_rank=False"
+            )
+
+
+def epoch_indices(sampler: Any, given: bool, of_batches: bool, dataset: Any, seed: int, epoch: int) -> Sequence[Any]:
     """What the positions of an epoch stand for: indices of samples, or lists of them.
 
     Args:
         sampler: a sampler, or a batch sampler.
         given: by the script; else it stands for `shuffle`.
+        of_batches: it is a batch sampler.
 
     Raises:
         InputError: the sampler does not say how many there are, or yields what cannot be an index.
     """
     if not given and isinstance(sampler, SequentialSampler):
         return range(len(dataset))
-    if (not given and isinstance(sampler, RandomSampler)) or isinstance(sampler, DistributedSampler):
-        if isinstance(sampler, DistributedSampler) and not sampler.shuffle:
+    if (not given and isinstance(sampler, RandomSampler)) or is_distributed(sampler):
+        if is_distributed(sampler) and not sampler.shuffle:
             return range(len(dataset))
         # As DistributedSampler does, so that its users keep their order.
-        first = sampler.seed if isinstance(sampler, DistributedSampler) else seed
+        first = sampler.seed if is_distributed(sampler) else seed
         generator = torch.Generator().manual_seed(first + epoch)
         order: Sequence[int] = torch.randperm(len(dataset), generator=generator).numpy()
         return order
+    with own_draws():
+        _seed(sampler, sample_seed(seed, epoch, 0, _DRAWS), epoch)
+        drawn = list(itertools.islice(sampler, count_of(sampler)))
+    for each in drawn:
+        if of_batches and not len(each):
+            raise InputError(f"{type(sampler).__name__} yields a batch without samples")
+        for index in each if of_batches else [each]:
+            if not isinstance(index, (int, str)) and not hasattr(index, "__index__"):
+                raise InputError(
+                    f"{type(sampler).__name__} yields {index!r:.80}; an index is a number or a text, and lists of them "
+                    "come from a batch_sampler"
+                )
+    return drawn
+
+
+def count_of(sampler: Any) -> int:
+    """How many it yields. Raises `InputError` where it does not say."""
     try:
-        count = len(sampler)
+        return len(sampler)
     except TypeError as error:
         raise InputError(
             f"{type(sampler).__name__} does not say how many samples an epoch has: give it a __len__"
         ) from error
-    with own_draws():
-        drawn_from = sample_seed(seed, epoch, 0, _DRAWS)
-        seed_all(drawn_from)
-        if isinstance(generator := getattr(sampler, "generator", None), torch.Generator):
-            generator.manual_seed(drawn_from)
-        drawn = list(itertools.islice(sampler, count))
-    for index in itertools.chain.from_iterable(drawn) if drawn and isinstance(drawn[0], (list, tuple)) else drawn:
-        if not isinstance(index, (int, str)) and not hasattr(index, "__index__"):
-            raise InputError(f"{type(sampler).__name__} yields {index!r:.80}; an index is a number or a text")
-    return drawn
 
 
 def plain_index(index: Any) -> int | str:
     """As JSON has it."""
     return index if isinstance(index, str) else int(index)
+
+
+def _seed(sampler: Any, seed: int, epoch: int) -> None:
+    """All that the sampler draws from begins anew."""
+    seed_all(seed)
+    for each in _with_those_inside(sampler):
+        if isinstance(generator := getattr(each, "generator", None), torch.Generator):
+            generator.manual_seed(seed)
+        if callable(set_epoch := getattr(each, "set_epoch", None)):
+            set_epoch(epoch)
+
+
+def _with_those_inside(sampler: Any, depth: int = 0) -> Iterator[Any]:
+    if sampler is not None and depth < 5:
+        yield sampler
+        for name in ("sampler", "batch_sampler"):
+            yield from _with_those_inside(getattr(sampler, name, None), depth + 1)

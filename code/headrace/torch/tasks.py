@@ -22,6 +22,8 @@ MOST_BREAKS = 5
 FIRST_PATIENCE_S, PATIENCE = 2.0, 5.0
 """A batch is asked for once more after so many seconds, or so many times what the slowest of late took."""
 LATELY = 32
+MOST_AHEAD_BYTES, LEAST_AHEAD = 2 << 30, 2
+"""A rank holds no more batches than these bytes hold; two it may always hold."""
 LOOK_EVERY_S = 0.25
 
 
@@ -52,6 +54,7 @@ class Tasks:
         self._come: dict[int, Any] = {}
         self._error: Exception | None = None
         self._closed = False
+        self._largest = 0
         self._took_s: deque[float] = deque(maxlen=LATELY)
         self._problems: dict[str, str] = {}
         self._last_came = clock()
@@ -72,7 +75,8 @@ class Tasks:
                     if process not in self._under_way[step].of:
                         self._again.remove(step)
                         return self._ask(step, process)
-                if self._next < min(self._steps, self._wanted + self._ahead):
+                room = max(MOST_AHEAD_BYTES // self._largest, LEAST_AHEAD) if self._largest else self._ahead
+                if self._next < min(self._steps, self._wanted + min(self._ahead, room)):
                     self._next += 1
                     self._under_way[self._next - 1] = _Asked()
                     return self._ask(self._next - 1, process)
@@ -85,9 +89,14 @@ class Tasks:
         asked.at = self._clock()
         return step
 
-    def came(self, step: int, batch: Any) -> None:
-        """The batch of this step is here, or the error that the rank gets in its place; a second one is dropped."""
+    def came(self, step: int, batch: Any, size: int = 0) -> None:
+        """The batch of this step is here, or the error that the rank gets in its place; a second one is dropped.
+
+        Args:
+            size: bytes.
+        """
         with self._changed:
+            self._largest = max(self._largest, size)
             asked = self._under_way.pop(step, None)
             if asked is None:
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,8 +25,9 @@ class Training:
                 ...
             training.end_epoch(loss=loss)
 
-    All ranks begin with rank 0's weights, or with the checkpoint's. `end_epoch` averages what it is given over the
-    ranks. The input-bound share is the time that `steps` waits for a batch, and the ideal step time is the rest.
+    DistributedDataParallel has all ranks begin with rank 0's weights; a checkpoint's reach all of them. `end_epoch`
+    averages what it is given over the ranks. The input-bound share is the time that `steps` waits for a batch, and the
+    ideal step time is the rest.
 
     Args:
         model: what is trained, in DistributedDataParallel or bare.
@@ -40,7 +42,7 @@ class Training:
         self._model, self._optimizer, self._loader = model, optimizer, loader
         self._checkpoint = checkpoint
         self._meter = Meter(world.rank, world.world_size, loader.batch_size or 1, log_every, open_scalars)
-        self._step = 0
+        self._epoch = 0
 
     def epochs(self, epochs: int) -> Iterator[int]:
         """The numbers of the epochs that are left, from 0."""
@@ -48,27 +50,25 @@ class Training:
         self._refuse_other_datasets()
         first = self._checkpoint.restore(self._model, self._optimizer, self._loader) if self._checkpoint else 0
         self._meter.begin(0.0)
-        for epoch in range(first, epochs):
-            self._loader.set_epoch(epoch)
-            yield epoch
+        for self._epoch in range(first, epochs):
+            self._loader.set_epoch(self._epoch)
+            yield self._epoch
         self._meter.end()
 
     def _refuse_other_datasets(self) -> None:
         """Raises `InputError` where ranks have made different datasets: each would train on some samples twice."""
         if world.world_size() > 1 and hasattr(self._loader, "about"):
-            own, everyones = self._loader.about(), [None] * world.world_size()
-            torch.distributed.all_gather_object(everyones, own)
-            for rank, other in enumerate(everyones):
-                if other != everyones[0]:
-                    raise InputError(
-                        f"rank {rank} has made another dataset than rank 0; random_split, for one, needs a generator "
-                        f"with a seed ({other}; {everyones[0]})"
-                    )
+            own = json.dumps(self._loader.about(), sort_keys=True)
+            first = world.from_rank_0(own.encode()).decode()
+            if first != own:
+                raise InputError(
+                    f"rank {world.rank()} has made another dataset than rank 0; random_split, for one, needs a "
+                    f"generator with a seed ({own}; {first})"
+                )
 
     def steps(self) -> Iterator[Any]:
         """The batches of an epoch, or of what is left of it."""
         self._model.train()
-        self._step = 0
         asked_at = time.perf_counter()
         for batch in self._loader:
             waited_s = time.perf_counter() - asked_at
@@ -76,21 +76,20 @@ class Training:
             now = time.perf_counter()
             self._meter.steps(1, now - asked_at, waited_s)
             asked_at = now
-            self._step += 1
             if self._checkpoint:
-                self._checkpoint.step_made(self._model, self._optimizer, self._loader, self._step)
+                self._checkpoint.step_made(self._model, self._optimizer, self._loader)
 
     def progress(self) -> None:
         """Something was done that is no step: a batch of an evaluation, for one."""
         self._meter.progress()
 
     def end_epoch(self, **metrics: Any) -> dict[str, float]:
-        """The epoch is over; its metrics, averaged over the ranks."""
+        """The epoch is over, whatever is left of it; its metrics, averaged over the ranks."""
         averaged = average(metrics)
-        place = self._loader.state_dict()
-        self._meter.epoch(place["epoch"], averaged)
+        self._meter.epoch(self._epoch + 1, averaged)
         if self._checkpoint:
-            self._checkpoint.save(self._model, self._optimizer, place, 0)
+            place = {**self._loader.state_dict(), "epoch": self._epoch + 1, "position": 0}
+            self._checkpoint.save(self._model, self._optimizer, place)
         return averaged
 
 

@@ -21,10 +21,15 @@ SHARE = 5
 _FILES = (os.path.join("torch", "distributed", ""), os.path.join("torch", "nn", "parallel", "distributed.py"))
 
 
+_watched = False
+
+
 def watch(rank: int, world: int) -> None:
-    """Look at the calling thread from now on; does nothing without a launcher."""
+    """Look at the calling thread from now on, if nobody does; does nothing without a launcher."""
+    global _watched
     limit_s = float(os.environ.get(STALL_TIMEOUT_VARIABLE) or 0) / SHARE
-    if limit_s and world > 1:
+    if limit_s and world > 1 and not _watched:
+        _watched = True
         arguments = (threading.get_ident(), rank, limit_s)
         threading.Thread(target=_look, args=arguments, name="collectives", daemon=True).start()
 

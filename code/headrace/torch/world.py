@@ -56,7 +56,7 @@ def init(backend: str = "") -> None:
     if own.type == "cuda":
         torch.cuda.set_device(own)
     name = backend or ("nccl" if own.type == "cuda" else "gloo")
-    if not dist.is_backend_available(name.partition(":")[2] or name):
+    if not all(dist.is_backend_available(part.rpartition(":")[2]) for part in name.split(",")):
         raise InputError(f"this torch is built without {name}; it has {', '.join(_backends())}")
     # The launcher's watchdog names who hangs after its stall_timeout_s; torch's own deadline is the second line.
     timeout_s = 2 * float(os.environ.get(STALL_TIMEOUT_VARIABLE) or DEFAULT_TIMEOUT_S / 2) + 60
@@ -65,6 +65,19 @@ def init(backend: str = "") -> None:
         dist.init_process_group(name, timeout=limit)
     else:
         dist.init_process_group(name, store=dist.HashStore(), rank=0, world_size=1, timeout=limit)
+
+
+def from_rank_0(data: bytes) -> bytes:
+    """Rank 0's bytes, on every rank; all must call it."""
+    if world_size() == 1:
+        return data
+    size = torch.tensor(len(data), device=device())
+    dist.broadcast(size, 0)
+    there = torch.empty(int(size), dtype=torch.uint8, device=device())
+    if rank() == 0 and data:
+        there.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    dist.broadcast(there, 0)
+    return there.cpu().numpy().tobytes()
 
 
 def _backends() -> list[str]:
