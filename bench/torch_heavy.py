@@ -57,6 +57,7 @@ def loader(count, workers):
 
 def ray_batches(count, workers):
     sys.path.append(os.environ["RAY_FOLDER"])
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # for Ray's own processes
     import ray
 
     torch.set_num_threads(1)

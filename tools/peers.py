@@ -19,7 +19,7 @@ ENVIRONMENTS = {
     "sdk3": ["sagemaker>=3,<4", MOTO],
     "torch": ["torch==2.15.0", "numpy"],
 }
-FOLDERS = {"ray": ["ray[data]==2.60.0"]}
+FOLDERS = {"ray": ["ray[data]==2.60.0", "pydantic"]}
 
 
 def main(names: list[str]) -> int:
