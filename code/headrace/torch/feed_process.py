@@ -50,7 +50,6 @@ class FeedProcess:
 
     def run(self, mailbox: socket.socket) -> None:
         """Until the mailbox closes."""
-        torch.set_num_threads(1)  # as torch's own loader processes do: there is one for each processor
         threading.Thread(target=self._watch, name="sample watch", daemon=True).start()
         while True:
             message, descriptors, _, _ = socket.recv_fds(mailbox, HANDED_OVER.size, 1)
@@ -61,6 +60,8 @@ class FeedProcess:
             threading.Thread(target=self._serve, args=(connection, loader), name="connection", daemon=True).start()
 
     def _serve(self, connection: socket.socket, loader: int) -> None:
+        # As torch's own loader processes do, since there is one for each processor. It holds for the calling thread.
+        torch.set_num_threads(1)
         try:
             wire.prepare(connection, self._send_timeout_s)
             while True:
