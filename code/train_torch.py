@@ -1,7 +1,7 @@
 """Trains a ResNet50 on images, one process for each GPU. The file to copy and edit: your model, your data.
 
-It runs alone too (`python code/train_torch.py`). In a job with data hosts they make the batches: there this script runs
-up to its first batch, to make the same datasets.
+It runs alone too (`python code/train_torch.py`). In a job with data hosts, those make the batches: they run this script
+up to its first batch, to build the same datasets.
 """
 
 import argparse
@@ -23,6 +23,7 @@ parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--learning_rate", type=float, default=0.001, help="of one rank; scaled by their number")
 parser.add_argument("--image_size", type=int, default=32, help="pixels; images of the channel are resized")
 parser.add_argument("--channel", default=os.environ.get("SM_CHANNEL_TRAINING", ""), help="folder of digits.npz")
+parser.add_argument("--num_workers", type=int, default=0, help="processes that make batches, as headrace.torch says")
 parser.add_argument("--examples", type=int, default=2048, help="of made-up images, where there is no channel")
 parser.add_argument("--log_every", type=int, default=10, help="steps between two log events")
 args, _ = parser.parse_known_args()
@@ -74,8 +75,10 @@ if headrace.torch.rank() == 0:
 
 # The one line that differs: batches of uint8 pixels come from the data hosts, where there are any.
 on_gpu = device.type == "cuda"
-loader = headrace.torch.DataLoader(train, args.batch_size, shuffle=True, drop_last=True, pin_memory=on_gpu)
-test_loader = headrace.torch.DataLoader(held_out, args.batch_size) if held_out else ()
+options = {"num_workers": args.num_workers, "pin_memory": on_gpu}
+loader = headrace.torch.DataLoader(train, args.batch_size, shuffle=True, drop_last=True, **options)
+test_loader = headrace.torch.DataLoader(held_out, args.batch_size, **options) if args.channel else ()
+half = on_gpu and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def pixels(images):
@@ -95,7 +98,7 @@ for _epoch in training.epochs(args.epochs):
     seen, right, total = 0, 0, 0.0
     for images, labels in training.steps():
         images, labels = pixels(images), labels.to(device, non_blocking=True)
-        with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu):
+        with torch.autocast(device.type, torch.bfloat16, enabled=half):
             scores = model(images)
             loss = F.cross_entropy(scores, labels)
         optimizer.zero_grad()
@@ -107,8 +110,8 @@ for _epoch in training.epochs(args.epochs):
     seen, right = 0, 0
     model.eval()
     for images, labels in test_loader:
-        with torch.no_grad():
-            right += (model(pixels(images)).argmax(1).cpu() == labels).sum()
+        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=half):
+            right += (model.module(pixels(images)).argmax(1).cpu() == labels).sum()
         seen += len(labels)
         training.progress()
     training.end_epoch(**metrics, **({"val_accuracy": right / seen} if seen else {}))
@@ -116,4 +119,5 @@ for _epoch in training.epochs(args.epochs):
 if headrace.torch.rank() == 0:
     model_dir = Path(os.environ.get("SM_MODEL_DIR", "model"))
     model_dir.mkdir(parents=True, exist_ok=True)
-    torch.save(model.module.state_dict(), model_dir / "model.pt")
+    torch.save({name: each.cpu() for name, each in model.module.state_dict().items()}, model_dir / "model.pt")
+torch.distributed.destroy_process_group()

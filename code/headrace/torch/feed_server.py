@@ -187,8 +187,8 @@ def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     try:
         loaders = loaders_of(given.script, given.arguments)
-        processors = len(os.sched_getaffinity(0))
-        processes = max(loader.num_workers for loader in loaders) or max(processors // given.share, 1)
+        wanted = [loader.num_workers for loader in loaders]
+        processes = max(wanted) if all(wanted) else max(len(os.sched_getaffinity(0)) // given.share, *wanted, 1)
         stall_timeout_s = float(os.environ.get(STALL_TIMEOUT_VARIABLE) or 600)
         secret = os.environ.get(SECRET_VARIABLE, "")
         if not secret:

@@ -39,15 +39,15 @@ class DataLoader(TorchDataLoader[Any]):
     generators) follow from `seed`, the epoch and the sample's place in it, whoever makes the batch.
 
     The ranks share each epoch, as with `DistributedSampler`: every sample once, the same number of steps on all ranks,
-    with up to `world − 1` samples twice, or with `drop_last` some left out. A sampler of one's own is evaluated once
-    for all ranks; a `DistributedSampler` may stay, and says seed, shuffle and epoch.
+    with up to `world − 1` samples twice, or with `drop_last` some left out. A sampler of one's own is evaluated
+    by each rank from the same seed; you may keep a `DistributedSampler`, which then says seed, shuffle and epoch.
 
     Args:
-        dataset: map-style: it has `__getitem__` and `__len__`. An `IterableDataset` is torch's own affair: on one rank,
-            in local mode.
-        num_workers: processes that make batches: of this rank in local mode; of each feed server, where 0 stands for
-            as many as its host has processors.
-        timeout: seconds that a batch may take to be made; 0: until shortly before `stall_timeout_s`.
+        dataset: map-style: it has `__getitem__` and `__len__`. An `IterableDataset` is passed to torch as it is, on one
+            rank in local mode only.
+        num_workers: processes that make batches. In local mode this rank's; 0: this process makes them. With data hosts
+            those of each feed server; 0: one for each of its host's processors.
+        timeout: seconds that a batch may take to be made; 0: with data hosts, until shortly before `stall_timeout_s`.
         seed: of order and random draws; by default that of `generator`, else 0.
         on_error: `raise`: a sample that raises ends the job. `skip`: it is left out of its batch, and counted.
         shard_by_rank: False: this rank takes all samples, whatever the others do.

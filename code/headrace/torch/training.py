@@ -13,6 +13,7 @@ import torch
 from headrace.errors import InputError
 from headrace.torch import registry, world
 from headrace.torch.checkpoint import Checkpoint
+from headrace.torch.wait_times import GpuWaiting, Waiting
 from headrace.training.meter import Meter
 
 
@@ -22,7 +23,7 @@ class Training:
         training = headrace.torch.Training(model, optimizer, loader, checkpoint=headrace.torch.Checkpoint())
         for epoch in training.epochs(5):
             for x, y in training.steps():
-                ...
+                loss = …          # to the device, forward, backward, optimizer.step()
             training.end_epoch(loss=loss)
 
     DistributedDataParallel has all ranks begin with rank 0's weights; a checkpoint's reach all of them. `end_epoch`
@@ -45,7 +46,7 @@ class Training:
         self._epoch = 0
 
     def epochs(self, epochs: int) -> Iterator[int]:
-        """The numbers of the epochs that are left, from 0."""
+        """The epochs that are still to be trained, counted from 0."""
         registry.batch_asked_for()
         self._refuse_other_datasets()
         first = self._checkpoint.restore(self._model, self._optimizer, self._loader) if self._checkpoint else 0
@@ -67,24 +68,35 @@ class Training:
                 )
 
     def steps(self) -> Iterator[Any]:
-        """The batches of an epoch, or of what is left of it."""
+        """The batches of an epoch, or of what is left of it.
+
+        Raises:
+            InputError: there is none.
+        """
         self._model.train()
-        asked_at = time.perf_counter()
+        waiting = GpuWaiting() if world.device().type == "cuda" else Waiting()
+        steps, asked_at = 0, time.perf_counter()
         for batch in self._loader:
-            waited_s = time.perf_counter() - asked_at
+            waiting.batch_is_here()
             yield batch
+            waited_s = waiting.step_is_over()
             now = time.perf_counter()
             self._meter.steps(1, now - asked_at, waited_s)
-            asked_at = now
+            steps, asked_at = steps + 1, now
             if self._checkpoint:
                 self._checkpoint.step_made(self._model, self._optimizer, self._loader)
+        if not steps and self._loader.state_dict()["position"] == 0:
+            raise InputError(
+                "the loader gives no batch: with drop_last a step needs batch_size samples for each rank; give more "
+                "samples or smaller batches"
+            )
 
     def progress(self) -> None:
         """Something was done that is no step: a batch of an evaluation, for one."""
         self._meter.progress()
 
     def end_epoch(self, **metrics: Any) -> dict[str, float]:
-        """The epoch is over, whatever is left of it; its metrics, averaged over the ranks."""
+        """Ends the epoch, even an unfinished one; returns its metrics, averaged over the ranks."""
         averaged = average(metrics)
         self._meter.epoch(self._epoch + 1, averaged)
         if self._checkpoint:

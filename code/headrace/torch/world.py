@@ -17,7 +17,7 @@ DEFAULT_TIMEOUT_S = 1800.0
 
 
 def rank() -> int:
-    """Of all ranks; 0 without a launcher."""
+    """This process's number among all ranks; 0 without a launcher."""
     return dist.get_rank() if _is_up() else _number("RANK", 0)
 
 
@@ -27,7 +27,7 @@ def world_size() -> int:
 
 
 def local_rank() -> int:
-    """Of this host's ranks."""
+    """This process's number among its host's ranks."""
     return _number("LOCAL_RANK", 0)
 
 

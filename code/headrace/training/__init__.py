@@ -1,4 +1,4 @@
-"""What ranks of any framework share: the report, signal files, checkpoint folders, the ledger of a stream.
+"""What ranks of any framework share: the report, signal files, checkpoint folders, the ledger of a stream, a handshake.
 
-`headrace/tensorflow` is over it; a `headrace/torch` would be too.
+`headrace/tensorflow` and `headrace/torch` are built on it.
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -79,7 +80,8 @@ class CheckpointFolder:
         return json.loads((path / name).read_text(encoding="utf-8"))
 
     def _checkpoints(self) -> list[Path]:
-        return sorted(path for path in self._folder.glob("epoch-*") if (path / self._weights_file).is_file())
+        whole = [path for path in self._folder.glob("epoch-*") if (path / self._weights_file).is_file()]
+        return sorted(whole, key=lambda path: [int(number) for number in re.findall(r"\d+", path.name)])
 
 
 def _sync(path: Path) -> None:

@@ -74,7 +74,8 @@ class Meter:
             self._output_dir.mkdir(parents=True, exist_ok=True)
             self._metrics = open(self._output_dir / METRICS, "a", encoding="utf-8")  # noqa: SIM115
             self._scalars = self._open_scalars(self._output_dir / TENSORBOARD)
-            say("ideal_step", step_ms=ideal_ms)
+            if ideal_ms:
+                say("ideal_step", step_ms=ideal_ms)
         self._train_begin = time.perf_counter()
 
     def progress(self) -> None:

@@ -1,0 +1,72 @@
+"""Training, checkpoints and figures of one rank, without a launcher."""
+
+import json
+
+import headrace.torch
+import pytest
+import torch
+from headrace.errors import InputError
+
+
+@pytest.fixture
+def begin(tmp_path, monkeypatch):
+    """A training of 40 samples in batches of 8, with its checkpoints and figures in `tmp_path`."""
+    monkeypatch.chdir(tmp_path)
+
+    def made(size=40, **options):
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+        data = torch.utils.data.TensorDataset(torch.arange(float(size))[:, None])
+        loader = headrace.torch.DataLoader(data, 8, shuffle=True, **options)
+        return headrace.torch.Training(model, optimizer, loader, 1, headrace.torch.Checkpoint("kept"))
+
+    return made
+
+
+def seen_in(training, epochs, steps=None):
+    """Samples by epoch; of each only so many steps."""
+    found = {}
+    for epoch in training.epochs(epochs):
+        for step, (numbers,) in enumerate(training.steps()):
+            found.setdefault(epoch, []).extend(int(each) for each in numbers[:, 0])
+            if step + 1 == steps:
+                break
+        training.end_epoch(loss=epoch)
+    return found
+
+
+def test_a_training_goes_on_with_the_epoch_after_the_last_one_that_was_kept(begin):
+    first = seen_in(begin(), 2)
+    assert [sorted(each) for each in first.values()] == [list(range(40))] * 2 and first[0] != first[1]
+    again = seen_in(begin(), 3)
+    assert list(again) == [2]
+
+
+def test_an_epoch_that_the_script_ends_early_is_over(begin):
+    assert [len(each) for each in seen_in(begin(), 2, steps=2).values()] == [16, 16]
+    assert list(seen_in(begin(), 3)) == [2]
+
+
+def test_the_figures_tell_steps_epochs_and_waiting(begin, tmp_path):
+    seen_in(begin(), 2)
+    report = json.loads((tmp_path / "output" / "trainer.json").read_text())
+    assert (report["steps"], report["epochs"], report["final_metrics"]) == (10, 2, {"loss": 1.0})
+    assert 0 <= report["input_bound_share"] <= 1 and report["samples_per_s"] > 0
+    assert any((tmp_path / "output" / "tensorboard").iterdir())
+
+
+def test_a_loader_without_a_batch_is_an_error(begin):
+    with pytest.raises(InputError, match="the loader gives no batch"):
+        seen_in(begin(size=5, drop_last=True), 1)
+
+
+def test_of_several_stops_in_an_epoch_the_last_one_is_resumed(begin, tmp_path, monkeypatch):
+    monkeypatch.setattr("headrace.torch.checkpoint.STOPPING_S", 0.0)
+    for stops in (900_000, 1_100_000):
+        training = begin()
+        checkpoint = training._checkpoint
+        place = {"seed": 0, "epoch": 0, "position": stops}
+        checkpoint.save(training._model, training._optimizer, place)
+    loader = begin()._loader
+    assert checkpoint.restore(training._model, training._optimizer, loader) == 0
+    assert loader.state_dict()["position"] == 1_100_000
