@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -78,8 +79,9 @@ class Feed:
             for connection in self._open:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
-        for thread in self._threads:
-            thread.join(JOIN_S)
+        deadline = time.monotonic() + JOIN_S
+        for thread in self._threads:  # those that just try to connect end by themselves
+            thread.join(max(deadline - time.monotonic(), 0.0))
 
     def _start(self, server: str, number: int) -> None:
         thread = threading.Thread(target=self._keep, args=(server, number), name=f"feed {server}", daemon=True)

@@ -118,6 +118,8 @@ class Tasks:
             asked.of.remove(process)
             if asked.breaks >= MOST_BREAKS:
                 self._under_way.pop(step)
+                if step in self._again:
+                    self._again.remove(step)
                 self._come[step] = SampleError(
                     f"{asked.breaks} feed processes ended while they made batch {step} of this rank: does one of its "
                     "samples, or of the next batch's, crash them, or is there too little memory? Their hosts' logs tell"

@@ -1,0 +1,85 @@
+"""Who is asked for which batch, when connections break or are slow. A clock of the test's own, no sockets."""
+
+import threading
+
+import pytest
+from headrace.errors import DeadlineError
+from headrace.torch.fetch import SampleError
+from headrace.torch.tasks import FIRST_PATIENCE_S, MOST_AHEAD_BYTES, MOST_BREAKS, Tasks
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def tasks(steps=10, ahead=4, limit_s=10.0):
+    clock = Clock()
+    return Tasks(steps, ahead, limit_s, clock), clock
+
+
+def nothing_left(made, process):
+    """Whether this process would wait for something to do."""
+    threading.Timer(0.05, made.close).start()
+    return made.take(process) is None
+
+
+def test_steps_are_given_out_in_order_and_only_so_far_ahead():
+    made, _ = tasks(ahead=3)
+    assert [made.take("a"), made.take("b"), made.take("a")] == [0, 1, 2]
+    assert nothing_left(made, "b")
+
+
+def test_big_batches_are_asked_for_less_far_ahead():
+    made, _ = tasks(ahead=100, steps=100)
+    made.came(made.take("a"), "batch", MOST_AHEAD_BYTES)
+    assert made.take("a") == 1
+    assert nothing_left(made, "a")
+
+
+def test_a_broken_batch_is_made_next_by_whoever_is_free():
+    made, _ = tasks()
+    assert made.take("a") == 0 and made.take("b") == 1
+    made.broke(0, "a", "reset")
+    assert made.take("b") == 0
+    made.came(0, "batch")
+    assert made.wait(0) == "batch"
+
+
+def test_a_late_batch_is_asked_for_again_elsewhere_and_the_first_answer_counts():
+    made, clock = tasks(limit_s=100)
+    assert made.take("a") == 0
+    clock.now = FIRST_PATIENCE_S + 1
+    waiting = threading.Thread(target=made.wait, args=(0,))
+    waiting.start()
+    assert made.take("a") == 1  # not 0 again: it has that
+    assert made.take("b") == 0
+    made.came(0, "of b")
+    waiting.join(5)
+    assert not waiting.is_alive()
+    made.came(0, "of a, which is late")
+
+
+def test_what_breaks_every_process_becomes_an_error_in_its_place_though_it_was_asked_for_twice():
+    made, clock = tasks(limit_s=1000)
+    for number in range(MOST_BREAKS):
+        assert made.take(f"p{number}") == 0
+        clock.now += 100
+        with made._changed:
+            made._ask_again_if_late(0)  # as `wait` does, which the rank has not called yet
+        made.broke(0, f"p{number}", "reset")
+    with pytest.raises(SampleError, match="ended while they made batch 0"):
+        made.wait(0)
+    assert made.take("q") == 1
+
+
+def test_nothing_within_the_limit_is_an_error_that_names_the_servers():
+    made, clock = tasks(limit_s=0.2)
+    made.problem("algo-1:6001", "Connection refused")
+    clock_runs = threading.Timer(0.1, lambda: setattr(clock, "now", 5.0))
+    clock_runs.start()
+    with pytest.raises(DeadlineError, match=r"batch 0 has not come .*algo-1:6001: Connection refused"):
+        made.wait(0)
