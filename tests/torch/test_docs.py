@@ -35,7 +35,7 @@ def test_the_pages_script_runs_alone_and_as_a_job(tmp_path):
 def test_the_pages_flags_exist():
     parser = flags.build_parser()
     known = {option for action in parser._actions for option in action.option_strings}
-    assert set(re.findall(r"(?<![\w-])--[a-z][a-z_-]+", PAGE)) <= known
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9_-]+", PAGE)) <= known
 
 
 def test_a_backend_that_torch_lacks_is_refused_with_those_it_has(monkeypatch):

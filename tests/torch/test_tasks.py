@@ -76,6 +76,14 @@ def test_what_breaks_every_process_becomes_an_error_in_its_place_though_it_was_a
     assert made.take("q") == 1
 
 
+def test_a_batch_whose_makers_all_end_at_once_is_still_made():
+    made, _ = tasks()
+    for number in range(3 * MOST_BREAKS):
+        assert made.take(f"p{number}") == 0
+        made.broke(0, f"p{number}", "its host has gone")
+    assert made.take("another") == 0
+
+
 def test_nothing_within_the_limit_is_an_error_that_names_the_servers():
     made, clock = tasks(limit_s=0.2)
     made.problem("algo-1:6001", "Connection refused")

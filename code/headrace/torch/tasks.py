@@ -17,8 +17,8 @@ from typing import Any
 from headrace.errors import DeadlineError
 from headrace.torch.fetch import SampleError
 
-MOST_BREAKS = 5
-"""So many connections that end while they make one batch are no accident."""
+MOST_BREAKS, BREAKS_APART_S = 5, 0.5
+"""So many processes that end while they make one batch are no accident; those that end together count once."""
 FIRST_PATIENCE_S, PATIENCE = 2.0, 5.0
 """A batch is asked for once more after so many seconds, or so many times what the slowest of late took."""
 LATELY = 32
@@ -34,6 +34,7 @@ class _Asked:
     at: float = 0.0
     """When it was asked for last; monotonic."""
     breaks: int = 0
+    broke_at: float = -BREAKS_APART_S
 
 
 class Tasks:
@@ -114,8 +115,9 @@ class Tasks:
             asked = self._under_way.get(step)
             if asked is None:
                 return
-            asked.breaks += 1
             asked.of.remove(process)
+            if self._clock() - asked.broke_at >= BREAKS_APART_S:
+                asked.breaks, asked.broke_at = asked.breaks + 1, self._clock()
             if asked.breaks >= MOST_BREAKS:
                 self._under_way.pop(step)
                 if step in self._again:
