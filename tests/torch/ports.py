@@ -1,9 +1,12 @@
-"""A port that nobody listens on."""
+"""A port that nobody listens on, below those that the kernel gives to connections: none of them takes it meanwhile."""
 
+import random
 import socket
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    while True:
+        port = random.randint(20_000, 32_000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import re
 import socket
 from collections.abc import Mapping, MutableMapping
 
+from headrace.errors import SetupError
 from headrace.settings import MASTER_VARIABLE
 
+PORTS = range(20_000, 32_000)
+"""Linux gives 32768 and those above to connections."""
 CONSEQUENCE_S = 2.0
 """How long such a rank waits before it says so: what ended the other is then known."""
 _OF_OTHERS = ("DistBackendError", "DistNetworkError")
@@ -46,6 +51,9 @@ def is_consequence(error: BaseException) -> bool:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
+    """One that nobody has. It is below those that the kernel gives to connections, so none takes it before torch does."""
+    for port in random.sample(PORTS, len(PORTS)):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("", port))
+            return port
+    raise SetupError(f"no port from {PORTS[0]} to {PORTS[-1]} is free, through which torch.distributed would begin")
