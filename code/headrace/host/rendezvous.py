@@ -51,7 +51,7 @@ def is_consequence(error: BaseException) -> bool:
 
 
 def _free_port() -> int:
-    """One that nobody has. It is below those that the kernel gives to connections, so none takes it before torch does."""
+    """One that nobody has, below those that the kernel gives to connections: none takes it before torch does."""
     for port in random.sample(PORTS, len(PORTS)):
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind(("", port))
