@@ -1,9 +1,11 @@
-"""`make demo`: ResNet50 on handwritten digits, without and with data hosts, then both runs side by side.
+"""`make demo`: what data hosts buy, in two pairs of runs here: where training waits for data, and where it does not.
 
-`make demo-torch`: the same with PyTorch and a small network.
+`make demo-torch`: one pair with PyTorch.
 """
 
 import datetime
+import json
+import os
 import subprocess
 import sys
 import time
@@ -13,49 +15,78 @@ ROOT = Path(__file__).resolve().parents[1]
 DIGITS = {"tensorflow": ROOT / "data" / "digits", "pytorch": ROOT / "data" / "digits-torch"}
 TOOLS = {"tensorflow": "make_digits.py", "pytorch": "make_digits_npz.py"}
 RUNS = ROOT / "runs"
-COMMON = [
-    "--no-is_cloud_job",
-    "--processes_per_host=2",
-    "--batch_size=32",
-    "--hyperparameter=image_size=32",
-    "--hyperparameter=log_every=5",
-    f"--output_dir={RUNS}",
-]
+COMMON = ["--no-is_cloud_job", "--processes_per_host=2", f"--output_dir={RUNS}"]
+LEARN = ["--batch_size=32", "--hyperparameter=image_size=32", "--hyperparameter=log_every=5"]
 OF = {
-    "tensorflow": ["--epochs=5", "--hyperparameter=model=resnet50"],
-    "pytorch": ["--framework=pytorch", "--epochs=12", "--hyperparameter=model=small_cnn"],
+    "tensorflow": [*LEARN, "--epochs=5", "--hyperparameter=model=resnet50"],
+    "pytorch": [*LEARN, "--framework=pytorch", "--epochs=12", "--hyperparameter=model=small_cnn"],
 }
+WAITING = ["--batch_size=128", "--epochs=1", "--steps_per_epoch=100", "--hyperparameter=model=small_cnn",
+           "--hyperparameter=image_size=64"]  # fmt: skip
 WITHOUT = ["--no-is_hetero", "--tf_data_mode=local"]
-WITH = ["--is_hetero", "--tf_data_mode=service", "--num_of_data_instances=2", "--num_of_dnn_instances=1"]
+WITH = ["--is_hetero", "--tf_data_mode=service", "--num_of_data_instances=2"]
 
 
 def main() -> int:
     framework = "pytorch" if sys.argv[1:] == ["pytorch"] else "tensorflow"
     digits = DIGITS[framework]
-    common = [*COMMON, *OF[framework], f"--channel=training={digits}"]
     started = time.monotonic()
     say("making the dataset")
-    if run([sys.executable, str(ROOT / "tools" / TOOLS[framework]), str(digits)]):
+    if call([sys.executable, str(ROOT / "tools" / TOOLS[framework]), str(digits)]):
         return 1
     stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%d-%H%M%S")
-    jobs = {f"demo-homogeneous-{stamp}": WITHOUT, f"demo-heterogeneous-{stamp}": WITH}
-    for name, flags in jobs.items():
-        say(f"running {name}")
-        if run([sys.executable, str(ROOT / "start_job.py"), *common, *flags, f"--job_name={name}"]):
-            say(f"{name} failed; its log is in {RUNS / name}")
-            return 1
-    print()
-    compare = [sys.executable, "-m", "headrace.report.compare", *(str(RUNS / name) for name in jobs)]
-    code = run(compare)
-    say(f"finished in {time.monotonic() - started:.0f} s")
+    learning = [*COMMON, *OF[framework], f"--channel=training={digits}"]
+    processors = sorted(os.sched_getaffinity(0))
+    last = pair(f"demo-homogeneous-{stamp}", [*learning, *WITHOUT], f"demo-heterogeneous-{stamp}", [*learning, *WITH])
+    if last and framework == "tensorflow" and len(processors) > 1:
+        say("the model's arithmetic takes nearly all of the processors here: data hosts cannot help that pair")
+        say("next, a small model of large images: its host gets one processor, the data hosts get the other")
+        first, second = processors[:2]
+        alone = [*COMMON, *WAITING, *WITHOUT, f"--cpus=dnn_group={first}"]
+        helped = [*COMMON, *WAITING, *WITH, f"--cpus=dnn_group={first};data_group={second}"]
+        last = pair(f"demo-alone-{stamp}", alone, f"demo-helped-{stamp}", helped)
+        if last:
+            tell_efficiency(*last)
+            say("what `headrace plan` says of the first run, taking its host for an ml.g5.xlarge:")
+            call([*headrace("plan"), str(last[0]), "--as=ml.g5.xlarge"])
+    if not last:
+        return 1
+    code = call([*headrace("report"), *map(str, last)]) if framework == "tensorflow" else 0
+    say(f"finished in {time.monotonic() - started:.0f} s; the runs are in {RUNS}")
     return code
 
 
-def run(command: list[str]) -> int:
-    try:
-        return subprocess.call(command, cwd=ROOT)
-    except KeyboardInterrupt:
-        return 1
+def pair(first: str, first_flags: list[str], second: str, second_flags: list[str]) -> tuple[Path, Path] | None:
+    """Both jobs, and their comparison; the folders, or None when one failed."""
+    for name, flags in ((first, first_flags), (second, second_flags)):
+        say(f"running {name}")
+        if call([sys.executable, str(ROOT / "start_job.py"), *flags, f"--job_name={name}"]):
+            say(f"{name} failed; its log is in {RUNS / name}")
+            return None
+    print()
+    folders = (RUNS / first, RUNS / second)
+    call([*headrace("compare"), *map(str, folders)])
+    print()
+    return folders
+
+
+def tell_efficiency(alone: Path, helped: Path) -> None:
+    """What a second processor, on data hosts, was good for."""
+    before, after = (json.loads((each / "summary.json").read_text())["samples_per_s"] for each in (alone, helped))
+    say(f"one processor against two: {after / before:.2f} times as fast, {after / before / 2:.0%} of what two could do")
+
+
+def headrace(command: str) -> list[str]:
+    return [sys.executable, "-m", "headrace", command]
+
+
+def call(command: list[str]) -> int:
+    with subprocess.Popen(command, cwd=ROOT) as process:
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                continue  # it got Ctrl-C too, and ends its hosts now
 
 
 def say(text: str) -> None:

@@ -14,6 +14,11 @@ COMMANDS = {
     "new": ("headrace.new_project", "begin a project: a training script to edit"),
     "start": ("headrace.start:start_here", "run the current folder's training script, on SageMaker or here"),
     "compare": ("headrace.report.compare", "put finished runs beside each other"),
+    "report": ("headrace.finished:report", "what runs did: a table, plots, one HTML page"),
+    "plan": (
+        "headrace.finished:plan_from",
+        "from one run: how many data hosts to rent, who should make batches",
+    ),
     "dashboard": ("headrace.submit.dashboard", "print or create the CloudWatch dashboard of a job"),
     "image": ("headrace.tensorflow.check_image", "check that TensorFlow, Keras, Horovod and MPI here agree"),
     "lint": ("headrace.tensorflow.lint.command", "name what costs most in a script's tf.data pipeline"),

@@ -18,10 +18,15 @@ EMPTY_REPORT: dict[str, Any] = {
     "global_batch_size": 0,
     "epochs": 0,
     "steps": 0,
+    "steps_per_epoch": 0,
     "step_time_ms": {"median": 0.0, "mean": 0.0, "p90": 0.0},
     "samples_per_s": 0.0,
     "ideal_step_time_ms": 0.0,
+    "ideal_step_time_error_ms": 0.0,
     "input_bound_share": 0.0,
+    "rank_cpu_s_per_step": 0.0,
+    "compute_cpu_s_per_step": 0.0,
+    "sample_bytes": 0.0,
     "train_s": 0.0,
     "final_metrics": {},
 }
@@ -44,6 +49,8 @@ class TrainerContext:
     checkpoint_dir: Path = Path("checkpoints")
     signal_dir: Path = Path()
     """Where ranks of this host show progress and find a stop request; unset without a launcher."""
+    local_workers: str = "on"
+    """`off`: no worker runs beside this rank."""
     protocol_file: str = ""
     """Where the launcher leaves how batches travel, once that is decided; empty without a launcher."""
 

@@ -12,7 +12,7 @@ from headrace.errors import InputError
 from headrace.instances import InstanceTable
 from headrace.job import DISTRIBUTIONS, ISOLATIONS, Channel, InstanceGroup, JobSpec
 from headrace.own_files import TRAINING_SCRIPTS, own_folder
-from headrace.settings import FRAMEWORKS, TF_DATA_MODES, OneLineParser, default_mode
+from headrace.settings import FRAMEWORKS, LOCAL_WORKERS, TF_DATA_MODES, OneLineParser, default_mode
 from headrace.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP
 
 DESCRIPTION = """Train on accelerators that need not wait for data: run a TensorFlow or PyTorch job on CPU hosts that
@@ -73,6 +73,8 @@ def build_parser(prog: str = "start_job.py", source_dir: Path | None = None) -> 
     job.add_argument("--steps_per_epoch", type=int, metavar="N")
     job.add_argument("--preflight", nargs="?", const="first", choices=["first", "only"],
                      help="ranks first try MPI with each other: links, collectives; or do only that")  # fmt: skip
+    job.add_argument("--metrics_port", type=int, metavar="PORT",
+                     help="the leader serves OpenMetrics there, to anybody (default: nowhere)")  # fmt: skip
     hosts = parser.add_argument_group("hosts")
     hosts.add_argument("--num_of_data_instances", type=int, metavar="N",
                        help=f"data hosts (default: {DEFAULT_DATA_INSTANCES})")  # fmt: skip
@@ -81,6 +83,8 @@ def build_parser(prog: str = "start_job.py", source_dir: Path | None = None) -> 
     hosts.add_argument("--dnn_instance_type", default="ml.p4d.24xlarge", metavar="TYPE", help="(%(default)s)")
     hosts.add_argument("--num_of_data_workers", type=int, metavar="N",
                        help="workers (PyTorch: feed servers) per host (default: 1 with the service)")  # fmt: skip
+    hosts.add_argument("--local_workers", choices=LOCAL_WORKERS, default=LOCAL_WORKERS[0],
+                       help="off: data hosts alone make batches, dnn hosts only train (%(default)s)")  # fmt: skip
     hosts.add_argument("--processes_per_host", type=int, metavar="N",
                        help=f"ranks per dnn host (default: its GPUs; {LOCAL_PROCESSES_PER_HOST} here)")  # fmt: skip
     hosts.add_argument("--custom_mpi_options", default="", metavar="TEXT",
@@ -147,6 +151,7 @@ def build_spec(arguments: argparse.Namespace, now: datetime.datetime, table: Ins
         tf_data_mode=mode,
         processes_per_host=_or(arguments.processes_per_host, _default_processes(arguments, table)),
         num_of_data_workers=_or(workers, 1 if mode == "service" else 0),
+        local_workers=arguments.local_workers,
         hyperparameters=_hyperparameters(arguments),
         channels=tuple(_channel(text, arguments.is_hetero) for text in arguments.channel),
         source_dir=arguments.source_dir,
@@ -192,7 +197,7 @@ def _default_processes(arguments: argparse.Namespace, table: InstanceTable) -> i
 
 def _hyperparameters(arguments: argparse.Namespace) -> dict[str, str]:
     given: dict[str, str] = {"preflight": arguments.preflight} if arguments.preflight else {}
-    for name in ("batch_size", "epochs", "steps_per_epoch"):
+    for name in ("batch_size", "epochs", "steps_per_epoch", "metrics_port"):
         value = getattr(arguments, name)
         if value is not None:
             if value < 1:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.errors import InputError
-from headrace.settings import FRAMEWORKS, TF_DATA_MODES, Settings, parse_settings, split_mpi_options
+from headrace.settings import FRAMEWORKS, LOCAL_WORKERS, TF_DATA_MODES, Settings, parse_settings, split_mpi_options
 from headrace.source import refuse_shadows, source_files
 from headrace.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP
 
@@ -85,6 +85,8 @@ class JobSpec:
     framework: str = "tensorflow"
     left_out: tuple[Path, ...] = ()
     """Folders that hosts do not get a copy of, wherever in the source dir they lie."""
+    local_workers: str = "on"
+    """Whether the dnn hosts of a job with data hosts make batches too."""
 
     def __post_init__(self) -> None:
         if not _JOB_NAME.fullmatch(self.job_name):
@@ -104,9 +106,11 @@ class JobSpec:
             raise InputError(f"--num_of_data_workers is {self.num_of_data_workers}; expected 0 or more")
         if self.tf_data_mode == "service" and self.num_of_data_workers < 1:
             raise InputError("--tf_data_mode service needs --num_of_data_workers 1 or more")
+        if self.local_workers == "off" and not self.is_hetero:
+            raise InputError("--local_workers off needs data hosts, and this job has none: leave out --no-is_hetero")
         if self.processes_per_host < 1:
             raise InputError(f"--processes_per_host is {self.processes_per_host}; expected 1 or more")
-        reserved = sorted(set(self.hyperparameters) & {*self._own_hyperparameters(), "framework"})
+        reserved = sorted(set(self.hyperparameters) & {*self._own_hyperparameters(), "framework", "local_workers"})
         if reserved:
             raise InputError(f"hyperparameter {reserved[0]!r} has a flag of its own: --{reserved[0]}")
         Settings(**parse_settings([text for pair in self.all_hyperparameters().items() for text in as_flag(*pair)]))
@@ -166,7 +170,8 @@ class JobSpec:
             "num_of_data_workers": str(self.num_of_data_workers),
             "processes_per_host": str(self.processes_per_host),
             "training_script": self.training_script,
-            # Left out where it is the default: jobs of TensorFlow stay as they were.
+            # Left out where they are the default: most jobs' requests stay as they were.
+            **({"local_workers": self.local_workers} if self.local_workers != LOCAL_WORKERS[0] else {}),
             **({"framework": self.framework} if self.framework != FRAMEWORKS[0] else {}),
         }
 

@@ -18,6 +18,8 @@ STOP_REQUEST = "stop"
 """In the signal folder: asks rank 0 for a checkpoint, now."""
 ARRAYS_FOLDER = "arrays"
 """In the work folder, which is the ranks' folder for temporary files too: arrays that workers read."""
+REPORT, PLOTS = "report.html", "plots"
+"""What `headrace report` makes of a run, in its folder."""
 RESULTS = (SUMMARY, METRICS, TENSORBOARD, PREFLIGHT_REPORT)
 """What the leader leaves for people, in its output folder and then in the run's."""
 
@@ -82,6 +84,10 @@ class RunPaths:
     @property
     def summary(self) -> Path:
         return self.folder / SUMMARY
+
+    @property
+    def metrics(self) -> Path:
+        return self.folder / METRICS
 
     def host(self, name: str) -> HostPaths:
         return HostPaths(self.folder / name)

@@ -7,7 +7,6 @@ in variables named here.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,13 +14,15 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from headrace.endpoints import ENDPOINTS_VARIABLE, Endpoint, read_endpoints
 from headrace.errors import InputError
-from headrace.ports import FIRST_WORKER_PORT
+from headrace.ports import is_own_port
 
 MIN_LEASE_S = 5.0
 """A renewal every 1 to 2.5 s, with a call timeout of 3 s: less would take a slow reply for a death."""
 TF_DATA_MODES = ("service", "local")
 FRAMEWORKS = ("tensorflow", "pytorch")
+LOCAL_WORKERS = ("on", "off")
 PREFLIGHTS = ("", "first", "only")
 OWN_MPI_PARAMETERS = frozenset(
     {"plm_rsh_agent", "plm_rsh_no_tree_spawn", "orte_tmpdir_base", "btl_vader_backing_directory"}
@@ -47,22 +48,13 @@ VERSION_VARIABLE = "HEADRACE_VERSION"
 """Of the headrace that the job was submitted with."""
 WHEELS_VARIABLE = "HEADRACE_WHEELS"
 """S3 folder with the recipe of the Horovod build, and what hosts have built, for the next job."""
-ENDPOINTS_VARIABLE = "HEADRACE_ENDPOINTS"
-"""How hosts are reached where they have no names of their own (`encode_endpoints`)."""
+MLFLOW_URI_VARIABLE, MLFLOW_EXPERIMENT_VARIABLE = "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"
+"""MLflow's own; jobs get them from who submits."""
 HOST_NAMES_VARIABLE = "HEADRACE_HOST_NAMES"
 """Host names by address, as `address=name,…`: mpirun knows addresses, the control channel names."""
 CONTROL_HOSTS_VARIABLE = "HEADRACE_CONTROL_HOSTS"
 """How the control channels are reached: `name=address:port,…`."""
 JOB_NAME_VARIABLES = ("TRAINING_JOB_NAME", "SM_TRAINING_JOB_NAME")
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """How one host is reached and where it listens."""
-
-    address: str
-    bind_address: str = "0.0.0.0"
-    first_worker_port: int = FIRST_WORKER_PORT
 
 
 @dataclass(frozen=True)
@@ -75,6 +67,8 @@ class Settings:
     """What the training script uses; with it, which data service there is."""
     num_of_data_workers: int = 1
     """tf.data workers, or feed servers, per host."""
+    local_workers: str = "on"
+    """`on`: dnn hosts have them too, beside the trainer; `off`: data hosts alone."""
     processes_per_host: int = 0
     """Ranks per dnn host; 0: the host's GPUs, one when it has none."""
     training_script: str = "train_dnn.py"
@@ -92,6 +86,8 @@ class Settings:
     """Restarts of one dispatcher or worker, in quick succession, before the job fails."""
     min_data_hosts: int = 1
     """The job goes on without lost data hosts while this many remain."""
+    metrics_port: int = 0
+    """Where the leader serves OpenMetrics; 0: nowhere."""
     preflight: str = ""
     """`first`: the ranks try MPI before they train; `only`: they do nothing else."""
     preflight_timeout_s: float = 60.0
@@ -112,17 +108,27 @@ class Settings:
             raise InputError(f"tf_data_mode is {self.tf_data_mode!r}; expected one of {', '.join(TF_DATA_MODES)}")
         if self.framework not in FRAMEWORKS:
             raise InputError(f"framework is {self.framework!r}; expected one of {', '.join(FRAMEWORKS)}")
+        if self.local_workers not in LOCAL_WORKERS:
+            raise InputError(f"local_workers is {self.local_workers!r}; expected one of {', '.join(LOCAL_WORKERS)}")
         if self.preflight not in PREFLIGHTS:
             raise InputError(f"preflight is {self.preflight!r}; expected first, only or nothing")
         for name in ("num_of_data_workers", "processes_per_host", "max_restarts", "min_data_hosts"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} is {getattr(self, name)}; expected 0 or more")
+        if not 0 <= self.metrics_port < 1 << 16 or is_own_port(self.metrics_port, self.num_of_data_workers):
+            raise InputError(
+                f"metrics_port is {self.metrics_port}; expected a port that no server of the job has, or 0 for none"
+            )
         for name in (each.name for each in fields(self) if each.name.endswith("_s")):
             value = getattr(self, name)
             if not math.isfinite(value) or value <= 0:
                 raise InputError(f"{name} is {value}; expected seconds above 0 (to switch it off, a large number)")
         if self.lease_s < MIN_LEASE_S:
             raise InputError(f"lease_s is {self.lease_s}; expected {MIN_LEASE_S:g} or more: renewals take seconds")
+        if self.local_workers == "off" and self.min_data_hosts < 1:
+            raise InputError(
+                "min_data_hosts is 0, but with local_workers off nobody else makes batches; give 1 or more"
+            )
         if self.tf_data_mode == "service" and self.num_of_data_workers < 1:
             raise InputError("tf_data_mode service needs num_of_data_workers 1 or more")
         if Path(self.training_script).is_absolute() or ".." in Path(self.training_script).parts:
@@ -185,7 +191,7 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
         trust_network=environ.get(TRUST_NETWORK_VARIABLE, "") == "1",
         job_name=next((environ[name] for name in JOB_NAME_VARIABLES if environ.get(name)), ""),
         custom_mpi_options=split_mpi_options(environ.get(MPI_OPTIONS_VARIABLE, "")),
-        endpoints=_read_endpoints(environ.get(ENDPOINTS_VARIABLE, "")),
+        endpoints=read_endpoints(environ.get(ENDPOINTS_VARIABLE, "")),
     )
 
 
@@ -218,23 +224,6 @@ def split_mpi_options(text: str) -> tuple[str, ...]:
 def read_base_dir(environ: Mapping[str, str]) -> Path:
     """SageMaker's folder: `/opt/ml`, or what `SAGEMAKER_BASE_DIR` says, as the toolkit reads it."""
     return Path(environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml")
-
-
-def encode_endpoints(endpoints: Mapping[str, Endpoint]) -> str:
-    """The value of `HEADRACE_ENDPOINTS` for hosts that cannot have names and ports of their own."""
-    return json.dumps({host: [e.address, e.bind_address, e.first_worker_port] for host, e in endpoints.items()})
-
-
-def _read_endpoints(text: str) -> dict[str, Endpoint]:
-    if not text:
-        return {}
-    try:
-        return {
-            str(host): Endpoint(str(address), str(bind), int(port))
-            for host, (address, bind, port) in json.loads(text).items()
-        }
-    except (ValueError, TypeError, AttributeError) as error:
-        raise InputError(f"{ENDPOINTS_VARIABLE} is malformed ({error}): {text!r}") from error
 
 
 def find_source_dir(entry: str) -> Path:

@@ -14,6 +14,7 @@ from headrace.errors import HeadraceError, InputError, SetupError
 from headrace.flags import CLOUD_ONLY, HERE_ONLY, build_parser, build_spec, parse_cpus, refuse_flags
 from headrace.instances import read_instances
 from headrace.paths import RunPaths
+from headrace.phases import Phases
 
 MODULES = {"tensorflow": ("tensorflow", "horovod"), "pytorch": ("torch",)}
 """What a job here needs, beside what all need."""
@@ -71,7 +72,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
     options = LocalOptions(
         arguments.output_dir, arguments.isolation or "auto", cpus, arguments.checkpoint_s3_uri, secrets.token_hex(32)
     )
-    summary = run_job(spec, options, Console())
+    summary = run_job(spec, options, Console(Phases.of(spec)))
     print(describe_run(summary, arguments.output_dir / spec.job_name))
     return 0 if summary["outcome"] == "succeeded" else 1
 
@@ -92,5 +93,8 @@ def _submit(arguments: argparse.Namespace) -> int:
     if ended.folder and RunPaths(ended.folder).summary.is_file():
         from headrace.report.runs import describe_run, read_summary
 
-        print(describe_run(read_summary(ended.folder), ended.folder))
+        try:
+            print(describe_run(read_summary(ended.folder), ended.folder))
+        except InputError as error:  # the job has ended as it has, whatever its summary is
+            print(f"headrace: {error}", file=sys.stderr)
     return 0 if ended.succeeded else 1

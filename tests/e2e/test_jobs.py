@@ -6,7 +6,9 @@ import sys
 
 import keras
 import pytest
+from headrace.__main__ import main as headrace
 from headrace.report.compare import compare
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.support import ROOT, namespaces_allowed, run_job
 
@@ -50,7 +52,12 @@ def test_digits_are_learned_with_identical_weights_and_a_complete_summary(mode, 
     lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines if "epoch" in line] == list(range(1, EPOCHS + 1))
     assert {"step_time_ms", "samples_per_s", "input_bound_share"} <= set(lines[0])
-    assert list((run.folder / "tensorboard").iterdir())
+    scalars = EventAccumulator(str(run.folder / "tensorboard")).Reload().Tags()["tensors"]
+    assert {"step_time_ms", "samples_per_s", "input_bound_share", "val_accuracy"} <= set(scalars)
+    assert summary["ideal_step_time_ms"] <= summary["step_time_ms"]["median"] and summary["sample_bytes"] > 3072
+    assert summary["compute_cpu_s_per_step"] > 0 and summary["rank_cpu_s_per_step"] > 0
+    assert headrace(["report", str(run.folder)]) == 0 and (run.folder / "report.html").is_file()
+    assert headrace(["plan", str(run.folder)]) == 0
     model = keras.saving.load_model(run.folder / leader / "model" / "model.keras")
     assert model.output_shape == (None, 10)
     assert sorted(path.name for path in (run.folder / leader / "checkpoints").iterdir())[-1] == f"epoch-{EPOCHS:04d}"
@@ -62,20 +69,26 @@ def test_digits_are_learned_with_identical_weights_and_a_complete_summary(mode, 
         assert run.events(name), f"no {name} event"
     assert len(run.events("outcome")) == len(hosts)
     assert {"step_ms", "samples_per_s", "input_bound"} <= set(run.events("step")[0].fields)
-    assert "images/s" in compare([summary, summary])
+    assert "samples/s" in compare([summary, summary])
 
 
 @needs_namespaces
-def test_elements_are_made_on_the_workers_of_all_three_hosts(tmp_path, with_script):
-    run = run_job(tmp_path, *with_script("tagged.py"))
+@pytest.mark.parametrize(
+    "local_workers, makers_expected", [("on", {"algo-1", "algo-2", "algo-3"}), ("off", {"algo-1", "algo-2"})]
+)
+def test_elements_are_made_on_the_workers_of_all_hosts_that_have_some(
+    local_workers, makers_expected, tmp_path, with_script
+):
+    run = run_job(tmp_path, *with_script("tagged.py"), f"--local_workers={local_workers}")
     assert run.code == 0, run.output[-4000:]
     makers = {}
     for rank in (0, 1):
         found = json.loads((run.folder / "algo-3/output/data" / f"makers-{rank}.json").read_text())
         for host, count in found.items():
             makers[host] = makers.get(host, 0) + count
-    assert set(makers) == {"algo-1", "algo-2", "algo-3"}
+    assert set(makers) == makers_expected
     assert min(makers.values()) >= 600 // 30
+    assert run.summary["local_workers"] == local_workers
 
 
 @MODES

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from headrace.__main__ import main
+from headrace.context import EMPTY_REPORT
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -121,3 +122,33 @@ def test_the_training_script_of_the_project_has_nothing_to_mend_and_writes_nothi
         0, [f"{ROOT / 'code' / 'train_dnn.py'}: nothing found"],
     ), result.stderr[-2000:]  # fmt: skip
     assert not [path for path in tmp_path.iterdir() if path.is_file()]
+
+
+def test_a_plan_says_what_is_cheaper_than_hosts_from_the_runs_own_script_and_arguments(tmp_path, capsys):
+    host = {"group": "dnn_group", "instance_type": "ml.p4d.24xlarge", "cpus": 96}
+    summary = EMPTY_REPORT | {
+        "job_name": "run", "outcome": "succeeded", "simulated": True, "world_size": 1, "global_batch_size": 8,
+        "steps": 100, "steps_per_epoch": 100, "step_time_ms": {"median": 20.0, "mean": 20.0, "p90": 20.0},
+        "ideal_step_time_ms": 10.0, "rank_cpu_s_per_step": 0.5, "sample_bytes": 12288.0, "hosts": {"algo-1": host},
+    }  # fmt: skip
+    run = tmp_path / "run"
+    for folder in ("algo-1/code", "algo-1/input/config", "algo-1/input/data/training"):
+        (run / folder).mkdir(parents=True)
+    (run / "summary.json").write_text(json.dumps(summary))
+    as_in_the_job = (
+        "import os, sys\nassert sys.argv[1:3] == ['--size', '7']\nos.listdir(os.environ['SM_CHANNEL_TRAINING'])\n"
+    )
+    (run / "algo-1/code/mine.py").write_text(as_in_the_job + filled())
+    given = {"size": '"7"', "training_script": '"mine.py"', "sagemaker_program": '"launcher.py"'}
+    (run / "algo-1/input/config/hyperparameters.json").write_text(json.dumps(given))
+    assert main(["plan", str(run), "--lint"]) == 0
+    said = capsys.readouterr().out
+    assert "looking for what is cheaper than hosts" in said
+    assert "wide-wire: 4.0× fewer bytes on the wire" in said
+    (run / "algo-1/code/mine.py").write_text("raise ValueError('no data here')")
+    assert main(["plan", str(run), "--lint"]) == 1
+    printed = capsys.readouterr()
+    assert "headrace lint cannot examine" in printed.err and "batches made by" in printed.out
+    (run / "algo-1/input/config/hyperparameters.json").unlink()
+    assert main(["plan", str(run), "--lint"]) == 2
+    assert "--lint needs the run's own files" in capsys.readouterr().err

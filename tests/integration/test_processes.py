@@ -100,3 +100,12 @@ def test_a_dead_server_comes_back_and_its_last_words_are_kept(tmp_path):
     assert ended.root_cause("algo-1").exit_code == 7
     assert ended.tail[-1] == "last words"
     assert out.getvalue().count("last words") == 2
+
+
+def test_a_child_of_low_priority_yields_with_its_whole_session(tmp_path):
+    """Where the kernel shares processors between sessions first, a process's niceness alone counts for nothing."""
+    code = "import os; print(os.nice(0), open('/proc/self/autogroup').read().strip(), 'up', flush=True)"
+    if not os.path.exists("/proc/self/autogroup"):
+        code = "import os; print(os.nice(0), '/autogroup-0 nice 19 up', flush=True)"
+    out, _ = supervise(code + "; import time; time.sleep(600)", tmp_path=tmp_path, nice=19)
+    assert " 19 /autogroup-" in out and "nice 19 up" in out

@@ -2,12 +2,15 @@
 
 import io
 import json
+import shutil
 import subprocess
 import tarfile
 import time
 
 import boto3
 import pytest
+from headrace.__main__ import main as headrace
+from headrace.context import EMPTY_REPORT
 from headrace.start import main
 from headrace.submit import client as client_module
 from headrace.submit.logs import LOG_GROUP
@@ -139,10 +142,17 @@ def test_log_lines_have_host_group_and_role_in_front(aws, capsys):
 
 def test_the_jobs_summary_is_fetched_and_told(aws, capsys, tmp_path):
     boto3.client("s3", REGION).create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
-    summary = {
-        "job_name": "job", "outcome": "succeeded", "root_cause": None, "steps": 40, "step_time_ms": {"median": 12.0},
-        "ideal_step_time_ms": 10.0, "samples_per_s": 100.0, "input_bound_share": 0.1, "time_to_first_step_s": 20.0,
-        "final_metrics": {}, "hosts": {},
+    host = {
+        "group": "dnn_group",
+        "instance_type": "ml.p4d.24xlarge",
+        "exit_code": 0,
+        "cpus": 96,
+        "cpu_utilization": 0.5,
+    }
+    summary = EMPTY_REPORT | {
+        "job_name": "job", "outcome": "succeeded", "root_cause": None, "steps": 40, "ideal_step_time_ms": 10.0,
+        "step_time_ms": {"median": 12.0, "mean": 12.0, "p90": 12.0}, "samples_per_s": 100.0, "input_bound_share": 0.2,
+        "time_to_first_step_s": 20.0, "hosts": {"algo-1": host},
     }  # fmt: skip
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
@@ -156,6 +166,30 @@ def test_the_jobs_summary_is_fetched_and_told(aws, capsys, tmp_path):
     assert main(SMALL) == 0
     assert "40 of 12 ms (median; ideal 10 ms)" in capsys.readouterr().out
     assert json.loads((tmp_path / "runs" / "job" / "summary.json").read_text()) == summary
+
+    # Its report can be made by its name, on a machine that has not submitted it too.
+    shutil.rmtree(tmp_path / "runs")
+    assert headrace(["report", "job", "--region", REGION, "--price", "ml.p4d.24xlarge=36"]) == 0
+    said = capsys.readouterr().out
+    assert "job is input-bound: it waited for data 20%" in said and "36.00" in said
+    assert (tmp_path / "runs" / "job" / "report.html").is_file()
+
+
+def test_a_report_of_a_job_that_is_none_or_left_nothing_is_refused_in_a_line(aws, capsys):
+    for name, region, message in (
+        ("never-was", ["--region", REGION], f"never-was is neither a folder here nor a training job in {REGION}"),
+        ("never-was", [], "to fetch a job of that name give --region"),
+        ("no/such/folder", [], "no/such/folder: no such folder"),
+    ):
+        assert headrace(["report", name, *region]) == 2
+        assert message in capsys.readouterr().err
+    assert main(SMALL) == 0
+    capsys.readouterr()
+    for body in (None, b"\x1f\x8b\x08truncated"):
+        if body:
+            boto3.client("s3", REGION).put_object(Bucket=BUCKET, Key="headrace/job/output/output.tar.gz", Body=body)
+        assert headrace(["plan", "job", "--region", REGION]) == 2
+        assert "job (Completed) has left no results of headrace" in capsys.readouterr().err
 
 
 def test_a_role_may_be_given_by_name(aws, capsys):

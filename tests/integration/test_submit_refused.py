@@ -99,3 +99,20 @@ def test_a_pytorch_job_has_pytorchs_image_script_and_framework_and_needs_no_torc
     assert "/pytorch-training:" in request["AlgorithmSpecification"]["TrainingImage"]
     assert (hyperparameters["training_script"], hyperparameters["framework"]) == ("train_torch.py", "pytorch")
     assert "torch" not in sys.modules
+
+
+def test_the_job_gets_mlflows_server_and_the_flags_of_the_plan(monkeypatch, capsys):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example.com")
+    flags = ["--local_workers", "off", "--metrics_port", "9500"]
+    assert main(["--dry_run", "--role", "arn:aws:iam::123456789012:role/R", *flags]) == 0
+    printed = capsys.readouterr()
+    request = json.loads(printed.out)
+    assert request["Environment"]["MLFLOW_TRACKING_URI"] == "https://mlflow.example.com"
+    assert "mlflow-skinny" in printed.err
+    hyperparameters = {name: json.loads(value) for name, value in request["HyperParameters"].items()}
+    assert (hyperparameters["local_workers"], str(hyperparameters["metrics_port"])) == ("off", "9500")
+
+
+def test_local_workers_off_without_data_hosts_is_refused(capsys):
+    assert main(["--dry_run", "--no-is_hetero", "--tf_data_mode", "service", "--local_workers", "off"]) == 2
+    assert "--local_workers off needs data hosts" in capsys.readouterr().err

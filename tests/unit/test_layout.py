@@ -13,7 +13,7 @@ PACKAGES = ("host", "training", "tensorflow", "torch", "submit", "local", "repor
 MAY_IMPORT = {"tensorflow": {"training"}, "torch": {"training"}}
 """Beside the kernel and themselves."""
 FRAMEWORKS = {"tensorflow": "tensorflow", "keras": "tensorflow", "horovod": "tensorflow", "torch": "torch"}
-FRONT_DOORS = ("start.py", "__main__.py", "preflight.py", "set_up.py")
+FRONT_DOORS = ("start.py", "__main__.py", "preflight.py", "set_up.py", "finished.py")
 """They join the packages."""
 
 

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from headrace.endpoints import Endpoint
 from headrace.errors import InputError, SetupError
 from headrace.host import mpi
 from headrace.host.agent import orted_arguments
@@ -12,7 +13,7 @@ from headrace.host.network import network_environ
 from headrace.host.rank_log import RankLog
 from headrace.outcome import RootCause
 from headrace.resource_config import topology_from
-from headrace.settings import Endpoint, Settings, split_mpi_options
+from headrace.settings import Settings, split_mpi_options
 
 FALLBACK = RootCause("algo-1", "mpirun", "exited with 1", 7, exit_code=1)
 

@@ -1,11 +1,13 @@
 """Runs are told and compared from their summaries alone."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from headrace.context import EMPTY_REPORT
 from headrace.errors import InputError
+from headrace.report.command import main as report
 from headrace.report.compare import compare
 from headrace.report.runs import describe_run, read_summary
 
@@ -63,3 +65,122 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path, content):
 def test_a_summary_is_read_back(tmp_path):
     (tmp_path / "summary.json").write_text(json.dumps(summary("one", 1.0)))
     assert read_summary(tmp_path)["job_name"] == "one"
+
+
+def write_run(folder, **changes):
+    folder.mkdir(exist_ok=True)
+    (folder / "summary.json").write_text(json.dumps(summary(folder.name, 100.0, **changes)))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        '{"hosts": {"algo-1": {"gro',
+        '{"hosts": {"algo-1": 3}, "job_name": "x", "outcome": "succeeded"}',
+        '{"hosts": {}, "job_name": "x", "outcome": "succeeded"}',
+        '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "steps": "many"}',
+        '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "step_time_ms": {"median": []}}',
+        '{"hosts": {"algo-1": {"cpu_s": {"trainer": "1"}}}, "job_name": "x", "outcome": "succeeded"}',
+        '{"hosts": {"algo-1": {}}, "job_name": 7, "outcome": "succeeded"}',
+        '{"hosts": {"algo-1": {"restarts": []}}, "job_name": "x", "outcome": "succeeded"}',
+        '{"hosts": {"algo-1": {"gpu": {"utilization": 0.5}}}, "job_name": "x", "outcome": "succeeded"}',
+        '{"hosts": {"algo-1": {"most_memory_bytes": "x"}}, "job_name": "x", "outcome": "succeeded"}',
+        "\ud800",
+    ],
+)
+def test_a_foreign_or_half_written_summary_is_one_clear_line(tmp_path, content):
+    (tmp_path / "summary.json").write_text(content, encoding="utf-8", errors="surrogatepass")
+    with pytest.raises(InputError) as refused:
+        report([str(tmp_path)])
+    assert "summary.json" in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_run_of_an_older_headrace_is_told_too(tmp_path):
+    hosts = {"algo-1": {"group": "dnn_group", "exit_code": 0, "cpu_utilization": 0.5}}
+    old = {"job_name": "old", "outcome": "succeeded", "hosts": hosts}
+    (tmp_path / "summary.json").write_text(json.dumps(old))
+    assert "old" in compare([read_summary(tmp_path)])
+
+
+def test_a_report_is_a_page_without_a_network_with_the_numbers_of_the_summary(tmp_path, capsys):
+    alone = write_run(tmp_path / "alone", input_bound_share=0.51, train_s=20.0, epochs=2)
+    helped = write_run(tmp_path / "helped", input_bound_share=0.03, root_cause=None)
+    lines = [
+        {"time": 100.0, "step": 1, "step_time_ms": 20.0, "input_bound_share": 0.5},
+        {"time": 105.0, "groups": {"dnn_group": {"cpu_utilization": 0.9, "gpu_utilization": 0.4}}},
+        {"time": 106.0, "event": "restarted", "what": "worker on algo-1 restarted"},
+        {"time": 107.0, "event": "checkpoint", "what": "checkpoint 1"},
+        {"time": 108.0, "step": 2, "step_time_ms": 18.0, "input_bound_share": 0.4},
+    ]
+    (alone / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"time": 109.0, "st')
+    assert report([str(alone), str(helped), "--output", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert "alone is input-bound: it waited for data 51%" in said
+    assert "helped is not input-bound: it waited for data 3% of its time. Data hosts could hardly help it." in said
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "worker on algo-1 restarted" in page and "51%" in page and "CPU dnn_group" in page
+    outside = re.findall(r'(?:src|href)\s*=\s*"(?!data:|#)([^"]+)"|url\((?!#)', page)
+    assert not outside and "<script" not in page
+    assert {path.name for path in (tmp_path / "out" / "plots").iterdir()} >= {"step_time.png", "waiting.png"}
+
+
+def test_what_a_run_says_is_text_on_the_page_and_no_markup(tmp_path, capsys):
+    cause = {"host": "algo-1", "role": "rank0", "message": "<script>alert(1)</script> [bold]x[/bold]", "log_tail": []}
+    run = write_run(tmp_path / "run", outcome="failed", root_cause=cause)
+    assert report([str(run)]) == 0
+    assert "[bold]x[/bold]" in capsys.readouterr().out
+    assert "<script" not in (run / "report.html").read_text()
+
+
+def test_runs_are_priced_by_the_table_and_simulated_ones_only_as_what_they_stand_for(tmp_path, capsys):
+    hosts = {"algo-1": {"group": "dnn_group", "instance_type": "ml.p4d.24xlarge", "cpus": 96, "cpu_utilization": 0.5}}
+    step = {"median": 1800.0, "mean": 1800.0, "p90": 1800.0}
+    real = write_run(tmp_path / "real", hosts=hosts, steps_per_epoch=1000, step_time_ms=step)
+    simulated = write_run(tmp_path / "simulated", hosts=hosts, simulated=True)
+    price = ["--price", "ml.p4d.24xlarge=36"]
+    assert report([str(real), *price]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"\$/hour +36.00", said) and re.search(r"\$/epoch +18.00", said)
+    assert re.search(r"\$/million samples +100.00", said)  # 100 samples/s
+    assert report([str(simulated), *price]) == 0
+    assert "$/hour" not in capsys.readouterr().out
+    assert report([str(real), *price, "--as", "ml.g5.xlarge"]) == 0
+    assert re.search(r"\$/hour +36.00", capsys.readouterr().out)  # it is what it is
+    assert report([str(simulated), *price, "--as", "data_group=ml.p4d.24xlarge"]) == 0
+    assert "simulated has no price" in capsys.readouterr().out
+    assert report([str(simulated), *price, "--as", "ml.p4d.24xlarge"]) == 0
+    assert re.search(r"\$/hour +36.00", capsys.readouterr().out)
+    with pytest.raises(InputError, match="--as"):
+        report([str(simulated), "--as", "gpus=ml.p4d.24xlarge"])
+
+
+def test_two_runs_of_one_name_keep_their_own_pictures(tmp_path, capsys):
+    runs = [write_run(tmp_path / name, job_name="same") for name in ("one", "two")]
+    assert report([*map(str, runs)]) == 0
+    assert "same (2)" in capsys.readouterr().out
+    names = {path.name for path in (runs[1] / "plots").iterdir()}
+    assert len(names) == 6 and "cpu-same__2_.png" in names
+
+
+def test_lines_that_are_no_records_are_counted_and_cost_nothing_else(tmp_path, capsys):
+    run = write_run(tmp_path / "run")
+    lines = [
+        {"time": 1.0, "step_time_ms": 5.0, "input_bound_share": None},
+        {"time": 1.5, "step_time_ms": 5.0},
+        {"time": 2.0, "groups": {"g": 3}},
+        {"time": "x"},
+        {"time": int("9" * 400)},
+        [1],
+        {"time": 3.0, "event": "host_lost", "what": "$\\frac$ lost"},
+    ]
+    (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\nnonsense\n")
+    assert report([str(run)]) == 0
+    assert "6 lines of run&#39;s metrics.jsonl could not be read" in (run / "report.html").read_text()
+
+
+def test_data_hosts_that_keep_up_are_said_to(tmp_path, capsys):
+    hosts = {"algo-1": {"group": "data_group"}, "algo-2": {"group": "dnn_group"}}
+    assert report([str(write_run(tmp_path / "run", input_bound_share=0.02, hosts=hosts))]) == 0
+    assert "Its data hosts keep up." in capsys.readouterr().out

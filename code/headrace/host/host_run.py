@@ -14,6 +14,7 @@ from types import FrameType
 from headrace.errors import SetupError
 from headrace.host import install_horovod, mpi
 from headrace.host.daemon import MpiDaemon
+from headrace.host.gpus import Gpus
 from headrace.host.inbox import HostAnswered, Inbox, MpiDaemonAsked, RankSaid, ServerSaid, Stamped, StopAsked
 from headrace.host.log import HostLog
 from headrace.host.plan import HostPlan, server_environ, trainer_environ
@@ -171,7 +172,9 @@ def host_run(plan: HostPlan, service: DataService, log: HostLog) -> Iterator[Hos
     prepare_folders(plan)
     with Supervisor(log, plan.settings.max_restarts, plan.settings.grace_s) as supervisor:
         usage = ResourceUsage(
-            lambda: [(child.spec.kind, child.process.pid) for child in list(supervisor.children) if not child.ended]
+            lambda: [(child.spec.kind, child.process.pid) for child in list(supervisor.children) if not child.ended],
+            own_network=not plan.settings.endpoint(host).address.startswith("127."),
+            gpus=Gpus() if plan.topology.current.role == "dnn" else None,
         )
         state = HostState(host, usage, service, inbox, lambda: supervisor.suspended() + suspended_ranks())
 

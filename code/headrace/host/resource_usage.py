@@ -1,4 +1,4 @@
-"""CPU time and memory of this host's children, and the share of the host's CPUs that they used."""
+"""What this host's children use: CPU time, memory, network, GPUs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 
+from headrace.host.gpus import Gpus
 from headrace.processes import cpu_seconds, resident_bytes, tree
 
 SAMPLE_INTERVAL_S = 0.5
@@ -25,10 +26,20 @@ def available_cpus() -> int:
 
 
 class ResourceUsage:
-    """CPU seconds by kind of child, ended ones too, from `mark` to `freeze`; what processes hold. Thread-safe."""
+    """CPU seconds by kind of child, ended ones too, from `mark` to `freeze`; what processes hold. Thread-safe.
 
-    def __init__(self, roots: Callable[[], Iterable[tuple[str, int]]]) -> None:
-        self._roots = roots  # (kind, pid) of every child that runs now
+    Args:
+        roots: kind and pid of every child that runs now.
+        own_network: whether this host's network is its own; simulated hosts may share the machine's.
+        gpus: None: they are not looked at.
+    """
+
+    def __init__(
+        self, roots: Callable[[], Iterable[tuple[str, int]]], own_network: bool = False, gpus: Gpus | None = None
+    ) -> None:
+        self._roots, self._own_network, self._gpus = roots, own_network, gpus
+        self._network_base = self._network()
+        self._memory_bytes = self._most_memory = 0
         self._seen: dict[tuple[int, float], tuple[str, float]] = {}
         self._resident: dict[int, tuple[float, int]] = {}
         self._base: dict[str, float] = {}
@@ -47,7 +58,9 @@ class ResourceUsage:
         """Count from now on: what came before was start-up."""
         with self._lock:
             self._sample(force=True)
-            self._base = self._totals()
+            self._base, self._network_base, self._most_memory = self._totals(), self._network(), 0
+            if self._gpus:
+                self._gpus.mark()
             self._since = time.monotonic()
 
     def freeze(self) -> None:
@@ -58,7 +71,13 @@ class ResourceUsage:
                 self._frozen = self._report()
 
     def report(self) -> dict[str, Any]:
-        """`utilization` (0 to 1 of the host's CPUs), `cpus`, and `seconds` by kind of child."""
+        """What was used since `mark`.
+
+        `utilization` (0 to 1 of the host's CPUs), `cpus`, `seconds` by kind of child, `over_s`, `since` (monotonic);
+        `memory_bytes` now and `most_memory_bytes`, both with what processes share counted for each;
+        `memory_total_bytes`; `network_bytes` `in` and `out`, None where the network is not this host's own; `gpu`, see
+        `Gpus.report`.
+        """
         with self._lock:
             return self._frozen or self._report()
 
@@ -76,6 +95,7 @@ class ResourceUsage:
         if now >= self._next_scan or force:
             self._next_scan = now + SCAN_INTERVAL_S
             self._processes = [(kind, process) for kind, pid in self._roots() for process in tree(pid)]
+        self._memory_bytes = 0
         for kind, process in self._processes:
             try:
                 key = (process.pid, process.create_time())
@@ -83,10 +103,19 @@ class ResourceUsage:
                 continue
             if size := resident_bytes(process):
                 self._resident[process.pid] = (now, size)
+                self._memory_bytes += size
             self._seen[key] = (kind, max(cpu_seconds(process), self._seen.get(key, (kind, 0.0))[1]))
 
         lately = now - 2 * SCAN_INTERVAL_S
         self._resident = {pid: seen for pid, seen in self._resident.items() if seen[0] >= lately}
+        self._most_memory = max(self._most_memory, self._memory_bytes)
+
+    def _network(self) -> tuple[int, int] | None:
+        """Bytes in and out so far, those within this host left out."""
+        if not self._own_network:
+            return None
+        cards = [each for name, each in psutil.net_io_counters(pernic=True).items() if name != "lo"]
+        return sum(each.bytes_recv for each in cards), sum(each.bytes_sent for each in cards)
 
     def _totals(self) -> dict[str, float]:
         totals: dict[str, float] = collections.defaultdict(float)
@@ -98,4 +127,16 @@ class ResourceUsage:
         elapsed_s = max(time.monotonic() - self._since, 1e-3)
         seconds = {kind: round(total - self._base.get(kind, 0.0), 3) for kind, total in self._totals().items()}
         utilization = sum(seconds.values()) / (elapsed_s * available_cpus())
-        return {"utilization": round(min(utilization, 1.0), 4), "cpus": available_cpus(), "seconds": seconds}
+        now, base = self._network(), self._network_base
+        return {
+            "utilization": round(min(utilization, 1.0), 4),
+            "cpus": available_cpus(),
+            "seconds": seconds,
+            "since": self._since,
+            "over_s": round(elapsed_s, 3),
+            "memory_bytes": self._memory_bytes,
+            "most_memory_bytes": self._most_memory,
+            "memory_total_bytes": psutil.virtual_memory().total,
+            "network_bytes": {"in": now[0] - base[0], "out": now[1] - base[1]} if now and base else None,
+            "gpu": self._gpus.report() if self._gpus else None,
+        }

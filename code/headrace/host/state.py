@@ -59,6 +59,10 @@ class HostState:
 
     # From the main loop
 
+    def published(self) -> Body:
+        """The status as it was last published."""
+        return self._published
+
     def take(self, stamped: Stamped) -> None:
         """Act on what has happened, as far as it is this host's."""
         at, happening = stamped

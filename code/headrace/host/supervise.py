@@ -7,7 +7,6 @@ hands log events on. All else happens in `poll`, which the main loop calls: rest
 from __future__ import annotations
 
 import collections
-import os
 import subprocess
 import threading
 import time
@@ -98,7 +97,7 @@ def spawn(spec: ChildSpec) -> Process:
     def prepare() -> None:
         prctl.die_with_parent()
         if spec.nice:
-            os.nice(spec.nice)
+            prctl.yield_to_others(spec.nice)
 
     try:
         process = subprocess.Popen(

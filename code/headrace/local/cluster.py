@@ -63,7 +63,8 @@ def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str,
         console.say(f"{spec.job_name}: {len(spec.hosts())} hosts {isolation.description}; logs in {_short(folder)}")
         cluster = _Cluster(spec, options, folder, isolation, console)
         try:
-            exit_codes = cluster.run()
+            with console.display:
+                exit_codes = cluster.run()
         finally:
             processes.end_all_descendants(KILL_GRACE_S, spare=cluster.spared)
     return collect(spec, folder, exit_codes, cluster.killed, cluster.interrupted)

@@ -1,4 +1,4 @@
-"""All hosts' logs in one stream, in colour on a terminal, and each in a file of its own."""
+"""All hosts' logs in one stream, in color on a terminal, and each in a file of its own."""
 
 from __future__ import annotations
 
@@ -6,26 +6,29 @@ import datetime
 import os
 import re
 import sys
-import threading
 from pathlib import Path
 from typing import IO, TextIO
 
+from headrace.display import Display
+from headrace.events import parse_event
 from headrace.paths import RunPaths
+from headrace.phases import Phases
 
 # What a launcher puts in front of every line (see headrace.host.log).
 _PREFIX = re.compile(r"^(?P<date>\S+T)(?P<time>[\d:]{8})\.\d+Z (?P<host>\S+) (?P<role>\S+) *(?P<text>.*)$")
 _RUNNER = "cluster"
-_COLOURS = {"launcher": "36", "dispatcher": "35", "worker": "34", "rank": "32", "mpirun": "33", _RUNNER: "1"}
+_COLORS = {"launcher": "36", "dispatcher": "35", "worker": "34", "rank": "32", "mpirun": "33", _RUNNER: "1"}
 _RESET = "\033[0m"
 
 
 class Console:
-    """Takes lines from any thread and prints them whole."""
+    """Takes lines from any thread and prints them whole; on a terminal the last line says how far the job is."""
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stdout
-        self._colour = self._stream.isatty() and not os.environ.get("NO_COLOR")
-        self._lock = threading.Lock()
+    def __init__(self, phases: Phases | None = None, stream: TextIO | None = None) -> None:
+        stream = stream or sys.stdout
+        self._phases = phases
+        self._color = stream.isatty() and not os.environ.get("NO_COLOR")
+        self.display = Display(stream, phases.text if phases else None)
 
     def say(self, text: str) -> None:
         """A line of the cluster's own."""
@@ -42,17 +45,15 @@ class Console:
         file.flush()
         if match:
             self._print(match["time"], host, match["role"], match["text"])
+            event = parse_event(match["text"])
+            if event and self._phases and self._phases.take(host, event) and not self.display.is_live:
+                self.say(self._phases.text())
 
     def _print(self, time: str, host: str, role: str, text: str) -> None:
         start = end = ""
-        if self._colour:
-            start, end = f"\033[{_COLOURS.get(re.sub(r'[-0-9]+$', '', role), '0')}m", _RESET
-        with self._lock:
-            try:
-                self._stream.write(f"{time} {start}{host:<7} {role:<10}{end} {text}\n")
-                self._stream.flush()
-            except (BrokenPipeError, ValueError):
-                pass  # Nobody reads any more; the files still get every line.
+        if self._color:
+            start, end = f"\033[{_COLORS.get(re.sub(r'[-0-9]+$', '', role), '0')}m", _RESET
+        self.display.line(f"{time} {start}{host:<7} {role:<10}{end} {text}")
 
 
 def open_log(folder: Path, host: str) -> IO[str]:

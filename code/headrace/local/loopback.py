@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from headrace.endpoints import ENDPOINTS_VARIABLE, Endpoint, encode_endpoints
 from headrace.ports import FIRST_WORKER_PORT
-from headrace.settings import ENDPOINTS_VARIABLE, Endpoint, encode_endpoints
 
 
 class Loopback:

@@ -38,6 +38,7 @@ def collect(
         summary["root_cause"] = {"host": host, "role": "launcher", "pid": None, "exit_code": code, "message": message,
                                  "log_tail": []}  # fmt: skip
     summary["interrupted"] = interrupted
+    summary["simulated"] = True
     for host, code in exit_codes.items():
         summary["hosts"].setdefault(host, {})["exit_code"] = code
     path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
@@ -65,6 +66,7 @@ def _summary_without_leader(
         "root_cause": cause,
         "tf_data_mode": spec.tf_data_mode,
         "is_hetero": spec.is_hetero,
+        "local_workers": spec.local_workers,
         **EMPTY_REPORT,
         "time_to_first_step_s": 0.0,
         "teardown_s": 0.0,

@@ -11,37 +11,69 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError
-from headrace.report.runs import accuracy, read_summary
+from headrace.report.prices import Price
+from headrace.report.runs import INPUT_BOUND_FROM, accuracy, read_summary
+from headrace.report.tables import Table
+
+Summary = Mapping[str, Any]
 
 
-def compare(summaries: Sequence[Mapping[str, Any]]) -> str:
+def compare(summaries: Sequence[Summary], prices: Sequence[Price | None] = ()) -> str:
     """A table with a column for each run; ratios are to the first one."""
+    (_, names), *rows = compare_rows(summaries, prices)
+    table = Table("", *names)
+    for name, cells in rows:
+        table.add(name, *cells)
+    return table.text()
+
+
+def compare_rows(summaries: Sequence[Summary], prices: Sequence[Price | None] = ()) -> list[tuple[str, list[str]]]:
+    """Rows of a table, each a name and a cell for each run; the first has the runs' names."""
     rows = [
         ("", [summary["job_name"] for summary in summaries]),
         ("outcome", [summary["outcome"] for summary in summaries]),
         ("data", [_data(summary) for summary in summaries]),
         ("ranks × batch", [_ranks(summary) for summary in summaries]),
         ("step time, median", [f"{summary['step_time_ms']['median']:.0f} ms" for summary in summaries]),
-        ("ideal step time", [f"{summary['ideal_step_time_ms']:.0f} ms" for summary in summaries]),
+        ("ideal step time", [_ideal(summary) for summary in summaries]),
         ("waiting for data", [f"{summary['input_bound_share']:.0%}" for summary in summaries]),
-        ("images/s", _with_ratio([summary["samples_per_s"] for summary in summaries])),
+        ("limited by", [limit(summary) for summary in summaries]),
+        ("samples/s", _with_ratio([summary["samples_per_s"] for summary in summaries])),
         ("training time", [f"{summary['train_s']:.0f} s" for summary in summaries]),
         ("first step after", [f"{summary['time_to_first_step_s']:.0f} s" for summary in summaries]),
         ("accuracy", [_accuracy(summary) for summary in summaries]),
     ]
+    if any(prices):
+        rows += [
+            ("$/hour", [_usd(each.usd_per_hour if each else None) for each in prices]),
+            ("$/epoch", [_usd(each.usd_per_epoch if each else None) for each in prices]),
+            ("$/million samples", _cheaper([each.usd_per_million if each else None for each in prices])),
+        ]
     for host in dict.fromkeys(host for summary in summaries for host in summary["hosts"]):
         rows.append((f"CPU {host}", [_cpu(summary["hosts"].get(host)) for summary in summaries]))
-    return _table(rows)
+    return rows
 
 
-def _data(summary: Mapping[str, Any]) -> str:
+def limit(summary: Summary) -> str:
+    """What a run's steps took their time for."""
+    if not summary["steps"]:
+        return "-"
+    return "waiting for data" if summary["input_bound_share"] > INPUT_BOUND_FROM else "the model's arithmetic"
+
+
+def _data(summary: Summary) -> str:
     hosts = sum(record["group"] == "data_group" for record in summary["hosts"].values())
     return f"{summary['tf_data_mode']}, {hosts} data hosts" if hosts else f"{summary['tf_data_mode']}, no data hosts"
 
 
-def _ranks(summary: Mapping[str, Any]) -> str:
+def _ranks(summary: Summary) -> str:
     ranks = summary["world_size"]
     return f"{ranks} × {summary['global_batch_size'] // ranks}" if ranks else "-"
+
+
+def _ideal(summary: Summary) -> str:
+    error = summary.get("ideal_step_time_error_ms")
+    return f"{summary['ideal_step_time_ms']:.0f}{f' ± {error:.0f}' if error else ''} ms"
 
 
 def _with_ratio(values: Sequence[float]) -> list[str]:
@@ -50,7 +82,18 @@ def _with_ratio(values: Sequence[float]) -> list[str]:
     return [f"{value:.0f}{ratio}" for value, ratio in zip(values, ratios, strict=True)]
 
 
-def _accuracy(summary: Mapping[str, Any]) -> str:
+def _cheaper(values: Sequence[float | None]) -> list[str]:
+    first = values[0]
+    changes = [f" ({abs(value / first - 1):.0%} {'less' if value < first else 'more'})" if value and first else ""
+               for value in values]  # fmt: skip
+    return [_usd(value) + change for value, change in zip(values, ["", *changes[1:]], strict=True)]
+
+
+def _usd(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
+def _accuracy(summary: Summary) -> str:
     value = accuracy(summary)
     return "-" if value is None else f"{value:.3f}"
 
@@ -61,13 +104,6 @@ def _cpu(record: Mapping[str, Any] | None) -> str:
     role = "data" if record["group"] == "data_group" else "dnn"
     spent = "+".join(f"{name} {seconds:.0f} s" for name, seconds in record.get("cpu_s", {}).items() if seconds >= 0.5)
     return f"{role} {record['cpu_utilization']:.0%}" + (f" ({spent})" if spent else "")
-
-
-def _table(rows: Sequence[tuple[str, Sequence[str]]]) -> str:
-    cells = [[name, *values] for name, values in rows]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
-    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
 
 
 def main(argv: Sequence[str]) -> int:

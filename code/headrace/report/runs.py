@@ -3,16 +3,41 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from headrace.context import EMPTY_REPORT
 from headrace.errors import InputError
 from headrace.paths import RunPaths
 
+Finder = Callable[[str | None], Callable[[Path], Path]]
+"""Given a region: what finds the folder of a run that is named. It may have to be fetched."""
+INPUT_BOUND_FROM = 0.1
+"""From this share of a step on it is worth a thought who makes the batches."""
+OF_THE_LEADER: dict[str, Any] = {
+    "tf_data_mode": "local", "is_hetero": False, "time_to_first_step_s": 0.0, "teardown_s": 0.0,
+}  # fmt: skip
+OF_A_HOST: dict[str, Any] = {
+    "group": "", "instance_type": "", "cpu_utilization": 0.0, "cpus": 0, "cpu_s": {}, "restarts": {},
+    "most_memory_bytes": 0,
+}  # fmt: skip
+OPTIONAL_OF_A_HOST = {"network_bytes": {"in": 0, "out": 0}, "gpu": {"utilization": 0.0, "count": 0}}
+"""None where there is no such thing, or it cannot be told."""
+
+
+def as_given(_: str | None) -> Callable[[Path], Path]:
+    """Runs are named by their folders, and by nothing else."""
+    return lambda run: run
+
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """The `summary.json` of a run's folder. Raises `InputError` when it is missing or broken."""
+    """The `summary.json` of a run's folder; what older runs did not tell yet is zero.
+
+    Raises:
+        InputError: it is missing, broken, or no run's summary.
+    """
     path = RunPaths(folder).summary
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
@@ -20,16 +45,40 @@ def read_summary(folder: Path) -> dict[str, Any]:
         raise InputError(f"{folder} is no finished run: cannot read {path.name} ({error.strerror})") from error
     except ValueError as error:
         raise InputError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(summary, dict) or "hosts" not in summary:
+    if not isinstance(summary, dict) or not isinstance(summary.get("hosts"), dict) or not summary["hosts"]:
         raise InputError(f"{path} is not a run's summary: it names no hosts")
+    summary = EMPTY_REPORT | OF_THE_LEADER | summary
+    _check(summary, EMPTY_REPORT | OF_THE_LEADER | {"job_name": "", "outcome": ""}, str(path))
+    if summary.get("root_cause") is not None:
+        _check(summary, {"root_cause": {"role": "", "host": "", "message": ""}}, str(path))
+    for name, host in summary["hosts"].items():
+        if not isinstance(host, dict):
+            raise InputError(f"{path} is not a run's summary: hosts.{name} is {host!r:.50}")
+        summary["hosts"][name] = OF_A_HOST | host
+        _check(summary["hosts"][name], OF_A_HOST, f"{path}, {name}")
+        for part, like in OPTIONAL_OF_A_HOST.items():
+            if host.get(part) is not None:
+                _check(host, {part: like}, f"{path}, {name}")
+        _check(summary["hosts"][name]["cpu_s"], dict.fromkeys(summary["hosts"][name]["cpu_s"], 0.0), f"{path}, {name}")
     return summary
+
+
+def _check(record: Mapping[str, Any], like: Mapping[str, Any], where: str) -> None:
+    """Raises `InputError` where a value is missing, or of another kind than the one in `like`."""
+    for name, example in like.items():
+        kind = (int, float) if isinstance(example, (int, float)) and not isinstance(example, bool) else type(example)
+        value = record.get(name)
+        if not isinstance(value, kind) or (isinstance(value, float) and not math.isfinite(value)):
+            raise InputError(f"{where} is not a run's summary: {name} is {record.get(name)!r:.50}")
+        if isinstance(example, dict):
+            _check(record[name], example, where)
 
 
 def accuracy(summary: Mapping[str, Any]) -> float | None:
     """Held-out accuracy where it was measured, else training accuracy."""
     metrics = summary.get("final_metrics", {})
     value = metrics.get("val_accuracy", metrics.get("accuracy"))
-    return None if value is None else float(value)
+    return float(value) if isinstance(value, (int, float)) else None
 
 
 def describe_run(summary: Mapping[str, Any], folder: Path) -> str:

@@ -6,12 +6,11 @@ import contextlib
 import dataclasses
 import secrets
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from botocore import exceptions
@@ -19,7 +18,6 @@ from botocore import exceptions
 from headrace.errors import SetupError
 from headrace.instances import InstanceTable
 from headrace.job import JobSpec
-from headrace.paths import METRICS, SUMMARY
 from headrace.submit.aws import Account, aws_errors
 from headrace.submit.cloud_options import CloudOptions
 from headrace.submit.logs import LogTail
@@ -27,13 +25,12 @@ from headrace.submit.pack import pack_source
 from headrace.submit.pricing import cost_usd
 from headrace.submit.recipe import upload_library, upload_recipe
 from headrace.submit.request import build_request, source_uri
+from headrace.submit.results import fetch_results
 from headrace.submit.validate import check_request
 
 POLL_S = 10.0
 FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 30.0, 300.0
 LONGEST_NAME = 63
-RESULTS = (SUMMARY, METRICS)
-"""What is fetched from the job's output for `runs/JOB_NAME`."""
 _SHORT_OF = ("CapacityError", "ResourceLimitExceeded", "InsufficientInstanceCapacity")
 _ENDED = ("Completed", "Failed", "Stopped")
 
@@ -102,7 +99,9 @@ class Submission:
             self._back_off(attempt)
             spec = self._create(retries - attempt - 1, attempt + 1)
         self._tell_end(spec, description, table)
-        return Ended(description, self._fetch_results(spec, output_dir))
+        output = self._options.output_s3_uri
+        results = fetch_results(self._account, output, spec.job_name, output_dir, self._console.say)
+        return Ended(description, results)
 
     def link(self, job_name: str) -> str:
         """The job's page in the AWS console."""
@@ -179,27 +178,6 @@ class Submission:
             money = f" = about {cost:.2f} USD on demand (prices as of {table.as_of})" if cost is not None else ""
             say(f"billable: {billable_s} s × {hosts} hosts{money}")
         say(self.link(spec.job_name))
-
-    def _fetch_results(self, spec: JobSpec, output_dir: Path) -> Path | None:
-        """The job's summary and metrics in `output_dir/JOB_NAME`; None when it left none."""
-        uri = f"{self._options.output_s3_uri.rstrip('/')}/{spec.job_name}/output/output.tar.gz"
-        with tempfile.TemporaryDirectory(prefix="headrace-") as temporary:
-            archive = Path(temporary) / "output.tar.gz"
-            try:
-                if not self._account.download(uri, archive):
-                    return None
-                folder = output_dir / spec.job_name
-                folder.mkdir(parents=True, exist_ok=True)
-                with tarfile.open(archive) as tar:
-                    for member in tar:
-                        name = PurePosixPath(member.name).name
-                        content = tar.extractfile(member) if name in RESULTS and member.isfile() else None
-                        if content:
-                            (folder / name).write_bytes(content.read())
-                return folder
-            except (OSError, tarfile.TarError, SetupError) as error:
-                self._console.say(f"the job's results stay in {uri}: {error}")
-                return None
 
 
 def ask(question: str) -> bool:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 
+from headrace.display import Display
 from headrace.errors import InputError
+from headrace.events import parse_event
 from headrace.instances import InstanceTable
 from headrace.job import JobSpec
-from headrace.settings import PLACEHOLDER_SECRET
+from headrace.phases import Phases
+from headrace.settings import MLFLOW_EXPERIMENT_VARIABLE, MLFLOW_URI_VARIABLE, PLACEHOLDER_SECRET
 from headrace.submit.aws import Account, account_of, default_bucket, find_region
 from headrace.submit.client import Console, Ended, Submission, ask
 from headrace.submit.cloud_options import CloudOptions
@@ -21,6 +25,7 @@ from headrace.submit.validate import check_request
 
 PREFIX = "headrace"
 DEFAULT_RETRIES = 5
+MLFLOW_VARIABLES = (MLFLOW_URI_VARIABLE, MLFLOW_EXPERIMENT_VARIABLE)
 # What a dry run puts where only an account could tell; the documentation's own examples use them too.
 PLACEHOLDER_ACCOUNT, PLACEHOLDER_REGION, PLACEHOLDER_ROLE = "123456789012", "us-east-1", "SageMakerRole"
 
@@ -55,12 +60,26 @@ def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable) -
     _explain(spec, options, table)
     if not arguments.output_s3_uri:
         account.make_default_bucket()
-    submission = Submission(spec, options, account, Console(_say, ask))
+    phases = Phases.of(spec)
+    display = Display(sys.stderr, phases.text)
+
+    def say(text: str) -> None:
+        event = parse_event(text)
+        if event:
+            phases.take(text.split(" ", 1)[0], event)  # lines of the job's log begin with the host
+        display.line(text)
+
+    def confirm(question: str) -> bool:
+        with display.paused():
+            return ask(question)
+
+    submission = Submission(spec, options, account, Console(say, confirm))
     created = submission.start(retries)
     if not arguments.wait:
         _say(f"not waiting; to stop it: aws sagemaker stop-training-job --training-job-name {created.job_name}")
         return None
-    return submission.follow(created, retries, table, arguments.output_dir)
+    with display:
+        return submission.follow(created, retries, table, arguments.output_dir)
 
 
 def _dry_options(spec: JobSpec, arguments: argparse.Namespace) -> CloudOptions:
@@ -104,6 +123,7 @@ def _options(spec: JobSpec, arguments: argparse.Namespace, region: str, role: st
         output_s3_uri=arguments.output_s3_uri or f"s3://{default_bucket(region, account)}/{PREFIX}",
         distribution=arguments.distribution,
         tags=_tags(arguments.tag or []),
+        environment={name: os.environ[name] for name in MLFLOW_VARIABLES if os.environ.get(name)},
         **{name: value for name, value in given.items() if value is not None},
     )
 
@@ -120,6 +140,9 @@ def _explain(spec: JobSpec, options: CloudOptions, table: InstanceTable) -> None
     """What the job is and costs, and what its choices mean, on standard error."""
     _say(f"{spec.job_name} in {options.region}, {spec.processes_per_host} ranks on each dnn host, {options.image_uri}")
     _say(describe_cost(spec, table, options.max_run_s, options.spot))
+    if uri := options.environment.get(MLFLOW_URI_VARIABLE):
+        where = re.sub(r"//[^/@]*@", "//", uri)  # without a name and a password
+        _say(f"figures go to MLflow too, at {where}; hosts need mlflow-skinny: put it into your requirements.txt")
     if options.enable_network_isolation:
         _say("network isolation: nothing can be installed at the start; --image_uri must bring all that headrace needs")
     if spec.is_hetero and options.sharded_channels:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 from tensorflow.python.data.util import nest  # which, as tf.data does, takes a list for a tensor
 
 from headrace.context import TrainerContext
@@ -123,7 +124,7 @@ def _is_mappable(array: Any) -> bool:
     return (dtype.is_floating or dtype.is_integer or dtype.is_bool) and len(array.shape) > 0
 
 
-def _stored(array: np.ndarray) -> Path:
+def _stored(array: NDArray[Any]) -> Path:
     """The file that holds an array, named by its content; it goes with the host's working folder."""
     content = array.reshape(-1).view(np.uint8)
     digest = hashlib.sha256(content.data).hexdigest()

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from headrace.tensorflow import world
 from headrace.tensorflow.checkpoint import Checkpoint
-from headrace.tensorflow.ideal import measure_ideal_step_ms
+from headrace.tensorflow.ideal import measure_ideal_step
 from headrace.tensorflow.loop import Training
 from headrace.tensorflow.meter import open_meter
 
@@ -42,7 +42,10 @@ class Measure(keras.callbacks.Callback):
         self._batch = 0
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        self._meter.begin(measure_ideal_step_ms(self.model, self._dataset, self._batch_size))
+        self._meter.begin(measure_ideal_step(self.model, self._dataset, self._batch_size))
+
+    def on_test_begin(self, logs: Logs = None) -> None:
+        self._meter.steps_over()
 
     def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
         self._meter.progress()
@@ -50,6 +53,7 @@ class Measure(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         self._last_end = None  # What lies between two epochs (evaluation, checkpoint) is no step.
         self._batch = 0
+        self._meter.expect((self.params.get("epochs", 0) - epoch) * (self.params.get("steps") or 0))
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         self._step_begin = time.perf_counter()

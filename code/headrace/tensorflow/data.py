@@ -14,7 +14,7 @@ import tensorflow as tf
 from headrace.context import GRPC, TrainerContext
 from headrace.errors import InputError
 from headrace.settings import STARTUP_TIMEOUT_VARIABLE
-from headrace.tensorflow import arrays, origin, parts, progress, transfer
+from headrace.tensorflow import arrays, origin, parts, progress, sample_size, transfer
 from headrace.tensorflow.arrays import from_arrays
 from headrace.tensorflow.compression import choose_compression
 from headrace.tensorflow.distribution import COMPRESSIONS, Distribution
@@ -87,11 +87,14 @@ def distribute(
         exact=exact,
     )
     context = TrainerContext.from_environ(os.environ)
+    if target_workers == "local" and context.local_workers == "off":
+        raise InputError("target_workers='local' finds no worker in a job with --local_workers off")
     if deterministic is not None:
         options = tf.data.Options()
         options.deterministic = deterministic
         dataset = dataset.with_options(options)
     keep_freed_memory()
+    sample_size.note(dataset.element_spec)
     if context.tf_data_mode == "local":
         read = parts.of_this_rank if exact and shared else parts.whole
         return _on_trainer(read(dataset, how.uneven, job_name))

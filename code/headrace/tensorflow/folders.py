@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from headrace.errors import InputError
 
@@ -80,7 +82,7 @@ def from_folders(
     return dataset if batch_size is None else dataset.batch(batch_size)
 
 
-def _listed(directory: Path, class_names: Sequence[str] | None) -> tuple[list[str], np.ndarray, int]:
+def _listed(directory: Path, class_names: Sequence[str] | None) -> tuple[list[str], NDArray[Any], int]:
     """Sorted image files, the number of each one's class, and how many classes there are."""
     if not directory.is_dir():
         raise InputError(f"there is no folder {directory}; look at the channel and the groups that see it")

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from headrace.errors import InputError
 from headrace.tensorflow import graphdef, origin
@@ -37,7 +38,7 @@ class Node:
     definition: Any = field(repr=False)
     graph: DatasetGraph = field(repr=False)
 
-    def value(self, argument: str) -> np.ndarray:
+    def value(self, argument: str) -> NDArray[Any]:
         """A constant argument, by the name that TensorFlow's operation has for it."""
         return self.graph.constant(graphdef.arguments(self.definition)[argument][0])
 
@@ -124,7 +125,7 @@ class DatasetGraph:
         """By the names of nodes."""
         return Fingerprints(self.definition)
 
-    def constant(self, edge: str) -> np.ndarray:
+    def constant(self, edge: str) -> NDArray[Any]:
         """The value of a constant; raises `InputError` where the value is only known later."""
         node = self._behind(edge)
         if node.op != "Const":

@@ -9,13 +9,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-WARM_UP_STEPS = 2
-"""Steps before the measured ones: the first traces the training function."""
-MEASURED_STEPS = 5
+from headrace.tensorflow import world
+from headrace.training.ideal_step import IdealStep, steps_to_measure
+
+WARM_UP_STEPS = 3
+"""Steps before the measured ones: the first traces the training function, the second still fills caches."""
 
 
-def measure_ideal_step_ms(model: keras.Model, dataset: tf.data.Dataset, batch_size: int | None = None) -> float:
-    """Median milliseconds of a training step on one batch in memory.
+def measure_ideal_step(model: keras.Model, dataset: tf.data.Dataset, batch_size: int | None = None) -> IdealStep:
+    """A training step on one batch in memory: the median, its error, and its CPU time on this rank.
 
     Weights, optimizer state, metrics and random seeds are put back exactly. All ranks must call it
     together: the steps reduce gradients.
@@ -37,20 +39,26 @@ def measure_ideal_step_ms(model: keras.Model, dataset: tf.data.Dataset, batch_si
     generator_state = tf.identity(generator.state)
     iterator = iter(_with_spec_of(tf.data.Dataset.from_tensors(batch).repeat(), dataset))
     model.make_train_function()
+    steps_per_call = max(int(model.steps_per_execution), 1)
+
+    def call_s() -> float:
+        start = time.perf_counter()
+        _wait_for(model.train_function(iterator))
+        return time.perf_counter() - start
+
     try:
-        times_s = []
-        for _ in range(WARM_UP_STEPS + MEASURED_STEPS):
-            start = time.perf_counter()
-            logs = model.train_function(iterator)
-            _wait_for(logs)
-            times_s.append(time.perf_counter() - start)
+        *_, last_s = [call_s() for _ in range(WARM_UP_STEPS)]
+        measured = world.same_on_all_ranks(steps_to_measure(last_s), "headrace.ideal_steps")
+        cpu_s = time.process_time()
+        times_s = [call_s() / steps_per_call for _ in range(measured)]
+        cpu_s = (time.process_time() - cpu_s) / steps_per_call
     finally:
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
         # Metric variables may be created by the very first step; they start from zero.
         model.reset_metrics()
         generator.reset(generator_state)
-    return float(np.median(times_s[WARM_UP_STEPS:])) * 1000 / max(int(model.steps_per_execution), 1)
+    return IdealStep.of(times_s, cpu_s)
 
 
 def _wait_for(logs: Any) -> None:

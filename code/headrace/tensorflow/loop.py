@@ -38,7 +38,7 @@ class Training:
                  log_every: int = 10, checkpoint: Checkpoint | None = None) -> None:  # fmt: skip
         self._model, self._checkpoint = model, checkpoint
         self._meter = open_meter(batch_size, log_every)
-        self._epoch = 0
+        self._epoch = self._epochs = 0
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
         if getattr(model, "optimizer", None) is None:
@@ -47,13 +47,13 @@ class Training:
     def epochs(self, epochs: int) -> Iterator[int]:
         """The numbers of the epochs that are left, from 0."""
         checkpoint = self._checkpoint
-        first = 0
+        first, self._epochs = 0, epochs
         if checkpoint:
             checkpoint.set_model(self._model)
             checkpoint.set_params({"epochs": epochs, "steps": None})
             first = checkpoint.restore(self._model)
         horovod_callbacks.broadcast_state(self._model)
-        self._meter.begin(0.0)
+        self._meter.begin()
         if checkpoint:
             checkpoint.on_train_begin()
         for self._epoch in range(first, epochs):
@@ -67,6 +67,7 @@ class Training:
             checkpoint.set_params({"epochs": 0, "steps": steps})
             checkpoint.on_epoch_begin(self._epoch)
             steps = steps and steps - checkpoint.skipped_steps
+        self._meter.expect((self._epochs - self._epoch) * (steps or 0))
         batches = iter(dataset if steps is None else dataset.take(steps))
         asked_at = time.perf_counter()
         for number, batch in enumerate(batches):
@@ -77,6 +78,7 @@ class Training:
             asked_at = now
             if checkpoint:
                 checkpoint.on_train_batch_end(number)
+        self._meter.steps_over()
 
     def end_epoch(self, **metrics: Any) -> dict[str, float]:
         """The epoch is over; its metrics, averaged over the ranks."""

@@ -9,7 +9,7 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from headrace.context import TrainerContext
-from headrace.tensorflow import world
+from headrace.tensorflow import sample_size, world
 from headrace.training.meter import Meter
 
 
@@ -17,7 +17,7 @@ def open_meter(batch_size: int, log_every: int) -> Meter:
     """What training is measured by on this rank."""
     # As a rank of a job: to be made after `hvd.init()`, which says which one.
     rank = hvd.rank if TrainerContext.from_environ(os.environ).signal_dir.name else world.rank
-    return Meter(rank, world.size, batch_size, log_every, _Scalars)
+    return Meter(rank, world.size, batch_size, log_every, _Scalars, lambda: sample_size.sample_bytes(batch_size))
 
 
 class _Scalars:

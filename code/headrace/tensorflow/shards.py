@@ -16,6 +16,7 @@ from typing import Any
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from headrace.errors import InputError
 from headrace.events import say
@@ -57,8 +58,8 @@ class Shards:
         self._what = hashlib.sha256(described.encode()).hexdigest()[:16]
         self.elements = int(sum(counts))
         self.ledger = Ledger(counts, self._order)
-        self._arrived: collections.deque[np.ndarray] = collections.deque()
-        self._not_gathered: list[np.ndarray] = []
+        self._arrived: collections.deque[NDArray[Any]] = collections.deque()
+        self._not_gathered: list[NDArray[Any]] = []
         self._steps = self._repeated = 0
         self._restored = False
         self._tracks = checkpoint is not None
@@ -208,15 +209,17 @@ class Shards:
         self.ledger.restore(saved)
         self._restored, self._repeated = True, int(saved["repeated"])
 
-    def _arrive(self, tags: np.ndarray) -> None:
+    def _arrive(self, tags: NDArray[Any]) -> None:
         if len(self._arrived) >= BATCHES_WITHOUT_A_STEP:
             raise InputError(
                 f"{BATCHES_WITHOUT_A_STEP} batches came and no step was counted: give fit the Checkpoint, as callback"
             )
         self._arrived.append(np.atleast_1d(tags).astype(np.int64))
 
-    def _order(self, epoch: int) -> np.ndarray:
-        units: np.ndarray = self._shuffled(tf.range(self._units, dtype=tf.int64), tf.constant(epoch, tf.int64)).numpy()
+    def _order(self, epoch: int) -> NDArray[Any]:
+        units: NDArray[Any] = self._shuffled(
+            tf.range(self._units, dtype=tf.int64), tf.constant(epoch, tf.int64)
+        ).numpy()
         return units
 
     def _unit(self, position: tf.Tensor) -> tf.Tensor:
@@ -228,7 +231,7 @@ class Shards:
         return tf.random.experimental.index_shuffle(places, seed=seed, max_index=last)
 
 
-def _without(dataset: tf.data.Dataset, numbers: np.ndarray) -> tf.data.Dataset:
+def _without(dataset: tf.data.Dataset, numbers: NDArray[Any]) -> tf.data.Dataset:
     """Without the elements whose (first) number is among these ascending ones."""
     if not len(numbers):
         return dataset

@@ -86,6 +86,11 @@ class DataLoader(TorchDataLoader[Any]):
         waiting.watch(world.rank(), world.world_size())
         self._local: LocalBatches | None = None
 
+    @property
+    def made_elsewhere(self) -> bool:
+        """Whether feed servers make the batches."""
+        return bool(self._feeds)
+
     def maker(self) -> Maker:
         """What makes this loader's batches."""
         return Maker(self.dataset, self.collate_fn, self.batch_sampler is not None, self.on_error)

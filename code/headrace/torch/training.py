@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,9 @@ class Training:
                  log_every: int = 10, checkpoint: Checkpoint | None = None) -> None:  # fmt: skip
         self._model, self._optimizer, self._loader = model, optimizer, loader
         self._checkpoint = checkpoint
-        self._meter = Meter(world.rank, world.world_size, loader.batch_size or 1, log_every, open_scalars)
+        self._sample_bytes = 0.0
+        self._meter = Meter(world.rank, world.world_size, loader.batch_size or 1, log_every, open_scalars,
+                            lambda: self._sample_bytes)  # fmt: skip
         self._epoch = 0
 
     def epochs(self, epochs: int) -> Iterator[int]:
@@ -50,7 +54,9 @@ class Training:
         registry.batch_asked_for()
         self._refuse_other_datasets()
         first = self._checkpoint.restore(self._model, self._optimizer, self._loader) if self._checkpoint else 0
-        self._meter.begin(0.0)
+        self._meter.begin()
+        with contextlib.suppress(TypeError):  # an iterable dataset has no length
+            self._meter.expect((epochs - first) * len(self._loader))
         for self._epoch in range(first, epochs):
             self._loader.set_epoch(self._epoch)
             yield self._epoch
@@ -75,16 +81,21 @@ class Training:
         """
         self._model.train()
         waiting = GpuWaiting() if world.device().type == "cuda" else Waiting()
-        steps, asked_at = 0, time.perf_counter()
+        steps, asked_at, asked_cpu_s = 0, time.perf_counter(), time.process_time()
         for batch in self._loader:
             waiting.batch_is_here()
+            # With feed servers, threads of this process receive during steps too: then it would tell nothing.
+            waited_cpu_s = None if self._loader.made_elsewhere else time.process_time() - asked_cpu_s
+            if not self._sample_bytes:
+                self._sample_bytes = batch_bytes(batch) / (self._loader.batch_size or 1)
             yield batch
             waited_s = waiting.step_is_over()
             now = time.perf_counter()
-            self._meter.steps(1, now - asked_at, waited_s)
-            steps, asked_at = steps + 1, now
+            self._meter.steps(1, now - asked_at, waited_s, waited_cpu_s)
+            steps, asked_at, asked_cpu_s = steps + 1, now, time.process_time()
             if self._checkpoint:
                 self._checkpoint.step_made(self._model, self._optimizer, self._loader)
+        self._meter.steps_over()
         if not steps and self._loader.state_dict()["position"] == 0:
             raise InputError(
                 "the loader gives no batch: with drop_last a step needs batch_size samples for each rank; give more "
@@ -103,6 +114,23 @@ class Training:
             place = {**self._loader.state_dict(), "epoch": self._epoch + 1, "position": 0}
             self._checkpoint.save(self._model, self._optimizer, place)
         return averaged
+
+
+def batch_bytes(batch: Any) -> int:
+    """Bytes of all tensors and arrays in a batch, however it nests them; 0 where one does not say."""
+    try:
+        return _nested_bytes(batch)
+    except Exception:  # a sparse tensor, or anything of the user's own: it is only a figure
+        return 0
+
+
+def _nested_bytes(batch: Any) -> int:
+    if hasattr(batch, "nbytes"):
+        return int(batch.nbytes)
+    if dataclasses.is_dataclass(batch):
+        return sum(_nested_bytes(getattr(batch, each.name)) for each in dataclasses.fields(batch))
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else ()
+    return sum(_nested_bytes(each) for each in parts)
 
 
 def average(metrics: dict[str, Any]) -> dict[str, float]:

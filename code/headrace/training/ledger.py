@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.errors import InputError
 
@@ -32,19 +33,19 @@ class Ledger:
         order: the units of an epoch in the order of their positions.
     """
 
-    def __init__(self, counts: Sequence[int], order: Callable[[int], np.ndarray]) -> None:
+    def __init__(self, counts: Sequence[int], order: Callable[[int], NDArray[Any]]) -> None:
         self._counts = np.asarray(counts, np.int64)
         self._order = order
-        self._orders: dict[int, np.ndarray] = {}
+        self._orders: dict[int, NDArray[Any]] = {}
         self._done: set[int] = set()  # positions beyond the mark
-        self._begun: dict[int, np.ndarray] = {}  # position: which of its elements are done
+        self._begun: dict[int, NDArray[Any]] = {}  # position: which of its elements are done
         self._newest = 0
         self.mark = 0
         """All positions before this one are done."""
         self.skipped = 0
         """Elements that were given up."""
 
-    def add(self, tags: np.ndarray) -> None:
+    def add(self, tags: NDArray[Any]) -> None:
         """These elements have been trained on."""
         tags = np.sort(tags)
         for of_one in np.split(tags, np.flatnonzero(np.diff(tags >> PLACE_BITS)) + 1) if len(tags) else []:
@@ -75,11 +76,11 @@ class Ledger:
         whole = sum(self._count(position) for position in self._done)
         return whole + sum(int(done.sum()) for done in self._begun.values())
 
-    def done_positions(self) -> np.ndarray:
+    def done_positions(self) -> NDArray[Any]:
         """Done positions beyond the mark, ascending."""
         return np.asarray(sorted(self._done), np.int64)
 
-    def done_tags(self) -> np.ndarray:
+    def done_tags(self) -> NDArray[Any]:
         """Done elements of positions that are not done, ascending."""
         tags = [(position << PLACE_BITS) + np.flatnonzero(done) for position, done in sorted(self._begun.items())]
         return np.concatenate(tags) if tags else np.zeros(0, np.int64)
@@ -113,10 +114,10 @@ class Ledger:
         return int(self._counts[self._orders[epoch][place]])
 
 
-def _ranges(numbers: np.ndarray) -> Ranges:
+def _ranges(numbers: NDArray[Any]) -> Ranges:
     parts = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
     return [[int(part[0]), int(part[-1]) + 1] for part in parts if len(part)]
 
 
-def _numbers(ranges: Ranges) -> np.ndarray:
+def _numbers(ranges: Ranges) -> NDArray[Any]:
     return np.concatenate([np.zeros(0, np.int64), *(np.arange(first, end) for first, end in ranges)]).astype(np.int64)

@@ -4,6 +4,7 @@ import collections
 import json
 import os
 import socket
+import time
 from pathlib import Path
 
 import headrace.tensorflow.horovod_keras as hvd
@@ -13,6 +14,8 @@ import tensorflow as tf
 from headrace.tensorflow import data
 
 STEPS, MOST_EPOCHS = 50, 40
+PAUSE_S = 0.1
+"""After each epoch: here all hosts share the processors, and workers beside ranks get what these leave."""
 HOSTS = len(json.loads(os.environ["SM_HOSTS"]))
 CONFIG = str(Path(os.environ["SAGEMAKER_BASE_DIR"]) / "input/config/resourceconfig.json")
 """Where each host has a file of its own: in namespaces, and on SageMaker."""
@@ -47,6 +50,7 @@ class Enough(keras.callbacks.Callback):
     """Ends training once every rank has had elements of every worker, or of one host where all are one to MPI."""
 
     def on_epoch_end(self, epoch, logs=None):
+        time.sleep(PAUSE_S)
         seen = hvd.allgather(tf.constant([len(makers)])).numpy()
         self.model.stop_training = bool(seen.min() >= (HOSTS if CONFIG.startswith("/opt/ml/") else 1))
 

@@ -4,7 +4,7 @@ import headrace.tensorflow.horovod_keras as hvd
 import keras
 import numpy as np
 import tensorflow as tf
-from headrace.tensorflow.ideal import measure_ideal_step_ms
+from headrace.tensorflow.ideal import measure_ideal_step
 
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
@@ -76,7 +76,7 @@ np.testing.assert_allclose(float(model.optimizer.learning_rate), 0.02, rtol=1e-6
 
 # Measuring the ideal step time changes nothing: weights, optimizer, metrics, seeds, bit by bit.
 before = state(model)
-assert measure_ideal_step_ms(model, train, 16) > 0
+assert measure_ideal_step(model, train, 16).ms > 0
 for old, new in zip(before, state(model), strict=True):
     np.testing.assert_array_equal(old, new)
 

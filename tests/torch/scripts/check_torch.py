@@ -1,11 +1,28 @@
-"""train_torch.py as it is, then what its weights are, on every rank."""
+"""train_torch.py as it is, once every feed server is up; then what its weights are, on every rank."""
 
+import contextlib
 import hashlib
+import os
 import runpy
+import socket
+import time
 from pathlib import Path
 
 import headrace.torch
 
+
+def wait_for_feeds(seconds=60):
+    """Here all hosts share the processors: a feed server beside a rank gets what it leaves, and may come up last."""
+    until = time.monotonic() + seconds
+    for feed in filter(None, os.environ.get("HEADRACE_FEEDS", "").split(",")):
+        host, port = feed.rsplit(":", 1)
+        while time.monotonic() < until:
+            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+                break
+            time.sleep(0.1)
+
+
+wait_for_feeds()
 model = runpy.run_path(str(Path(__file__).with_name("train_torch.py")), run_name="__main__")["model"]
 digest = hashlib.sha256(b"".join(each.numpy().tobytes() for each in model.state_dict().values()))
 print(f"weights of rank {headrace.torch.rank()}: {digest.hexdigest()}", flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from headrace.host.host_run import PUBLISH_INTERVAL_S, HostRun
 from headrace.host.leader import summary
@@ -56,13 +57,14 @@ def deliver(run: HostRun, hosts: Hosts, leases: Sequence[Lease], outcome: Outcom
         lease.close()
 
 
-def write_summary(run: HostRun, hosts: Hosts, times: JobTimes, outcome: Outcome) -> None:
+def write_summary(run: HostRun, hosts: Hosts, times: JobTimes, outcome: Outcome) -> dict[str, Any]:
     """The leader's `summary.json`; that it cannot be written is said, and changes nothing."""
     path = run.plan.paths.output_dir / SUMMARY
     record = summary.build_summary(
         run.plan.topology,
         run.plan.settings.job_name,
         run.service,
+        run.plan.settings.local_workers,
         outcome,
         summary.take_trainer_report(run.plan.paths.output_dir),
         {run.state.host: run.state.status(), **hosts.statuses},
@@ -73,3 +75,4 @@ def write_summary(run: HostRun, hosts: Hosts, times: JobTimes, outcome: Outcome)
         summary.write_json(path, record)
     except OSError as error:
         run.log.say(f"cannot write {path}: {error}")
+    return record

@@ -17,8 +17,10 @@ from headrace.host.leader.hosts import Hosts
 from headrace.host.leader.lease import Lease
 from headrace.host.leader.ready import Readiness
 from headrace.host.leader.stop import StopRequest
+from headrace.host.leader.timeline import Timeline
 from headrace.host.leader.times import JobTimes
 from headrace.host.leader.watchdog import StallWatchdog, diagnose
+from headrace.host.outlets.choose import open_outlets
 from headrace.host.rank_processes import dump_ranks
 from headrace.host.services.contract import Decision
 from headrace.host.state import STARTING, STEPPING
@@ -49,7 +51,8 @@ class Leader:
         self._decider = Decider(
             topology, settings, run.service, run.state, self._hosts, stop, run.log, plan.rank is not None
         )
-        run.listeners += [self._hosts.take, self._decider.take, self._take]
+        self._timeline = Timeline(topology, open_outlets(plan, run.log))
+        run.listeners += [self._hosts.take, self._decider.take, self._timeline.take, self._take]
         self._leases = [
             Lease(host.name, f"{settings.endpoint(host.name).address}:{CONTROL_PORT}", settings.secret,
                   settings.lease_s, self._news, run.inbox)
@@ -79,7 +82,7 @@ class Leader:
         if train_s is not None:
             run.log.event("training_finished", status=outcome.status, train_s=train_s)
         deliver(run, self._hosts, self._leases, outcome)
-        write_summary(run, self._hosts, self._times, outcome)
+        self._timeline.end(write_summary(run, self._hosts, self._times, outcome))
         return outcome
 
     def _train(self) -> None:
@@ -106,6 +109,8 @@ class Leader:
             silence_s = watchdog.stalled_s(time.monotonic(), run.ranks.lines, waiting)
             if watchdog.stepped:
                 run.ranks.progressed()
+            if self._times.first_step_at is not None:
+                self._timeline.look(self._statuses_heard(), self._hosts.lost, time.monotonic())
             if silence_s is not None:
                 silence = f"{silence_s:.0f} s ({watchdog.limit_name})"
                 cause = diagnose(run.state.host, silence, run.ranks, self._statuses(), run.service.waited_for)
@@ -192,6 +197,10 @@ class Leader:
         """What the data service's servers have told, by host."""
         own = {self._run.state.host: self._run.state.report()}
         return own | {host: status.get("data") or {} for host, status in self._hosts.present().items()}
+
+    def _statuses_heard(self) -> dict[str, Mapping[str, Any]]:
+        """What the hosts said last, without asking this one for what takes long."""
+        return {self._run.state.host: self._run.state.published(), **self._hosts.statuses}
 
     def _statuses(self) -> dict[str, Mapping[str, Any]]:
         return {self._run.state.host: self._run.state.status(), **self._hosts.statuses}

@@ -30,6 +30,7 @@ def build_summary(
     topology: Topology,
     job_name: str,
     service: DataService,
+    local_workers: str,
     outcome: Outcome,
     report: Mapping[str, Any],
     statuses: Mapping[str, Mapping[str, Any]],
@@ -49,6 +50,10 @@ def build_summary(
             "cpus": cpu.get("cpus", 0),
             "cpu_utilization": cpu.get("utilization", 0.0),
             "cpu_s": cpu.get("seconds", {}),
+            "most_memory_bytes": cpu.get("most_memory_bytes", 0),
+            "memory_total_bytes": cpu.get("memory_total_bytes", 0),
+            "network_bytes": cpu.get("network_bytes"),
+            "gpu": cpu.get("gpu"),
             "restarts": {kind: status.get("restarts", {}).get(kind, 0) for kind in service.kinds},
         }
     return {
@@ -57,6 +62,7 @@ def build_summary(
         "root_cause": outcome.root_cause and outcome.root_cause.as_json(),
         "tf_data_mode": service.mode,
         "is_hetero": topology.is_hetero,
+        "local_workers": local_workers,
         **report,
         **times,
         "hosts": hosts,

@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from headrace.events import Event
+from headrace.settings import Settings
+from headrace.topology import Host, Topology
 
 Report = Mapping[str, Any]
 """What a host's servers have told, as JSON-ready data: only the service that made it reads it."""
 KINDS = ("dispatcher", "worker")
 """The kinds of servers whose restarts every summary has, zero where there are none."""
-WORKER_NICENESS_BESIDE_TRAINER = 10
-"""On a dnn host, workers use what the trainer leaves over and never compete with it."""
+WORKER_NICENESS_BESIDE_TRAINER = 19
+"""On a dnn host, workers use what the trainer leaves over and do not compete with it. At 10, a worker's many threads
+took a third of a processor that the trainer could have used."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,12 @@ class Decision:
     event: str
     fields: Mapping[str, str]
     note: str = ""
+
+
+def servers_of(host: Host, topology: Topology, settings: Settings) -> int:
+    """How many servers that make batches run on a host."""
+    off = settings.local_workers == "off" and topology.is_hetero and host.role == "dnn"
+    return 0 if off else settings.num_of_data_workers
 
 
 class DataService(Protocol):

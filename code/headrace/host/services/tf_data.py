@@ -14,7 +14,14 @@ from typing import Any
 
 from headrace.context import GRPC
 from headrace.events import WORKER_OFFERS, Event
-from headrace.host.services.contract import KINDS, WORKER_NICENESS_BESIDE_TRAINER, Decision, Report, Server
+from headrace.host.services.contract import (
+    KINDS,
+    WORKER_NICENESS_BESIDE_TRAINER,
+    Decision,
+    Report,
+    Server,
+    servers_of,
+)
 from headrace.ports import DISPATCHER_PORT, TRANSFER_PORT_OFFSET
 from headrace.settings import STALL_TIMEOUT_VARIABLE, Settings
 from headrace.topology import Topology
@@ -50,7 +57,7 @@ class TfDataService:
             argv = [*script, "dispatcher", f"--port={DISPATCHER_PORT}", f"--work_dir={self._work_dir / 'dispatcher'}"]
             servers.append(Server("dispatcher", "dispatcher", [DISPATCHER_PORT], argv, environ))
         endpoint = settings.endpoint(host.name)
-        for number in range(settings.num_of_data_workers):
+        for number in range(servers_of(host, self._topology, settings)):
             port = endpoint.first_worker_port + number
             argv = [
                 *script, "worker", f"--port={port}", f"--address={endpoint.address}:{port}",
@@ -86,6 +93,7 @@ class TfDataService:
             "HEADRACE_TF_DATA_MODE": self.mode,
             "HEADRACE_DISPATCHER": self._dispatcher(),
             "HEADRACE_PROTOCOL_FILE": str(self._protocol_file),
+            "HEADRACE_LOCAL_WORKERS": self._settings.local_workers,
         }
 
     def needs(self, host: str) -> bool:
@@ -117,7 +125,7 @@ class TfDataService:
 
     def _expected(self, without: Collection[str]) -> int:
         present = [host for host in self._topology.hosts if host.name not in without]
-        return len(present) * self._settings.num_of_data_workers
+        return sum(servers_of(host, self._topology, self._settings) for host in present)
 
     def _all_offers(self, reports: Mapping[str, Report], without: Collection[str]) -> dict[str, str]:
         """By which protocol each worker that has said so can send batches, by `HOST/NAME`."""
@@ -132,7 +140,8 @@ class TfDataService:
         """Whether there have been, for a while, those workers without which nothing can be read."""
         topology = self._topology
         heard = {worker.partition("/")[0] for worker in offers}
-        needed = {host.name for host in topology.dnn_hosts} | {topology.dispatcher_host.name}
+        needed = {host.name for host in topology.dnn_hosts if servers_of(host, topology, self._settings)}
+        needed.add(topology.dispatcher_host.name)
         data_hosts = sum(host.name in heard for host in topology.data_hosts)
         if not needed <= heard or data_hosts < min(self._settings.min_data_hosts, len(topology.data_hosts)):
             return False

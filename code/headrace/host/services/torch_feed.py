@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from headrace.events import FEED_READY, Event
-from headrace.host.services.contract import KINDS, WORKER_NICENESS_BESIDE_TRAINER, Decision, Report, Server
+from headrace.host.services.contract import (
+    KINDS,
+    WORKER_NICENESS_BESIDE_TRAINER,
+    Decision,
+    Report,
+    Server,
+    servers_of,
+)
 from headrace.settings import STALL_TIMEOUT_VARIABLE, Settings
 from headrace.topology import Topology
 
@@ -41,7 +48,7 @@ class TorchFeed:
             STALL_TIMEOUT_VARIABLE: str(math.ceil(settings.stall_timeout_s)),
         }
         servers = []
-        for number in range(settings.num_of_data_workers):
+        for number in range(servers_of(host, self._topology, settings)):
             port = endpoint.first_worker_port + number
             argv = [
                 sys.executable, "-u", "-m", MODULE, f"--port={port}", f"--address={endpoint.address}:{port}",
@@ -65,8 +72,9 @@ class TorchFeed:
     def trainer_environ(self) -> dict[str, str]:
         feeds = [
             f"{endpoint.address}:{endpoint.first_worker_port + number}"
-            for endpoint in (self._settings.endpoint(host.name) for host in self._topology.hosts)
-            for number in range(self._settings.num_of_data_workers)
+            for host in self._topology.hosts
+            for endpoint in [self._settings.endpoint(host.name)]
+            for number in range(servers_of(host, self._topology, self._settings))
         ]
         return {"HEADRACE_TF_DATA_MODE": self.mode, "HEADRACE_FEEDS": ",".join(feeds)}
 
@@ -82,7 +90,7 @@ class TorchFeed:
     def missing(self, reports: Mapping[str, Report], without: Collection[str]) -> list[str]:
         missing = []
         for host in self._topology.hosts:
-            late = self._settings.num_of_data_workers - len(self._ready_on(reports.get(host.name, {})))
+            late = servers_of(host, self._topology, self._settings) - len(self._ready_on(reports.get(host.name, {})))
             if late > 0 and host.name not in without:
                 missing.append(f"{late} feed server{'s' * (late > 1)} on {host.name}")
         return missing

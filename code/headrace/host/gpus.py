@@ -1,0 +1,74 @@
+"""What this host's GPUs do, as NVIDIA's management library says; nothing where there is none.
+
+The library's calls can hang with a broken driver, so a thread of its own makes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Any
+
+SAMPLE_S = 1.0
+
+
+class Gpus:
+    """Mean utilization and the most memory, of all GPUs, since `mark`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._samples = 0
+        self._busy = 0.0
+        self._memory = self._memory_total = 0
+        self._closed = threading.Event()
+        threading.Thread(target=self._run, name="GPU figures", daemon=True).start()
+
+    def mark(self) -> None:
+        """Count from now on."""
+        with self._lock:
+            self._samples, self._busy, self._memory = 0, 0.0, 0
+
+    def report(self) -> dict[str, Any] | None:
+        """None without GPUs.
+
+        `count`; `utilization` (0 to 1), `samples` and their sum `busy`; the most `memory_bytes`, `memory_total_bytes`.
+        """
+        with self._lock:
+            if not self._count:
+                return None
+            return {
+                "count": self._count,
+                "utilization": round(self._busy / max(self._samples, 1), 4),
+                "samples": self._samples,
+                "busy": self._busy,
+                "memory_bytes": self._memory,
+                "memory_total_bytes": self._memory_total,
+            }
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def _run(self) -> None:
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            handles = [pynvml.nvmlDeviceGetHandleByIndex(each) for each in range(pynvml.nvmlDeviceGetCount())]
+        except Exception:
+            return  # no library, no driver or no GPU: then there are no figures
+        while handles and not self._closed.wait(SAMPLE_S):
+            # A figure may fail now and then, or always, as utilization does on a part of a GPU.
+            with contextlib.suppress(Exception):
+                memory = [pynvml.nvmlDeviceGetMemoryInfo(each) for each in handles]
+                self._take_memory(len(handles), sum(int(each.used) for each in memory),
+                                  sum(int(each.total) for each in memory))  # fmt: skip
+            with contextlib.suppress(Exception):
+                shares = [pynvml.nvmlDeviceGetUtilizationRates(each).gpu / 100 for each in handles]
+                with self._lock:
+                    self._samples += 1
+                    self._busy += sum(shares) / len(shares)
+
+    def _take_memory(self, count: int, used: int, total: int) -> None:
+        with self._lock:
+            self._count, self._memory, self._memory_total = count, max(self._memory, used), total

@@ -1,0 +1,101 @@
+"""Which of the possible jobs to run, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.errors import InputError
+from headrace.report.options import NEARLY, Option, cheapest, fastest, worth_showing
+
+HARDLY_WAITS = 0.05
+"""Data hosts can save no more than this share of a step, so nobody needs them. Above, prices decide."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to run, the jobs to show beside it, and the reasons."""
+
+    choice: Option
+    alone: Option
+    """Without data hosts."""
+    cheapest: Option
+    fastest: Option
+    shown: tuple[Option, ...]
+    lines: tuple[str, ...]
+
+    def marks(self, option: Option) -> str:
+        """How an option stands out."""
+        named = {"→": self.choice, "cheapest": self.cheapest, "fastest": self.fastest}
+        if self.alone.usd_per_hour is None:
+            del named["cheapest"]
+        return " ".join(name for name, each in named.items() if each == option)
+
+
+def advise(found: Sequence[Option], samples: float, budget_usd: float | None, max_hours: float | None) -> Advice:
+    """The advice among these options, the first of which has no data hosts.
+
+    Args:
+        samples: that the planned training takes in all.
+        budget_usd: for it; the fastest within it is advised.
+        max_hours: for it; the cheapest within it is advised, without prices the one with the fewest hosts.
+
+    Raises:
+        InputError: no option keeps to the limits, or prices are not known.
+    """
+    alone, least, quickest = found[0], cheapest(found), fastest(found)
+    allowed = list(found)
+    if budget_usd is not None:
+        if alone.usd_per_hour is None:
+            raise InputError("--budget_usd needs prices: of a simulated run give --as TYPE")
+        allowed = [each for each in allowed if (each.cost_usd(samples) or 0.0) <= budget_usd]
+    if max_hours is not None:
+        allowed = [each for each in allowed if each.hours(samples) <= max_hours]
+    if not allowed:
+        price = f" and ${least.cost_usd(samples):.2g}" if least.usd_per_hour is not None else ""
+        raise InputError(
+            f"no job keeps to that: the cheapest takes {least.hours(samples):.2g} h{price}, "
+            f"the fastest {quickest.hours(samples):.2g} h"
+        )
+    if alone in allowed and alone.input_bound_share <= HARDLY_WAITS:
+        choice = alone
+    elif max_hours is not None and alone.usd_per_hour is None:
+        choice = min(allowed, key=lambda each: (each.hosts, each.prediction.step_s))
+    else:
+        by_speed = budget_usd is not None or alone.usd_per_hour is None
+        choice = fastest(allowed) if by_speed else cheapest(allowed)
+    shown = {id(each): each for each in (alone, *worth_showing(found), least, quickest, choice)}
+    rows = sorted(shown.values(), key=lambda each: -each.prediction.step_s)
+    return Advice(choice, alone, least, quickest, tuple(rows), tuple(_reasons(choice, found)))
+
+
+def _reasons(choice: Option, found: Sequence[Option]) -> list[str]:
+    alone = found[0]
+    if choice.data_hosts:
+        hosts = f"{choice.data_hosts} × {choice.data_type or 'data host'}"
+        times = alone.prediction.step_s / choice.prediction.step_s
+        return [
+            f"Rent {hosts}: {times:.2f} times as fast as without{_price_of(choice, alone)}. "
+            f"Then the limit is {choice.prediction.limit}."
+        ]
+    if alone.input_bound_share <= HARDLY_WAITS:
+        return [f"Don't add data hosts: the training waits for data {alone.input_bound_share:.0%} of its time."]
+    best = min(found[1:], key=lambda each: each.prediction.step_s)
+    times = alone.prediction.step_s / best.prediction.step_s
+    if times <= NEARLY:
+        return [f"Don't add data hosts: they would not make it faster; their limit would be {best.prediction.limit}."]
+    quickest = fastest(found)
+    times = alone.prediction.step_s / quickest.prediction.step_s
+    return [
+        "Don't add data hosts: they save less than they cost, or more time than you asked for. "
+        f"The fastest job is {times:.2f} times as fast{_price_of(quickest, alone)}."
+    ]
+
+
+def _price_of(option: Option, than: Option) -> str:
+    """How an option's price of a sample compares."""
+    theirs, ours = option.usd_per_million, than.usd_per_million
+    if theirs is None or not ours:
+        return ""
+    change = theirs / ours - 1
+    return f", {abs(change):.0%} {'cheaper' if change < 0 else 'dearer'} a sample"

@@ -1,0 +1,57 @@
+"""What is cheaper than hosts: what `headrace lint` finds in the script of a run that was made here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import InputError, SetupError
+from headrace.job import as_flag
+from headrace.paths import RunPaths
+from headrace.topology import DATA_GROUP
+
+LIMIT_S = 300.0
+
+
+def findings(folder: Path, summary: Mapping[str, Any]) -> list[str]:
+    """What to change first, a line each, the greatest gain first; empty where lint finds nothing.
+
+    Raises:
+        InputError: the folder does not hold what the hosts ran.
+        SetupError: the script cannot be examined here.
+    """
+    leader = next(name for name, host in summary["hosts"].items() if host["group"] != DATA_GROUP)
+    paths = RunPaths(folder).host(leader)
+    try:
+        given = json.loads((paths.config_dir / "hyperparameters.json").read_text(encoding="utf-8"))
+        values = {name: str(json.loads(value)) for name, value in given.items() if not name.startswith("sagemaker_")}
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(f"--lint needs the run's own files, as runs on this machine have them: {error}") from error
+    script = paths.code_dir / values.get("training_script", "train_dnn.py")
+    if values.get("framework", "tensorflow") != "tensorflow":
+        raise InputError("--lint is for scripts of TensorFlow")
+    arguments = [text for pair in values.items() for text in as_flag(*pair)]
+    channels = paths.channel_dir.iterdir() if paths.channel_dir.is_dir() else ()
+    environ = os.environ | {f"SM_CHANNEL_{channel.name.upper()}": str(channel) for channel in channels}
+    command = [sys.executable, "-m", "headrace", "lint", "--json", str(script), *arguments]
+    try:
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        found = json.loads(done.stdout[done.stdout.index("[") :])
+    except subprocess.TimeoutExpired as error:
+        raise SetupError(f"headrace lint was not done with {script} in {LIMIT_S:.0f} s") from error
+    except ValueError as error:
+        said = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
+        raise SetupError(f"headrace lint cannot examine {script}: {said[-1]}") from error
+    found.sort(key=lambda each: -(each["gain"] or 0.0))
+    return [f"{each['where']}  {each['rule']}: {_gain(each)}; {each['fix']}" for each in found]
+
+
+def _gain(finding: Mapping[str, Any]) -> str:
+    if not finding["gain"]:
+        return f"gain {finding['gain_of']}"
+    return f"{finding['gain']:.1f}× {finding['gain_of']}" + ("" if finding["measured"] else " (estimated)")

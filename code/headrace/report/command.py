@@ -1,0 +1,118 @@
+"""`headrace report RUN [RUN ...]`: what runs did, as a table here, plots, and one HTML page."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import SetupError
+from headrace.instances import read_instances
+from headrace.paths import PLOTS, REPORT
+from headrace.report.compare import compare, compare_rows
+from headrace.report.prices import Price, parse_stands_for, price
+from headrace.report.runs import Finder, as_given, read_summary
+from headrace.report.timeline import Timeline, read_timeline
+from headrace.report.verdict import verdict
+from headrace.settings import OneLineParser
+
+if TYPE_CHECKING:
+    from headrace.report.plots import Runs
+
+
+def main(argv: Sequence[str], finder: Finder = as_given) -> int:
+    """0: the report is made; 1 (raised): it cannot be written; 2 (raised): a run is none."""
+    given = _parser().parse_args(argv)
+    table = read_instances(given.prices).with_prices(given.price or ())
+    stands_for = parse_stands_for(given.stands_for or (), table)
+    folders = [finder(given.region)(run) for run in given.runs]
+    runs = _read(folders)
+    summaries = [summary for summary, _ in runs]
+    prices = [price(summary, table, stands_for) for summary in summaries]
+    print(compare(summaries, prices))
+    print()
+    for line in verdict(summaries, prices):
+        print(line)
+    for summary, cost in zip(summaries, prices, strict=True):
+        if stands_for and not cost:
+            print(f"{summary['job_name']} has no price: --as says what simulated hosts of both groups stand for")
+    dated = "your prices" if given.price or given.prices else f"on-demand prices in us-east-1 as of {table.as_of}"
+    path = write_page(runs, given.output or folders[-1], prices, _notes(runs, prices, dated))
+    print(f"report: {path}")
+    return 0
+
+
+def write_page(runs: Runs, folder: Path, prices: Sequence[Price | None], notes: Sequence[str]) -> Path:
+    """The page and the plots, in `folder`. Raises `SetupError` when they cannot be written."""
+    from headrace.report import page, plots
+
+    drawings = [
+        ("step_time", "step time", plots.step_times(runs),
+         "Dashed: the ideal step time. Ticks below: checkpoints. Dotted: restarts and lost hosts."),
+        ("waiting", "waiting for data", plots.waiting(runs), "The part of a step in which it waits."),
+    ]  # fmt: skip
+    for summary, timeline in runs:
+        name = summary["job_name"]
+        drawings += [
+            (f"utilization-{name}", f"utilization by group, {name}", plots.utilization(timeline),
+             "Of all processors of the group's hosts, in the last five seconds."),
+            (f"cpu-{name}", f"CPU seconds by host, {name}", plots.cpu_by_host(summary),
+             "What each host's processes used from the first step to the end."),
+        ]  # fmt: skip
+    summaries = [summary for summary, _ in runs]
+    try:
+        pictures = []
+        for file, title, draw, caption in drawings:
+            made = plots.figure(draw, title)
+            plots.as_png(made, folder / PLOTS / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', file)}.png")
+            pictures.append(page.Picture(plots.as_svg(made), caption))
+        text = page.render(summaries, compare_rows(summaries, prices), verdict(summaries, prices), notes, pictures)
+        path = folder / REPORT
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SetupError(f"cannot write the report to {folder}: {error}") from error
+    return path
+
+
+def _read(folders: Sequence[Path]) -> list[tuple[dict[str, Any], Timeline]]:
+    """The runs; those of one name are numbered."""
+    runs = [(read_summary(folder), read_timeline(folder)) for folder in folders]
+    seen: dict[str, int] = {}
+    for summary, _ in runs:
+        name = summary["job_name"]
+        seen[name] = seen.get(name, 0) + 1
+        if seen[name] > 1:
+            summary["job_name"] = f"{name} ({seen[name]})"
+    return runs
+
+
+def _notes(runs: Runs, prices: Sequence[Price | None], dated: str) -> list[str]:
+    notes = [
+        "Step times are rank 0's, the first step left out. The waiting for data is 1 − ideal ÷ mean step time.",
+        "CPU figures and bytes count from the first step to the end of training.",
+    ]
+    if any(prices):
+        notes.append(f"Prices: {dated}, storage not counted; of all hosts, at the training's speed.")
+        notes.append("Simulated hosts are priced as the types given with --as.")
+    for summary, timeline in runs:
+        if timeline.unreadable:
+            notes.append(f"{timeline.unreadable} lines of {summary['job_name']}'s metrics.jsonl could not be read.")
+    return notes
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(prog="headrace report", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN",
+                        help="a run's folder, or the name of a job on SageMaker; ratios are to the first")  # fmt: skip
+    parser.add_argument("--region", metavar="NAME", help="of jobs on SageMaker that are given by name")
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="for page and plots (default: the last run's folder)"
+    )
+    parser.add_argument("--as", dest="stands_for", action="append", metavar="[GROUP=]TYPE",
+                        help="the instance type that hosts of simulated runs are priced as; repeatable: "
+                             "--as dnn_group=ml.p4d.24xlarge --as data_group=ml.c5.18xlarge")  # fmt: skip
+    parser.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly price; repeatable")
+    parser.add_argument("--prices", type=Path, metavar="CSV", help="your table, columns as in instances.csv")
+    return parser

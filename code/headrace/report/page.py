@@ -1,0 +1,76 @@
+"""A report as one HTML page that needs nothing else: no network, no script; light or dark as the reader's system is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+TEMPLATE = Path(__file__).with_name("page.html")
+HOSTS_HEAD = ("run", "host", "group", "instance type", "exit", "CPUs", "CPU", "CPU seconds", "memory, most",
+              "network in", "network out", "GPU", "restarts")  # fmt: skip
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawing as an SVG element, and what it shows."""
+
+    svg: str
+    caption: str
+
+
+def render(
+    summaries: Sequence[Mapping[str, Any]],
+    rows: Sequence[tuple[str, Sequence[str]]],
+    verdict: Sequence[str],
+    notes: Sequence[str],
+    pictures: Sequence[Picture],
+) -> str:
+    """The page. `rows`: as `compare_rows` makes them."""
+    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
+        TEMPLATE.read_text(encoding="utf-8")
+    )
+    names = [summary["job_name"] for summary in summaries]
+    (_, head), *body = rows
+    return template.render(
+        title=" and ".join(names),
+        subtitle=_subtitle(summaries),
+        verdict=verdict,
+        head=["", *head],
+        rows=body,
+        pictures=pictures,
+        hosts_head=HOSTS_HEAD,
+        hosts=[_host(summary["job_name"], name, host) for summary in summaries
+               for name, host in summary["hosts"].items()],
+        notes=notes,
+        summaries=[(summary["job_name"], json.dumps(summary, indent=2, ensure_ascii=False)) for summary in summaries],
+    )  # fmt: skip
+
+
+def _subtitle(summaries: Sequence[Mapping[str, Any]]) -> str:
+    simulated = [summary["job_name"] for summary in summaries if summary.get("simulated")]
+    if not simulated:
+        return "headrace report"
+    return "headrace report · simulated on one machine: " + ", ".join(simulated)
+
+
+def _host(run: str, name: str, host: Mapping[str, Any]) -> list[str]:
+    network, gpu = host.get("network_bytes"), host.get("gpu")
+    seconds = ", ".join(f"{kind} {spent:.1f}" for kind, spent in host.get("cpu_s", {}).items() if spent >= 0.05)
+    restarts = ", ".join(f"{kind} {count}" for kind, count in host.get("restarts", {}).items() if count)
+    code = "lost" if host.get("lost") else str(host.get("exit_code"))
+    return [
+        run, name, host.get("group", "-"), host.get("instance_type", "-"), code, str(host.get("cpus", "-")),
+        f"{host.get('cpu_utilization', 0.0):.0%}", seconds or "-", _mib(host.get("most_memory_bytes")),
+        _mib(network and network["in"]), _mib(network and network["out"]),
+        f"{gpu['utilization']:.0%} of {gpu['count']}" if gpu else "-", restarts or "-",
+    ]  # fmt: skip
+
+
+def _mib(size: int | None) -> str:
+    return f"{size / MIB:,.0f} MiB" if size else "-"

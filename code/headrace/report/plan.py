@@ -1,0 +1,158 @@
+"""`headrace plan RUN`: from one finished run, how many data hosts to rent, and where batches should be made."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import InputError
+from headrace.instances import InstanceTable, InstanceType, read_instances
+from headrace.report.advice import Advice, advise
+from headrace.report.cheaper import findings
+from headrace.report.measured import Measured, measured
+from headrace.report.options import Option, options
+from headrace.report.runs import Finder, as_given, read_summary
+from headrace.report.tables import Table
+from headrace.settings import OneLineParser
+
+WHO_MAKES = {"trainer": "dnn hosts alone", "data": "data hosts alone", "both": "both"}
+MOST_DATA_HOSTS = 8
+
+
+def main(argv: Sequence[str], finder: Finder = as_given) -> int:
+    """0: a plan; 2 (raised): the run is none, or has measured too little."""
+    given = _parser().parse_args(argv)
+    for name in ("max_data_hosts", "epochs"):
+        if getattr(given, name) is not None and getattr(given, name) < 1:
+            raise InputError(f"--{name} is {getattr(given, name)}; expected 1 or more")
+    table = read_instances(given.prices).with_prices(given.price or ())
+    folder = finder(given.region)(given.run)
+    summary = read_summary(folder)
+    run = measured(summary, table, given.stands_for)
+    if given.data_instance_type and not run.trainer_type:
+        raise InputError("--data_instance_type needs to know what the dnn hosts are: give --as TYPE, or --prices")
+    if given.epochs and not run.steps_per_epoch:
+        raise InputError(f"--epochs: {summary['job_name']} finished no epoch, so its length is not known")
+    types = _candidates(table, given.data_instance_type) if run.trainer_type else []
+    found = options(run, types, given.max_data_hosts, like_cpus=_simulated_cpus(summary))
+    samples = run.work.batch * (given.epochs * run.steps_per_epoch if given.epochs else run.steps)
+    advice = advise(found, samples, given.budget_usd, given.max_hours)
+    if given.plot:
+        from headrace.report.plots import plot_plan
+
+        plot_plan(run, found, [each.data_type for each in advice.shown], given.plot)
+    if given.json:
+        first = {"first": findings(folder, summary)} if given.lint else {}
+        print(json.dumps({**_as_json(run, advice, found), **first}, indent=2))
+    else:
+        prices = "your prices" if given.price or given.prices else f"on-demand prices in us-east-1 as of {table.as_of}"
+        print(told(summary["job_name"], run, advice, prices, bool(summary.get("simulated"))))
+        if given.lint:
+            print("\nlooking for what is cheaper than hosts …", flush=True)
+            cheaper = findings(folder, summary)
+            print("\n".join(["first:", *(f"  {line}" for line in cheaper)] if cheaper else ["nothing was found"]))
+    return 0
+
+
+def told(name: str, run: Measured, advice: Advice, prices: str, simulated: bool) -> str:
+    """The plan as text."""
+    work, own = run.work, run.step_s
+    lines = [
+        f"{name}: {work.batch} samples a step, {own * 1000:.1f} ms a step, ideal {work.ideal_step_s * 1000:.1f} ms: "
+        f"{max(1 - work.ideal_step_s / own, 0):.0%} of the time waiting for data",
+        f"  to make a sample: {work.make_cpu_s * 1e3:.3f} ms of one CPU; the model's own work on it: "
+        f"{work.compute_cpu_s * 1e3:.3f} ms; on the wire: {_bytes(work.sample_bytes)}",
+    ]
+    if not run.has_data_hosts:  # of others it is not known which processors simulated hosts share
+        lines.append(f"  the formulas say {advice.alone.prediction.step_s * 1000:.1f} ms for this run itself")
+    lines.append("")
+    rows = Table(
+        "", "batches made by", "data hosts", "step", "waiting", "limit", "samples/s", "$/hour", "$/million", "$/epoch"
+    )
+    for option in advice.shown:
+        rows.add(*_row(option, advice, work.batch * run.steps_per_epoch))
+    lines += [rows.text(), "", *advice.lines]
+    lines += [f"  start_job.py {advice.choice.flags(run)}", ""]
+    lines += ["assumed:", *(f"  {note}" for note in run.notes)]
+    if run.trainer_type:
+        lines.append(f"  {prices}, storage not counted")
+    elif simulated:
+        lines.append("  the run was simulated, so hosts here have no price; --as TYPE takes its dnn hosts for TYPE")
+    else:
+        lines.append("  the dnn hosts' instance type is not in the table, so nothing has a price; see --prices")
+    return "\n".join(lines)
+
+
+def _row(option: Option, advice: Advice, epoch: float) -> list[str]:
+    hosts = f"{option.data_hosts} × {option.data_type or 'host'}" if option.data_hosts else "-"
+    cost = option.cost_usd(epoch) if epoch else None
+    return [
+        advice.marks(option), WHO_MAKES[option.placement], hosts, f"{option.prediction.step_s * 1000:.1f} ms",
+        f"{option.input_bound_share:.0%}", option.prediction.limit, f"{option.samples_per_s:,.0f}",
+        _usd(option.usd_per_hour), _usd(option.usd_per_million), _usd(cost),
+    ]  # fmt: skip
+
+
+def _usd(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
+def _bytes(value: float) -> str:
+    return f"{value / 1000:,.1f} kB" if value else "not known"
+
+
+def _as_json(run: Measured, advice: Advice, found: Sequence[Option]) -> dict[str, Any]:
+    """All options; seconds, dollars, samples."""
+
+    def option(each: Option) -> dict[str, Any]:
+        return {**asdict(each), "usd_per_million": each.usd_per_million, "flags": each.flags(run)}
+
+    return {
+        "workload": asdict(run.work),
+        "choice": option(advice.choice),
+        "cheapest": option(advice.cheapest),
+        "fastest": option(advice.fastest),
+        "flags": advice.choice.flags(run),
+        "advice": advice.lines,
+        "assumed": run.notes,
+        "options": [option(each) for each in found],
+    }
+
+
+def _candidates(table: InstanceTable, names: Sequence[str] | None) -> list[InstanceType]:
+    if not names:
+        return [kind for kind in table.types.values() if not kind.gpus]
+    unknown = [name for name in names if table.get(name) is None]
+    if unknown:
+        raise InputError(f"--data_instance_type {unknown[0]}: the table of instance types lacks it; see --prices")
+    return [table.types[name] for name in names]
+
+
+def _simulated_cpus(summary: dict[str, Any]) -> float:
+    """The CPUs of a simulated data host; where the run had none, those of its dnn host."""
+    by_group = {host["group"]: host["cpus"] for host in summary["hosts"].values()}
+    return float(by_group.get("data_group") or max(by_group.values()))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(prog="headrace plan", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder, or the name of a job on SageMaker")
+    parser.add_argument("--region", metavar="NAME", help="of a job on SageMaker that is given by name")
+    parser.add_argument("--as", dest="stands_for", metavar="TYPE",
+                        help="the instance type that a simulated run's dnn hosts stand for")  # fmt: skip
+    parser.add_argument("--data_instance_type", action="append", metavar="TYPE",
+                        help="a candidate for data hosts; repeatable (default: every type without GPU)")  # fmt: skip
+    parser.add_argument("--max_data_hosts", type=int, default=MOST_DATA_HOSTS, metavar="N", help="(%(default)s)")
+    parser.add_argument("--epochs", type=int, metavar="N", help="of the training that is planned (default: the run's)")
+    parser.add_argument("--budget_usd", type=float, metavar="USD", help="for that training: the fastest within it")
+    parser.add_argument("--max_hours", type=float, metavar="H", help="for that training: the cheapest within it")
+    parser.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly price; repeatable")
+    parser.add_argument("--prices", type=Path, metavar="CSV", help="your table, columns as in instances.csv")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="also draw step time by number of data hosts")
+    parser.add_argument("--lint", action="store_true", help="also say what to change in the run's script first")
+    parser.add_argument("--json", action="store_true", help="everything, for programs")
+    return parser

@@ -1,0 +1,184 @@
+"""Pictures of runs and plans, as PNG files or as SVG for a page."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from headrace.errors import InputError, SetupError
+from headrace.report.measured import Measured
+from headrace.report.options import Option
+from headrace.report.timeline import Timeline
+
+COLORS = ("#3b82c4", "#d97706", "#2a9d63", "#b0479a", "#7c6fd6", "#8a8f98")
+"""Middle tones, for a light and a dark page."""
+INK = "#808790"
+"""Of axes and text in PNG files; a page puts its own text color there."""
+SIZE = (7.2, 2.9)
+
+Draw = Callable[[Axes], None]
+Runs = Sequence[tuple[Mapping[str, Any], Timeline]]
+"""Each run's summary and timeline."""
+
+
+def figure(draw: Draw, title: str) -> Figure:
+    """One pair of axes with this drawn in it."""
+    made = Figure(figsize=SIZE, layout="constrained")
+    axes = made.add_subplot()
+    axes.set_title(title, loc="left", fontsize=10, color=INK)
+    draw(axes)
+    axes.tick_params(colors=INK, labelsize=8)
+    for spine in axes.spines.values():
+        spine.set_color(INK)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for label in (axes.xaxis.label, axes.yaxis.label):
+        label.set_color(INK)
+        label.set_fontsize(8)
+    axes.grid(axis="y", color=INK, alpha=0.2, linewidth=0.6)
+    legend = axes.get_legend()
+    if legend:
+        for text in legend.get_texts():
+            text.set_color(INK)
+    return made
+
+
+def as_svg(made: Figure) -> str:
+    """The picture as an SVG element whose text has the page's own color."""
+    target = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "headrace"}):
+        made.savefig(target, format="svg", transparent=True, metadata={"Date": None})
+    svg = target.getvalue()
+    return svg[svg.index("<svg") :].replace(INK, "currentColor")
+
+
+def as_png(made: Figure, path: Path) -> None:
+    """The picture as a file, on white."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made.savefig(path, dpi=150, facecolor="white")
+
+
+def step_times(runs: Runs) -> Draw:
+    """Step time over time; ideal step times dashed, checkpoints as ticks, restarts and lost hosts as lines."""
+
+    def draw(axes: Axes) -> None:
+        for color, (summary, run) in zip(itertools.cycle(COLORS), runs, strict=False):
+            axes.plot(
+                run.seconds,
+                run.step_ms,
+                color=color,
+                linewidth=1.4,
+                marker=".",
+                markersize=3,
+                label=summary["job_name"],
+            )
+            if summary["ideal_step_time_ms"]:
+                axes.axhline(summary["ideal_step_time_ms"], color=color, linewidth=1, linestyle="--", alpha=0.7)
+            for seconds in run.checkpoints:
+                axes.plot([seconds], [0], marker="|", markersize=10, color=color, clip_on=False)
+            for seconds, what in run.incidents:
+                axes.axvline(seconds, color=color, linewidth=0.9, linestyle=":")
+                axes.annotate(what, (seconds, 1), xycoords=("data", "axes fraction"), parse_math=False, fontsize=7,
+                              color=INK, rotation=90, va="top", ha="right")  # fmt: skip
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("seconds since the first step")
+        axes.set_ylabel("ms")
+        axes.legend(frameon=False, fontsize=8)
+
+    return draw
+
+
+def waiting(runs: Runs) -> Draw:
+    """The input-bound share over time."""
+
+    def draw(axes: Axes) -> None:
+        for color, (summary, run) in zip(itertools.cycle(COLORS), runs, strict=False):
+            percent = [share * 100 for share in run.input_bound_share]
+            axes.plot(
+                run.seconds, percent, color=color, linewidth=1.4, marker=".", markersize=3, label=summary["job_name"]
+            )
+        axes.set_ylim(0, 103)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("seconds since the first step")
+        axes.set_ylabel("% of a step")
+        axes.legend(frameon=False, fontsize=8)
+
+    return draw
+
+
+def utilization(run: Timeline) -> Draw:
+    """CPU, and where there is one GPU, utilization of each group over time: the mean of its hosts."""
+
+    def draw(axes: Axes) -> None:
+        for color, (name, (seconds, shares)) in zip(itertools.cycle(COLORS), run.utilization.items(), strict=False):
+            percent = [share * 100 for share in shares]
+            axes.plot(seconds, percent, color=color, linewidth=1.4, marker=".", label=name)
+        axes.set_ylim(0, 103)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("seconds since the first step")
+        axes.set_ylabel("%")
+        if run.utilization:
+            axes.legend(frameon=False, fontsize=8)
+
+    return draw
+
+
+def cpu_by_host(summary: Mapping[str, Any]) -> Draw:
+    """CPU seconds of each host by kind of process."""
+
+    def draw(axes: Axes) -> None:
+        hosts = summary["hosts"]
+        kinds = sorted({kind for host in hosts.values() for kind in host.get("cpu_s", {})})
+        left = [0.0] * len(hosts)
+        for color, kind in zip(itertools.cycle(COLORS), kinds, strict=False):
+            values = [host.get("cpu_s", {}).get(kind, 0.0) for host in hosts.values()]
+            axes.barh(list(hosts), values, left=left, color=color, label=kind, height=0.6)
+            left = [a + b for a, b in zip(left, values, strict=True)]
+        axes.set_ylim(len(hosts) - 0.5 if len(hosts) > 3 else 3.5, -0.5)
+        axes.set_xlabel("CPU seconds")
+        if kinds:
+            axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+
+    return draw
+
+
+def plan_curves(run: Measured, found: Sequence[Option], data_types: Sequence[str]) -> Draw:
+    """Step time by number of data hosts, for both placements and some types of data hosts."""
+
+    def draw(axes: Axes) -> None:
+        kinds = dict.fromkeys(each.data_type for each in found if each.data_hosts and each.data_type in data_types)
+        for color, kind in zip(itertools.cycle(COLORS), kinds, strict=False):
+            for placement, style in (("both", "-"), ("data", "--")):
+                curve = [each for each in found if (each.data_type, each.placement) == (kind, placement)]
+                curve = [found[0], *curve] if placement == "both" else curve  # without data hosts, too
+                label = f"{kind or 'data hosts'}, {'both make batches' if placement == 'both' else 'alone'}"
+                times_ms = [each.prediction.step_s * 1000 for each in curve]
+                axes.plot([each.data_hosts for each in curve], times_ms, style, color=color, linewidth=1.4, marker="o",
+                          markersize=3, label=label)  # fmt: skip
+        axes.axhline(run.work.ideal_step_s * 1000, color=INK, linewidth=1, linestyle=":", label="ideal step")
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("data hosts")
+        axes.set_ylabel("ms a step")
+        axes.legend(frameon=False, fontsize=7, ncols=2)
+
+    return draw
+
+
+def plot_plan(run: Measured, found: Sequence[Option], data_types: Sequence[str], path: Path) -> None:
+    """The plan's picture as a PNG file. Raises `SetupError` when it cannot be written."""
+    if path.suffix != ".png":
+        raise InputError(f"--plot {path}: expected a name that ends in .png")
+    try:
+        as_png(figure(plan_curves(run, found, data_types), "predicted step time"), path)
+    except OSError as error:
+        raise SetupError(f"cannot write {path}: {error.strerror}") from error

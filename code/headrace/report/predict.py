@@ -1,0 +1,130 @@
+"""What a job would be with other hosts: step time and its limit, from what one run has measured.
+
+A step takes as long as the slowest of what goes on at once: the model's arithmetic (the ideal step time), each group's
+processors, each group's network. With B samples a step, of which the data hosts make the share x:
+
+    trainer's processors   B · (compute + (1 − x) · (make + hand over) + x · receive) ÷ (hosts · CPUs · utilization)
+    data hosts' processors B · x · (make + send) ÷ (hosts · CPUs · utilization)
+    network of a group     B · x · bytes ÷ (hosts · bytes/s); of n dnn hosts that serve each other, also
+                           (1 − x) · (n − 1) ÷ n of the samples
+
+compute, make, receive, send: CPU seconds a sample; hand over: send and receive, where workers make the batches. Where
+both groups make batches, x settles where both are done at the same time, because each rank takes what is ready first.
+It is the model of the tf.data papers (a pipeline's rate is that of its scarcest resource), with the trainer's share of
+receiving added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace.errors import InputError
+
+Placement = Literal["trainer", "data", "both"]
+PLACEMENTS: tuple[Placement, ...] = ("trainer", "both", "data")
+"""Who makes batches: the trainer's hosts alone, the data hosts alone, or both."""
+UTILIZATION = 0.98
+"""Of the processors of a group that has nothing else to do; see `make bench BENCH=plan`."""
+GIB = 2**30
+TRANSFER_CPU_S_PER_GIB = 0.3
+"""CPU seconds for a GiB to be sent, or received: see `make bench BENCH=transport`."""
+SHARES = 400
+"""Steps in which the share that the data hosts make is looked for."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a step needs, wherever it is made. CPU seconds are those of one processor (a vCPU) of the measured hosts."""
+
+    batch: int
+    """Samples of a step, over all ranks."""
+    ideal_step_s: float
+    """A step that waits for nothing."""
+    make_cpu_s: float
+    """To make a sample."""
+    compute_cpu_s: float = 0.0
+    """For the model's own work on a sample, on the trainer's hosts."""
+    sample_bytes: float = 0.0
+    """Of a sample on the wire; 0: not known, and then the network is left out."""
+    receive_cpu_s: float = 0.0
+    send_cpu_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or self.ideal_step_s <= 0:
+            raise InputError("nothing can be predicted for a step without samples or without an ideal step time")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Equal hosts."""
+
+    hosts: int
+    cpus: float
+    """Of each."""
+    bytes_per_s: float
+    """Of each one's network, either way."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A step as it would be, and what limits it."""
+
+    step_s: float
+    limit: str
+    data_share: float
+    """The part of the samples that data hosts make."""
+
+    def input_bound_share(self, ideal_step_s: float) -> float:
+        """The part of a step in which it waits for data."""
+        return max(1 - ideal_step_s / self.step_s, 0.0)
+
+
+def predict(work: Workload, trainer: Group, data: Group, placement: Placement, has_service: bool = False) -> Prediction:
+    """The step of this job on these hosts.
+
+    Args:
+        has_service: whether workers make the batches even without data hosts.
+
+    Raises:
+        InputError: data hosts are to make batches, and there are none.
+    """
+    if placement == "trainer":
+        return _with_share(work, trainer, data, 0.0, has_service)
+    if data.hosts < 1:
+        raise InputError(f"placement {placement!r} needs data hosts")
+    if placement == "data":
+        return _with_share(work, trainer, data, 1.0, True)
+    shares = (number / SHARES for number in range(SHARES + 1))
+    # Of equally fast ones the one with most on the data hosts: the trainer's workers run at lower priority.
+    return min((_with_share(work, trainer, data, share, True) for share in shares),
+               key=lambda each: (round(each.step_s, 9), -each.data_share))  # fmt: skip
+
+
+def _with_share(work: Workload, trainer: Group, data: Group, share: float, served: bool) -> Prediction:
+    """A step of which the data hosts make `share`; `served`: all batches come from workers, local ones too."""
+    handed_over = work.send_cpu_s + work.receive_cpu_s if served else 0.0
+    on_trainer = {
+        "the model's own CPU time": work.compute_cpu_s,
+        "preprocessing on dnn hosts": (1 - share) * (work.make_cpu_s + handed_over),
+        "receiving on dnn hosts": share * work.receive_cpu_s,
+    }
+    # Workers serve whichever rank asks: of what dnn hosts make, most goes to other dnn hosts.
+    between_dnn_hosts = (1 - share) * (trainer.hosts - 1) / trainer.hosts if served else 0.0
+    times = {
+        "compute": work.ideal_step_s,
+        max(on_trainer, key=lambda name: on_trainer[name]): _busy_s(sum(on_trainer.values()), work, trainer),
+        "preprocessing on data hosts": _busy_s(share * (work.make_cpu_s + work.send_cpu_s), work, data),
+        "network of dnn hosts": _network_s(share + between_dnn_hosts, work, trainer),
+        "network of data hosts": _network_s(share, work, data),
+    }
+    limit = max(times, key=lambda name: times[name])
+    return Prediction(times[limit], limit, share)
+
+
+def _busy_s(cpu_s: float, work: Workload, group: Group) -> float:
+    return cpu_s * work.batch / (group.hosts * group.cpus * UTILIZATION) if cpu_s else 0.0
+
+
+def _network_s(share: float, work: Workload, group: Group) -> float:
+    return work.batch * share * work.sample_bytes / (group.hosts * group.bytes_per_s) if share else 0.0

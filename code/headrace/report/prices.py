@@ -1,0 +1,65 @@
+"""What runs cost: by the price table, simulated ones only as the types that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.errors import InputError
+from headrace.instances import InstanceTable, InstanceType
+from headrace.topology import DATA_GROUP, DNN_GROUP
+
+
+@dataclass(frozen=True)
+class Price:
+    """Dollars for a run's hosts."""
+
+    usd_per_hour: float
+    usd_per_epoch: float | None
+    """For its steps; None: no epoch was finished."""
+    usd_per_million: float | None
+    """For a million samples while training; None: no step was made."""
+
+
+def parse_stands_for(texts: Sequence[str], table: InstanceTable) -> dict[str, InstanceType]:
+    """Instance types by group from `[GROUP=]TYPE`; without a group, of the dnn hosts.
+
+    Raises:
+        InputError: no such group, or a type that the table lacks.
+    """
+    found = {}
+    for text in texts:
+        group, _, name = text.rpartition("=")
+        group = group or DNN_GROUP
+        if group not in (DATA_GROUP, DNN_GROUP):
+            raise InputError(f"--as {text!r} is not of the form [GROUP=]TYPE, with {DATA_GROUP} or {DNN_GROUP}")
+        kind = table.get(name)
+        if kind is None:
+            raise InputError(f"--as {text}: the table of instance types lacks {name!r}; give one with --prices")
+        found[group] = kind
+    return found
+
+
+def host_type(
+    host: Mapping[str, Any], simulated: bool, table: InstanceTable, stands_for: Mapping[str, InstanceType]
+) -> InstanceType | None:
+    """What a host is, or stands for; None: not known."""
+    group = DATA_GROUP if host["group"] == DATA_GROUP else DNN_GROUP
+    return stands_for.get(group) if simulated else table.get(host["instance_type"])
+
+
+def price(summary: Mapping[str, Any], table: InstanceTable, stands_for: Mapping[str, InstanceType]) -> Price | None:
+    """What a run's hosts cost; None where a host's price is not known."""
+    simulated = bool(summary.get("simulated"))
+    kinds = [host_type(host, simulated, table, stands_for) for host in summary["hosts"].values()]
+    known = [kind.usd_per_hour for kind in kinds if kind]
+    if len(known) < len(kinds):
+        return None
+    hourly, rate = sum(known), summary["samples_per_s"]
+    epoch_s = summary["steps_per_epoch"] * summary["step_time_ms"]["mean"] / 1000
+    return Price(
+        hourly,
+        hourly / 3600 * epoch_s if epoch_s else None,
+        hourly / 3600 / rate * 1e6 if rate else None,
+    )

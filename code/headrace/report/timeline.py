@@ -1,0 +1,84 @@
+"""A run over time, from `metrics.jsonl`: steps, waiting, each group's utilization, what happened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headrace.paths import RunPaths
+
+Series = tuple[list[float], list[float]]
+"""Seconds since the first step, and a value at each."""
+
+
+@dataclass
+class Timeline:
+    """What `metrics.jsonl` tells; times are seconds since its first step."""
+
+    seconds: list[float] = field(default_factory=list)
+    step_ms: list[float] = field(default_factory=list)
+    input_bound_share: list[float] = field(default_factory=list)
+    checkpoints: list[float] = field(default_factory=list)
+    incidents: list[tuple[float, str]] = field(default_factory=list)
+    """Restarts and lost hosts: when, and what."""
+    utilization: dict[str, Series] = field(default_factory=dict)
+    """By group and kind of processor, from 0 to 1: the mean of the group's hosts."""
+    unreadable: int = 0
+    """Lines that are no records: of a run that was killed while it wrote, or of another file."""
+
+
+def read_timeline(folder: Path) -> Timeline:
+    """A run's timeline; empty where the run has left none."""
+    timeline = Timeline()
+    records = list(_records(RunPaths(folder).metrics, timeline))
+    begin = min((each["time"] for each in records if "step_time_ms" in each), default=None)
+    if begin is None:
+        return timeline
+    for each in records:
+        try:
+            _add(timeline, each, each["time"] - begin)
+        except (TypeError, ValueError, AttributeError, OverflowError):
+            timeline.unreadable += 1
+    return timeline
+
+
+def _add(timeline: Timeline, record: Mapping[str, Any], at: float) -> None:
+    if "step_time_ms" in record:
+        step_ms, share = float(record["step_time_ms"]), float(record.get("input_bound_share", 0.0))
+        timeline.seconds.append(at)
+        timeline.step_ms.append(step_ms)
+        timeline.input_bound_share.append(share)
+    elif record.get("event") == "checkpoint":
+        timeline.checkpoints.append(at)
+    elif record.get("event"):
+        timeline.incidents.append((at, str(record.get("what", record["event"]))))
+    elif "groups" in record:
+        _add_utilization(timeline, at, record["groups"])
+
+
+def _add_utilization(timeline: Timeline, at: float, groups: Mapping[str, Any]) -> None:
+    for group, figures in groups.items():
+        for kind in ("cpu", "gpu"):
+            value = figures.get(f"{kind}_utilization")
+            if isinstance(value, (int, float)):
+                seconds, values = timeline.utilization.setdefault(f"{kind.upper()} {group}", ([], []))
+                seconds.append(at)
+                values.append(float(value))
+
+
+def _records(path: Path, timeline: Timeline) -> Iterator[dict[str, Any]]:
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        try:
+            record = json.loads(line)
+            record["time"] = float(record["time"])
+        except (ValueError, KeyError, TypeError, OverflowError):
+            timeline.unreadable += 1
+        else:
+            yield record

@@ -1,0 +1,44 @@
+"""The answer in a sentence or two: did training wait for data, and which run was the better deal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headrace.report.prices import Price
+from headrace.report.runs import INPUT_BOUND_FROM
+from headrace.topology import DATA_GROUP
+
+
+def verdict(summaries: Sequence[Mapping[str, Any]], prices: Sequence[Price | None]) -> list[str]:
+    """One line for each run, then what further runs gain over the first."""
+    lines = [_of_one(summary) for summary in summaries]
+    first, first_price = summaries[0], prices[0]
+    for summary, price in zip(summaries[1:], prices[1:], strict=True):
+        if not (summary["samples_per_s"] and first["samples_per_s"]):
+            continue
+        times = summary["samples_per_s"] / first["samples_per_s"]
+        line = f"{summary['job_name']} trains {_times(times)} {first['job_name']}"
+        if price and first_price and price.usd_per_million and first_price.usd_per_million:
+            change = price.usd_per_million / first_price.usd_per_million - 1
+            line += f", and a sample costs {abs(change):.0%} {'less' if change < 0 else 'more'}"
+        lines.append(line + ".")
+    return lines
+
+
+def _of_one(summary: Mapping[str, Any]) -> str:
+    name, cause = summary["job_name"], summary.get("root_cause")
+    if cause:
+        return f"{name} failed: {cause['role']} on {cause['host']}: {cause['message']}"
+    if not summary["steps"]:
+        return f"{name} {summary['outcome']} and measured no step."
+    share = summary["input_bound_share"]
+    if share > INPUT_BOUND_FROM:
+        return f"{name} is input-bound: it waited for data {share:.0%} of its time."
+    has_data_hosts = any(host["group"] == DATA_GROUP for host in summary["hosts"].values())
+    more = "Its data hosts keep up." if has_data_hosts else "Data hosts could hardly help it."
+    return f"{name} is not input-bound: it waited for data {share:.0%} of its time. {more}"
+
+
+def _times(times: float) -> str:
+    return f"{times:.2f} times as fast as" if abs(times - 1) >= 0.005 else "as fast as"

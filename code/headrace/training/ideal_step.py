@@ -1,0 +1,37 @@
+"""The ideal step: what a training step costs that waits for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+LEAST_STEPS, MOST_STEPS = 5, 40
+BUDGET_S = 2.0
+"""For the measured steps, where a step is short."""
+_ERROR_OF_MEDIAN = 1.2533 / 1.349
+"""Of a median of normally distributed values: 1.2533 σ ÷ √n, and their middle half is 1.349 σ wide."""
+
+
+@dataclass(frozen=True)
+class IdealStep:
+    """A step on a batch in memory. All zero: it was not measured."""
+
+    ms: float = 0.0
+    error_ms: float = 0.0
+    """The standard error of `ms`."""
+    cpu_s: float = 0.0
+    """CPU seconds that it takes of one rank."""
+
+    @classmethod
+    def of(cls, times_s: Sequence[float], cpu_s: float) -> IdealStep:
+        """From the times of steps, and what all of them took of the CPU."""
+        low, median, high = np.percentile(times_s, [25, 50, 75]) * 1000
+        error = _ERROR_OF_MEDIAN * (high - low) / np.sqrt(len(times_s))
+        return cls(float(median), float(error), cpu_s / len(times_s))
+
+
+def steps_to_measure(step_s: float) -> int:
+    """How many steps of about `step_s` seconds to measure: the more the shorter they are."""
+    return int(min(max(BUDGET_S / max(step_s, 1e-6), LEAST_STEPS), MOST_STEPS))

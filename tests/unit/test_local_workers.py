@@ -1,0 +1,51 @@
+"""Who makes batches, with `--local_workers off`."""
+
+from pathlib import Path
+
+import pytest
+from headrace.errors import InputError
+from headrace.events import WORKER_OFFERS, Event
+from headrace.host.services.tf_data import LATE_WORKERS_S, TfDataService
+from headrace.host.services.torch_feed import TorchFeed
+from headrace.settings import Settings
+
+from tests.unit.test_topology import hetero, topology_from
+
+HERE = Path()
+
+
+def service(kind, current="algo-3", **settings):
+    topology = topology_from(hetero(current_host=current), "test")
+    return topology, kind(topology, Settings(**{"local_workers": "off", **settings}), HERE, HERE, [])
+
+
+@pytest.mark.parametrize("kind", [TfDataService, TorchFeed])
+def test_dnn_hosts_run_no_workers_and_nobody_waits_for_theirs(kind):
+    topology, dnn = service(kind, num_of_data_workers=2)
+    assert [server for server in dnn.servers() if server.kind == "worker"] == []
+    data_host = topology.data_hosts[0]
+    group = {"current_host": data_host.name, "current_group_name": data_host.group}
+    there = kind(topology_from(hetero(**group), "test"), Settings(local_workers="off"), HERE, HERE, [])
+    assert len([server for server in there.servers() if server.kind == "worker"]) == 1
+    addresses = dnn.trainer_environ().get("HEADRACE_FEEDS", "")
+    assert all(host.name not in addresses for host in topology.dnn_hosts)
+
+
+def test_a_late_data_host_is_not_waited_for_for_ever():
+    topology, leader = service(TfDataService)
+    first, *_ = topology.data_hosts
+
+    def report(host):
+        other = TfDataService(topology, Settings(local_workers="off"), HERE, HERE, [])
+        other.take_event(Event(WORKER_OFFERS, {"name": "worker", "data_transfer_protocol": "headrace"}))
+        return {host.name: other.report()}
+
+    assert leader.decide(report(first), [], 0.0) is None
+    assert leader.decide(report(first), [], LATE_WORKERS_S + 1).fields == {"protocol": "headrace"}
+
+
+def test_without_data_hosts_somebody_has_to_make_batches():
+    with pytest.raises(InputError, match="nobody else makes batches"):
+        Settings(local_workers="off", min_data_hosts=0)
+    with pytest.raises(InputError, match="expected one of on, off"):
+        Settings(local_workers="auto")

@@ -1,0 +1,112 @@
+"""What training is measured by, without a framework."""
+
+import json
+
+import pytest
+from headrace.training.ideal_step import LEAST_STEPS, MOST_STEPS, IdealStep, steps_to_measure
+from headrace.training.meter import Meter
+from headrace.training.step_cpu import StepCpu
+
+
+class NoScalars:
+    def __init__(self, folder):
+        pass
+
+    def write(self, step, values):
+        pass
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def report(tmp_path, monkeypatch):
+    """What a meter reports after these steps, each a tuple of `Meter.steps`'s arguments."""
+    monkeypatch.setenv("HEADRACE_OUTPUT_DIR", str(tmp_path))
+
+    def made(ideal, *steps):
+        meter = Meter(lambda: 0, lambda: 2, 32, 10, NoScalars, lambda: 3072.0)
+        meter.begin(ideal)
+        for step in steps:
+            meter.steps(*step)
+        meter.end()
+        return json.loads((tmp_path / "trainer.json").read_text())
+
+    return made
+
+
+def test_the_ideal_step_time_never_exceeds_the_step_time_that_it_is_the_ideal_of(report):
+    told = report(IdealStep(853.0, 20.0, 0.5), *[(1, 0.758)] * 20)
+    assert told["ideal_step_time_ms"] == 758.0
+    assert told["ideal_step_time_error_ms"] == 20.0
+    assert told["input_bound_share"] == 0.0
+
+
+def test_an_input_bound_run_keeps_its_measured_ideal(report):
+    told = report(IdealStep(50.0, 1.0, 0.1), *[(1, 0.1)] * 20)
+    assert told["ideal_step_time_ms"] == 50.0
+    assert told["input_bound_share"] == 0.5
+    assert told["compute_cpu_s_per_step"] == 0.1
+    assert told["sample_bytes"] == 3072.0
+
+
+def test_where_waiting_is_measured_the_ideal_is_the_rest_of_the_step(report):
+    told = report(None, *[(1, 0.1, 0.04, 0.0)] * 20)
+    assert told["ideal_step_time_ms"] == pytest.approx(60.0)
+    assert told["input_bound_share"] == pytest.approx(0.4)
+
+
+def burn(seconds):
+    import time
+
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def test_cpu_time_of_steps_leaves_out_what_lies_between_epochs():
+    cpu = StepCpu()
+    for _ in range(2):
+        cpu.made(1)
+        for _ in range(3):
+            burn(0.01)
+            cpu.made(1)
+        cpu.over()
+        burn(0.2)  # an evaluation
+    assert cpu.per_step_s() == pytest.approx(0.01, rel=0.5)
+    assert cpu.outside_waiting_s() == pytest.approx(0.01, rel=0.5)
+
+
+def test_cpu_time_of_waiting_is_not_the_models():
+    cpu = StepCpu()
+    cpu.made(1)
+    for _ in range(4):
+        burn(0.02)
+        cpu.made(1, waited_s=0.015)
+    assert cpu.per_step_s() == pytest.approx(0.02, rel=0.5)
+    assert cpu.outside_waiting_s() < cpu.per_step_s() / 2
+
+
+def test_short_steps_are_measured_more_often():
+    assert steps_to_measure(10.0) == LEAST_STEPS
+    assert steps_to_measure(0.1) == 20
+    assert steps_to_measure(1e-9) == MOST_STEPS
+
+
+def test_the_error_of_the_ideal_step_is_that_of_a_median():
+    steady, noisy = IdealStep.of([0.1] * 10, 1.0), IdealStep.of([0.1, 0.12, 0.08, 0.11, 0.09] * 2, 1.0)
+    assert steady.ms == noisy.ms == 100.0
+    assert steady.error_ms == 0.0 and 2 < noisy.error_ms < 10
+    assert steady.cpu_s == 0.1
+
+
+def test_a_full_disk_costs_figures_and_no_step(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HEADRACE_OUTPUT_DIR", str(tmp_path / "file" / "output"))
+    meter = Meter(lambda: 0, lambda: 1, 32, 1, NoScalars, lambda: 0.0)
+    meter.begin(IdealStep(1.0))
+    for _ in range(3):
+        meter.steps(1, 0.1)
+    meter.epoch(1, {"loss": 1.0})
+    meter.end()
+    assert capsys.readouterr().out.count("figures are lost") == 1

@@ -1,0 +1,259 @@
+"""Predictions and advice, from formulas and summaries alone."""
+
+import itertools
+import json
+
+import pytest
+from headrace.context import EMPTY_REPORT
+from headrace.errors import InputError, SetupError
+from headrace.instances import read_instances
+from headrace.report.advice import advise
+from headrace.report.measured import measured
+from headrace.report.options import options
+from headrace.report.plan import main
+from headrace.report.predict import UTILIZATION, Group, Workload, predict
+from hypothesis import given
+from hypothesis import strategies as st
+
+TABLE = read_instances()
+FAST = 1e12  # bytes/s
+
+
+def summary(**changes):
+    """A homogeneous run on one host of 8 GPUs and 96 CPUs: a step of 192 ms whose arithmetic takes 86."""
+    batch, make_s = 8 * 256, 0.192 * 96 * UTILIZATION / 8  # CPU seconds of a rank's batch
+    host = {"group": "dnn_group", "instance_type": "ml.p4d.24xlarge", "cpus": 96, "cpu_utilization": 1.0, "cpu_s": {}}
+    return EMPTY_REPORT | {
+        "job_name": "run", "outcome": "succeeded", "root_cause": None, "tf_data_mode": "local", "is_hetero": False,
+        "world_size": 8, "global_batch_size": batch, "steps": 1000, "epochs": 2, "steps_per_epoch": 500,
+        "step_time_ms": {"median": 192.0, "mean": 192.0, "p90": 192.0}, "ideal_step_time_ms": 86.0,
+        "rank_cpu_s_per_step": make_s, "sample_bytes": 32 * 32 * 3, "train_s": 192.0, "samples_per_s": batch / 0.192,
+        "hosts": {"algo-1": host},
+    } | changes  # fmt: skip
+
+
+def plan(tmp_path, capsys, *flags, **changes):
+    (tmp_path / "summary.json").write_text(json.dumps(summary(**changes)))
+    assert main([str(tmp_path), *flags]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_published_sample_comes_out_of_the_formulas():
+    """Two ml.c5.18xlarge beside an ml.p4d.24xlarge: 192 → 86 ms, 2.2 times as fast, 46 % cheaper with 2022's prices."""
+    table = TABLE.with_prices(["ml.p4d.24xlarge=37.688", "ml.c5.18xlarge=3.672"])
+    run = measured(summary(), table)
+    found = options(run, [table.types["ml.c5.18xlarge"]], 2)
+    alone, best = found[0], next(each for each in found if each.data_hosts == 2 and each.placement == "both")
+    assert alone.prediction.step_s == pytest.approx(0.192, rel=0.01)
+    assert best.prediction.step_s == pytest.approx(0.086)
+    assert alone.prediction.step_s / best.prediction.step_s == pytest.approx(2.2, abs=0.05)
+    assert 1 - best.usd_per_million / alone.usd_per_million == pytest.approx(0.46, abs=0.01)
+    assert best.prediction.limit == "compute"
+
+
+def test_both_is_faster_than_either_where_the_trainers_host_has_cpus_to_spare():
+    work = Workload(batch=1000, ideal_step_s=0.01, make_cpu_s=1e-3)
+    trainer, data = Group(1, 4, FAST), Group(1, 8, FAST)
+    times = {each: predict(work, trainer, data, each).step_s for each in ("trainer", "data", "both")}
+    assert times["both"] < times["data"] < times["trainer"]
+    assert times["both"] == pytest.approx(1 / (12 * UTILIZATION), rel=0.01)
+
+
+def test_a_network_can_be_the_limit():
+    work = Workload(batch=1000, ideal_step_s=0.001, make_cpu_s=1e-6, sample_bytes=600_000)
+    prediction = predict(work, Group(1, 96, 1.25e9), Group(4, 96, 1.25e9), "data")
+    assert prediction.limit == "network of dnn hosts"
+    assert prediction.step_s == pytest.approx(0.48)
+
+
+@given(
+    batch=st.integers(1, 10_000), ideal=st.floats(1e-3, 1.0), make=st.floats(0, 0.1), compute=st.floats(0, 0.01),
+    size=st.floats(0, 1e6), hosts=st.integers(1, 8), cpus=st.integers(1, 96),
+)  # fmt: skip
+def test_more_data_hosts_never_make_a_step_slower_and_no_step_is_shorter_than_the_ideal(
+    batch, ideal, make, compute, size, hosts, cpus
+):
+    work = Workload(batch, ideal, make, compute, size, receive_cpu_s=make / 50, send_cpu_s=make / 50)
+    trainer = Group(1, cpus, 1e9)
+    steps = [predict(work, trainer, Group(count, cpus, 1e9), "both").step_s for count in range(1, hosts + 1)]
+    assert all(after <= before * 1.0001 for before, after in itertools.pairwise(steps))
+    assert min(steps) >= ideal
+
+
+def test_the_advice_names_hosts_and_flags_and_prices(tmp_path, capsys):
+    said = plan(tmp_path, capsys, "--data_instance_type", "ml.c5.18xlarge")
+    assert "Rent 2 × ml.c5.18xlarge" in said or "Rent 3 × ml.c5.18xlarge" in said
+    assert "start_job.py --num_of_data_instances" in said
+    assert "cheaper a sample" in said
+    assert f"as of {TABLE.as_of}" in said
+
+
+def test_training_that_does_not_wait_gets_no_data_hosts(tmp_path, capsys):
+    said = plan(tmp_path, capsys, ideal_step_time_ms=190.0)
+    assert "Don't add data hosts" in said
+    assert "start_job.py --no-is_hetero" in said
+
+
+def test_where_all_hosts_cost_more_than_they_save_the_advice_is_not_to(tmp_path, capsys):
+    said = plan(tmp_path, capsys, "--data_instance_type", "ml.c5.xlarge", "--price", "ml.c5.xlarge=500")
+    assert "Don't add data hosts: they save less than they cost" in said
+
+
+def test_a_simulated_run_has_no_price_unless_it_stands_for_a_type(tmp_path, capsys):
+    said = plan(tmp_path, capsys, simulated=True)
+    assert "the run was simulated, so hosts here have no price" in said
+    assert "cheapest" not in said
+    said = plan(tmp_path, capsys, "--as", "ml.p4d.24xlarge", simulated=True)
+    assert "96 CPU of its dnn hosts stands for 96 of ml.p4d.24xlarge" in said
+
+
+def test_a_simulated_hosts_cpus_stand_for_all_of_the_types(tmp_path, capsys):
+    """One CPU that needs half of a step for the batches stands for the type's 96 that need as much."""
+    host = {"group": "dnn_group", "instance_type": "ml.x.y", "cpus": 1, "cpu_s": {}}
+    run = summary(simulated=True, hosts={"algo-1": host}, rank_cpu_s_per_step=0.192 * UTILIZATION / 8)
+    found = measured(run, TABLE, "ml.p4d.24xlarge")
+    assert options(found, [], 0)[0].prediction.step_s == pytest.approx(0.192, rel=0.01)
+    with pytest.raises(InputError, match="--as is for simulated runs"):
+        measured(summary(), TABLE, "ml.p4d.24xlarge")
+
+
+def test_the_fastest_within_a_budget_and_the_cheapest_within_a_deadline():
+    run = measured(summary(), TABLE)
+    found = options(run, [kind for kind in TABLE.types.values() if not kind.gpus], 8)
+    samples = 1e9
+    budget = min(each.cost_usd(samples) for each in found) * 1.1
+    advice = advise(found, samples, budget, None)
+    assert advice.choice.cost_usd(samples) <= budget
+    hours = min(each.hours(samples) for each in found) * 1.2
+    advice = advise(found, samples, None, hours)
+    assert advice.choice.hours(samples) <= hours
+    with pytest.raises(InputError, match="no job keeps to that"):
+        advise(found, samples, 0.01, None)
+
+
+def test_json_has_every_option_and_the_flags(tmp_path, capsys):
+    flags = ["--json", "--max_data_hosts", "2", "--data_instance_type", "ml.c5.18xlarge"]
+    flags = ["--json", "--max_data_hosts", "2", "--data_instance_type", "ml.c5.18xlarge"]
+    told = json.loads(plan(tmp_path, capsys, *flags))
+    assert len(told["options"]) == 1 + 2 * 2
+    assert told["flags"].startswith("--num_of_data_instances")
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"steps": 0}, "measured no step"),
+        ({"ideal_step_time_ms": 0.0}, "no ideal step time"),
+        ({"rank_cpu_s_per_step": 0.0}, "has not measured the CPU time"),
+    ],
+)
+def test_a_run_that_has_measured_too_little_is_refused_with_the_reason(changes, message):
+    with pytest.raises(InputError, match=message):
+        measured(summary(**changes), TABLE)
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--max_data_hosts", "0"], "--max_data_hosts is 0"),
+        (["--as", "ml.nothing.large"], "--as ml.nothing.large"),
+        (["--data_instance_type", "ml.nothing.large"], "lacks it"),
+        (["--budget_usd", "1", "--price", "x"], "--price 'x'"),
+    ],
+)
+def test_wrong_flags_are_refused(tmp_path, flags, message):
+    (tmp_path / "summary.json").write_text(json.dumps(summary(simulated="--as" in flags)))
+    with pytest.raises(InputError, match=message):
+        main([str(tmp_path), *flags])
+
+
+def test_a_service_run_is_measured_by_its_workers():
+    hosts = {
+        "algo-1": {"group": "data_group", "instance_type": "ml.c5.18xlarge", "cpus": 72, "cpu_s": {"worker": 2048.0}},
+        "algo-2": {"group": "dnn_group", "instance_type": "ml.p4d.24xlarge", "cpus": 96, "cpu_s": {"worker": 0.0}},
+    }
+    service = {"tf_data_mode": "service", "is_hetero": True, "hosts": hosts, "sample_bytes": 0.0}
+    run = measured(summary(compute_cpu_s_per_step=0.2, rank_cpu_s_per_step=0.3, **service), TABLE)
+    assert run.has_service and run.has_data_hosts
+    assert run.work.make_cpu_s == pytest.approx(1e-3)  # 2,048 s for 1,000 steps of 2,048 samples
+    assert run.work.receive_cpu_s == pytest.approx(0.1 * 8 / 2048)
+    assert any("bytes of a sample are not known" in note for note in run.notes)
+
+
+def test_a_run_with_workers_whose_own_cpu_time_is_unknown_keeps_it_on_the_trainer():
+    """A loop of one's own: what its ranks use is the model's, but for receiving."""
+    hosts = {
+        "algo-1": {"group": "data_group", "instance_type": "ml.c5.18xlarge", "cpus": 72, "cpu_s": {"worker": 2048.0}},
+        "algo-2": {"group": "dnn_group", "instance_type": "ml.c5.18xlarge", "cpus": 72, "cpu_s": {}},
+    }
+    run = measured(summary(tf_data_mode="service", is_hetero=True, hosts=hosts, rank_cpu_s_per_step=5.2), TABLE)
+    assert run.work.compute_cpu_s == pytest.approx(5.2 * 8 / 2048, rel=0.01)
+    assert any("the cost of receiving was not measured" in note for note in run.notes)
+
+
+def test_a_trainer_that_is_busy_itself_is_said_to_be_the_limit():
+    work = Workload(batch=100, ideal_step_s=0.01, make_cpu_s=1e-5, compute_cpu_s=2e-4)
+    assert predict(work, Group(1, 1, FAST), Group(1, 1, FAST), "both").limit == "the model's own CPU time"
+
+
+def test_dnn_hosts_that_make_batches_for_each_other_use_their_network():
+    work = Workload(batch=1000, ideal_step_s=0.001, make_cpu_s=1e-6, sample_bytes=1_000_000)
+    nobody = Group(0, 0, FAST)
+    one, four = (predict(work, Group(count, 96, 1e9), nobody, "trainer", has_service=True) for count in (1, 4))
+    assert one.limit == "compute"
+    assert (four.limit, four.step_s) == ("network of dnn hosts", pytest.approx(0.75 / 4))
+
+
+def test_of_jobs_as_cheap_the_faster_one_is_advised(tmp_path, capsys):
+    price = ["--price", "ml.c5.18xlarge=18.5", "--max_data_hosts", "1"]
+    said = plan(tmp_path, capsys, "--data_instance_type", "ml.c5.18xlarge", *price)
+    assert "Rent 1 × ml.c5.18xlarge: 1.75 times as fast" in said
+
+
+def test_where_both_placements_are_as_fast_the_default_is_advised():
+    found = options(measured(summary(), TABLE), [TABLE.types["ml.c6i.32xlarge"]], 2)
+    assert advise(found, 1e6, 1e6, None).choice.placement == "both"
+
+
+def test_a_homogeneous_run_with_workers_is_advised_as_one(tmp_path, capsys):
+    said = plan(tmp_path, capsys, tf_data_mode="service", ideal_step_time_ms=190.0, compute_cpu_s_per_step=1.0)
+    assert "--no-is_hetero --num_of_dnn_instances 1 --dnn_instance_type ml.p4d.24xlarge --tf_data_mode service" in said
+
+
+def test_without_a_whole_epoch_nothing_is_said_of_epochs(tmp_path, capsys):
+    said = plan(tmp_path, capsys, epochs=0, steps_per_epoch=0)
+    (row,) = [line for line in said.splitlines() if "dnn hosts alone" in line]
+    assert row.split()[-1] == "-"
+    with pytest.raises(InputError, match="finished no epoch"):
+        plan(tmp_path, capsys, "--epochs", "3", epochs=0, steps_per_epoch=0)
+
+
+def test_a_plot_is_drawn_and_a_bad_name_for_it_is_refused(tmp_path, capsys):
+    plan(tmp_path, capsys, "--plot", str(tmp_path / "plan.png"))
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(InputError, match=r"ends in \.png"):
+        plan(tmp_path, capsys, "--plot", str(tmp_path / "plan.txt"))
+    with pytest.raises(SetupError, match="cannot write"):
+        plan(tmp_path, capsys, "--plot", "/proc/plan.png")
+
+
+def test_a_failed_run_is_planned_with_and_said_to_have_failed(tmp_path, capsys):
+    assert "the run failed; the plan is made from the 1000 steps" in plan(tmp_path, capsys, outcome="failed")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ideal_step_time_ms": float("nan")},
+        {"world_size": 0},
+        {"step_time_ms": {"median": 0.0, "mean": 0.0, "p90": 0.0}},
+        {"rank_cpu_s_per_step": -1.0},
+        {"hosts": {"algo-1": {"group": "data_group", "cpus": 4}}},
+        {"hosts": {"algo-1": {"group": "dnn_group", "cpus": 0}}},
+    ],
+)
+def test_a_summary_that_makes_no_sense_is_refused_in_one_line(tmp_path, changes):
+    (tmp_path / "summary.json").write_text(json.dumps(summary(**changes)))
+    with pytest.raises(InputError) as refused:
+        main([str(tmp_path)])
+    assert "\n" not in str(refused.value)
