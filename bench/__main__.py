@@ -23,6 +23,9 @@ BENCHMARKS = {
     "startup": lambda repeats: [f"--repeats={repeats}"],
     "scaling": lambda repeats: [f"--repeats={repeats}"],
     "hosts": lambda repeats: [f"--repeats={repeats}"],
+    "ideal": lambda repeats: [f"--repeats={2 * repeats}"],
+    "plan": lambda repeats: [f"--repeats={-(-repeats // 5)}"],
+    "placement": lambda repeats: [f"--repeats={-(-repeats // 3)}"],
     "torch": lambda repeats: [f"--repeats={repeats}"],
     "faults": lambda repeats: [f"--runs={14 * -(-repeats // 5)}"],
 }

@@ -24,11 +24,13 @@ def source_dir() -> Iterator[Path]:
         yield source
 
 
-def run(source: Path, script: str, *flags: str, timeout_s: float = 240.0, **hyperparameters: object) -> Run:
+def run(
+    source: Path, script: str, *flags: str, job_name: str = "", timeout_s: float = 240.0, **hyperparameters: object
+) -> Run:
     """One job that succeeds; anything else ends the benchmark with what it said."""
     given = [f"--hyperparameter={name}={value}" for name, value in hyperparameters.items()]
     flags = (f"--source_dir={source}", f"--training_script={script}", "--isolation=namespaces", *flags, *given)
-    done = run_job(source.parent, *flags, timeout_s=timeout_s)
+    done = run_job(source.parent, *flags, job_name=job_name, timeout_s=timeout_s)
     if done.code:
         raise SystemExit(f"bench: error: a job failed:\n{done.output[-3000:]}")
     return done

@@ -1,0 +1,73 @@
+"""A training script whose step is a fixed wait, a stand-in for an accelerator, measured as `fit` is.
+
+First `--ideal_steps` on one batch in memory, then `--seconds` of the stream after a warm-up. Rank 0's report is what
+headrace plans with; the event `measured` has the step time of the stream alone.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import headrace.tensorflow.horovod_keras as hvd
+import tensorflow as tf
+from headrace.events import say
+from headrace.tensorflow import data, images
+from headrace.tensorflow.meter import open_meter
+from headrace.training.ideal_step import IdealStep
+
+parser = argparse.ArgumentParser(allow_abbrev=False)
+parser.add_argument("--times", type=int, required=True, help="that the augmentation is repeated; 0: only a flip")
+parser.add_argument("--batch_size", type=int, default=512)
+parser.add_argument("--wait_ms", type=float, default=15.0)
+parser.add_argument("--seconds", type=float, default=12.0)
+parser.add_argument("--busy", type=float, default=0.0, help="part of a processor that the trainer takes besides")
+parser.add_argument("--ideal_steps", type=int, default=40)
+args, _ = parser.parse_known_args()
+WARM_UP_STEPS = 30
+
+hvd.init()
+tf.config.threading.set_intra_op_parallelism_threads(1)
+shape = (args.batch_size, 32, 32, 3)
+
+
+def augmented(x):
+    for _ in range(args.times):
+        x = images.to_uint8(images.blur(images.dilate(x)))
+        x = images.augment(x, rotation=0.05, zoom=0.2, shift=0.05, flip=True)
+    return tf.image.flip_left_right(x)
+
+
+made_up = tf.cast(tf.random.stateless_uniform(shape, [1, 2], 0, 256, tf.int32), tf.uint8)
+train = tf.data.Dataset.from_tensors(made_up).repeat().map(augmented, tf.data.AUTOTUNE)
+train = data.distribute(train, sharding="off").prefetch(2)
+
+
+def step(batch):
+    tf.cast(batch, tf.float32)
+    time.sleep(args.wait_ms / 1000)
+
+
+times_s, cpu_s = [], time.process_time()
+for _ in range(args.ideal_steps):
+    started = time.perf_counter()
+    step(made_up)
+    times_s.append(time.perf_counter() - started)
+if args.busy:
+    subprocess.Popen([sys.executable, str(Path(__file__).with_name("spin.py")), str(args.busy), str(os.getpid())])
+meter = open_meter(args.batch_size, 50)
+meter.begin(IdealStep.of(times_s, time.process_time() - cpu_s))
+batches = iter(train)
+for _ in range(WARM_UP_STEPS):
+    step(next(batches))
+began = last = time.perf_counter()
+steps = 0
+while last - began < args.seconds:
+    step(next(batches))
+    now = time.perf_counter()
+    meter.steps(1, now - last)
+    last, steps = now, steps + 1
+meter.end()
+say("measured", step_ms=(last - began) / steps * 1000)
