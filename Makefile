@@ -7,7 +7,7 @@ PYTEST = $(RUN) -m pytest
 TIMED = -p no:cacheprovider --durations=5
 
 .DEFAULT_GOAL := help
-.PHONY: setup-torch demo-torch test-torch help setup demo test test-pythons check unit integration e2e faults conformance fuzz grammar examples bench clean
+.PHONY: site guides setup-torch demo-torch test-torch help setup demo test test-pythons check unit integration e2e faults conformance fuzz grammar examples bench clean
 
 help:
 	@echo "make setup   .venv with TensorFlow, Open MPI and Horovod; no root needed"
@@ -21,6 +21,8 @@ help:
 	@echo "make fuzz    hostile messages for the transfer, under sanitizers (FUZZ_S=3600 for an hour)"
 	@echo "make grammar   500 random tf.data pipelines, shared among workers and ranks, against plain tf.data"
 	@echo "make examples  every script of code/examples in both modes; make conformance runs them with data hosts alone"
+	@echo "make site    the documents as pages, in build/site; a link that leads nowhere fails it"
+	@echo "make guides  the site, every command and script of the guides, and the walk-through"
 	@echo "make bench   how fast, as ratios measured in one run: about an hour (BENCH=transport for one)"
 	@echo "make clean   remove what these made"
 
@@ -71,6 +73,12 @@ grammar: setup
 
 examples: setup
 	@$(PYTEST) $(TIMED) tests/examples
+
+site: setup
+	@$(RUN) tools/make_site.py
+
+guides: site
+	@$(PYTEST) $(TIMED) tests/guides tests/notebooks
 
 bench: setup
 	@$(RUN) tools/peers.py ray

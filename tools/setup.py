@@ -27,7 +27,7 @@ MADE_FROM = (
     "tools/setup.py",
     "code/headrace/tensorflow/transfer",
 )
-EXTRAS = "torch,report,digits,test" if FOR_TORCH else "local,submit,report,digits,test,dev"
+EXTRAS = "torch,report,digits,notebooks,test" if FOR_TORCH else "local,submit,report,digits,notebooks,site,test,dev"
 
 
 def main():

@@ -1,4 +1,4 @@
-"""The IAM policies of docs/submit.md allow the calls that headrace makes, and nothing that it does not do."""
+"""The IAM policies of docs/access.md allow the calls that headrace makes, and nothing that it does not do."""
 
 import json
 import re
@@ -24,7 +24,7 @@ OF_SAGEMAKER = re.compile(
 
 
 def policies():
-    blocks = re.findall(r"```json\n(\{\"Version\".*?)```", (ROOT / "docs" / "submit.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```json\n(\{\"Version\".*?)```", (ROOT / "docs" / "access.md").read_text(), re.DOTALL)
     return [{action for part in json.loads(block)["Statement"] for action in part["Action"]} for block in blocks]
 
 

@@ -25,7 +25,8 @@ from sagemaker_training import environment
 env = environment.Environment()
 print(json.dumps({"environ": env.to_env_vars(), "arguments": env.to_cmd_args()}))
 """
-OURS_ALONE = {"SAGEMAKER_BASE_DIR", "TRAINING_JOB_NAME", "TRAINING_JOB_ARN", "SM_NUM_GPUS", "SM_IS_HETERO"}
+OURS_ALONE = {"SAGEMAKER_BASE_DIR", "TRAINING_JOB_NAME", "TRAINING_JOB_ARN"}
+THEIRS_ALONE = {"SM_TRAINING_ENV"}
 
 
 def test_environment_and_arguments_are_the_toolkits(tmp_path):
@@ -45,9 +46,9 @@ def test_environment_and_arguments_are_the_toolkits(tmp_path):
     ours = toolkit_environ(job, "algo-2", folder)
     assert theirs["arguments"] == script_arguments(job)
     different = {
-        name: (value, theirs["environ"].get(name))
-        for name, value in ours.items()
-        if name not in OURS_ALONE and theirs["environ"].get(name) != value
+        name: (ours.get(name), theirs["environ"].get(name))
+        for name in (ours.keys() | theirs["environ"].keys()) - OURS_ALONE - THEIRS_ALONE
+        if ours.get(name) != theirs["environ"].get(name)
     }
     assert different == {}
 

@@ -10,7 +10,8 @@ from headrace import flags
 from headrace.errors import InputError
 from headrace.torch import world
 
-from tests.support import ROOT
+from tests.documents import fences
+from tests.support import ROOT, run_job
 
 PAGE = (ROOT / "docs" / "pytorch.md").read_text()
 
@@ -30,6 +31,26 @@ def test_the_pages_script_runs_alone_and_as_a_job(tmp_path):
     ]
     subprocess.run(start, cwd=tmp_path, check=True, timeout=120)
     assert (tmp_path / "runs" / "page" / "summary.json").is_file()
+
+
+def test_a_script_with_the_guides_diff_trains_with_a_data_host(tmp_path):
+    guide = (ROOT / "docs" / "own-script.md").read_text()
+    (script,), (diff,) = fences(guide, "python", "torch"), fences(guide, "diff", "torch")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text(script)
+    subprocess.run(
+        ["patch", "-p0", "--fuzz=0"], cwd=project, input=f"--- train.py\n+++ train.py\n{diff}", text=True, check=True
+    )
+    flags = [
+        "--framework=pytorch",
+        "--num_of_data_instances=1",
+        f"--source_dir={project}",
+        "--training_script=train.py",
+    ]
+    run = run_job(tmp_path, *flags)
+    assert run.code == 0, run.output[-4000:]
+    assert run.events("feed_ready")
 
 
 def test_the_pages_flags_exist():

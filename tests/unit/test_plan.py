@@ -94,6 +94,14 @@ def test_training_that_does_not_wait_gets_no_data_hosts(tmp_path, capsys):
     assert "start_job.py --no-is_hetero" in said
 
 
+@pytest.mark.parametrize("mean_ms, told", [(200.0, False), (400.0, True)])
+def test_time_that_neither_processors_nor_network_explain_is_told(tmp_path, capsys, mean_ms, told):
+    times = {"median": mean_ms, "mean": mean_ms, "p90": mean_ms}
+    said = plan(tmp_path, capsys, step_time_ms=times)
+    assert ("waited for disks or S3" in said) == told
+    assert not told or "208 ms longer" in said
+
+
 def test_where_all_hosts_cost_more_than_they_save_the_advice_is_not_to(tmp_path, capsys):
     said = plan(tmp_path, capsys, "--data_instance_type", "ml.c5.xlarge", "--price", "ml.c5.xlarge=500")
     assert "Don't add data hosts: they save less than they cost" in said

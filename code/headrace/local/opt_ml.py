@@ -18,6 +18,8 @@ from headrace.job import Channel, InstanceGroup, JobSpec, as_flag
 from headrace.paths import HostPaths
 from headrace.source import host_files
 
+SOURCE_ON_HOSTS = "/opt/ml/code"
+
 
 def write_host_folder(folder: Path, spec: JobSpec, host: str, checkpoints: Path | None = None) -> None:
     """Everything that a host finds under /opt/ml when its entry script starts.
@@ -113,7 +115,7 @@ def script_arguments(spec: JobSpec) -> list[str]:
 
 
 def toolkit_environ(spec: JobSpec, host: str, base_dir: Path) -> dict[str, str]:
-    """The variables that the toolkit and the platform set, as far as scripts use them."""
+    """The variables that the toolkit and the platform set, all but `SM_TRAINING_ENV`, which repeats the others."""
     config = resource_config(spec, host)
     group = spec.hosts()[host]
     paths, channels = HostPaths(base_dir), [channel.name for channel in visible_channels(spec, host)]
@@ -137,10 +139,20 @@ def toolkit_environ(spec: JobSpec, host: str, base_dir: Path) -> dict[str, str]:
         "SM_INPUT_CONFIG_DIR": str(paths.config_dir),
         "SM_OUTPUT_DIR": str(paths.output_dir.parent),
         "SM_OUTPUT_DATA_DIR": str(paths.output_dir),
+        "SM_OUTPUT_INTERMEDIATE_DIR": str(paths.output_dir.parent / "intermediate"),
         "SM_MODEL_DIR": str(paths.model_dir),
         "SM_MODULE_NAME": "launcher",
         "SM_USER_ENTRY_POINT": "launcher.py",
+        "SM_MODULE_DIR": SOURCE_ON_HOSTS,
+        "SM_LOG_LEVEL": "20",
+        "SM_FRAMEWORK_MODULE": "",
+        "SM_FRAMEWORK_PARAMS": "{}",
+        "SM_DISTRIBUTION_INSTANCE_GROUPS": "[]",
+        "SM_USER_ARGS": _compact(script_arguments(spec)),
+        "SM_NUM_CPUS": str(os.cpu_count()),
         "SM_NUM_GPUS": "0",
+        "SM_NUM_NEURONS": "0",
+        "SM_INPUT_DATA_CONFIG": _compact(input_data_config(spec, host)),
         "SM_CHANNELS": _compact(sorted(channels)),
         **{f"SM_CHANNEL_{name.upper()}": str(paths.channel_dir / name) for name in channels},
         "SM_HPS": _compact(hyperparameters),
@@ -152,7 +164,7 @@ def _hyperparameters(spec: JobSpec) -> Mapping[str, str]:
     return {
         **spec.all_hyperparameters(),
         "sagemaker_program": "launcher.py",
-        "sagemaker_submit_directory": "/opt/ml/code",
+        "sagemaker_submit_directory": SOURCE_ON_HOSTS,
     }
 
 

@@ -14,6 +14,7 @@ from headrace.errors import HeadraceError
 from headrace.report.prices import Price
 from headrace.report.runs import INPUT_BOUND_FROM, accuracy, read_summary
 from headrace.report.tables import Table
+from headrace.settings import OneLineParser
 
 Summary = Mapping[str, Any]
 
@@ -107,11 +108,10 @@ def _cpu(record: Mapping[str, Any] | None) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    if not argv or argv[0].startswith("-"):
-        print("usage: python -m headrace.report.compare RUN [RUN ...]", file=sys.stderr)
-        return 2
+    parser = OneLineParser(prog="headrace compare", description="Puts finished runs beside each other.")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run's folder, as runs/JOB_NAME")
     try:
-        print(compare([read_summary(Path(folder)) for folder in argv]))
+        print(compare([read_summary(folder) for folder in parser.parse_args(argv).runs]))
     except HeadraceError as error:
         print(f"compare: error: {error}", file=sys.stderr)
         return error.exit_code

@@ -21,6 +21,8 @@ from headrace.settings import OneLineParser
 
 WHO_MAKES = {"trainer": "dnn hosts alone", "data": "data hosts alone", "both": "both"}
 MOST_DATA_HOSTS = 8
+UNEXPLAINED_FROM = 0.2
+"""Of a step: what the formulas miss below that is their error, not something to look for."""
 
 
 def main(argv: Sequence[str], finder: Finder = as_given) -> int:
@@ -76,6 +78,11 @@ def told(name: str, run: Measured, advice: Advice, prices: str, simulated: bool)
     for option in advice.shown:
         rows.add(*_row(option, advice, work.batch * run.steps_per_epoch))
     lines += [rows.text(), "", *advice.lines]
+    if unexplained := unexplained_s(run, advice):
+        lines.append(
+            f"But this run's steps took {unexplained * 1000:.0f} ms longer than its processors and network explain: it "
+            "waited for disks or S3, or other programs used the machine. Find that first; then plan from another run."
+        )
     lines += [f"  start_job.py {advice.choice.flags(run)}", ""]
     lines += ["assumed:", *(f"  {note}" for note in run.notes)]
     if run.trainer_type:
@@ -85,6 +92,12 @@ def told(name: str, run: Measured, advice: Advice, prices: str, simulated: bool)
     else:
         lines.append("  the dnn hosts' instance type is not in the table, so nothing has a price; see --prices")
     return "\n".join(lines)
+
+
+def unexplained_s(run: Measured, advice: Advice) -> float:
+    """The seconds of a step that no formula accounts for; 0 where they are few, and of runs with data hosts."""
+    extra = run.step_s - advice.alone.prediction.step_s
+    return 0.0 if run.has_data_hosts or extra < UNEXPLAINED_FROM * run.step_s else extra
 
 
 def _row(option: Option, advice: Advice, epoch: float) -> list[str]:
@@ -118,6 +131,7 @@ def _as_json(run: Measured, advice: Advice, found: Sequence[Option]) -> dict[str
         "fastest": option(advice.fastest),
         "flags": advice.choice.flags(run),
         "advice": advice.lines,
+        "unexplained_s": unexplained_s(run, advice),
         "assumed": run.notes,
         "options": [option(each) for each in found],
     }

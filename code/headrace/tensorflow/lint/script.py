@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 from headrace.errors import InputError
-from headrace.tensorflow import data, horovod_keras, origin
+from headrace.tensorflow import data, origin, world
 
 _LAUNCHER_WORDS = ("HEADRACE_TF_DATA_MODE", "HEADRACE_DISPATCHER")
 
@@ -116,7 +116,7 @@ def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
     """As `python SCRIPT ARGUMENTS` has it; what the script prints goes to stderr, no file is written for it."""
     before = sys.argv, sys.path[:], sys.dont_write_bytecode
     service = {name: os.environ.pop(name) for name in _LAUNCHER_WORDS if name in os.environ}
-    horovod_keras.find_open_mpi()
+    world.find_open_mpi()
     sys.argv, sys.dont_write_bytecode = [str(script), *arguments], True
     sys.path.insert(0, str(script.resolve().parent))
     try:

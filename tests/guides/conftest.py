@@ -1,0 +1,36 @@
+"""What the guides' tests share: a project folder, and the shell of a reader who has headrace installed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import processes_of
+
+TIMEOUT_S = 240
+
+
+@pytest.fixture
+def project(tmp_path):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def shell(project):
+    """Runs lines as bash in the project folder; the output. No line may fail, and no job leaves anything behind."""
+
+    def run(*lines):
+        environ = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        done = subprocess.run(["bash", "-e", "-o", "pipefail", "-c", "\n".join(lines)], cwd=project, env=environ,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_S,
+                              check=False)  # fmt: skip
+        assert done.returncode == 0, done.stdout[-4000:]
+        for run_folder in (project / "runs").glob("*"):
+            assert processes_of(run_folder.name) == []
+        return done.stdout
+
+    return run

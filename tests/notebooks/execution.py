@@ -1,0 +1,24 @@
+"""Executes a notebook as it stands."""
+
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+from tests.support import ROOT
+
+FOLDER = ROOT / "notebooks"
+CELL_LIMIT_S = 240
+
+
+def execute(name: str, cwd: Path) -> str:
+    """What a notebook's cells printed, executed in `cwd`. A cell that raises, raises here."""
+    notebook = nbformat.read(FOLDER / name, as_version=4)
+    NotebookClient(notebook, timeout=CELL_LIMIT_S, resources={"metadata": {"path": str(cwd)}}).execute()
+    return text_of(notebook)
+
+
+def text_of(notebook) -> str:
+    """All that its cells printed."""
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    return "".join(output.get("text", "") for output in outputs)

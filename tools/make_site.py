@@ -1,0 +1,58 @@
+"""`make site`: README, docs/ and notebooks/ as a site in build/site. A link that leads nowhere fails it."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+from nbconvert import MarkdownExporter
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ROOT / "build" / "site-pages"
+NAMES = {"walkthrough": "walkthrough", "pytorch": "walkthrough-pytorch"}
+"""Notebook: its page."""
+
+
+def main() -> int:
+    gather()
+    build = [sys.executable, "-m", "mkdocs", "build"]
+    built = subprocess.run(build, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, text=True, check=False)  # fmt: skip
+    print(built.stdout if built.returncode else f"site: {ROOT / 'build' / 'site' / 'index.html'}")
+    return built.returncode
+
+
+def gather() -> None:
+    """All pages in one folder, with the links that lead from one to another there."""
+    shutil.rmtree(PAGES, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", PAGES)
+    for name, page in {
+        "README.md": "index.md",
+        "CONTRIBUTING.md": "CONTRIBUTING.md",
+        "CHANGELOG.md": "CHANGELOG.md",
+    }.items():
+        (PAGES / page).write_text((ROOT / name).read_text(encoding="utf-8").replace("](docs/", "]("), encoding="utf-8")
+    for name, page in NAMES.items():
+        write_notebook(ROOT / "notebooks" / f"{name}.ipynb", page)
+    for path in PAGES.rglob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        for name, page in NAMES.items():
+            text = re.sub(rf"\]\((\.\./)?notebooks/{name}\.ipynb\)", f"]({page}.md)", text)
+        path.write_text(text, encoding="utf-8")
+
+
+def write_notebook(path: Path, page: str) -> None:
+    """A notebook with its kept outputs as a page; its pictures beside it."""
+    text, resources = MarkdownExporter().from_notebook_node(nbformat.read(path, as_version=4))
+    pictures = resources.get("outputs") or {}
+    for name, content in pictures.items():
+        (PAGES / f"{page}-{name}").write_bytes(content)
+        text = text.replace(f"({name})", f"({page}-{name})")
+    (PAGES / f"{page}.md").write_text(text.replace("](../docs/", "]("), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
