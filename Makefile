@@ -62,7 +62,7 @@ conformance: setup
 	@$(RUN) tools/peers.py sdk2 sdk3
 	@$(PYTEST) $(TIMED) -rs tests/integration/test_toolkit.py tests/sdk tests/toolkit
 	@$(RUN) -m tests.fuzz --first 0 --cases 20000
-	@HEADRACE_PIPELINES=$${HEADRACE_PIPELINES:-120} HEADRACE_MODES=$${HEADRACE_MODES:-service} \
+	@HEADRACE_PIPELINES=$${HEADRACE_PIPELINES:-80} HEADRACE_MODES=$${HEADRACE_MODES:-service} \
 		$(MAKE) --no-print-directory grammar examples
 
 fuzz: setup
@@ -85,4 +85,4 @@ bench: setup
 	@$(RUN) -m bench $(BENCH)
 
 clean:
-	rm -rf .venv .venv-torch .venv-peers .pythons .fuzz build data runs bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info code/*.egg-info
+	rm -rf .venv .venv-torch .venv-peers .pythons .fuzz build data runs bench/out notebooks/walkthrough notebooks/pytorch .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info code/*.egg-info

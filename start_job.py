@@ -5,7 +5,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "code"))
 
-from headrace.start import main
+try:
+    from headrace.start import main
+except ImportError as error:
+    sys.exit(f"start_job.py: error: {sys.executable}: {error}; use .venv/bin/python, which `make setup` makes")
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -20,6 +20,7 @@ parser = argparse.ArgumentParser(allow_abbrev=False)
 parser.add_argument("--model", choices=["resnet50", "small_cnn"], default="resnet50")
 parser.add_argument("--batch_size", type=int, default=32, help="per rank")
 parser.add_argument("--epochs", type=int, default=2)
+parser.add_argument("--steps_per_epoch", type=int, default=0, help="default: the dataset's size")
 parser.add_argument("--learning_rate", type=float, default=0.001, help="of one rank; scaled by their number")
 parser.add_argument("--image_size", type=int, default=32, help="pixels; images of the channel are resized")
 parser.add_argument("--channel", default=os.environ.get("SM_CHANNEL_TRAINING", ""), help="folder of digits.npz")
@@ -96,7 +97,7 @@ training = headrace.torch.Training(model, optimizer, loader, args.log_every, hea
 
 for _epoch in training.epochs(args.epochs):
     seen, right, total = 0, 0, 0.0
-    for images, labels in training.steps():
+    for images, labels in training.steps(args.steps_per_epoch):
         images, labels = pixels(images), labels.to(device, non_blocking=True)
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
             scores = model(images)

@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0, 1 it failed, 2 the arguments are wrong."""
     command, *rest = (sys.argv[1:] if argv is None else list(argv)) or [""]
     try:
-        if command in ("-h", "--help"):
+        if command in ("", "-h", "--help"):
             print(f"{USAGE}\n\nIn a checkout of headrace, start_job.py is `headrace start` with its own code.")
             return 0
         if command not in COMMANDS:

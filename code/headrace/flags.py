@@ -227,6 +227,10 @@ def _channel(text: str, is_hetero: bool) -> Channel:
     channel = Channel.parse(text)
     if is_hetero:
         return channel
+    if set(channel.groups) == {DATA_GROUP}:
+        raise InputError(
+            f"channel {channel.name!r} is for data_group alone, and this job has none: nobody would see it"
+        )
     return replace(channel, groups=tuple(each for each in channel.groups if each not in (DNN_GROUP, DATA_GROUP)))
 
 

@@ -13,6 +13,10 @@ from headrace.source import refuse_shadows, source_files
 from headrace.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP
 
 MAX_INSTANCE_GROUPS = 5
+MAX_INSTANCES = 1000
+"""Of a group. SageMaker's interface allows more; a number above this is a typing error."""
+MAX_PROCESSES = 999
+"""On a host, of a kind: workers' ports begin at 6001, and those of the transfer at 7001."""
 DISTRIBUTIONS = ("launcher", "mpi")
 """Who starts MPI on SageMaker: headrace's launcher, or the toolkit."""
 ISOLATIONS = ("auto", "namespaces", "loopback")
@@ -33,8 +37,9 @@ class InstanceGroup:
     count: int
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise InputError(f"{self.name} has {self.count} instances; a group has at least one")
+        if not 1 <= self.count <= MAX_INSTANCES:
+            instead = "; for a job without data hosts give --no-is_hetero" if self.name == DATA_GROUP else ""
+            raise InputError(f"{self.name} has {self.count} instances; a group has 1 to {MAX_INSTANCES}{instead}")
         if not re.fullmatch(r"ml\.[a-z0-9\-]+\.[a-z0-9]+", self.instance_type):
             raise InputError(
                 f"{self.name}: {self.instance_type!r} is no instance type; expected one like ml.c5.18xlarge"
@@ -102,14 +107,14 @@ class JobSpec:
             raise InputError(f"--tf_data_mode is {self.tf_data_mode!r}; expected one of {', '.join(TF_DATA_MODES)}")
         if self.is_hetero and self.tf_data_mode == "local":
             raise InputError("--tf_data_mode local leaves the data group idle; use service, or --no-is_hetero")
-        if self.num_of_data_workers < 0:
-            raise InputError(f"--num_of_data_workers is {self.num_of_data_workers}; expected 0 or more")
+        if not 0 <= self.num_of_data_workers <= MAX_PROCESSES:
+            raise InputError(f"--num_of_data_workers is {self.num_of_data_workers}; expected 0 to {MAX_PROCESSES}")
         if self.tf_data_mode == "service" and self.num_of_data_workers < 1:
             raise InputError("--tf_data_mode service needs --num_of_data_workers 1 or more")
         if self.local_workers == "off" and not self.is_hetero:
             raise InputError("--local_workers off needs data hosts, and this job has none: leave out --no-is_hetero")
-        if self.processes_per_host < 1:
-            raise InputError(f"--processes_per_host is {self.processes_per_host}; expected 1 or more")
+        if not 1 <= self.processes_per_host <= MAX_PROCESSES:
+            raise InputError(f"--processes_per_host is {self.processes_per_host}; expected 1 to {MAX_PROCESSES}")
         reserved = sorted(set(self.hyperparameters) & {*self._own_hyperparameters(), "framework", "local_workers"})
         if reserved:
             raise InputError(f"hyperparameter {reserved[0]!r} has a flag of its own: --{reserved[0]}")
@@ -142,8 +147,14 @@ class JobSpec:
     def _check_source(self) -> None:
         if not self.source_dir.is_dir():
             raise InputError(f"--source_dir {self.source_dir}: no such folder")
-        if not (self.source_dir / self.training_script).is_file():
-            raise InputError(f"--source_dir {self.source_dir} holds no {self.training_script}; see --training_script")
+        script = self.source_dir / self.training_script
+        if not script.is_file():
+            wrong = (
+                f"{script} is a folder" if script.is_dir() else f"--source_dir {self.source_dir} holds no {script.name}"
+            )
+            raise InputError(
+                f"{wrong}; name a file with --training_script, or begin with `headrace new {self.source_dir}`"
+            )
         theirs = source_files(self.source_dir, self.left_out)
         if Path(self.training_script) not in theirs:
             raise InputError(

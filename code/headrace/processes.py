@@ -88,6 +88,25 @@ def end_all_descendants(grace_s: float, spare: Collection[int] = ()) -> int:
     return len(killed)
 
 
+def end_children(grace_s: float = 2.0) -> None:
+    """End what this program has started and left running, and print it.
+
+    It may hold this process's output open, and whoever reads that to its end would wait. Python's own, such as
+    multiprocessing's tracker of resources, ends by itself.
+    """
+    own: list[tuple[int, str]] = []
+    left: list[tuple[int, str]] = []
+    for process in descendants():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            command = " ".join(process.cmdline())
+            (own if "resource_tracker import main" in command else left).append((process.pid, command))
+    for pid, command in left:
+        with contextlib.suppress(OSError, ValueError):  # the script closed its output
+            print(f"ending process {pid}, which the script started and left running: {command[:200]}", flush=True)
+    if left:
+        end_all_descendants(grace_s, [pid for pid, _ in own])
+
+
 def reap_orphans() -> None:
     """Collect adopted children that have ended. Children of `subprocess` are reaped by their owners."""
     for process in psutil.Process().children():

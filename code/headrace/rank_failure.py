@@ -6,15 +6,21 @@ starts the ranks, that is one of them. And a file knows its moment, so the first
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
+import re
 import time
 from pathlib import Path
 
 from headrace.outcome import LOG_TAIL_LINES, RootCause
 
 PREFIX = "failed-rank"
+MOST_CHARACTERS = 300
+_ABOUT_THE_NODE = re.compile(
+    r"Detected at node|<stack traces|Hint:|\d+ (successful operations|derived errors|root error)"
+)
 
 
 def leave_failure(folder: Path, rank: int, exit_code: int, error: str, trace: list[str]) -> None:
@@ -34,6 +40,22 @@ def leave_failure(folder: Path, rank: int, exit_code: int, error: str, trace: li
             partial = folder / f".{PREFIX}{rank}"
             partial.write_text(json.dumps(record), encoding="utf-8")
             partial.rename(folder / f"{PREFIX}{rank}.json")
+
+
+def in_a_line(error: BaseException) -> str:
+    """What an exception says, without what is around it in TensorFlow's, and with what argparse knew."""
+    if isinstance(error, SystemExit):
+        why = error.__context__ if isinstance(error.__context__, argparse.ArgumentError) else None
+        said = f"SystemExit: {error.code}" if isinstance(error.code, int) else str(error.code).strip()
+        return (f"{said} ({why})" if why else said).split("\n")[0][:MOST_CHARACTERS]
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].startswith("Graph execution error"):
+        # Of several errors, the first. Else the last line that is not about where the node was made.
+        several = [line.split("(0) ", 1)[1] for line in lines if line.strip().startswith("(0) ")]
+        told = [line for line in lines[1:] if not line[0].isspace() and not _ABOUT_THE_NODE.match(line)]
+        lines = several or told[::-1] or lines
+    said = re.sub(r"^(\{\{function_node [^}]*\}\}\s*)+", "", lines[0]) if lines else ""
+    return f"{type(error).__name__}: {said}"[:MOST_CHARACTERS]
 
 
 def first_failure(folder: Path, host: str) -> RootCause | None:

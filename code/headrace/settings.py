@@ -7,7 +7,9 @@ in variables named here.
 from __future__ import annotations
 
 import argparse
+import difflib
 import math
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -116,9 +118,7 @@ class Settings:
             if getattr(self, name) < 0:
                 raise InputError(f"{name} is {getattr(self, name)}; expected 0 or more")
         if not 0 <= self.metrics_port < 1 << 16 or is_own_port(self.metrics_port, self.num_of_data_workers):
-            raise InputError(
-                f"metrics_port is {self.metrics_port}; expected a port that no server of the job has, or 0 for none"
-            )
+            raise InputError(f"metrics_port is {self.metrics_port}; expected a port that no server of the job has")
         for name in (each.name for each in fields(self) if each.name.endswith("_s")):
             value = getattr(self, name)
             if not math.isfinite(value) or value <= 0:
@@ -151,7 +151,12 @@ class OneLineParser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> Any:
-        raise InputError(f"{message}; see {self.prog} --help")
+        meant = ""
+        if unknown := re.search(r"unrecognized arguments: (--[^\s=]+)", message):
+            known = [option for action in self._actions for option in action.option_strings]
+            close = difflib.get_close_matches(unknown[1], known, 1)
+            meant = f"; did you mean {close[0]}?" if close else ""
+        raise InputError(f"{message}{meant}; see {self.prog} --help")
 
 
 def parse_settings(argv: Sequence[str]) -> dict[str, Any]:

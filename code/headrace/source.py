@@ -21,6 +21,17 @@ ALWAYS_IGNORED = (
 )  # fmt: skip
 IGNORE_FILE = ".gitignore"
 MAX_SOURCE_BYTES = 200 * 1024 * 1024
+IMPORTED_ON_HOSTS = frozenset((
+    "grpc", "horovod", "keras", "mpi4py", "numpy", "psutil", "tensorflow", "torch", "argparse", "ast", "asyncio",
+    "base64", "bisect", "calendar", "collections", "concurrent", "contextlib", "copy", "csv", "ctypes",
+    "dataclasses", "datetime", "difflib", "email", "enum", "fnmatch", "functools", "glob", "gzip", "hashlib",
+    "heapq", "hmac", "html", "http", "inspect", "json", "keyword", "linecache", "logging", "multiprocessing",
+    "numbers", "operator", "pathlib", "pickle", "platform", "queue", "random", "re", "secrets", "selectors",
+    "shlex", "shutil", "signal", "socket", "ssl", "string", "struct", "subprocess", "tarfile", "tempfile",
+    "textwrap", "threading", "token", "tokenize", "traceback", "types", "typing", "urllib", "uuid", "warnings",
+    "weakref", "xml", "zipfile",
+))  # fmt: skip
+"""Modules of libraries and of Python without which no launcher or rank comes up."""
 _SECRET_NAMES = (
     ".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*",
     ".netrc", ".pypirc", ".npmrc", "credentials", "credentials.json", "*service_account*.json", "*.kdbx",
@@ -71,7 +82,14 @@ def host_files(source_dir: Path, left_out: Collection[Path] = ()) -> dict[Path, 
 
 
 def refuse_shadows(source_dir: Path, theirs: Collection[Path]) -> None:
-    """Raises `InputError` where one of the user's files would take the place of one of headrace's on hosts."""
+    """Raises `InputError` where one of the user's files would take the place of one of headrace's, or of a library."""
+    for file in theirs:
+        module = file.stem if len(file.parts) == 1 else file.parts[0] if file.name == "__init__.py" else ""
+        if file.suffix == ".py" and len(file.parts) <= 2 and module in IMPORTED_ON_HOSTS:
+            raise InputError(
+                f"--source_dir {source_dir} holds {file}, which every import of Python's or a library's own {module} "
+                "would find on hosts: rename it"
+            )
     if has_headrace(source_dir) or source_dir.resolve() == own_folder():
         return
     for name in (*SCRIPTS, PACKAGE.name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import secrets
 import sys
@@ -73,8 +74,19 @@ def _run_here(arguments: argparse.Namespace) -> int:
         arguments.output_dir, arguments.isolation or "auto", cpus, arguments.checkpoint_s3_uri, secrets.token_hex(32)
     )
     summary = run_job(spec, options, Console(Phases.of(spec)))
-    print(describe_run(summary, arguments.output_dir / spec.job_name))
+    with contextlib.suppress(OSError):  # whoever read along is gone; the job has ended as it has
+        trains = arguments.preflight != "only"
+        print(describe_run(summary, arguments.output_dir / spec.job_name, trains), flush=True)
     return 0 if summary["outcome"] == "succeeded" else 1
+
+
+def _warn_of_syntax(script: Path) -> None:
+    """Hosts are billed until they find out. A warning only: their Python may be newer than this one."""
+    try:
+        compile(script.read_bytes(), str(script), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        version = ".".join(map(str, sys.version_info[:2]))
+        print(f"headrace: warning: {script} does not compile with this Python {version}: {error}", file=sys.stderr)
 
 
 def _submit(arguments: argparse.Namespace) -> int:
@@ -87,6 +99,7 @@ def _submit(arguments: argparse.Namespace) -> int:
     for instance_type in [arguments.dnn_instance_type] + [arguments.data_instance_type] * arguments.is_hetero:
         check_instance_type(instance_type)
     spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), table)
+    _warn_of_syntax(spec.source_dir / spec.training_script)
     ended = submit(spec, arguments, table)
     if ended is None:
         return 0

@@ -1,6 +1,7 @@
 """Whole jobs with the real dispatcher, workers, mpirun and Horovod on simulated hosts."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -172,3 +173,13 @@ def test_a_channel_that_is_no_dataset_is_the_root_cause(tmp_path):
     run = run_job(tmp_path, *HOMOGENEOUS, f"--channel=training={tmp_path / 'empty'}", timeout_s=90)
     assert run.code == 1
     assert "dataset.json" in run.summary["root_cause"]["message"]
+
+
+@needs_namespaces
+def test_a_careless_script_behind_a_proxy_ends_and_is_warned(tmp_path, with_script):
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
+    run = run_job(tmp_path, *with_script("careless.py"), "--num_of_data_instances=1", env=os.environ | nowhere)
+    assert run.code == 0, run.output[-4000:]
+    assert run.output.count("which the script started and left running") == 2
+    assert "each rank trains a model of its own; wrap the optimizer" in run.output
+    assert run.summary["final_metrics"]["loss"] is None and "training has diverged" in run.output

@@ -21,14 +21,14 @@ def project(tmp_path):
 
 @pytest.fixture
 def shell(project):
-    """Runs lines as bash in the project folder; the output. No line may fail, and no job leaves anything behind."""
+    """Runs lines as bash in the project folder; what they printed. No line may fail; no job leaves anything behind."""
 
-    def run(*lines):
+    def run(*lines, errors=subprocess.STDOUT):
         environ = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         done = subprocess.run(["bash", "-e", "-o", "pipefail", "-c", "\n".join(lines)], cwd=project, env=environ,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_S,
+                              stdout=subprocess.PIPE, stderr=errors, text=True, timeout=TIMEOUT_S,
                               check=False)  # fmt: skip
-        assert done.returncode == 0, done.stdout[-4000:]
+        assert done.returncode == 0, (done.stdout + (done.stderr or ""))[-4000:]
         for run_folder in (project / "runs").glob("*"):
             assert processes_of(run_folder.name) == []
         return done.stdout

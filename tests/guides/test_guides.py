@@ -84,5 +84,5 @@ def test_a_command_that_submits_makes_a_valid_request(command, project, shell):
     (project / "train_torch.py").write_text("")
     start = words.index("start") if "start" in words else words.index("start_job.py")
     rest = [word for word in words[start + 1 :] if word != "--dry_run"]
-    request = shell("headrace start --dry_run " + " ".join(f"'{word}'" for word in rest) + " 2>/dev/null")
+    request = shell("headrace start --dry_run " + " ".join(f"'{word}'" for word in rest), errors=subprocess.PIPE)
     assert json.loads(request)["TrainingJobName"]

@@ -12,7 +12,7 @@ from headrace import processes
 from headrace.host.log import HostLog
 from headrace.host.supervise import ChildSpec, Supervisor
 
-from tests.support import wait_for
+from tests.support import ROOT, wait_for
 
 STUBBORN = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
@@ -109,3 +109,22 @@ def test_a_child_of_low_priority_yields_with_its_whole_session(tmp_path):
         code = "import os; print(os.nice(0), '/autogroup-0 nice 19 up', flush=True)"
     out, _ = supervise(code + "; import time; time.sleep(600)", tmp_path=tmp_path, nice=19)
     assert " 19 /autogroup-" in out and "nice 19 up" in out
+
+
+LEAVES = """
+import atexit, multiprocessing, subprocess, sys
+sys.path.insert(0, 'code')
+from headrace.processes import end_children
+atexit.register(end_children)
+multiprocessing.set_start_method('spawn')
+lock = multiprocessing.Lock()  # with it, Python's own tracker of resources
+subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])
+"""
+
+
+def test_a_program_that_a_script_leaves_running_does_not_outlive_it():
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVES], capture_output=True, text=True, timeout=30, check=True, cwd=ROOT
+    )
+    assert done.stdout.count("which the script started and left running") == 1 and "time.sleep(600)" in done.stdout
+    assert done.stderr == ""

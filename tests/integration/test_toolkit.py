@@ -27,6 +27,8 @@ print(json.dumps({"environ": env.to_env_vars(), "arguments": env.to_cmd_args()})
 """
 OURS_ALONE = {"SAGEMAKER_BASE_DIR", "TRAINING_JOB_NAME", "TRAINING_JOB_ARN"}
 THEIRS_ALONE = {"SM_TRAINING_ENV"}
+OF_THE_BASE_FOLDER = {"SM_MODULE_DIR"}
+"""Theirs is /opt/ml/code, wherever the base folder is; ours is where the code is."""
 
 
 def test_environment_and_arguments_are_the_toolkits(tmp_path):
@@ -47,10 +49,11 @@ def test_environment_and_arguments_are_the_toolkits(tmp_path):
     assert theirs["arguments"] == script_arguments(job)
     different = {
         name: (ours.get(name), theirs["environ"].get(name))
-        for name in (ours.keys() | theirs["environ"].keys()) - OURS_ALONE - THEIRS_ALONE
+        for name in (ours.keys() | theirs["environ"].keys()) - OURS_ALONE - THEIRS_ALONE - OF_THE_BASE_FOLDER
         if ours.get(name) != theirs["environ"].get(name)
     }
     assert different == {}
+    assert toolkit_environ(job, "algo-2", Path("/opt/ml"))["SM_MODULE_DIR"] == theirs["environ"]["SM_MODULE_DIR"]
 
 
 @given(

@@ -70,3 +70,14 @@ def test_of_several_stops_in_an_epoch_the_last_one_is_resumed(begin, tmp_path, m
     loader = begin()._loader
     assert checkpoint.restore(training._model, training._optimizer, loader) == 0
     assert loader.state_dict()["position"] == 1_100_000
+
+
+def test_an_epoch_of_so_many_steps_counts_those_before_a_resume(begin):
+    training, made = begin(), []
+    for _ in training.epochs(2):
+        made.append(len(list(training.steps(2))))
+        training.end_epoch()
+    assert made == [2, 2]
+    again = begin(seed=1)
+    again._loader.load_state_dict({"seed": 1, "epoch": 0, "position": 24})
+    assert len(list(again.steps(4))) == 1

@@ -110,3 +110,15 @@ def test_a_full_disk_costs_figures_and_no_step(tmp_path, monkeypatch, capsys):
     meter.epoch(1, {"loss": 1.0})
     meter.end()
     assert capsys.readouterr().out.count("figures are lost") == 1
+
+
+def test_a_loss_that_is_no_number_leaves_files_that_any_program_reads(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_OUTPUT_DIR", str(tmp_path))
+    meter = Meter(lambda: 0, lambda: 2, 32, 10, NoScalars, lambda: 3072.0)
+    meter.begin(IdealStep(10.0, 0.1, 0.1))
+    meter.steps(1, 0.02)
+    meter.epoch(1, {"loss": float("nan"), "accuracy": float("inf")})
+    meter.end()
+    texts = [path.read_text() for path in (tmp_path / "trainer.json", *tmp_path.glob("**/metrics.jsonl"))]
+    assert len(texts) == 2 and not any("NaN" in text or "Infinity" in text for text in texts)
+    assert json.loads(texts[0])["final_metrics"] == {"loss": None, "accuracy": None}

@@ -9,7 +9,7 @@ from headrace.endpoints import Endpoint
 from headrace.errors import InputError, SetupError
 from headrace.host import mpi
 from headrace.host.agent import orted_arguments
-from headrace.host.network import network_environ
+from headrace.host.network import network_environ, without_proxy
 from headrace.host.rank_log import RankLog
 from headrace.outcome import RootCause
 from headrace.resource_config import topology_from
@@ -147,3 +147,9 @@ def test_the_agent_takes_orteds_arguments_and_nothing_else():
     assert orted_arguments([line]) == ["-mca", "ess", "env", "-mca", "x", "1;2"]
     with pytest.raises(InputError, match="other than orted"):
         orted_arguments(["rm", "-rf", "/"])
+
+
+def test_a_proxy_of_the_environment_is_not_asked_for_the_jobs_hosts():
+    assert without_proxy(["algo-1"], {}) == {}
+    direct = without_proxy(["algo-1", "10.0.0.1"], {"https_proxy": "http://p:3128", "no_proxy": "example.org"})
+    assert direct == {"no_grpc_proxy": "example.org,algo-1,10.0.0.1,localhost,127.0.0.1"}

@@ -1,8 +1,10 @@
 """The files that ranks leave when they raise: the first of a host's ranks is the root cause."""
 
+import argparse
 from pathlib import Path
 
-from headrace.rank_failure import first_failure, leave_failure
+import pytest
+from headrace.rank_failure import first_failure, in_a_line, leave_failure
 
 
 def test_the_rank_that_raised_first_is_found_with_its_traceback(tmp_path):
@@ -25,3 +27,58 @@ def test_a_rank_without_a_launcher_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     leave_failure(Path(), 0, 1, "ValueError", [])
     assert list(tmp_path.iterdir()) == []
+
+
+GRAPH_ERROR = """Graph execution error:
+
+Detected at node compile_loss/SparseSoftmaxCrossEntropyWithLogits defined at (most recent call last):
+  File "train.py", line 20, in <module>
+
+Received a label value of 7 which is outside the valid range of [0, 5).  Label values: 7 3
+\t [[{{node compile_loss/sparse_categorical_crossentropy}}]] [Op:__inference_one_step_on_data_512]"""
+
+OUT_OF_MEMORY = """Graph execution error:
+
+Detected at node conv2d defined at (most recent call last):
+<stack traces unavailable>
+OOM when allocating tensor with shape[64,256,56,56]
+\t [[{{node conv2d}}]]
+Hint: If you want to see a list of allocated tensors when OOM happens, add report_tensor_allocations_upon_oom.
+"""
+SEVERAL = """Graph execution error:
+
+2 root error(s) found.
+  (0) INVALID_ARGUMENT: the cause
+\t [[{{node a}}]]
+  (1) CANCELLED: a consequence
+0 successful operations.
+0 derived errors ignored."""
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("my own bug\nand more"), "ValueError: my own bug"),
+        (ValueError(), "ValueError: "),
+        (
+            RuntimeError(GRAPH_ERROR),
+            "RuntimeError: Received a label value of 7 which is outside the valid range of [0, 5).",
+        ),
+        (RuntimeError(OUT_OF_MEMORY), "RuntimeError: OOM when allocating tensor"),
+        (RuntimeError(SEVERAL), "RuntimeError: INVALID_ARGUMENT: the cause"),
+        (RuntimeError("Graph execution error:"), "RuntimeError: Graph execution error:"),
+        (RuntimeError("{{function_node __wrapped__IteratorGetNext}} Cannot add"), "RuntimeError: Cannot add"),
+        (SystemExit("no good\nat all"), "no good"),
+        (SystemExit(3), "SystemExit: 3"),
+    ],
+)
+def test_what_went_wrong_is_in_the_line_that_is_told(error, line):
+    assert in_a_line(error).startswith(line) and "\n" not in in_a_line(error)
+
+
+def test_an_argument_that_the_script_refuses_is_named(capsys):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--learning_rate", type=float)
+    with pytest.raises(SystemExit) as left:
+        parser.parse_args(["--learning_rate", "abc"])
+    assert in_a_line(left.value) == "SystemExit: 2 (argument --learning_rate: invalid float value: 'abc')"

@@ -184,3 +184,15 @@ def test_data_hosts_that_keep_up_are_said_to(tmp_path, capsys):
     hosts = {"algo-1": {"group": "data_group"}, "algo-2": {"group": "dnn_group"}}
     assert report([str(write_run(tmp_path / "run", input_bound_share=0.02, hosts=hosts))]) == 0
     assert "Its data hosts keep up." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"steps": 0}, "none was measured: did the script train"),
+        ({"final_metrics": {"loss": None}}, "no number    loss: training has diverged"),
+        ({"interrupted": True, "outcome": "failed"}, "one was interrupted"),
+    ],
+)
+def test_what_a_user_must_know_of_a_run_is_told_at_its_end(changes, said):
+    assert said in describe_run(summary("one", 1.0, step_time_ms={"median": 1.0}) | changes, Path("runs/one"))

@@ -140,3 +140,18 @@ def test_requirements_that_cannot_be_joined_are_refused(tmp_path, text):
     (tmp_path / "requirements.txt").write_bytes(text)
     with pytest.raises(InputError, match=r"requirements\.txt"):
         host_files(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["random.py", "numpy.py", "json/__init__.py"])
+def test_a_file_that_would_take_a_librarys_place_on_hosts_is_refused(tmp_path, file):
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("")
+    with pytest.raises(InputError, match=f"holds {file}, which every import"):
+        host_files(tmp_path)
+
+
+def test_names_that_nobody_imports_on_hosts_are_left_alone(tmp_path):
+    for file in ("test/cases.py", "test/__init__.py", "utilities/random.py", "random/data.csv"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("")
+    assert Path("test/cases.py") in host_files(tmp_path)

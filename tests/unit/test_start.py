@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from headrace.__main__ import main as headrace
 from headrace.errors import InputError
 from headrace.flags import build_parser, build_spec, parse_cpus
 from headrace.instances import read_instances
@@ -58,12 +59,17 @@ def test_in_a_homogeneous_job_a_channel_of_the_dnn_group_is_seen_by_all():
         (["--hyperparameter", "epochs=1", "--epochs", "2"], "given twice"),
         (["--channel", "alone"], "NAME=URI"),
         (["--channel", "t=/d@gpus"], "names group 'gpus'"),
-        (["--num_of_data_instances", "0"], "at least one"),
+        (["--num_of_data_instances", "0"], "1 to 1000; for a job without data hosts give --no-is_hetero"),
+        (["--num_of_dnn_instances", "1000000000"], "a group has 1 to 1000"),
+        (["--num_of_data_workers", "1000"], "expected 0 to 999"),
+        (["--processes_per_host", "1000"], "expected 1 to 999"),
+        (["--training_script", "examples"], "examples is a folder"),
         (["--tf_data_mode", "local"], "leaves the data group idle"),
         (["--training_script", "missing.py"], "holds no missing.py"),
         (["--unknown", "1"], "unrecognized arguments: --unknown"),
         (["--tf_data_mode", "x"], "invalid choice: 'x'"),
-        (["--epoch", "1"], "unrecognized arguments"),
+        (["--epoch", "1"], "unrecognized arguments: --epoch 1; did you mean --epochs?"),
+        (["--num_data_instances=2"], "did you mean --num_of_data_instances?"),
         (["--hyperparameter", "processes_per_host=8"], "has a flag of its own"),
         (["--hyperparameter", "lease_s=x"], "invalid float value: 'x'"),
         (["--training_script", "/etc/passwd"], "inside the source dir"),
@@ -72,7 +78,9 @@ def test_in_a_homogeneous_job_a_channel_of_the_dnn_group_is_seen_by_all():
         (["--no-is_cloud_job", "--cpus", "gpus=1"], "names group 'gpus'"),
         (["--no-is_cloud_job", "--cpus", "dnn_group=a"], "--cpus 'dnn_group=a'"),
         (["--no-is_cloud_job", "--cpus", "dnn_group=4096"], "no processor 4096"),
-        (["--no-is_cloud_job", "--channel", "t=/no/such/folder"], "no such file or folder"),
+        (["--no-is_cloud_job", "--channel", "t=/no/such/folder"], "no such folder"),
+        (["--no-is_cloud_job", "--channel", f"t={__file__}"], "a channel is a folder, and this is a file"),
+        (["--no-is_hetero", "--channel", "t=/d@data_group"], "nobody would see it"),
         (["--no-is_cloud_job", "--channel", "t=s3://bucket/x"], "a local folder"),
     ],
 )
@@ -117,3 +125,22 @@ def test_a_python_without_the_packages_is_told_what_to_do(capsys, monkeypatch):
     error = capsys.readouterr().err
     assert "has no tensorflow: in a checkout, `make setup`" in error
     assert error.count("\n") == 1
+
+
+def test_a_python_that_lacks_even_what_is_needed_to_begin_is_told_which_to_use():
+    result = subprocess.run(
+        [sys.executable, "-S", "start_job.py"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 1 and result.stderr.count("\n") == 1
+    assert "use .venv/bin/python" in result.stderr and "pathspec" in result.stderr
+
+
+def test_a_script_that_does_not_compile_is_warned_of_before_hosts_are_billed(tmp_path, monkeypatch, capsys):
+    (tmp_path / "train_dnn.py").write_text("if True print(1)\n")
+    assert main(["--dry_run", "--source_dir", str(tmp_path)]) == 0
+    assert "train_dnn.py does not compile with this Python" in capsys.readouterr().err
+
+
+def test_headrace_alone_prints_its_commands(capsys):
+    assert headrace([]) == 0
+    assert "lint" in capsys.readouterr().out

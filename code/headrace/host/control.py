@@ -61,7 +61,9 @@ class ControlServer:
             self._server, self.port = self._await(self._start(), START_TIMEOUT_S)
         except (RuntimeError, TimeoutError) as error:
             self._end_loop()
-            raise SetupError(f"Cannot serve the control channel on {address}: the port is taken ({error})") from error
+            raise SetupError(
+                f"Cannot serve the control channel on {address}: another job here? The port is taken ({error})"
+            ) from error
 
     def __enter__(self) -> ControlServer:
         return self

@@ -1,8 +1,8 @@
-"""What NCCL, gloo and libfabric are told about the network, as the toolkit tells them where it starts MPI."""
+"""What NCCL, gloo, libfabric and gRPC are told about the network."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from headrace.host.mpi import shared_interface
 from headrace.topology import Topology
@@ -16,7 +16,7 @@ _EFA = _RDMA | {"ml.g4dn.8xlarge", "ml.g4dn.12xlarge", "ml.g5.48xlarge", "ml.p3d
 
 
 def network_environ(topology: Topology, environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables for the ranks; what the environment has already stays."""
+    """Variables for the ranks, as the toolkit sets them where it starts MPI; what the environment has already stays."""
     instance_type, interface = topology.current.instance_type, shared_interface(topology)
     wanted = {"NCCL_DEBUG": "WARN"} | (
         {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface} if interface else {}
@@ -27,3 +27,15 @@ def network_environ(topology: Topology, environ: Mapping[str, str]) -> dict[str,
     if instance_type in _RDMA:
         wanted["FI_EFA_USE_DEVICE_RDMA"] = "1"
     return {name: value for name, value in wanted.items() if name not in environ}
+
+
+def without_proxy(hosts: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Have gRPC, TensorFlow's too, reach the job's hosts directly: it would ask a proxy of the environment for them.
+
+    Args:
+        hosts: their names and addresses.
+    """
+    if not any(environ.get(name) for name in ("grpc_proxy", "https_proxy", "http_proxy")):
+        return {}
+    direct = environ.get("no_grpc_proxy") or environ.get("no_proxy") or ""
+    return {"no_grpc_proxy": ",".join(filter(None, [direct, *hosts, "localhost", "127.0.0.1"]))}

@@ -10,7 +10,7 @@ from pathlib import Path
 from headrace.context import TrainerContext
 from headrace.errors import InputError
 from headrace.host import mpi
-from headrace.host.network import network_environ
+from headrace.host.network import network_environ, without_proxy
 from headrace.host.services.contract import DataService
 from headrace.paths import HostPaths
 from headrace.ports import CONTROL_PORT
@@ -142,8 +142,10 @@ def _torch_environ(plan: HostPlan) -> dict[str, str]:
 def python_environ(plan: HostPlan) -> dict[str, str]:
     """What every Python child of this host gets."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": plan.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
+    names = [host.name for host in plan.topology.hosts]
+    direct = without_proxy([*names, *(plan.settings.endpoint(name).address for name in names)], plan.environ)
     # Temporary files go where they are removed even when their process is killed.
-    return {"SM_CURRENT_HOST": plan.topology.current.name, "TMPDIR": str(plan.paths.work_dir), **quiet}
+    return {"SM_CURRENT_HOST": plan.topology.current.name, "TMPDIR": str(plan.paths.work_dir), **quiet, **direct}
 
 
 def server_environ(plan: HostPlan) -> dict[str, str]:

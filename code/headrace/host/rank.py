@@ -5,10 +5,12 @@ mpirun runs it, or the launcher that the toolkit's mpirun has started as that ra
 The script runs under mpi4py's runner. Beyond that, a rank dies with its MPI daemon, prints the
 stacks of all its threads on SIGUSR1, and an uncaught exception ends all ranks at once: it is
 announced in the log and MPI aborts, before exit handlers can wait for other ranks for ever.
+A program that the script started and left running ends with it: it would keep mpirun waiting.
 """
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import os
 import signal
@@ -24,8 +26,9 @@ from headrace.events import RANK_FAILED, format_event
 from headrace.host import rendezvous
 from headrace.host.preflight.run import run_preflight
 from headrace.prctl import die_with_parent
+from headrace.processes import end_children
 from headrace.progress import Watch
-from headrace.rank_failure import leave_failure
+from headrace.rank_failure import in_a_line, leave_failure
 from headrace.settings import PREFLIGHT_VARIABLE
 
 
@@ -39,6 +42,7 @@ def main() -> None:
         sys.exit("usage: python -m headrace.host.rank -m mpi4py SCRIPT [ARGUMENT ...]")
     from mpi4py.run import run_command_line
 
+    atexit.register(end_children)  # first of all, so that it runs last: libraries end their own
     watch = _watch()
     preflight = os.environ.get(PREFLIGHT_VARIABLE, "")
     try:
@@ -53,13 +57,13 @@ def main() -> None:
         if isinstance(leaving.code, str):
             print(leaving.code, file=sys.stderr)
         if code:
-            _abort(code, str(leaving.code))
+            _abort(code, in_a_line(leaving))
     except BaseException as error:
         if rendezvous.is_wanted(os.environ) and rendezvous.is_consequence(error):
             time.sleep(rendezvous.CONSEQUENCE_S)
         trace = _own_trace(error, arguments[2])
         sys.stderr.write("".join(trace))
-        _abort(1, f"{type(error).__name__}: {error}".splitlines()[0][:300], "".join(trace).splitlines())
+        _abort(1, in_a_line(error), "".join(trace).splitlines())
     finally:
         if watch:
             watch.stop()

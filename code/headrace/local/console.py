@@ -25,7 +25,7 @@ class Console:
     """Takes lines from any thread and prints them whole; on a terminal the last line says how far the job is."""
 
     def __init__(self, phases: Phases | None = None, stream: TextIO | None = None) -> None:
-        stream = stream or sys.stdout
+        stream = stream or sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (it was closed)
         self._phases = phases
         self._color = stream.isatty() and not os.environ.get("NO_COLOR")
         self.display = Display(stream, phases.text if phases else None)

@@ -57,8 +57,9 @@ def channel_path(channel: Channel) -> Path:
     path = Path(os.path.expanduser(uri)).resolve()
     if channel.uri.startswith("s3://"):
         raise InputError(f"channel {channel.name!r} is {channel.uri}; on this machine a channel is a local folder")
-    if not path.exists():
-        raise InputError(f"channel {channel.name!r}: no such file or folder: {path}")
+    if not path.is_dir():
+        wrong = "a channel is a folder, and this is a file" if path.exists() else "no such folder"
+        raise InputError(f"channel {channel.name!r}: {wrong}: {path}")
     return path
 
 
@@ -143,7 +144,7 @@ def toolkit_environ(spec: JobSpec, host: str, base_dir: Path) -> dict[str, str]:
         "SM_MODEL_DIR": str(paths.model_dir),
         "SM_MODULE_NAME": "launcher",
         "SM_USER_ENTRY_POINT": "launcher.py",
-        "SM_MODULE_DIR": SOURCE_ON_HOSTS,
+        "SM_MODULE_DIR": str(paths.code_dir),
         "SM_LOG_LEVEL": "20",
         "SM_FRAMEWORK_MODULE": "",
         "SM_FRAMEWORK_PARAMS": "{}",

@@ -14,6 +14,7 @@ from headrace.paths import RunPaths
 
 Finder = Callable[[str | None], Callable[[Path], Path]]
 """Given a region: what finds the folder of a run that is named. It may have to be fetched."""
+STOPPED = "was stopped by"
 INPUT_BOUND_FROM = 0.1
 """From this share of a step on it is worth a thought who makes the batches."""
 OF_THE_LEADER: dict[str, Any] = {
@@ -81,11 +82,13 @@ def accuracy(summary: Mapping[str, Any]) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def describe_run(summary: Mapping[str, Any], folder: Path) -> str:
+def describe_run(summary: Mapping[str, Any], folder: Path, trains: bool = True) -> str:
     """A few lines for the end of a run: how it ended, why, how fast it was, where its files are."""
     lines = [f"{summary['job_name']} {summary['outcome']}"]
     cause = summary.get("root_cause")
-    if cause:
+    if summary.get("interrupted") and summary["outcome"] != "succeeded":
+        lines = [f"{summary['job_name']} was interrupted"]
+    if cause and not (summary.get("interrupted") and STOPPED in cause["message"]):
         lines.append(f"  root cause   {cause['role']} on {cause['host']}: {cause['message']}")
     if summary["steps"]:
         step_ms, ideal_ms = summary["step_time_ms"]["median"], summary["ideal_step_time_ms"]
@@ -95,6 +98,12 @@ def describe_run(summary: Mapping[str, Any], folder: Path) -> str:
             f"{speed:.0f} samples/s, {waiting:.0%} of the time waiting for data"
         )
         lines.append(f"  first step   after {summary['time_to_first_step_s']:.1f} s")
+    elif trains and not cause:
+        lines.append(
+            "  steps        none was measured: did the script train, with callbacks.Measure or headrace.torch.Training?"
+        )
+    if wrong := [name for name, value in summary.get("final_metrics", {}).items() if value is None]:
+        lines.append(f"  no number    {', '.join(wrong)}: training has diverged, or divided by zero")
     if accuracy(summary) is not None:
         lines.append(f"  accuracy     {accuracy(summary):.3f}")
     for host, record in summary["hosts"].items():

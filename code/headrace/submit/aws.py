@@ -127,6 +127,8 @@ def aws_errors(doing: str) -> Iterator[None]:
         raise InputError(
             f"{doing}: no usable AWS credentials ({error}); run `aws configure` or `aws sso login`, or set AWS_PROFILE"
         ) from error
+    except exceptions.ProfileNotFound as error:
+        raise InputError(f"{doing}: {error}; AWS_PROFILE names it, or the AWS configuration") from error
     except (exceptions.EndpointConnectionError, exceptions.ConnectionError, exceptions.HTTPClientError) as error:
         raise SetupError(f"{doing}: cannot reach AWS ({error}); look at the network and at --region") from error
     except exceptions.ClientError as error:

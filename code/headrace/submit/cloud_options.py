@@ -10,6 +10,7 @@ from headrace.errors import InputError
 from headrace.job import DISTRIBUTIONS
 
 INPUT_MODES = ("File", "FastFile")
+MAX_VOLUME_GB = 16_384
 MAX_RUN_LIMIT_S = 28 * 24 * 3600
 """SageMaker's longest training job, 28 days (StoppingCondition's documentation)."""
 ROLE_ARN = re.compile(r"arn:aws[a-z\-]*:iam::(\d{12}):role/[\w+=,.@/\-]+")
@@ -50,8 +51,8 @@ class CloudOptions:
             raise InputError(f"--role {self.role_arn!r} is no role ARN; expected arn:aws:iam::ACCOUNT:role/NAME")
         if not 1 <= self.max_run_s <= MAX_RUN_LIMIT_S:
             raise InputError(f"--max_run is {self.max_run_s}; expected 1 to {MAX_RUN_LIMIT_S} seconds (28 days)")
-        if self.volume_size_gb < 1:
-            raise InputError(f"--volume_size is {self.volume_size_gb}; expected 1 GB or more")
+        if not 1 <= self.volume_size_gb <= MAX_VOLUME_GB:
+            raise InputError(f"--volume_size is {self.volume_size_gb}; expected 1 to {MAX_VOLUME_GB} GB")
         if self.max_wait_s is not None and not self.spot:
             raise InputError("--max_wait is for managed spot training; add --spot, or leave it out")
         if self.max_wait_s is not None and self.max_wait_s < self.max_run_s:

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from headrace.context import TrainerContext
 from headrace.events import CHECKPOINTS_ON_REQUEST, say
+from headrace.tensorflow import world
 from headrace.training.checkpoint_folder import KEPT_CHECKPOINTS, CheckpointFolder
 from headrace.training.signal_files import SignalFiles
 
@@ -61,7 +62,7 @@ class Checkpoint(keras.callbacks.Callback):
         super().__init__()
         context = TrainerContext.from_environ(os.environ)
         self._folder = CheckpointFolder(Path(folder) if folder else context.checkpoint_dir, WEIGHTS_FILE, kept)
-        self._signals = SignalFiles(context.signal_dir, hvd.rank)
+        self._signals = SignalFiles(context.signal_dir, world.rank)
         self._epoch = self._batch = 0
         self._first_epoch = True
         self._resumed = (0, 0)  # steps of the first epoch made before this run, and how many it had then
@@ -71,10 +72,10 @@ class Checkpoint(keras.callbacks.Callback):
     def keep_stream(self, stream: Stream) -> Any:
         """From now on checkpoints hold the state of this stream too; what the newest one holds of one, if any."""
         self._stream = stream
-        return self._folder.record(LEDGER_FILE) if hvd.rank() == 0 else None
+        return self._folder.record(LEDGER_FILE) if world.rank() == 0 else None
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        if hvd.rank() == 0:
+        if world.rank() == 0:
             say(CHECKPOINTS_ON_REQUEST)
         self._first_epoch = True
 
@@ -94,7 +95,7 @@ class Checkpoint(keras.callbacks.Callback):
         step, steps = self._batch + self._skipped_steps, self._steps()
         if self._skipped_steps and step >= steps:
             self.model.stop_training = EPOCH_OVER
-        if hvd.rank() == 0 and self._signals.stop_requested():
+        if world.rank() == 0 and self._signals.stop_requested():
             # All ranks hold the same weights, so rank 0 can save them alone; the launcher ends the job after it.
             over = 0 < steps <= step
             self._save(self._epoch + over, 0 if over else step)
@@ -117,7 +118,7 @@ class Checkpoint(keras.callbacks.Callback):
         """
         epoch = step = steps = 0
         weights = self._folder.newest_weights()
-        if hvd.rank() == 0 and weights:
+        if world.rank() == 0 and weights:
             if not model.optimizer.built:
                 model.optimizer.build(model.trainable_variables)
             model.load_weights(weights)
@@ -126,7 +127,7 @@ class Checkpoint(keras.callbacks.Callback):
             say("resumed", epoch=epoch, step=step, path=weights.parent)
             if self._stream:
                 self._stream.report()
-        if hvd.size() > 1:
+        if world.size() > 1:
             known = hvd.broadcast(tf.constant([epoch, step, steps], tf.int32), root_rank=0)
             epoch, step, steps = (int(each) for each in known)
         self._resumed = (step, steps)
@@ -138,7 +139,7 @@ class Checkpoint(keras.callbacks.Callback):
             self.model.stop_training = False
         if self._stream:
             self._stream.gather()
-        if hvd.rank() == 0:
+        if world.rank() == 0:
             self._save(epoch + 1, 0)
 
     def _save(self, epoch: int, step: int) -> None:

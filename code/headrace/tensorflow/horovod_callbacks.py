@@ -10,12 +10,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from headrace.tensorflow import world
+
 Logs = dict[str, Any] | None
 
 
 def broadcast_state(model: keras.Model, root_rank: int = 0) -> None:
     """Give every rank the weights and the optimizer state of `root_rank`; random seeds stay each rank's own."""
-    if hvd.size() == 1:
+    if world.size() == 1:
         return
     variables = list(model.weights)
     if getattr(model, "optimizer", None) is not None:
@@ -53,7 +55,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
         average_moving_statistics(self.model)
 
     def on_test_end(self, logs: Logs = None) -> None:
-        if hvd.size() == 1:
+        if world.size() == 1:
             return
         for variable in self.model.metrics_variables:
             variable.assign(hvd.allreduce(tf.convert_to_tensor(variable.value), op=hvd.Sum))
@@ -62,7 +64,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         average_moving_statistics(self.model)
-        if hvd.size() == 1 or not logs:
+        if world.size() == 1 or not logs:
             return
         # A rank may have had no batch to evaluate, and then has no such names.
         names = sorted(name for name in logs if not (self._held_out and name.startswith("val_")))
@@ -75,7 +77,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
 def average_moving_statistics(model: keras.Model) -> None:
     """Average the floating-point non-trainable weights over the ranks."""
     moving = [v for v in model.non_trainable_weights if "float" in str(v.dtype)]
-    if hvd.size() == 1 or not moving:
+    if world.size() == 1 or not moving:
         return
     means = hvd.grouped_allreduce([tf.convert_to_tensor(variable.value) for variable in moving], op=hvd.Average)
     for variable, mean in zip(moving, means, strict=True):
@@ -155,7 +157,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     ) -> None:
         def multiplier(epoch: float) -> float:
             progress = min((epoch + 1.0 / (self.steps_per_epoch or 1)) / warmup_epochs, 1.0)
-            return 1.0 / hvd.size() * (progress * (hvd.size() - 1) + 1)
+            return 1.0 / world.size() * (progress * (world.size() - 1) + 1)
 
         super().__init__(
             initial_lr,
@@ -175,6 +177,6 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         super().on_epoch_end(epoch, logs)
-        if self.end_epoch is not None and epoch == self.end_epoch - 1 and self.verbose and hvd.rank() == 0:
+        if self.end_epoch is not None and epoch == self.end_epoch - 1 and self.verbose and world.rank() == 0:
             rate = float(np.asarray(self.model.optimizer.learning_rate))
             print(f"Epoch {epoch + 1}: learning rate warm-up ended at {rate:g}")

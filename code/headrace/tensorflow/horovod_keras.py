@@ -36,7 +36,7 @@ from horovod.tensorflow import (
 
 from headrace.errors import InputError
 from headrace.tensorflow import horovod_callbacks as callbacks
-from headrace.tensorflow import progress
+from headrace.tensorflow import progress, world
 from headrace.tensorflow.world import init
 
 __all__ = [
@@ -117,7 +117,7 @@ class DistributedGradientTape:
         """The gradients of all ranks, averaged; in the structure of `sources`."""
         gradients = self._tape.gradient(target, sources, *args, **options)
         flat = tf.nest.flatten(gradients, expand_composites=False)
-        if _hvd.size() > 1:
+        if world.size() > 1:
             flat = _reduce(flat, self._compression, self._op)
         return tf.nest.pack_sequence_as(gradients, flat, expand_composites=False)
 
@@ -141,7 +141,7 @@ def broadcast_global_variables(model: keras.Model, root_rank: int = 0) -> None:
 
 def broadcast_variables(variables: Any, root_rank: int = 0) -> None:
     """Give every rank the values that these variables (Keras's or TensorFlow's) have on `root_rank`."""
-    if _hvd.size() > 1:
+    if world.size() > 1:
         _hvd.broadcast_variables([getattr(each, "value", each) if isinstance(each, keras.Variable) else each
                                   for each in variables], root_rank=root_rank)  # fmt: skip
 
@@ -150,7 +150,7 @@ def average_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Numbers of this rank, averaged over all ranks. Every rank must give the same names."""
     names = sorted(metrics)
     mine = tf.constant([float(metrics[name]) for name in names], tf.float64)
-    means = _hvd.allreduce(mine, op=Average, name="headrace.metrics") if _hvd.size() > 1 else mine
+    means = _hvd.allreduce(mine, op=Average, name="headrace.metrics") if world.size() > 1 else mine
     return dict(zip(names, means.numpy().tolist(), strict=True))
 
 
@@ -197,7 +197,7 @@ def _distributed_class(base: Any, compression: Any, op: Any) -> Any:
         headrace_reduction = (compression, op)
 
         def apply(self, grads: Any, trainable_variables: Any = None) -> None:
-            if _hvd.size() > 1:
+            if world.size() > 1:
                 grads = _reduce(list(grads), compression, op)
             super().apply(grads, trainable_variables)
 

@@ -9,14 +9,26 @@ from __future__ import annotations
 import tensorflow as tf
 
 from headrace import progress
-from headrace.tensorflow import transfer
+from headrace.tensorflow import transfer, world
 
+APART = (
+    "warning: no gradients were averaged by headrace; unless the script does it, each rank trains a model of its own: "
+    "wrap the optimizer in hvd.DistributedOptimizer, or the tape in hvd.DistributedGradientTape"
+)
 _counters: dict[str, tf.Variable] = {}
+_warned: list[str] = []
 
 
 def count_collective() -> None:
     """One more collective, each time the graph that is being made (or this very call) runs."""
     _counter("collectives").assign_add(1, read_value=False)
+
+
+def warn_if_apart() -> None:
+    """To be called at the end of an epoch, by then the gradients of several ranks have been averaged; warns once."""
+    if world.size() > 1 and world.rank() == 0 and "collectives" not in _counters and not _warned:
+        _warned.append(APART)
+        print(APART, flush=True)
 
 
 def count_transferred() -> None:

@@ -47,13 +47,14 @@ class Training:
         self._sample_bytes = 0.0
         self._meter = Meter(world.rank, world.world_size, loader.batch_size or 1, log_every, open_scalars,
                             lambda: self._sample_bytes)  # fmt: skip
-        self._epoch = 0
+        self._epoch = self._epochs = 0
 
     def epochs(self, epochs: int) -> Iterator[int]:
         """The epochs that are still to be trained, counted from 0."""
         registry.batch_asked_for()
         self._refuse_other_datasets()
         first = self._checkpoint.restore(self._model, self._optimizer, self._loader) if self._checkpoint else 0
+        self._epochs = epochs
         self._meter.begin()
         with contextlib.suppress(TypeError):  # an iterable dataset has no length
             self._meter.expect((epochs - first) * len(self._loader))
@@ -73,8 +74,11 @@ class Training:
                     f"generator with a seed ({own}; {first})"
                 )
 
-    def steps(self) -> Iterator[Any]:
+    def steps(self, most: int | None = None) -> Iterator[Any]:
         """The batches of an epoch, or of what is left of it.
+
+        Args:
+            most: steps of an epoch, those made before a resume included; None or 0: the whole loader.
 
         Raises:
             InputError: there is none.
@@ -82,6 +86,12 @@ class Training:
         self._model.train()
         waiting = GpuWaiting() if world.device().type == "cuda" else Waiting()
         steps, asked_at, asked_cpu_s = 0, time.perf_counter(), time.process_time()
+        if most:
+            self._meter.expect((self._epochs - self._epoch) * most)
+            each = (self._loader.batch_size or 1) * world.world_size()
+            most -= self._loader.state_dict()["position"] // each
+            if most <= 0:
+                return
         for batch in self._loader:
             waiting.batch_is_here()
             # With feed servers, threads of this process receive during steps too: then it would tell nothing.
@@ -95,6 +105,8 @@ class Training:
             steps, asked_at, asked_cpu_s = steps + 1, now, time.process_time()
             if self._checkpoint:
                 self._checkpoint.step_made(self._model, self._optimizer, self._loader)
+            if most and steps >= most:
+                break
         self._meter.steps_over()
         if not steps and self._loader.state_dict()["position"] == 0:
             raise InputError(

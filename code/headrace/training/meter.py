@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -169,7 +170,7 @@ class Meter:
             "compute_cpu_s_per_step": round(self._compute_cpu_s(), 6),
             "sample_bytes": round(self._sample_bytes(), 3),
             "train_s": round(time.perf_counter() - self._train_begin, 3),
-            "final_metrics": self._final_metrics,
+            "final_metrics": {name: _finite(value) for name, value in self._final_metrics.items()},
         }
         with self._disk():
             _replace(self._output_dir / TRAINER_REPORT, json.dumps(report))
@@ -219,11 +220,17 @@ class Meter:
     def _write(self, values: dict[str, float]) -> None:
         if self._metrics:
             with self._disk():
-                self._metrics.write(json.dumps({"time": time.time(), "step": self._steps, **values}) + "\n")
+                record = {name: _finite(value) for name, value in values.items()}
+                self._metrics.write(json.dumps({"time": time.time(), "step": self._steps, **record}) + "\n")
                 self._metrics.flush()
         if self._scalars:
             with self._disk():
                 self._scalars.write(self._steps, values)
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no word for what is no number."""
+    return value if math.isfinite(value) else None
 
 
 def _replace(path: Path, text: str) -> None:

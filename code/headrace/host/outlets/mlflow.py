@@ -56,7 +56,8 @@ class MlflowRun:
         for group, figures in record.get("groups", {}).items():
             values |= {f"{group}/{name}": value for name, value in figures.items()}
         for name, value in record.get("summary", {}).get("final_metrics", {}).items():
-            values[f"final/{name}"] = value
+            if value is not None:  # it was no number
+                values[f"final/{name}"] = value
         values |= {name: record["summary"][name] for name in OF_A_JOB if "summary" in record}
         stamp = int(record["time"] * 1000)
         return [Metric(name, float(value), stamp, self._step) for name, value in values.items()]

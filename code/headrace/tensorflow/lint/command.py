@@ -29,6 +29,8 @@ def main(argv: Sequence[str]) -> int:
     given = parser.parse_args(argv)
     if given.cores < 1:
         parser.error(f"--cores is {given.cores}; expected 1 or more")
+    if not given.script.is_file():
+        parser.error(f"there is no script {given.script}")
     # Before TensorFlow is loaded: pipelines run on processors, and its remarks are not ours.
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
