@@ -9,7 +9,7 @@ import pytest
 from headrace import __main__ as headrace
 from headrace import flags
 
-from tests.documents import DOCUMENTS, commands_of
+from tests.documents import DOCUMENTS, commands_of, fences
 from tests.support import ROOT
 
 PLACES = ("code/", "docs/", "tests/", "bench/", "tools/", "docker/", "third_party/", "notebooks/")
@@ -95,3 +95,8 @@ def test_the_prices_in_the_guide_are_those_of_the_table():
     for told in (f"| {trainer:.3f} USD | 1 |", f"| {both:.3f} USD | {both / trainer:.2f} |"):
         assert told in guide, told
     assert f"at least {1 - trainer / both:.0%}".replace("%", " %") in guide
+
+
+def test_the_picture_is_the_same_wherever_it_is_shown():
+    pictures = {fences((ROOT / name).read_text(), "")[0] for name in ("README.md", "docs/how-it-works.md")}
+    assert len(pictures) == 1 and "dispatcher :6000" in pictures.pop()
