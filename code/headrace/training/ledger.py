@@ -120,4 +120,5 @@ def _ranges(numbers: NDArray[Any]) -> Ranges:
 
 
 def _numbers(ranges: Ranges) -> NDArray[Any]:
-    return np.concatenate([np.zeros(0, np.int64), *(np.arange(first, end) for first, end in ranges)]).astype(np.int64)
+    parts = [np.arange(first, end, dtype=np.int64) for first, end in ranges]
+    return np.concatenate([np.zeros(0, np.int64), *parts])
