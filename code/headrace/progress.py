@@ -6,11 +6,14 @@ thread is at another place of its program than before, which is a weaker sign: i
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from headrace.received import Receipts
 
 LOOK_EVERY_S = 0.5
 _counters: list[Callable[[], int]] = []
@@ -26,6 +29,7 @@ class Watch:
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._strong, self._weak = folder / f"rank{rank}", folder / f"moved-rank{rank}"
+        self._receipts = Receipts(folder, rank)
         self._counts: list[int] = []
         self._place: tuple[Any, ...] = ()
         self._stopped = threading.Event()
@@ -37,6 +41,8 @@ class Watch:
         """Look no more: the script is over, and with it what the counters read."""
         self._stopped.set()
         self._thread.join(2 * LOOK_EVERY_S)
+        with contextlib.suppress(OSError):
+            self._receipts.look(force=True)
 
     def _run(self) -> None:
         while not self._stopped.wait(LOOK_EVERY_S):
@@ -47,6 +53,7 @@ class Watch:
                     self._strong.touch()
                 if place != self._place:
                     self._weak.touch()
+                self._receipts.look()
             except OSError:
                 return  # the host is ending
             self._counts, self._place = counts, place

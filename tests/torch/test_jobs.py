@@ -205,6 +205,31 @@ def test_a_rank_that_hangs_ends_the_job_within_the_stall_timeout(victim):
 
 
 @needs_namespaces
+def test_training_goes_on_without_a_feed_server_that_is_late_beside_a_busy_trainer(victim):
+    late = ["--hyperparameter=late_on=algo-2", "--hyperparameter=startup_timeout_s=15"]
+    job = victim("--num_of_data_instances=1", "--epochs=20", *late)
+    run = finish(job.process, job.folder)
+    assert run.code == 0, run.output[-4000:]
+    assert run.summary["train_s"] > 15, "the time to start up has not run out"
+    assert "steps are made without 1 feed server on algo-2" in run.output
+    data, beside = (run.summary["workers"][f"{host}/worker"] for host in ("algo-1", "algo-2"))
+    assert data["share"] == {"0": 1.0, "1": 1.0} and data["batches"] >= 20 * 80 and data["batches_per_s"] > 10
+    assert beside["batches"] == 0 and beside["share"] == {}
+    records = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    delivered = [each["workers"]["algo-1/worker"] for each in records if "workers" in each]
+    assert delivered and all(each["batches_per_s"] > 10 and each["bytes_per_s"] > 100 for each in delivered)
+
+
+@needs_namespaces
+def test_a_rank_that_hangs_while_a_feed_server_is_late_ends_the_job_within_the_stall_timeout(victim):
+    job = victim("--epochs=200", "--hyperparameter=hangs=30", "--hyperparameter=stall_timeout_s=10",
+                 "--hyperparameter=late_on=algo-2", "--num_of_data_instances=1")  # fmt: skip
+    run = finish(job.process, job.folder, timeout_s=60)
+    assert run.code == 1
+    assert "(stall_timeout_s)" in run.summary["root_cause"]["message"], run.summary["root_cause"]
+
+
+@needs_namespaces
 def test_a_suspended_rank_is_named(victim):
     job = victim("--epochs=200", "--hyperparameter=stall_timeout_s=10")
     rank = process_of(job.folder.name, "algo-3", RANK)

@@ -9,13 +9,16 @@ import types
 import urllib.request
 
 import pytest
+from headrace import received
 from headrace.events import Event
 from headrace.host.gpus import Gpus
 from headrace.host.inbox import RankSaid
 from headrace.host.leader.timeline import Timeline
+from headrace.host.leader.workers import WorkersOverTime, workers
 from headrace.host.outlets.lines import to_file
 from headrace.host.outlets.openmetrics import to_endpoint
 from headrace.host.outlets.outlet import Outlet
+from headrace.host.outlets.tensorboard import to_event_file
 from headrace.host.resource_usage import ResourceUsage
 from headrace.report.timeline import read_timeline
 
@@ -42,7 +45,7 @@ def test_the_leader_writes_each_groups_use_restarts_checkpoints_and_lost_hosts(t
     data, dnn = topology.data_hosts[0].name, topology.leader.name
     path = tmp_path / "metrics.jsonl"
     path.write_text(json.dumps({"time": time.time() - 1, "step": 1, "step_time_ms": 10.0}) + "\n")
-    writer = Timeline(topology, [Outlet("file", lambda: to_file(path), print)])
+    writer = Timeline(topology, [Outlet("file", lambda: to_file(path), print)], {})
     gpu = {"count": 1, "samples": 36000, "busy": 20000.0}
     writer.look({data: status(1.0, 1.0), dnn: status(0.0, 1.0, gpu=gpu)}, [], now=0.0)
     later = gpu | {"samples": 36005, "busy": 20004.0}
@@ -72,7 +75,7 @@ NONSENSE = {
 def test_nonsense_from_another_host_costs_its_own_figures_only(tmp_path, kind):
     topology = topology_from(hetero(), "test")
     data, dnn = topology.data_hosts[0].name, topology.leader.name
-    writer = Timeline(topology, [Outlet("file", lambda: to_file(tmp_path / "metrics.jsonl"), print)])
+    writer = Timeline(topology, [Outlet("file", lambda: to_file(tmp_path / "metrics.jsonl"), print)], {})
     for over_s in (1.0, 2.0, 3.0):
         writer.look({data: NONSENSE[kind](over_s), dnn: status(over_s, over_s)}, [], now=over_s * 100)
     writer.end({})
@@ -84,7 +87,7 @@ def test_nonsense_from_another_host_costs_its_own_figures_only(tmp_path, kind):
 def test_a_file_that_cannot_be_written_slows_nothing(tmp_path):
     topology = topology_from(hetero(), "test")
     (tmp_path / "file").write_text("")
-    writer = Timeline(topology, [Outlet("file", lambda: to_file(tmp_path / "file" / "metrics.jsonl"), print)])
+    writer = Timeline(topology, [Outlet("file", lambda: to_file(tmp_path / "file" / "metrics.jsonl"), print)], {})
     began = time.monotonic()
     for number in range(5000):
         writer.take((0.0, RankSaid(Event("checkpoint", {"epoch": str(number)}))))
@@ -133,7 +136,7 @@ def test_a_group_has_the_figures_that_any_of_its_hosts_has(tmp_path):
     config = hetero()
     topology = topology_from(config, "test")
     records = []
-    writer = Timeline(topology, [Outlet("list", lambda: records.extend, print)])
+    writer = Timeline(topology, [Outlet("list", lambda: records.extend, print)], {})
     first, second = (host.name for host in topology.data_hosts[:2])
     for over_s in (1.0, 2.0):
         statuses = {first: status(over_s, over_s, network_bytes=None), second: status(0.0, over_s)}
@@ -182,13 +185,89 @@ def test_a_slow_place_gets_what_has_come_meanwhile_at_once_and_the_summary_alway
 def test_figures_from_before_the_first_step_are_not_compared_with_those_after():
     topology = topology_from(hetero(), "test")
     records, (data, *_) = [], topology.data_hosts
-    writer = Timeline(topology, [Outlet("list", lambda: records.extend, print)])
+    writer = Timeline(topology, [Outlet("list", lambda: records.extend, print)], {})
     writer.look({data.name: status(9.0, 4.2, since=1.0)}, [], now=0.0)
     writer.look({data.name: status(1.0, 4.7, since=5.0)}, [], now=100.0)
     writer.look({data.name: status(2.0, 5.7, since=5.0)}, [], now=200.0)
     writer.end({})
     groups = [each["groups"] for each in records if "groups" in each]
     assert [each[data.group]["cpu_utilization"] for each in groups] == [0.5]
+
+
+def receipt(at, **counts):
+    return {"at": at, "from": {address.replace("_", ":"): count for address, count in counts.items()}}
+
+
+NAMES = {"a:7001": "algo-1/worker", "b:7001": "algo-2/worker"}
+
+
+def test_the_summary_tells_what_each_worker_delivered_to_whom_and_how_fast():
+    statuses = {
+        "algo-1": {"cpu": {"seconds_by_name": {"worker": 8.0}, "over_s": 10.0}},
+        "algo-2": {"received": {"10": {"first": receipt(5.0, a_7001=[1, 10]), "last": receipt(5.0, a_7001=[1, 10])}}},
+        "algo-3": {"received": {
+            "2": {"first": receipt(90.0, a_7001=[10, 1000]),
+                  "last": receipt(100.0, a_7001=[60, 6000], b_7001=[20, 2000])}
+        }},
+    }  # fmt: skip
+    assert workers(NAMES, statuses) == {
+        "algo-1/worker": {"batches": 61, "batches_per_s": 5.0, "bytes_per_s": 500.0, "processors": 0.8,
+                          "share": {"2": 0.75, "10": 1.0}},
+        "algo-2/worker": {"batches": 20, "batches_per_s": 2.0, "bytes_per_s": 200.0, "processors": None,
+                          "share": {"2": 0.25}},
+    }  # fmt: skip
+
+
+def test_over_grpc_nothing_is_counted_and_nothing_is_claimed():
+    found = workers(NAMES, {"algo-1": {"received": {}}})["algo-1/worker"]
+    assert found == {"batches": None, "batches_per_s": None, "bytes_per_s": None, "processors": None, "share": {}}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [3, "x", {}, {"first": {}, "last": {}}, {"first": receipt(1), "last": {"at": "x", "from": {}}},
+     {"first": receipt(1), "last": {"at": 2, "from": {"a:7001": "much"}}},
+     {"first": receipt(1), "last": {"at": 2, "from": [1]}},
+     {"first": receipt(1), "last": {"at": 2, "from": {"a": [1]}}}],
+)  # fmt: skip
+def test_nonsense_in_what_a_host_has_received_counts_as_nothing(said):
+    good = {"first": receipt(0.0, a_7001=[0, 0]), "last": receipt(1.0, a_7001=[5, 50])}
+    statuses = {"algo-9": {"received": {"1": said}}, "algo-8": {"received": {"0": good}}, "algo-7": {"received": said}}
+    assert workers(NAMES, statuses)["algo-1/worker"]["batches_per_s"] == 5.0
+    WorkersOverTime(NAMES).look(statuses)
+
+
+def test_a_rank_writes_down_what_it_has_received_when_there_is_something_new(tmp_path, monkeypatch):
+    counter = received.Counter()
+    monkeypatch.setattr(received, "_sources", [counter.counts])
+    receipts = received.Receipts(tmp_path, 3)
+    receipts.look()
+    assert received.read(tmp_path) == {}
+    counter.add("a:7001", 100)
+    receipts.look(force=True)
+    counter.add("a:7001", 50)
+    receipts.look()
+    assert received.read(tmp_path)["3"]["last"]["from"] == {"a:7001": [1, 100]}, "not more often than it promises"
+    receipts.look(force=True)
+    told = received.read(tmp_path)["3"]
+    assert (told["first"]["from"], told["last"]["from"]) == ({"a:7001": [1, 100]}, {"a:7001": [2, 150]})
+    assert told["last"]["at"] >= told["first"]["at"]
+    (tmp_path / "received-rank4").write_text("{")
+    assert set(received.read(tmp_path)) == {"3"}
+
+
+def test_tensorboard_reads_what_hosts_use_and_workers_deliver(tmp_path):
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
+    records = [
+        {"time": 1.0, "step": 7, "step_ms": 250.0, "data_wait_ms": 50.0, "samples_per_s": 100.0, "input_bound": 0.2},
+        {"time": 2.0, "groups": {"dnn_group": {"cpu_utilization": 0.5}}},
+        {"time": 3.0, "workers": {"algo-1/worker": {"batches_per_s": 12.5}}},
+    ]
+    to_event_file(tmp_path)(records)
+    (file,) = tmp_path.iterdir()
+    events = [event for event in loader.LegacyEventFileLoader(str(file)).Load() if event.summary.value]
+    found = {event.summary.value[0].tag: (event.step, event.summary.value[0].simple_value) for event in events}
+    assert found == {"groups/dnn_group/cpu_utilization": (7, 0.5), "workers/algo-1/worker/batches_per_s": (7, 12.5)}
 
 
 def test_prometheus_reads_what_the_leader_serves(tmp_path):
@@ -205,6 +284,7 @@ def test_prometheus_reads_what_the_leader_serves(tmp_path):
     write(
         [
             {"time": 2.0, "groups": {"dnn_group": {"cpu_utilization": 0.5, "memory_bytes": 9}}},
+            {"time": 2.0, "workers": {"algo-1/worker": {"batches_per_s": 12.5, "bytes_per_s": 1e6}}},
             {"time": 3.0, "event": "restarted", "what": "worker"},
         ]
     )
@@ -214,4 +294,5 @@ def test_prometheus_reads_what_the_leader_serves(tmp_path):
     assert samples["headrace_step_seconds"] == ({"job": "job-1"}, 0.25)
     assert samples["headrace_data_wait_seconds"][1] == 0.05
     assert samples["headrace_cpu_utilization_ratio"] == ({"job": "job-1", "group": "dnn_group"}, 0.5)
+    assert samples["headrace_worker_bytes_per_second"] == ({"job": "job-1", "worker": "algo-1/worker"}, 1e6)
     assert samples["headrace_events_total"] == ({"job": "job-1", "event": "restarted"}, 1.0)

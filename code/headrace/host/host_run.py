@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 
+from headrace import received
 from headrace.errors import SetupError
 from headrace.host import install_horovod, mpi
 from headrace.host.daemon import MpiDaemon
@@ -172,11 +173,22 @@ def host_run(plan: HostPlan, service: DataService, log: HostLog) -> Iterator[Hos
     prepare_folders(plan)
     with Supervisor(log, plan.settings.max_restarts, plan.settings.grace_s) as supervisor:
         usage = ResourceUsage(
-            lambda: [(child.spec.kind, child.process.pid) for child in list(supervisor.children) if not child.ended],
+            lambda: [
+                (child.spec.kind, child.spec.name, child.process.pid)
+                for child in list(supervisor.children)
+                if not child.ended
+            ],
             own_network=not plan.settings.endpoint(host).address.startswith("127."),
             gpus=Gpus() if plan.topology.current.role == "dnn" else None,
         )
-        state = HostState(host, usage, service, inbox, lambda: supervisor.suspended() + suspended_ranks())
+        state = HostState(
+            host,
+            usage,
+            service,
+            inbox,
+            suspended=lambda: supervisor.suspended() + suspended_ranks(),
+            received=lambda: received.read(plan.paths.signal_dir),
+        )
 
         def stop(signum: int, _: FrameType | None) -> None:
             inbox.put(StopAsked(signal.Signals(signum).name))

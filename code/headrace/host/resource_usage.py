@@ -14,6 +14,8 @@ import psutil
 from headrace.host.gpus import Gpus
 from headrace.processes import cpu_seconds, resident_bytes, tree
 
+Child = tuple[str, str]
+"""Kind and name."""
 SAMPLE_INTERVAL_S = 0.5
 REPORTED_SIZES = 32
 SCAN_INTERVAL_S = 5.0
@@ -29,24 +31,24 @@ class ResourceUsage:
     """CPU seconds by kind of child, ended ones too, from `mark` to `freeze`; what processes hold. Thread-safe.
 
     Args:
-        roots: kind and pid of every child that runs now.
+        roots: kind, name and pid of every child that runs now.
         own_network: whether this host's network is its own; simulated hosts may share the machine's.
         gpus: None: they are not looked at.
     """
 
     def __init__(
-        self, roots: Callable[[], Iterable[tuple[str, int]]], own_network: bool = False, gpus: Gpus | None = None
+        self, roots: Callable[[], Iterable[tuple[str, str, int]]], own_network: bool = False, gpus: Gpus | None = None
     ) -> None:
         self._roots, self._own_network, self._gpus = roots, own_network, gpus
         self._network_base = self._network()
         self._memory_bytes = self._most_memory = 0
-        self._seen: dict[tuple[int, float], tuple[str, float]] = {}
+        self._seen: dict[tuple[int, float], tuple[Child, float]] = {}
         self._resident: dict[int, tuple[float, int]] = {}
-        self._base: dict[str, float] = {}
+        self._base: dict[Child, float] = {}
         self._since = time.monotonic()
         self._frozen: dict[str, Any] | None = None
         self._next_sample = self._next_scan = 0.0
-        self._processes: list[tuple[str, psutil.Process]] = []
+        self._processes: list[tuple[Child, psutil.Process]] = []
         self._lock = threading.Lock()
 
     def sample(self, force: bool = False) -> None:
@@ -73,10 +75,10 @@ class ResourceUsage:
     def report(self) -> dict[str, Any]:
         """What was used since `mark`.
 
-        `utilization` (0 to 1 of the host's CPUs), `cpus`, `seconds` by kind of child, `over_s`, `since` (monotonic);
-        `memory_bytes` now and `most_memory_bytes`, both with what processes share counted for each;
-        `memory_total_bytes`; `network_bytes` `in` and `out`, None where the network is not this host's own; `gpu`, see
-        `Gpus.report`.
+        `utilization` (0 to 1 of the host's CPUs), `cpus`, `seconds` by kind of child, `seconds_by_name`, `over_s`,
+        `since` (monotonic); `memory_bytes` now and `most_memory_bytes`, both with what processes share counted for
+        each; `memory_total_bytes`; `network_bytes` `in` and `out`, None where the network is not this host's own;
+        `gpu`, see `Gpus.report`.
         """
         with self._lock:
             return self._frozen or self._report()
@@ -94,9 +96,9 @@ class ResourceUsage:
         self._next_sample = now + SAMPLE_INTERVAL_S
         if now >= self._next_scan or force:
             self._next_scan = now + SCAN_INTERVAL_S
-            self._processes = [(kind, process) for kind, pid in self._roots() for process in tree(pid)]
+            self._processes = [((kind, name), each) for kind, name, pid in self._roots() for each in tree(pid)]
         self._memory_bytes = 0
-        for kind, process in self._processes:
+        for child, process in self._processes:
             try:
                 key = (process.pid, process.create_time())
             except psutil.NoSuchProcess:
@@ -104,7 +106,7 @@ class ResourceUsage:
             if size := resident_bytes(process):
                 self._resident[process.pid] = (now, size)
                 self._memory_bytes += size
-            self._seen[key] = (kind, max(cpu_seconds(process), self._seen.get(key, (kind, 0.0))[1]))
+            self._seen[key] = (child, max(cpu_seconds(process), self._seen.get(key, (child, 0.0))[1]))
 
         lately = now - 2 * SCAN_INTERVAL_S
         self._resident = {pid: seen for pid, seen in self._resident.items() if seen[0] >= lately}
@@ -117,21 +119,27 @@ class ResourceUsage:
         cards = [each for name, each in psutil.net_io_counters(pernic=True).items() if name != "lo"]
         return sum(each.bytes_recv for each in cards), sum(each.bytes_sent for each in cards)
 
-    def _totals(self) -> dict[str, float]:
-        totals: dict[str, float] = collections.defaultdict(float)
-        for kind, seconds in self._seen.values():
-            totals[kind] += seconds
+    def _totals(self) -> dict[Child, float]:
+        totals: dict[Child, float] = collections.defaultdict(float)
+        for child, seconds in self._seen.values():
+            totals[child] += seconds
         return dict(totals)
 
     def _report(self) -> dict[str, Any]:
         elapsed_s = max(time.monotonic() - self._since, 1e-3)
-        seconds = {kind: round(total - self._base.get(kind, 0.0), 3) for kind, total in self._totals().items()}
+        seconds: dict[str, float] = {}
+        by_name: dict[str, float] = {}
+        for (kind, name), total in self._totals().items():
+            spent = total - self._base.get((kind, name), 0.0)
+            seconds[kind] = round(seconds.get(kind, 0.0) + spent, 3)
+            by_name[name] = round(spent, 3)
         utilization = sum(seconds.values()) / (elapsed_s * available_cpus())
         now, base = self._network(), self._network_base
         return {
             "utilization": round(min(utilization, 1.0), 4),
             "cpus": available_cpus(),
             "seconds": seconds,
+            "seconds_by_name": by_name,
             "since": self._since,
             "over_s": round(elapsed_s, 3),
             "memory_bytes": self._memory_bytes,

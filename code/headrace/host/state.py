@@ -25,7 +25,13 @@ class HostState:
     """This host's first failure, what its servers have told, and what the leader last said."""
 
     def __init__(
-        self, host: str, usage: ResourceUsage, service: DataService, inbox: Inbox, suspended: Callable[[], list[str]]
+        self,
+        host: str,
+        usage: ResourceUsage,
+        service: DataService,
+        inbox: Inbox,
+        suspended: Callable[[], list[str]],
+        received: Callable[[], Body] = dict,
     ) -> None:
         self.host = host
         self.usage = usage
@@ -43,7 +49,9 @@ class HostState:
         """What the leader has decided, once it has said so."""
         self._inbox = inbox
         self._find_suspended = suspended  # names of this host's suspended processes; takes long, so once a renewal
+        self._find_received = received  # what its ranks have received
         self._suspended: list[str] = []
+        self._received: Body = {}
         self._phase = STARTING
         self._last_heard: float | None = None
         self._dump_requested = False
@@ -79,6 +87,7 @@ class HostState:
 
     def publish(self) -> None:
         """From now on, renewals are answered with the status as it is now."""
+        self._received = self._find_received()
         self._published = self._status()
 
     def hear(self, decision: Mapping[str, Any]) -> None:
@@ -122,7 +131,7 @@ class HostState:
 
     def status(self) -> Body:
         """This host as the leader sees it."""
-        self._suspended = self._find_suspended()
+        self._suspended, self._received = self._find_suspended(), self._find_received()
         return self._status()
 
     def _status(self) -> Body:
@@ -136,6 +145,7 @@ class HostState:
             "stop_signal": self.stop_signal,
             "failure": self.failure and self.failure.as_json(),
             "cpu": self.usage.report(),
+            "received": self._received,
             "memory": self.memory(),
         }
 

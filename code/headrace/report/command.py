@@ -61,6 +61,11 @@ def write_page(runs: Runs, folder: Path, prices: Sequence[Price | None], notes: 
             (f"cpu-{name}", f"CPU seconds by host, {name}", plots.cpu_by_host(summary),
              "What each host's processes used from the first step to the end."),
         ]  # fmt: skip
+        if timeline.delivered:
+            drawings.append(
+                (f"workers-{name}", f"batches by worker, {name}", plots.delivered(timeline),
+                 "What all ranks together received from each worker, in the last five seconds.")
+            )  # fmt: skip
     summaries = [summary for summary, _ in runs]
     try:
         pictures = []

@@ -13,6 +13,7 @@ import jinja2
 TEMPLATE = Path(__file__).with_name("page.html")
 HOSTS_HEAD = ("run", "host", "group", "instance type", "exit", "CPUs", "CPU", "CPU seconds", "memory, most",
               "network in", "network out", "GPU", "restarts")  # fmt: skip
+WORKERS_HEAD = ("run", "worker", "batches", "batches/s", "MB/s", "processors", "share of each rank's batches")
 MIB = 2**20
 
 
@@ -47,6 +48,9 @@ def render(
         hosts_head=HOSTS_HEAD,
         hosts=[_host(summary["job_name"], name, host) for summary in summaries
                for name, host in summary["hosts"].items()],
+        workers_head=WORKERS_HEAD,
+        workers=[_worker(summary["job_name"], name, worker) for summary in summaries
+                 for name, worker in summary.get("workers", {}).items()],
         notes=notes,
         summaries=[(summary["job_name"], json.dumps(summary, indent=2, ensure_ascii=False)) for summary in summaries],
     )  # fmt: skip
@@ -69,6 +73,17 @@ def _host(run: str, name: str, host: Mapping[str, Any]) -> list[str]:
         f"{host.get('cpu_utilization', 0.0):.0%}", seconds or "-", _mib(host.get("most_memory_bytes")),
         _mib(network and network["in"]), _mib(network and network["out"]),
         f"{gpu['utilization']:.0%} of {gpu['count']}" if gpu else "-", restarts or "-",
+    ]  # fmt: skip
+
+
+def _worker(run: str, name: str, worker: Mapping[str, Any]) -> list[str]:
+    figures = [worker.get("batches"), worker.get("batches_per_s"), worker.get("bytes_per_s"), worker.get("processors")]
+    batches, per_s, size, processors = figures
+    shares = ", ".join(f"rank {rank}: {share:.0%}" for rank, share in worker.get("share", {}).items())
+    return [
+        run, name, "-" if batches is None else f"{batches:,}", "-" if per_s is None else f"{per_s:,.1f}",
+        "-" if size is None else f"{size / 1e6:,.1f}", "-" if processors is None else f"{processors:.2f}",
+        shares or "-",
     ]  # fmt: skip
 
 

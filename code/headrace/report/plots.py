@@ -25,6 +25,8 @@ COLORS = ("#3b82c4", "#d97706", "#2a9d63", "#b0479a", "#7c6fd6", "#8a8f98")
 INK = "#808790"
 """Of axes and text in PNG files; a page puts its own text color there."""
 SIZE = (7.2, 2.9)
+MOST_WORKERS = 12
+"""Lines in one picture."""
 
 Draw = Callable[[Axes], None]
 Runs = Sequence[tuple[Mapping[str, Any], Timeline]]
@@ -129,6 +131,22 @@ def utilization(run: Timeline) -> Draw:
         axes.set_ylabel("%")
         if run.utilization:
             axes.legend(frameon=False, fontsize=8)
+
+    return draw
+
+
+def delivered(run: Timeline) -> Draw:
+    """Batches a second from each worker over time."""
+
+    def draw(axes: Axes) -> None:
+        shown = itertools.islice(run.delivered.items(), MOST_WORKERS)
+        for color, (name, (seconds, rates)) in zip(itertools.cycle(COLORS), shown, strict=False):
+            axes.plot(seconds, rates, color=color, linewidth=1.4, marker=".", label=name)
+        axes.set_ylim(bottom=0)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("seconds since the first step")
+        axes.set_ylabel("batches/s")
+        axes.legend(frameon=False, fontsize=8)
 
     return draw
 

@@ -1,4 +1,4 @@
-"""A run over time, from `metrics.jsonl`: steps, waiting, each group's utilization, what happened."""
+"""A run over time, from `metrics.jsonl`: steps, waiting, utilization by group, batches by worker, what happened."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class Timeline:
     """Restarts and lost hosts: when, and what."""
     utilization: dict[str, Series] = field(default_factory=dict)
     """By group and kind of processor, from 0 to 1: the mean of the group's hosts."""
+    delivered: dict[str, Series] = field(default_factory=dict)
+    """By worker: batches a second, over all ranks."""
     unreadable: int = 0
     """Lines that are no records: of a run that was killed while it wrote, or of another file."""
 
@@ -40,7 +42,7 @@ def read_timeline(folder: Path) -> Timeline:
     for each in records:
         try:
             _add(timeline, each, each["time"] - begin)
-        except (TypeError, ValueError, AttributeError, OverflowError):
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             timeline.unreadable += 1
     return timeline
 
@@ -57,6 +59,12 @@ def _add(timeline: Timeline, record: Mapping[str, Any], at: float) -> None:
         timeline.incidents.append((at, str(record.get("what", record["event"]))))
     elif "groups" in record:
         _add_utilization(timeline, at, record["groups"])
+    elif "workers" in record:
+        for name, figures in record["workers"].items():
+            seconds, values = timeline.delivered.setdefault(str(name), ([], []))
+            rate = float(figures["batches_per_s"])
+            seconds.append(at)
+            values.append(rate)
 
 
 def _add_utilization(timeline: Timeline, at: float, groups: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from headrace import progress
+from headrace import progress, received
 from headrace.tensorflow import transfer, world
 
 APART = (
@@ -35,6 +35,7 @@ def count_transferred() -> None:
     """From now on the batches that come by headrace's own protocol count."""
     library = transfer.library_path()
     progress.add_counter(lambda: transfer.batches_received(library))
+    received.add_source(lambda: transfer.received(library))
 
 
 def _counter(name: str) -> tf.Variable:

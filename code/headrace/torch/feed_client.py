@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from headrace import received
 from headrace.errors import InputError
 from headrace.torch import connection as wire
 from headrace.torch.fetch import Made, Order, SampleError
@@ -27,6 +28,8 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 """Before a connection is tried again."""
 JOIN_S = 1.0
 SEND_TIMEOUT_S = 60.0
+_received = received.Counter()
+received.add_source(_received.counts)
 
 
 class Feed:
@@ -99,7 +102,7 @@ class Feed:
                         self._make_sisters(server, processes)
                     first = False
                     self._tasks.problem(server, "")
-                    delivered = self._work(connection, f"{server}#{self._slot(number) % processes}")
+                    delivered = self._work(connection, server, f"{server}#{self._slot(number) % processes}")
                     if delivered is None:
                         return
                     pause_s = FIRST_PAUSE_S if delivered else pause_s
@@ -147,7 +150,7 @@ class Feed:
         with self._lock:
             self._open.discard(connection)
 
-    def _work(self, connection: socket.socket, process: str) -> int | None:
+    def _work(self, connection: socket.socket, server: str, process: str) -> int | None:
         """Batches over this connection, as long as it lasts; how many came. None: there is nothing more to do."""
         delivered = 0
         while (step := self._tasks.take(process)) is not None:
@@ -160,6 +163,7 @@ class Feed:
                 arriving = Arriving(header, payload_bytes, self._pin_memory)
                 wire.receive_into(connection, arriving.buffers)
                 self._tasks.came(step, Made(arriving.batch(), arriving.skipped), payload_bytes)
+                _received.add(server, payload_bytes)
                 delivered += 1
             except OSError as error:
                 self._tasks.broke(step, process, error)

@@ -43,6 +43,9 @@ class ToyService:
     def decide(self, reports, without, now):
         return Decision("toys_agreed", {"word": "hello"}) if self.ready(reports) == len(self._topology.hosts) else None
 
+    def worker_names(self):
+        return {}
+
     def ready(self, reports):
         return sum(bool(report.get("up")) for report in reports.values())
 

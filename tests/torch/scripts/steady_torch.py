@@ -17,6 +17,7 @@ parser.add_argument("--broken", type=int, default=-1, help="raises")
 parser.add_argument("--endless", type=int, default=-1, help="is never made")
 parser.add_argument("--hangs", type=int, default=-1, help="step after which rank 1 waits for ever")
 parser.add_argument("--seen_here", default="", help="fails where this folder is not")
+parser.add_argument("--late_on", default="", help="host whose feed servers do not come up")
 parser.add_argument("--processes", type=int, default=0)
 args, _ = parser.parse_known_args()
 
@@ -35,6 +36,8 @@ class Numbers(torch.utils.data.Dataset):
 
 headrace.torch.init()
 torch.manual_seed(1)
+while os.environ.get("HEADRACE_SERVER_NAME") and os.environ["SM_CURRENT_HOST"] == args.late_on:
+    time.sleep(0.1)
 if args.seen_here:
     os.listdir(args.seen_here)
 model = DistributedDataParallel(

@@ -51,7 +51,7 @@ class Leader:
         self._decider = Decider(
             topology, settings, run.service, run.state, self._hosts, stop, run.log, plan.rank is not None
         )
-        self._timeline = Timeline(topology, open_outlets(plan, run.log))
+        self._timeline = Timeline(topology, open_outlets(plan, run.log), run.service.worker_names())
         run.listeners += [self._hosts.take, self._decider.take, self._timeline.take, self._take]
         self._leases = [
             Lease(host.name, f"{settings.endpoint(host.name).address}:{CONTROL_PORT}", settings.secret,
@@ -93,11 +93,10 @@ class Leader:
         self._decider.begin_training(self._times.training_at)
         trainer = run.start_trainer()
         # The trainer imports and compiles meanwhile.
-        self._wait_for(lambda: [] if trainer.ended else self._missing_for_data())
-        self._times.workers_ready_at = time.monotonic()
-        ready = run.service.ready(self._reports())
-        if ready and not trainer.ended:
-            run.log.event("workers_ready", n=ready, after_s=self._times.workers_ready_at - run.started)
+        self._wait_for(lambda: [] if trainer.ended or self._stepping else self._missing_for_data())
+        late = [] if trainer.ended else self._await_late()
+        if late:
+            run.log.say(f"steps are made without {' and '.join(late)}; who comes later joins")
         watchdog = StallWatchdog(
             plan.paths.signal_dir, settings.stall_timeout_s, settings.startup_timeout_s, time.monotonic()
         )
@@ -107,9 +106,10 @@ class Leader:
                 break
             waiting = bool(run.ranks.missing_in_allreduce())
             silence_s = watchdog.stalled_s(time.monotonic(), run.ranks.lines, waiting)
+            late = late and self._await_late()
             if watchdog.stepped:
                 run.ranks.progressed()
-            if self._times.first_step_at is not None:
+            if self._stepping:
                 self._timeline.look(self._statuses_heard(), self._hosts.lost, time.monotonic())
             if silence_s is not None:
                 silence = f"{silence_s:.0f} s ({watchdog.limit_name})"
@@ -129,14 +129,37 @@ class Leader:
             if not waiting_for:
                 return
             now = time.monotonic()
-            if now - run.started > run.plan.settings.startup_timeout_s:
-                for host in self._ready.give_up(waiting_for):
-                    if cause := self._decider.lose(host):
-                        raise _Failed(cause)
+            self._give_up(waiting_for, now)
             if now >= next_progress:
                 run.log.say(f"waiting for {' and '.join(waiting_for)} ({now - run.started:.0f} s)")
                 next_progress = now + PROGRESS_INTERVAL_S
             run.wait()
+
+    def _await_late(self) -> list[str]:
+        """What is still missing: servers that are late, which join the others, or hosts, which are given up in the end.
+
+        A server beside a busy trainer takes what the trainer leaves over, and may need long to start.
+        """
+        missing = self._missing_for_data()
+        now = time.monotonic()
+        if missing and self._hosts.never_heard():
+            self._give_up(missing, now)
+        if not missing:
+            self._times.workers_ready_at = now
+            if ready := self._run.service.ready(self._reports()):
+                self._run.log.event("workers_ready", n=ready, after_s=now - self._run.started)
+        return missing
+
+    def _give_up(self, missing: list[str], now: float) -> None:
+        """The hosts that have not come in time. Raises `DeadlineError` or `_Failed` when the job cannot do without."""
+        if now - self._run.started > self._run.plan.settings.startup_timeout_s:
+            for host in self._ready.give_up(missing):
+                if cause := self._decider.lose(host):
+                    raise _Failed(cause)
+
+    @property
+    def _stepping(self) -> bool:
+        return self._times.first_step_at is not None
 
     def _missing_for_data(self) -> list[str]:
         """What ranks wait for; decides for all hosts what the data service leaves to the leader."""
@@ -156,7 +179,7 @@ class Leader:
         """Raises `_Failed` when the job has failed."""
         self._run.check_children()
         self._run.wait(0.0)  # answers that came while this loop did something else must count before silence does
-        verdict = self._decider.verdict(time.monotonic(), self._times.first_step_at is not None)
+        verdict = self._decider.verdict(time.monotonic(), self._stepping)
         if verdict:
             self._fail(verdict)
 
@@ -190,7 +213,7 @@ class Leader:
     def _news(self) -> Body:
         """What other hosts hear with each renewal; called by the leases' threads."""
         decision = self._decision
-        phase = STARTING if self._times.first_step_at is None else STEPPING
+        phase = STEPPING if self._stepping else STARTING
         return {"phase": phase, "decision": dict(decision.fields) if decision else None}
 
     def _reports(self) -> dict[str, Mapping[str, Any]]:

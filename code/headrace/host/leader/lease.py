@@ -16,7 +16,7 @@ from headrace.outcome import Outcome
 RENEW_INTERVAL_S = 1.0
 STEPPING_INTERVAL_S = 2.5
 """Once steps are made there is little news, and with many hosts the calls add up on a core that the trainer wants."""
-FIGURES = ("cpu", "memory", "suspended")
+FIGURES = ("cpu", "memory", "suspended", "received")
 """What changes in each status, and wakes nobody."""
 RENEWALS_PER_LEASE = 4
 """Of calls that are answered at once; after one that is not, they come faster."""

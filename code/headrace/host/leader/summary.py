@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.context import EMPTY_REPORT
+from headrace.host.leader.workers import workers
 from headrace.host.services.contract import DataService
 from headrace.outcome import Outcome
 from headrace.paths import TRAINER_REPORT
@@ -66,6 +67,7 @@ def build_summary(
         **report,
         **times,
         "hosts": hosts,
+        "workers": workers(service.worker_names(), statuses),
     }
 
 

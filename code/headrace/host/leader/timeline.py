@@ -1,4 +1,4 @@
-"""A job over time, as its leader sees it: rank 0's steps, each group's use, checkpoints, restarts, lost hosts."""
+"""A job over time, as its leader sees it: steps, each group's use, each worker's rate, checkpoints, what was lost."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.host.inbox import RankSaid, Stamped
+from headrace.host.leader.workers import WorkersOverTime
 from headrace.host.outlets.outlet import Outlet
 from headrace.topology import Topology
 
@@ -17,8 +18,9 @@ STEP_FIELDS = ("step", "step_ms", "samples_per_s", "input_bound")
 class Timeline:
     """Fed by the leader's loop; hands what it sees to the outlets."""
 
-    def __init__(self, topology: Topology, outlets: Sequence[Outlet]) -> None:
+    def __init__(self, topology: Topology, outlets: Sequence[Outlet], worker_names: Mapping[str, str]) -> None:
         self._topology, self._outlets = topology, outlets
+        self._workers = WorkersOverTime(worker_names)
         self._next = 0.0
         self._before: dict[str, Any] = {}
         self._restarts: dict[str, Mapping[str, int]] = {}
@@ -50,6 +52,8 @@ class Timeline:
             self._next = now + INTERVAL_S
             if groups := self._groups(statuses):
                 self._put({"groups": groups})
+            if workers := self._workers.look(statuses):
+                self._put({"workers": workers})
 
     def end(self, summary: Mapping[str, Any]) -> None:
         """The job is over; this is its summary. Waits a moment for what is still to be written."""

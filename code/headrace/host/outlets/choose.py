@@ -1,4 +1,4 @@
-"""Which outlets a job has: its file always, the others where they are asked for."""
+"""Which outlets a job has: its files always, the others where they are asked for."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ from headrace.host.outlets.lines import to_file
 from headrace.host.outlets.mlflow import MlflowRun
 from headrace.host.outlets.openmetrics import to_endpoint
 from headrace.host.outlets.outlet import Outlet
+from headrace.host.outlets.tensorboard import to_event_file
 from headrace.host.plan import HostPlan
-from headrace.paths import METRICS
+from headrace.paths import METRICS, TENSORBOARD
 from headrace.settings import MLFLOW_URI_VARIABLE
 
 
 def open_outlets(plan: HostPlan, log: HostLog) -> list[Outlet]:
     """The leader's. One that cannot be opened takes nothing, and the log says why."""
     port, job_name, path = plan.settings.metrics_port, plan.settings.job_name, plan.paths.output_dir / METRICS
-    outlets = [Outlet(METRICS, lambda: to_file(path), log.say)]
+    folder = plan.paths.output_dir / TENSORBOARD
+    outlets = [
+        Outlet(METRICS, lambda: to_file(path), log.say),
+        Outlet("TensorBoard", lambda: to_event_file(folder), log.say),
+    ]
     if port:
         served = lambda: log.event("metrics_served", port=port)  # noqa: E731
         outlets.append(Outlet(f"OpenMetrics on port {port}", lambda: to_endpoint(port, job_name, served), log.say))

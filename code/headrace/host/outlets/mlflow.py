@@ -53,8 +53,8 @@ class MlflowRun:
 
         self._step = int(record.get("step", self._step))
         values = {name: record[field] for field, name in OF_A_STEP.items() if field in record}
-        for group, figures in record.get("groups", {}).items():
-            values |= {f"{group}/{name}": value for name, value in figures.items()}
+        for part, figures in [*record.get("groups", {}).items(), *record.get("workers", {}).items()]:
+            values |= {f"{part}/{name}": value for name, value in figures.items()}
         for name, value in record.get("summary", {}).get("final_metrics", {}).items():
             if value is not None:  # it was no number
                 values[f"final/{name}"] = value

@@ -21,6 +21,10 @@ OF_A_GROUP = {
     "network_in_bytes_per_s": ("headrace_network_receive_bytes_per_second", "Bytes that a group's hosts receive"),
     "network_out_bytes_per_s": ("headrace_network_transmit_bytes_per_second", "Bytes that a group's hosts send"),
 }
+OF_A_WORKER = {
+    "batches_per_s": ("headrace_worker_batches_per_second", "Batches that ranks receive from a worker"),
+    "bytes_per_s": ("headrace_worker_bytes_per_second", "Bytes that ranks receive from a worker"),
+}
 
 
 def to_endpoint(port: int, job_name: str, say: Callable[[], None]) -> Write:
@@ -29,8 +33,9 @@ def to_endpoint(port: int, job_name: str, say: Callable[[], None]) -> Write:
 
     registry = CollectorRegistry()
     steps = {field: Gauge(name, text, ["job"], registry=registry) for field, (name, text, _) in OF_A_STEP.items()}
-    groups = {
-        field: Gauge(name, text, ["job", "group"], registry=registry) for field, (name, text) in OF_A_GROUP.items()
+    of_parts = {
+        kind: {field: Gauge(name, text, ["job", label], registry=registry) for field, (name, text) in fields.items()}
+        for kind, label, fields in (("groups", "group", OF_A_GROUP), ("workers", "worker", OF_A_WORKER))
     }
     events = Counter("headrace_events", "Checkpoints, restarts, lost hosts", ["job", "event"], registry=registry)
     start_http_server(port, registry=registry)
@@ -44,10 +49,11 @@ def to_endpoint(port: int, job_name: str, say: Callable[[], None]) -> Write:
         for field, gauge in steps.items():
             if field in record:
                 gauge.labels(job_name).set(float(record[field]) * OF_A_STEP[field][2])
-        for group, figures in record.get("groups", {}).items():
-            for field, gauge in groups.items():
-                if field in figures:
-                    gauge.labels(job_name, group).set(figures[field])
+        for kind, gauges in of_parts.items():
+            for part, figures in record.get(kind, {}).items():
+                for field, gauge in gauges.items():
+                    if field in figures:
+                        gauge.labels(job_name, part).set(figures[field])
         if "event" in record:
             events.labels(job_name, record["event"]).inc()
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Record = Mapping[str, Any]
-"""`time`; and `step`, `step_ms`, … of rank 0, or `groups`, or `event` and `what`, or the job's `summary`."""
+"""`time`; and `step`, `step_ms`, … of rank 0, or `groups`, `workers`, `event` and `what`, or the job's `summary`."""
 Write = Callable[[Sequence[Record]], None]
 MOST_WAITING = 1000
 """Records that wait to be written; further ones are dropped."""

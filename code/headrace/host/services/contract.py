@@ -49,6 +49,22 @@ def servers_of(host: Host, topology: Topology, settings: Settings) -> int:
     return 0 if off else settings.num_of_data_workers
 
 
+def server_name(number: int, settings: Settings) -> str:
+    """Of the servers that make batches on a host."""
+    return "worker" if settings.num_of_data_workers == 1 else f"worker-{number}"
+
+
+def servers_by_address(topology: Topology, settings: Settings, port_offset: int = 0) -> dict[str, str]:
+    """HOST/NAME of all servers that make batches, by address and port."""
+    return {
+        f"{endpoint.address}:{endpoint.first_worker_port + number + port_offset}":
+            f"{host.name}/{server_name(number, settings)}"
+        for host in topology.hosts
+        for endpoint in [settings.endpoint(host.name)]
+        for number in range(servers_of(host, topology, settings))
+    }  # fmt: skip
+
+
 class DataService(Protocol):
     """One job's data service, as one host has it. Where the toolkit starts MPI, its other ranks make one too."""
 
@@ -94,6 +110,9 @@ class DataService(Protocol):
             without: hosts that the job goes on without.
             now: monotonic seconds.
         """
+
+    def worker_names(self) -> Mapping[str, str]:
+        """Who makes batches: HOST/NAME of the server, by the HOST:PORT that ranks receive batches from."""
 
     def ready(self, reports: Mapping[str, Report]) -> int:
         """How many servers can serve ranks."""

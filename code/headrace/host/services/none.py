@@ -45,6 +45,9 @@ class NoDataService:
     def decide(self, reports: Mapping[str, Report], without: Collection[str], now: float) -> Decision | None:
         return None
 
+    def worker_names(self) -> Mapping[str, str]:
+        return {}
+
     def ready(self, reports: Mapping[str, Report]) -> int:
         return 0
 

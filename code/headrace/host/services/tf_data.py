@@ -20,6 +20,8 @@ from headrace.host.services.contract import (
     Decision,
     Report,
     Server,
+    server_name,
+    servers_by_address,
     servers_of,
 )
 from headrace.ports import DISPATCHER_PORT, TRANSFER_PORT_OFFSET
@@ -66,7 +68,7 @@ class TfDataService:
                 f"--protocol_file={self._protocol_file}",
             ]  # fmt: skip
             nice = WORKER_NICENESS_BESIDE_TRAINER if host.role == "dnn" else 0
-            name = "worker" if settings.num_of_data_workers == 1 else f"worker-{number}"
+            name = server_name(number, settings)
             servers.append(Server("worker", name, [port, port + TRANSFER_PORT_OFFSET], argv, environ, nice))
         return servers
 
@@ -108,6 +110,9 @@ class TfDataService:
         slow = bool(unable) and len(unable) < len(offers)
         note = f"batches travel over gRPC, at half the rate: {', '.join(unable)} can do nothing else" if slow else ""
         return Decision("data_transfer", {"protocol": protocol}, note)
+
+    def worker_names(self) -> Mapping[str, str]:
+        return servers_by_address(self._topology, self._settings, TRANSFER_PORT_OFFSET)
 
     def ready(self, reports: Mapping[str, Report]) -> int:
         count = reports.get(self._topology.dispatcher_host.name, {}).get("registered_workers")

@@ -16,6 +16,8 @@ from headrace.host.services.contract import (
     Decision,
     Report,
     Server,
+    server_name,
+    servers_by_address,
     servers_of,
 )
 from headrace.settings import STALL_TIMEOUT_VARIABLE, Settings
@@ -54,7 +56,7 @@ class TorchFeed:
                 sys.executable, "-u", "-m", MODULE, f"--port={port}", f"--address={endpoint.address}:{port}",
                 f"--share={settings.num_of_data_workers}", *self._script,
             ]  # fmt: skip
-            name = "worker" if settings.num_of_data_workers == 1 else f"worker-{number}"
+            name = server_name(number, settings)
             nice = WORKER_NICENESS_BESIDE_TRAINER if host.role == "dnn" else 0
             servers.append(Server("worker", name, [port], argv, environ, nice))
         return servers
@@ -70,19 +72,16 @@ class TorchFeed:
         pass
 
     def trainer_environ(self) -> dict[str, str]:
-        feeds = [
-            f"{endpoint.address}:{endpoint.first_worker_port + number}"
-            for host in self._topology.hosts
-            for endpoint in [self._settings.endpoint(host.name)]
-            for number in range(servers_of(host, self._topology, self._settings))
-        ]
-        return {"HEADRACE_TF_DATA_MODE": self.mode, "HEADRACE_FEEDS": ",".join(feeds)}
+        return {"HEADRACE_TF_DATA_MODE": self.mode, "HEADRACE_FEEDS": ",".join(self.worker_names())}
 
     def needs(self, host: str) -> bool:
         return False
 
     def decide(self, reports: Mapping[str, Report], without: Collection[str], now: float) -> Decision | None:
         return None
+
+    def worker_names(self) -> Mapping[str, str]:
+        return servers_by_address(self._topology, self._settings)
 
     def ready(self, reports: Mapping[str, Report]) -> int:
         return sum(len(self._ready_on(report)) for report in reports.values())

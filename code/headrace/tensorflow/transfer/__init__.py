@@ -92,6 +92,14 @@ def batches_received(library: Path) -> int:
     return int(count())
 
 
+def received(library: Path) -> dict[str, tuple[int, int]]:
+    """Batches and bytes that have come to this process by the protocol, by the worker's HOST:PORT."""
+    told = ctypes.CDLL(str(library)).headrace_transfer_received
+    told.restype = ctypes.c_char_p
+    rows = [line.split() for line in told().decode().splitlines()]
+    return {address: (int(batches), int(size)) for address, batches, size in rows}
+
+
 @functools.cache
 def load() -> bool:
     """Whether the protocol can be used in this process, from now on. Builds it where that has not been tried."""

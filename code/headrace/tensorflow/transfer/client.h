@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -21,7 +22,37 @@
 
 namespace headrace {
 
+// All answers of all workers: a sign of life.
 inline std::atomic<int64_t> batches_received{0};
+
+// What has come to this process from one worker.
+struct Received {
+  std::atomic<int64_t> batches{0}, bytes{0};
+};
+
+// By the workers' addresses; what has an entry keeps it.
+class ReceivedByWorker {
+ public:
+  Received& From(const std::string& address) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return workers_[address];
+  }
+
+  // A line for each worker: address, batches, bytes.
+  std::string Text() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::string text;
+    for (const auto& [address, received] : workers_)
+      text += address + ' ' + std::to_string(received.batches) + ' ' + std::to_string(received.bytes) + '\n';
+    return text;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, Received> workers_;
+};
+
+inline ReceivedByWorker received_by_worker;
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
@@ -55,7 +86,8 @@ inline absl::StatusOr<Addresses> Resolve(const std::string& host, const std::str
 
 class Client : public tensorflow::data::DataTransferClient {
  public:
-  Client(const std::string& address, const std::string& secret) : shared_{secret, address} {}
+  Client(const std::string& address, const std::string& secret)
+      : shared_{secret, address}, received_(received_by_worker.From(address)) {}
 
   // Within a second in all: TensorFlow holds a lock meanwhile that whoever ends the reader needs.
   absl::Status Connect() { return Connect(Patience(kConnectMs, &cancelled_)); }
@@ -128,10 +160,13 @@ class Client : public tensorflow::data::DataTransferClient {
     const uint32_t bytes = text.size();
     absl::Status status;
     auto arrival = Arrival::kBroken;
+    const int64_t before = connection_->received();
     if (connection_->Send({Part(&bytes, sizeof bytes), Part(text.data(), bytes)}))
       arrival = ReceiveResult(*connection_, status, result);
     if (arrival == Arrival::kWhole) {
       ++batches_received;
+      received_.bytes += connection_->received() - before;
+      if (status.ok() && !result.end_of_sequence && !result.skip) ++received_.batches;
       return status;
     }
     Forget(result);
@@ -152,6 +187,7 @@ class Client : public tensorflow::data::DataTransferClient {
   static absl::Status Cancelled() { return absl::CancelledError("the reader has ended"); }
 
   const Shared shared_;
+  Received& received_;
   std::mutex call_mutex_;
   std::mutex mutex_;  // of what another thread may shut down
   std::unique_ptr<Connection> connection_;

@@ -108,6 +108,9 @@ class Connection {
     return true;
   }
 
+  // Bytes of messages that have come.
+  int64_t received() const { return received_; }
+
   // A few bytes, which the kernel takes whole.
   bool SendAtOnce(const void* data, size_t bytes) {
     return send(fd_, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(bytes);
@@ -153,6 +156,7 @@ class Connection {
       if (got > 0) {
         next += got;
         bytes -= got;
+        received_ += got;
       } else if (got == 0 || (errno != EINTR && !(is_much && errno == EAGAIN))) {
         return false;
       }
@@ -172,6 +176,7 @@ class Connection {
   const int fd_;
   size_t mark_ = 1;
   size_t wake_bytes_ = 1;
+  int64_t received_ = 0;
 };
 
 }  // namespace headrace

@@ -72,5 +72,12 @@ const bool registered = [] {
 // How many batches this process has received by the protocol.
 extern "C" int64_t headrace_transfer_batches() { return headrace::batches_received; }
 
+// What this process has received from each worker, a line for each; valid until this thread asks again.
+extern "C" const char* headrace_transfer_received() {
+  static thread_local std::string text;
+  text = headrace::received_by_worker.Text();
+  return text.c_str();
+}
+
 // Why the protocol is not offered in this process; empty where it is.
 extern "C" const char* headrace_transfer_problem() { return headrace::problem.c_str(); }

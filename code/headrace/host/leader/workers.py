@@ -1,0 +1,105 @@
+"""What each worker has delivered, to whom and how fast, from what the ranks of all hosts have received."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Statuses = Mapping[str, Mapping[str, Any]]
+"""The hosts' words by host name. What another host sent may be anything."""
+RATES = ("batches_per_s", "bytes_per_s")
+FIGURES = ("batches", *RATES)
+
+
+@dataclass(frozen=True)
+class _Receipt:
+    """What one rank had received until a moment of its host's clock, in seconds: batches and bytes by server."""
+
+    at: float
+    counts: Mapping[str, tuple[int, int]]
+
+
+def workers(names: Mapping[str, str], statuses: Statuses) -> dict[str, Any]:
+    """Each worker's part of the summary.
+
+    `batches` and `share` count from the start: the part, from 0 to 1, of what each rank got that came from this
+    worker. `batches_per_s` and `bytes_per_s` over all ranks, from when each had its first batches. All of these None
+    where ranks count nothing: over gRPC. `processors`: how many the worker's processes kept busy, from the first step.
+
+    Args:
+        names: HOST/NAME of each worker by HOST:PORT, see `DataService.worker_names`.
+    """
+    receipts = list(_receipts(statuses))
+    zero = {"batches": 0, "batches_per_s": 0.0, "bytes_per_s": 0.0} if receipts else dict.fromkeys(FIGURES)
+    found: dict[str, Any] = {
+        name: {**zero, "processors": _processors(name, statuses), "share": {}} for name in names.values()
+    }
+    for rank, first, last in receipts:
+        total = sum(batches for batches, _ in last.counts.values())
+        for server, (batches, _) in last.counts.items():
+            if worker := found.get(names.get(server, "")):
+                worker["batches"] += batches
+                worker["share"][rank] = round(batches / total, 4) if total else 0.0
+                for figure, rate in _rates(first, last, server).items():
+                    worker[figure] = round(worker[figure] + rate, 3)
+    for worker in found.values():
+        worker["share"] = dict(sorted(worker["share"].items(), key=lambda item: (len(item[0]), item[0])))
+    return found
+
+
+class WorkersOverTime:
+    """How fast each worker delivers, since the last time it was asked."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
+        self._before: dict[str, _Receipt] = {}
+
+    def look(self, statuses: Statuses) -> dict[str, dict[str, float]]:
+        """By worker; none before there is something to compare with."""
+        found: dict[str, dict[str, float]] = {}
+        for rank, _, last in _receipts(statuses):
+            before = self._before.get(rank)
+            self._before[rank] = last
+            for server in last.counts if before else ():
+                name = self._names.get(server)
+                if before and name:
+                    figures = found.setdefault(name, dict.fromkeys(RATES, 0.0))
+                    for figure, rate in _rates(before, last, server).items():
+                        figures[figure] = round(figures[figure] + rate, 3)
+        return found
+
+
+def _rates(first: _Receipt, last: _Receipt, server: str) -> dict[str, float]:
+    over_s = last.at - first.at
+    if over_s <= 0:
+        return {}
+    (batches, size), (batches_before, size_before) = last.counts[server], first.counts.get(server, (0, 0))
+    rates = (batches - batches_before) / over_s, (size - size_before) / over_s
+    return {figure: max(rate, 0.0) for figure, rate in zip(RATES, rates, strict=True)}
+
+
+def _receipts(statuses: Statuses) -> Iterator[tuple[str, _Receipt, _Receipt]]:
+    """Each rank, and what it had received by the time of its first batches, and lately."""
+    for status in statuses.values():
+        received = status.get("received")
+        for rank, said in received.items() if isinstance(received, Mapping) else ():
+            try:
+                yield str(rank), _receipt(said["first"]), _receipt(said["last"])
+            except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
+                continue
+
+
+def _receipt(said: Any) -> _Receipt:
+    counts = {str(server): (int(batches), int(size)) for server, (batches, size) in said["from"].items()}
+    return _Receipt(float(said["at"]), counts)
+
+
+def _processors(name: str, statuses: Statuses) -> float | None:
+    """None: not known."""
+    host, _, server = name.partition("/")
+    try:
+        cpu = statuses[host]["cpu"]
+        return round(float(cpu["seconds_by_name"][server]) / float(cpu["over_s"]), 3)
+    except (LookupError, TypeError, ValueError, ArithmeticError):
+        return None
