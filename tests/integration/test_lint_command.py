@@ -64,6 +64,35 @@ def test_json_holds_findings_only(lint):
     assert [finding["rule"] for finding in json.loads(out)] == ["wide-wire"]
 
 
+STAGES = """
+import tensorflow as tf
+from headrace.tensorflow import data
+def heavy(x):
+    x = tf.cast(x, tf.float32)
+    for _ in range(20):
+        x = tf.linalg.matmul(x, tf.transpose(x)) / 64
+    return x
+def light(x):
+    return x + 1
+train = tf.data.Dataset.range(1000).map(lambda n: tf.fill([64, 64], n)).shuffle(100).repeat()
+train = train.map(heavy, tf.data.AUTOTUNE).map(light, tf.data.AUTOTUNE).batch(32)
+train = data.distribute(train).prefetch(2)
+for batch in train: pass
+"""
+
+
+def test_the_stages_of_a_pipeline_are_told_with_what_each_costs(lint):
+    code, out, _ = lint(STAGES, before=("--json", "--stages"))
+    stages = json.loads(out)["stages"]
+    assert code in (0, 1)
+    assert sum(each["share"] for each in stages) == pytest.approx(1, abs=0.01)
+    heaviest = max(stages, key=lambda each: each["share"])
+    assert heaviest["where"] == "mine.py:12: map(heavy)" and heaviest["share"] > 0.5 and heaviest["cpu_us"] > 50
+    assert stages[0]["where"].startswith("mine.py:11: ")
+    code, out, _ = lint(STAGES, before=("--stages",))
+    assert "CPU µs a sample" in out and out.index("map(heavy)") < out.index("mine.py: ", out.index("map(heavy)") + 20)
+
+
 def test_a_sound_script_exits_with_0_measured_too(lint):
     text = filled(distribute="train = data.distribute(train, sharding='off').prefetch(2)").replace(
         "train = train.map", "# "
@@ -145,6 +174,7 @@ def test_a_plan_says_what_is_cheaper_than_hosts_from_the_runs_own_script_and_arg
     said = capsys.readouterr().out
     assert "looking for what is cheaper than hosts" in said
     assert "wide-wire: 4.0× fewer bytes on the wire" in said
+    assert "to make a sample, by stage" in said and "mine.py:11: map(scale)" in said
     (run / "algo-1/code/mine.py").write_text("raise ValueError('no data here')")
     assert main(["plan", str(run), "--lint"]) == 1
     printed = capsys.readouterr()

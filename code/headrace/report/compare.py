@@ -13,8 +13,8 @@ from typing import Any
 from headrace.errors import HeadraceError
 from headrace.report.prices import Price
 from headrace.report.runs import INPUT_BOUND_FROM, accuracy, read_summary
-from headrace.report.tables import Table
 from headrace.settings import OneLineParser
+from headrace.tables import Table
 
 Summary = Mapping[str, Any]
 

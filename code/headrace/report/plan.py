@@ -12,12 +12,12 @@ from typing import Any
 from headrace.errors import InputError
 from headrace.instances import InstanceTable, InstanceType, read_instances
 from headrace.report.advice import Advice, advise
-from headrace.report.cheaper import findings
+from headrace.report.cheaper import Looked, look_at
 from headrace.report.measured import Measured, measured
 from headrace.report.options import Option, options
 from headrace.report.runs import Finder, as_given, read_summary
-from headrace.report.tables import Table
 from headrace.settings import OneLineParser
+from headrace.tables import Table
 
 WHO_MAKES = {"trainer": "dnn hosts alone", "data": "data hosts alone", "both": "both"}
 MOST_DATA_HOSTS = 8
@@ -48,15 +48,14 @@ def main(argv: Sequence[str], finder: Finder = as_given) -> int:
 
         plot_plan(run, found, [each.data_type for each in advice.shown], given.plot)
     if given.json:
-        first = {"first": findings(folder, summary)} if given.lint else {}
-        print(json.dumps({**_as_json(run, advice, found), **first}, indent=2))
+        looked = asdict(look_at(folder, summary)) if given.lint else {}
+        print(json.dumps({**_as_json(run, advice, found), **looked}, indent=2))
     else:
         prices = "your prices" if given.price or given.prices else f"on-demand prices in us-east-1 as of {table.as_of}"
         print(told(summary["job_name"], run, advice, prices, bool(summary.get("simulated"))))
         if given.lint:
             print("\nlooking for what is cheaper than hosts …", flush=True)
-            cheaper = findings(folder, summary)
-            print("\n".join(["first:", *(f"  {line}" for line in cheaper)] if cheaper else ["nothing was found"]))
+            print(told_looked(look_at(folder, summary), run.work.make_cpu_s))
     return 0
 
 
@@ -92,6 +91,15 @@ def told(name: str, run: Measured, advice: Advice, prices: str, simulated: bool)
     else:
         lines.append("  the dnn hosts' instance type is not in the table, so nothing has a price; see --prices")
     return "\n".join(lines)
+
+
+def told_looked(looked: Looked, make_cpu_s: float) -> str:
+    """What was seen in the script, as text. `make_cpu_s`: what the run measured for a sample, in all."""
+    table = Table("to make a sample, by stage", "share", "ms of one CPU")
+    for name, share in looked.stages:
+        table.add(name, f"{share:.0%}", f"{make_cpu_s * share * 1e3:.3f}")
+    first = ["first:", *(f"  {line}" for line in looked.first)] if looked.first else ["nothing was found"]
+    return "\n".join([*([table.text(), ""] if looked.stages else []), *first])
 
 
 def unexplained_s(run: Measured, advice: Advice) -> float:

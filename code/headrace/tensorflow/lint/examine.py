@@ -12,6 +12,7 @@ from headrace.tensorflow.lint.findings import Finding, Subject, by_gain
 from headrace.tensorflow.lint.measure import Meter
 from headrace.tensorflow.lint.pipeline import Pipeline, Stage
 from headrace.tensorflow.lint.script import Captured
+from headrace.tensorflow.lint.stages import StageCost, stage_costs
 from headrace.tensorflow.splits import find_sources
 
 RULES = (
@@ -45,6 +46,15 @@ def examine(captured: Captured, measured: bool = True, cores: int = DATA_HOST_CO
             reason = " ".join(error.message.split())[:300]
             raise InputError(f"{place} gets a dataset that fails: {reason}; --no-measure runs none of it") from error
     return by_gain(found)
+
+
+def where_time_goes(captured: Captured) -> list[StageCost]:
+    """What each stage of what a script distributes costs. Raises `InputError` when one of them fails."""
+    try:
+        return [cost for wire in captured.wires for cost in stage_costs(Pipeline(wire, captured.sources))]
+    except tf.errors.OpError as error:
+        reason = " ".join(error.message.split())[:300]
+        raise InputError(f"a stage of the pipeline fails: {reason}") from error
 
 
 def _refused(wire: tf.data.Dataset, place: str, sharding: str) -> list[Finding]:
