@@ -23,7 +23,7 @@ class Feeds:
         """A server; its loader is made with these arguments. Returns its address."""
         self._monkeypatch.delenv("HEADRACE_FEEDS", raising=False)
         self._monkeypatch.delenv("HEADRACE_TF_DATA_MODE", raising=False)
-        registry.Serving.made, registry.Serving.on = 0, True
+        registry.Serving.made, registry.Serving.on, registry.Serving.begun = 0, True, False
         loader = DataLoader(*arguments, **options)
         registry.Serving.on = False
         port = port or free_port()
@@ -36,6 +36,7 @@ class Feeds:
     def loader(self, addresses, *arguments, rank=0, world=1, stall_timeout_s=30.0, **options):
         """A rank's loader; from no addresses, one of local mode."""
         registry.Serving.made = 0
+        registry._made_alike.clear()
         service = {"HEADRACE_FEEDS": ",".join(addresses), "HEADRACE_TF_DATA_MODE": "service"}
         environ = {"RANK": str(rank), "WORLD_SIZE": str(world), "HEADRACE_JOB_SECRET": SECRET}
         environ |= {"HEADRACE_STALL_TIMEOUT_S": str(stall_timeout_s)} | (service if addresses else {})

@@ -224,7 +224,7 @@ def test_a_sample_that_kills_its_process_ends_the_job_after_a_few(feeds):
 
 def test_another_dataset_on_the_rank_is_refused(feeds):
     address = feeds.serve(1, Draws(53), 4)
-    with pytest.raises(InputError, match=r"has another dataset on this rank .size 54 there, made_of"):
+    with pytest.raises(InputError, match=r"has another dataset on this rank .dataset.size, size: 53 and 54"):
         list(feeds.loader([address], Draws(54), 4))
 
 

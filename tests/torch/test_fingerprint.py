@@ -1,9 +1,15 @@
 """Datasets that are made of the same things are the same to a feed server; others are not."""
 
+import datetime
+import functools
+import threading
+import time
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
-from headrace.torch.fingerprint import fingerprint
+from headrace.torch.fingerprint import changes, fingerprint
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, random_split
 
 
@@ -30,6 +36,29 @@ class Foreign:
         return len(self.rows)
 
 
+class Words:
+    def __init__(self, words):
+        self.numbers = {word: number for number, word in enumerate(words)}
+
+
+class Shy:
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+    def __len__(self):
+        raise RuntimeError("no length")
+
+
+def holding(values):
+    return lambda: values
+
+
+def circle():
+    table = Table([])
+    table.columns = [table]
+    return table
+
+
 def split(seed):
     return random_split(range(100), [80, 20], torch.Generator().manual_seed(seed))[0]
 
@@ -43,6 +72,17 @@ SAME = {
     "long": lambda: Files(str(number) for number in range(100_000)),
     "none of torch's": lambda: [1, 2, 3],
     "a dict": lambda: Table({"a": [1, 2], "b": {"c": 3}}),
+    "an object of the script": lambda: Table(Words(["a", "b"])),
+    "a function that holds another": lambda: Table(functools.partial(print, holding([1, 2]))),
+    "paths in another folder": iter(
+        [Table([Path("/a/x/1"), Path("/a/x/2")]), Table([Path("/b/1"), Path("/b/2")])]
+    ).__next__,
+    "a generator of its own": lambda: Table(np.random.default_rng()),
+    "a lock, a file, a thread": lambda: Table([threading.Lock(), open(__file__), threading.Thread()]),  # noqa: SIM115
+    "what raises when it is looked at": lambda: Table(Shy()),
+    "moments": lambda: Table([datetime.datetime(2026, 1, 1), np.datetime64("NaT"), float("nan")]),
+    "no text": lambda: Table(["\ud800"]),
+    "itself": lambda: circle(),
     "not contiguous": lambda: TensorDataset(torch.arange(12).view(3, 4).t(), torch.zeros(4)),
 }
 
@@ -58,10 +98,32 @@ def test_the_same_dataset_has_the_same_fingerprint(make):
         (split(1), split(2)), (Subset(range(9), [1, 2]), Subset(range(9), [2, 1])),
         (TensorDataset(torch.zeros(5)), TensorDataset(torch.ones(5))),
         (Files(["a", "b"]), Files(["b", "a"])), (Files(["a"]), Files(["a", "b"])), ([1, 2], [2, 1]),
-        (Table({"a": [1, 2]}), Table({"a": [2, 1]})),
+        (Table({"a": [1, 2]}), Table({"a": [2, 1]})), (Table({1, 2}), Table({1, 3})),
+        (Table(Words(["a", "b"])), Table(Words(["b", "a"]))), (Table([Words(["a"])]), Table([Words(["b"])])),
+        (Table("train"), Table("test")), (Table(b"abc"), Table(b"abd")),
+        (Table([Path("/a/1"), Path("/a/2")]), Table([Path("/a/2"), Path("/a/1")])),
+        (Table(np.array(["a", None], object)), Table(np.array(["b", None], object))),
+        (Table(torch.arange(12).view(3, 4).t()), Table(torch.arange(1, 13).view(3, 4).t())),
+        (Table(holding([1])), Table(holding([2]))),
+        (Table(functools.partial(int, 1)), Table(functools.partial(int, 2))),
+        (Table(lambda x: x + 1), Table(lambda x: x + 2)),
         (Subset(Foreign([1, 2]), [0]), Subset(Foreign([2, 1]), [0])),
         (ConcatDataset([split(1), split(2)]), ConcatDataset([split(2), split(1)])), (np.arange(4), np.arange(1, 5)),
     ],
 )  # fmt: skip
 def test_another_dataset_has_another(one, other):
     assert fingerprint(one) != fingerprint(other)
+
+
+def test_lists_of_lists_take_no_longer_than_their_first_values():
+    deep = Table([[list(range(1000)) for _ in range(10)] for _ in range(1000)])
+    began = time.process_time()
+    fingerprint(deep)
+    assert time.process_time() - began < 2
+
+
+def test_the_attributes_that_differ_are_named():
+    data = Table([1])
+    before = fingerprint(data)
+    data.columns, data.opened = [2], threading.Lock()
+    assert changes(before, fingerprint(data)) == ["columns"]

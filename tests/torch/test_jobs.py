@@ -274,6 +274,48 @@ def records(folder):
     }
 
 
+@pytest.mark.parametrize("in_a_thread", [0, 1])
+def test_what_a_script_holds_while_it_trains_is_there_where_its_batches_are_made(tmp_path, source, in_a_thread):
+    run = run_job(
+        tmp_path, TORCH, f"--source_dir={source}", "--training_script=held.py", "--num_of_data_instances=1",
+        f"--hyperparameter=in_a_thread={in_a_thread}",
+    )  # fmt: skip
+    assert run.code == 0, run.output[-4000:]
+    seen = sorted(json.loads(line) for line in re.findall(r"seen: (.+)", run.output))
+    assert seen == [[0, 120, 0], [1, 120, 0]], "rank, samples, wrong ones"
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [("peek", "rank 1 took 10 batches of epoch 0 of a loader, and rank 0 took 1"),
+     ("split", "rank 1 has made another dataset or loader than rank 0"),
+     ("own part", "rank 1 has made another dataset or loader than rank 0")],
+)  # fmt: skip
+def test_ranks_that_would_not_share_the_samples_end_the_job(tmp_path, source, how, message):
+    run = run_job(
+        tmp_path, TORCH, f"--source_dir={source}", "--training_script=apart.py", "--no-is_hetero",
+        f"--hyperparameter=how={how}",
+    )  # fmt: skip
+    assert run.code == 1
+    assert message in run.summary["root_cause"]["message"], run.summary["root_cause"]
+
+
+@pytest.mark.parametrize(
+    ("spawn", "message"), [(0, "trains before it takes a batch"), (1, "starts processes that make loaders")]
+)
+def test_a_script_that_does_not_train_on_the_loader_ends_the_job_at_once_and_not_after_restarts(
+    tmp_path, source, spawn, message
+):
+    run = run_job(
+        tmp_path, TORCH, f"--source_dir={source}", "--training_script=rewrapped.py", "--num_of_data_instances=1",
+        "--processes_per_host=1", f"--hyperparameter=spawn={spawn}", "--local_workers=off",
+    )  # fmt: skip
+    assert run.code == 1
+    cause = run.summary["root_cause"]
+    assert message in cause["message"] and "restarts" not in cause["message"], cause
+    assert not run.events("restarted")
+
+
 @needs_namespaces
 def test_a_job_that_is_asked_to_stop_goes_on_in_mid_epoch_with_another_number_of_ranks(victim, tmp_path):
     for name in ("before", "after", "kept"):

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from headrace.errors import InputError
-from headrace.torch.message import MOST_BATCH_BYTES, Arriving, Malformed, encode
+from headrace.torch.arriving import Arriving
+from headrace.torch.message import MOST_BATCH_BYTES, Malformed, encode
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,18 @@ Pair = collections.namedtuple("Pair", "x y")
 class Sample:
     image: torch.Tensor
     boxes: list
+
+
+class Encoding(collections.UserDict):
+    """As the BatchEncoding of Hugging Face."""
+
+
+@dataclasses.dataclass
+class Padded:
+    lengths: list
+
+    def __post_init__(self):
+        self.mask = torch.ones(max(self.lengths))
 
 
 def travel(batch, skipped=()):
@@ -43,7 +56,7 @@ def same(one, other):
         return torch.equal(*flat)
     if isinstance(one, np.ndarray):
         return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
-    if isinstance(one, dict):
+    if isinstance(one, (dict, collections.UserDict)):
         return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(same, one, other))
@@ -62,13 +75,18 @@ arrays = st.builds(
     lambda dtype, shape: np.zeros(shape, dtype), st.sampled_from(["<f4", ">i2", "U3", "M8[s]", "?"]),
     st.lists(st.integers(0, 3), max_size=3),
 )  # fmt: skip
-plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=20)
+plain = st.complex_numbers() | st.frozensets(st.integers()) | st.sets(st.text(max_size=3))
+plain |= st.lists(st.integers(0, 9), max_size=3).map(torch.Size)
+plain |= st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=20)
 values = st.recursive(
     tensors | arrays | plain,
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.tuples(inner, inner)
         | st.dictionaries(st.text(max_size=3) | st.integers(), inner, max_size=3)
+        | st.dictionaries(st.tuples(st.integers(), st.text(max_size=2)), inner, max_size=2)
+        | st.dictionaries(st.text(max_size=3), inner, max_size=3).map(collections.OrderedDict)
+        | st.dictionaries(st.text(max_size=3), inner, max_size=3).map(Encoding)
         | st.builds(Pair, inner, inner)
         | st.builds(Sample, tensors, st.lists(inner, max_size=2))
     ),
@@ -79,6 +97,41 @@ values = st.recursive(
 @given(values)
 def test_any_batch_comes_out_as_it_went_in(batch):
     assert same(travel(batch), batch)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last), torch.rand(4, 3).T, torch.rand(3, 4)[:, ::2],
+     torch.rand(3, 1).expand(3, 4), torch.rand(2, 3, 4).permute(2, 0, 1)],
+    ids=["channels_last", "transposed", "a part", "expanded", "permuted"],
+)  # fmt: skip
+def test_a_tensors_memory_lies_as_it_lay_where_it_has_no_gaps(tensor):
+    there = travel(tensor)
+    assert torch.equal(there, tensor)
+    dense = tensor.numel() == tensor.untyped_storage().nbytes() // 4
+    assert there.stride() == (tensor.stride() if dense else tensor.contiguous().stride())
+
+
+def test_inputs_that_need_gradients_still_do():
+    needs, does_not = travel((torch.rand(3, requires_grad=True), torch.rand(3)))
+    assert needs.requires_grad and needs.is_leaf and not does_not.requires_grad
+
+
+def test_what_a_dataclass_made_of_its_fields_comes_too():
+    assert torch.equal(travel(Padded([2, 3])).mask, torch.ones(3))
+
+
+def test_a_class_that_ranks_cannot_find_is_refused_where_it_is_sent():
+    @dataclasses.dataclass
+    class Inner:
+        x: int
+
+    with pytest.raises(InputError, match="define Inner at the top level"):
+        encode(Inner(1))
+
+
+def test_a_dict_with_defaults_comes_as_a_dict():
+    assert type(travel(collections.defaultdict(list, {"a": 1}))) is dict
 
 
 def test_a_number_of_numpys_stays_one():
@@ -95,12 +148,11 @@ def test_each_tensor_has_memory_of_its_own():
     [
         torch.eye(3).to_sparse(),
         object(),
-        collections.OrderedDict(),
         bytearray(3),
         lambda: 0,
-        {(1, 2): 3},
         np.array([object()]),
-        {1, 2},
+        {"key": object()},
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
     ],
 )
 def test_what_cannot_travel_is_refused_and_says_what_to_do(batch):

@@ -145,7 +145,10 @@ def python_environ(plan: HostPlan) -> dict[str, str]:
     names = [host.name for host in plan.topology.hosts]
     direct = without_proxy([*names, *(plan.settings.endpoint(name).address for name in names)], plan.environ)
     # Temporary files go where they are removed even when their process is killed.
-    return {"SM_CURRENT_HOST": plan.topology.current.name, "TMPDIR": str(plan.paths.work_dir), **quiet, **direct}
+    # Whatever is made of a set, a vocabulary for one, is the same in all processes of the job.
+    hashes = {"PYTHONHASHSEED": plan.environ.get("PYTHONHASHSEED") or "0"}
+    own = {"SM_CURRENT_HOST": plan.topology.current.name, "TMPDIR": str(plan.paths.work_dir)}
+    return {**own, **hashes, **quiet, **direct}
 
 
 def server_environ(plan: HostPlan) -> dict[str, str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from headrace import prctl, processes
-from headrace.errors import SetupError
+from headrace.errors import InputError, SetupError
 from headrace.events import Event, parse_event
 from headrace.host.log import HostLog
 from headrace.outcome import LOG_TAIL_LINES, RootCause, describe_return_code
@@ -28,6 +28,9 @@ FORGIVEN_AFTER_S = 600.0
 MAX_LINE_CHARS = 16_384
 READ_REST_S = 1.0
 """How long an ended child's last lines are waited for; something else may hold its pipe open."""
+
+FINAL_EXIT = InputError.exit_code
+"""Of a server that where another attempt would fail as well."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,8 @@ class Ended:
         exit_code, signal, phrase = describe_return_code(self.return_code)
         if self.restarts:
             phrase += f" after {self.restarts} restarts"
+        if self.spec.restart and exit_code == FINAL_EXIT and self.tail:
+            phrase += f" ({self.tail[-1]})"
         return RootCause(host, self.spec.name, phrase, self.pid, exit_code, signal, self.tail)
 
 
@@ -163,7 +168,7 @@ class Supervisor:
                 continue
             if self._clock() - child.started_at > FORGIVEN_AFTER_S:
                 child.in_succession = 0
-            if child.spec.restart and child.in_succession < self._max_restarts:
+            if child.spec.restart and code != FINAL_EXIT and child.in_succession < self._max_restarts:
                 wait_s = min(FIRST_BACK_OFF_S * 2**child.in_succession, LONGEST_BACK_OFF_S)
                 child.restart_at = self._clock() + wait_s
                 phrase = describe_return_code(code)[2]

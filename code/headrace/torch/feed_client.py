@@ -13,8 +13,8 @@ from typing import Any
 from headrace import received
 from headrace.errors import InputError
 from headrace.torch import connection as wire
+from headrace.torch.arriving import Arriving
 from headrace.torch.fetch import Made, Order, SampleError
-from headrace.torch.message import Arriving
 from headrace.torch.tasks import Tasks
 from headrace.training.handshake import LIMIT_S
 

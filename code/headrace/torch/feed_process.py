@@ -1,21 +1,25 @@
 """A process of a feed server: makes batches one after another, for all connections that it is given.
 
-Each connection has a thread, so that one batch is sent while the next is made. Batches are made one at a time: the
-random generators are the process's.
+Each connection has a thread, so that one batch is sent while the next is made. Batches are made one at a time, since
+the random generators are the process's, and by the process's main thread, as in torch's own loader processes: SQLite
+and signal handlers, among others, know no other.
 """
 
 from __future__ import annotations
 
 import faulthandler
+import functools
 import json
 import os
+import queue
+import secrets
 import socket
 import struct
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,9 +27,11 @@ from torch.utils.data import _utils
 
 from headrace.errors import HeadraceError, InputError
 from headrace.torch import connection as wire
-from headrace.torch.fetch import Maker, read_order
+from headrace.torch.fetch import Maker, Order, read_order, seed_all
 from headrace.torch.message import encode
 
+Answer = tuple[int, bytes, list[memoryview]]
+"""Kind, header, buffers."""
 LOOK_EVERY_S = 0.25
 HANDED_OVER = struct.Struct("<I")
 """What comes with a connection from the server: the loader's number."""
@@ -45,60 +51,72 @@ class FeedProcess:
         self._number, self._count, self._loaders = number, count, loaders
         self._limit_s, self._send_timeout_s = limit_s, send_timeout_s
         self._makers: dict[int, Maker] = {}
-        self._turn = threading.Lock()
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._making: tuple[float, float, Maker, socket.socket] | None = None
 
     def run(self, mailbox: socket.socket) -> None:
         """Until the mailbox closes."""
+        # As torch's own loader processes do, since there is one for each processor. It holds for the calling thread.
+        torch.set_num_threads(1)
         threading.Thread(target=self._watch, name="sample watch", daemon=True).start()
+        threading.Thread(target=self._take_connections, args=(mailbox,), name="mailbox", daemon=True).start()
+        while work := self._work.get():
+            work()
+
+    def _take_connections(self, mailbox: socket.socket) -> None:
         while True:
             message, descriptors, _, _ = socket.recv_fds(mailbox, HANDED_OVER.size, 1)
             if not message:
+                self._work.put(None)
                 return
             (loader,) = HANDED_OVER.unpack(message)
             connection = socket.socket(fileno=descriptors[0])
             threading.Thread(target=self._serve, args=(connection, loader), name="connection", daemon=True).start()
 
     def _serve(self, connection: socket.socket, loader: int) -> None:
-        # As torch's own loader processes do, since there is one for each processor. It holds for the calling thread.
-        torch.set_num_threads(1)
+        answered: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         try:
             wire.prepare(connection, self._send_timeout_s)
             while True:
                 record = wire.receive_record(connection)
-                kind, header, buffers = self._answer(connection, loader, record)
+                self._work.put(functools.partial(self._answer, connection, loader, read_order(record), answered.put))
+                kind, header, buffers = answered.get()
                 wire.send_answer(connection, kind, header, buffers)
         except (OSError, InputError):
             pass  # the rank has gone, or says what no rank does
         finally:
             connection.close()
 
-    def _answer(self, connection: socket.socket, loader: int, record: Any) -> tuple[int, bytes, list[memoryview]]:
-        order = read_order(record)
-        with self._turn:
-            try:
-                maker = self._maker(loader)
-                limit_s = self._loaders[loader].timeout or self._limit_s
-                self._making = (time.monotonic(), limit_s, maker, connection)
-                made = maker.make(order)
-                self._making = None
-                header, buffers = encode(made.batch, made.skipped)
-                return wire.BATCH, header, buffers
-            except HeadraceError as error:
-                return wire.FAILED, failure(str(error)), []
-            except Exception as error:  # of worker_init_fn, of the dataset's set_epoch, of a collated type
-                return wire.FAILED, failure(f"{type(error).__name__}: {error}\n{traceback.format_exc()}"), []
-            finally:
-                self._making = None
+    def _answer(self, connection: socket.socket, loader: int, order: Order, say: Callable[[Answer], None]) -> None:
+        say(self._made(connection, loader, order))
+
+    def _made(self, connection: socket.socket, loader: int, order: Order) -> Answer:
+        try:
+            maker = self._maker(loader)
+            limit_s = self._loaders[loader].timeout or self._limit_s
+            self._making = (time.monotonic(), limit_s, maker, connection)
+            made = maker.make(order)
+            self._making = None
+            header, buffers = encode(made.batch, made.skipped)
+            return wire.BATCH, header, buffers
+        except HeadraceError as error:
+            return wire.FAILED, failure(str(error)), []
+        except Exception as error:  # of worker_init_fn, of the dataset's set_epoch, of a collated type
+            return wire.FAILED, failure(f"{type(error).__name__}: {error}\n{traceback.format_exc()}"), []
+        finally:
+            self._making = None
 
     def _maker(self, number: int) -> Maker:
         if number not in self._makers:
             loader = self._loaders[number]
+            # As in torch's own, another in each process: worker_init_fn seeds the dataset's generators from it.
+            own_seed = secrets.randbits(63)
+            seed_all(own_seed)
             # What `torch.utils.data.get_worker_info` tells a dataset.
             _utils.worker._worker_info = _utils.worker.WorkerInfo(
                 id=self._number,
                 num_workers=max(self._count, 1),
-                seed=loader.seed + self._number,
+                seed=own_seed,
                 dataset=loader.dataset,
             )
             if loader.worker_init_fn:

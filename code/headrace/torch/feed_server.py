@@ -10,26 +10,31 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.pool
 import os
 import signal
 import socket
-import stat
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from headrace.errors import HeadraceError, InputError
 from headrace.events import FEED_READY, say
 from headrace.prctl import die_with_parent
 from headrace.settings import SECRET_VARIABLE, STALL_TIMEOUT_VARIABLE, OneLineParser
 from headrace.torch import connection as wire
+from headrace.torch import registry
+from headrace.torch.alike import differing
 from headrace.torch.feed_process import HANDED_OVER, FeedProcess
-from headrace.torch.run_script import loaders_of
+from headrace.torch.forking import close_inherited, processes_for, reopen_files
+from headrace.torch.loader import OTHER_PROCESS
+from headrace.torch.run_script import run_until_first_batch
 from headrace.training.handshake import LIMIT_S
 
 MOST_AT_THE_DOOR = 256
@@ -149,30 +154,19 @@ class FeedServer:
             return 0, 0, f"{made}, and a batch of loader {number + 1} is asked for: make all loaders before that"
         own = self._loaders[number].about()
         if about != own:
-            told = about if isinstance(about, dict) else {}
-            differing = ", ".join(f"{name} {told.get(name)!r:.60} there" for name in own if told.get(name) != own[name])
-            return 0, 0, f"loader {number + 1} of the script has another dataset on this rank ({differing}): {SAME}"
+            differ = differing(own, about if isinstance(about, dict) else {})
+            return 0, 0, f"loader {number + 1} of the script has another dataset on this rank ({differ}): {SAME}"
         return number, hello["slot"], ""
 
 
 def _run(served: FeedProcess, mailbox: socket.socket, others_end: socket.socket, port: int) -> None:
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    registry.Serving.serve = None
     others_end.close()
     close_inherited(port)
+    reopen_files()
     served.run(mailbox)
-
-
-def close_inherited(port: int) -> None:
-    """Close what a forked process has of the listener and of others' connections, which would outlive their owner."""
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                inherited = socket.socket(fileno=os.dup(int(name)))
-                with inherited:
-                    found = inherited.getsockname()
-                if isinstance(found, tuple) and found[1] == port:
-                    os.close(int(name))
 
 
 def main(argv: Sequence[str]) -> int:
@@ -183,31 +177,57 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     given = parser.parse_args(argv)
-    name = os.environ.get("HEADRACE_SERVER_NAME", "worker")
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     try:
-        loaders = loaders_of(given.script, given.arguments)
-        wanted = [loader.num_workers for loader in loaders]
-        processes = max(wanted) if all(wanted) else max(len(os.sched_getaffinity(0)) // given.share, *wanted, 1)
-        stall_timeout_s = float(os.environ.get(STALL_TIMEOUT_VARIABLE) or 600)
-        secret = os.environ.get(SECRET_VARIABLE, "")
-        if not secret:
-            raise InputError(f"{SECRET_VARIABLE} is not set: anyone could ask for batches")
-        server = FeedServer(given.address, given.port, secret, loaders, processes, stall_timeout_s)
+        run_until_first_batch(given.script, given.arguments, functools.partial(_serve, given), _refuse)
     except HeadraceError as error:
-        print(f"feed server: {error}", file=sys.stderr, flush=True)
-        return error.exit_code
+        _refuse(str(error), error.exit_code)
     except Exception:
         print(f"feed server: {given.script} failed here, before its first batch:", file=sys.stderr)
         traceback.print_exc()
         if any(word in traceback.format_exc().lower() for word in ("cuda", "nvidia", "device_ids")):
             print("this host makes batches on its CPU: place models on headrace.torch.device()", file=sys.stderr)
-        return 1
+        if OTHER_PROCESS in traceback.format_exc():
+            _refuse(OTHER_PROCESS)
+    return 1
+
+
+def _serve(given: argparse.Namespace) -> None:
+    """Where the script would take its first batch. Ends the process, and nothing of the script's runs any more."""
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # whatever the script did with them
+    try:
+        secret = os.environ.get(SECRET_VARIABLE, "")
+        if not secret:
+            raise InputError(f"{SECRET_VARIABLE} is not set: anyone could ask for batches")
+        loaders = registry.loaders
+        stall_timeout_s = float(os.environ.get(STALL_TIMEOUT_VARIABLE) or 600)
+        processes = processes_for(loaders, given.share)
+        server = FeedServer(given.address, given.port, secret, loaders, processes, stall_timeout_s)
+    except HeadraceError as error:
+        _refuse(str(error), error.exit_code)
+    except Exception:
+        traceback.print_exc()
+        _leave(1)
+    name = os.environ.get("HEADRACE_SERVER_NAME", "worker")
     say(FEED_READY, name=name, address=given.address, loaders=len(loaders), processes=processes)
     server.start()
     with contextlib.suppress(KeyboardInterrupt):
         server.wait()
-    return 0
+    _leave(0)
+
+
+def _refuse(problem: str, code: int = InputError.exit_code) -> NoReturn:
+    """Ends the process; by default with the code that says that another attempt would fail as well."""
+    print(f"feed server: {problem}", file=sys.stderr, flush=True)
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """Without exit handlers, which are the script's."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

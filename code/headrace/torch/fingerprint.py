@@ -1,13 +1,26 @@
-"""Whether two processes have made the same dataset: what it is made of, in a few characters.
+"""Whether two processes have made the same dataset: what each of its attributes is made of, in a few characters.
 
-Numbers, arrays, tables of pandas, lists and dicts of numbers and texts, and datasets within, as `Subset` and
-`ConcatDataset` have them. Of long ones some thousand places are looked at. What is in other objects is not seen.
+Numbers, texts, arrays, tables of pandas, containers and functions with what they hold, objects of the script's own
+classes, and datasets within, as `Subset` and `ConcatDataset` have them. Of long ones some thousand places are looked
+at. Of other objects, an open file or another library's, only the type counts. Folders may have other names elsewhere:
+texts that name one are left out, and of lists of paths what they have in common.
 """
 
 from __future__ import annotations
 
+import contextlib
+import datetime
+import decimal
+import enum
+import functools
 import hashlib
-from collections.abc import Sequence
+import os
+import random
+import re
+import sys
+import sysconfig
+import types
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,56 +28,192 @@ import torch
 from torch.utils.data import Dataset
 
 PLACES = 4096
+"""Looked at, of a long array or list."""
+MOST_VALUES = 50_000
+"""Looked at, of one dataset: lists of lists multiply."""
+MOST_SORTED = 500_000
+"""Of larger sets and dicts only the size counts."""
 DEEPEST = 6
+MOST_NAMES = 64
+"""Attributes that are told apart."""
+WHOLE = "itself"
+EMPTY, OPAQUE = "empty", "?"
+"""Of a container without anything in it, and how that of an object begins of which only the type counts."""
 _NUMBERS = (bool, int, float, complex, type(None))
+_EXACT = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, enum.Enum, slice, torch.dtype, torch.Size)
+_DRAWING = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
+_LIBRARIES = tuple(dict.fromkeys(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")))
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+Made = Mapping[str, str]
 
 
-def fingerprint(dataset: Any) -> str:
-    """Differs where the datasets differ, as far as their attributes tell."""
-    digest = hashlib.sha256()
-    _add(digest, dataset, 0)
-    return digest.hexdigest()[:16]
+def fingerprint(dataset: Any) -> dict[str, str]:
+    """By attribute, dotted where datasets are within datasets; differs where the datasets do, as far as they tell."""
+    found: dict[str, str] = {}
+    budget = [MOST_VALUES]
+    _name_all(found, dataset, "", budget)
+    if len(found) > MOST_NAMES:
+        names = sorted(found)[MOST_NAMES:]
+        rest = hashlib.sha256("".join(f"{name}{found.pop(name)}" for name in names).encode(errors="surrogatepass"))
+        found["others"] = rest.hexdigest()[:16]
+    return found
 
 
-def _add(digest: Any, value: Any, depth: int) -> None:
-    digest.update(type(value).__qualname__.encode())
-    if depth > DEEPEST:
+def changes(before: Made, now: Made) -> list[str]:
+    """The attributes that hold other values now; what was opened or filled since is none."""
+    return [
+        name
+        for name in sorted({*before, *now})
+        if before.get(name) != now.get(name)
+        and before.get(name) not in (EMPTY, None)
+        and not now.get(name, OPAQUE).startswith(OPAQUE)
+    ]
+
+
+def _name_all(found: dict[str, str], value: Any, path: str, budget: list[int], depth: int = 0) -> None:
+    named = isinstance(value, Dataset) or (depth == 0 and hasattr(value, "__dict__") and not callable(value))
+    if not named or depth > DEEPEST:
+        found[path or WHOLE] = _told(value, budget)
         return
-    if isinstance(value, _NUMBERS):
-        digest.update(repr(value).encode())
-    elif type(value) in (torch.Tensor, torch.nn.Parameter):
-        digest.update(repr((value.dtype, value.shape)).encode())
-        if value.layout == torch.strided and value.device.type == "cpu" and value.is_contiguous():
-            flat = value.detach().view(-1)
-            digest.update(flat[:: max(len(flat) // PLACES, 1)].clone().view(torch.uint8).numpy().tobytes())
-    elif isinstance(value, np.ndarray):
-        digest.update(repr((value.dtype, value.shape)).encode())
-        if not value.dtype.hasobject:
-            digest.update(value.flat[:: max(value.size // PLACES, 1)].tobytes())
-    elif isinstance(value, (list, tuple, range)):
-        _add_places(digest, value, depth)
-    elif isinstance(value, dict):
-        for key in sorted(value, key=repr)[:PLACES]:
-            digest.update(repr(key).encode())
-            _add(digest, value[key], depth + 1)
-    elif type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "to_numpy"):
-        places = value[:: max(len(value) // PLACES, 1)]
-        digest.update(repr((len(value), places.to_numpy().tolist())).encode(errors="surrogateescape"))
-    elif hasattr(value, "__dict__") and (depth == 0 or isinstance(value, Dataset) or _is_like_a_dataset(value)):
-        for name, attribute in sorted(vars(value).items()):
-            if not isinstance(attribute, str):  # a folder may have another name elsewhere
-                digest.update(name.encode())
-                _add(digest, attribute, depth + 1)
-
-
-def _is_like_a_dataset(value: Any) -> bool:
-    return callable(getattr(value, "__getitem__", None)) and callable(getattr(value, "__len__", None))
-
-
-def _add_places(digest: Any, values: Sequence[Any], depth: int) -> None:
-    digest.update(str(len(values)).encode())
-    for value in values[:: max(len(values) // PLACES, 1)]:
-        if isinstance(value, str):
-            digest.update(value.encode(errors="surrogateescape") + b"\0")
+    found[f"{path}.type" if path else "type"] = type(value).__qualname__
+    for name, attribute in sorted(vars(value).items()):
+        dotted = f"{path}.{name}" if path else name
+        if isinstance(attribute, Dataset):
+            _name_all(found, attribute, dotted, budget, depth + 1)
         else:
-            _add(digest, value, depth + 1)
+            found[dotted] = _told(attribute, budget)
+
+
+def _told(value: Any, budget: list[int]) -> str:
+    if isinstance(value, (str, os.PathLike)) and os.sep in str(value):
+        return "a path"
+    if isinstance(value, (list, tuple, dict, set, frozenset, str, bytes)) and not value:
+        return EMPTY
+    walk = _Walk(budget)
+    walk.add(value, 0)
+    return (OPAQUE if walk.opaque else "") + walk.digest.hexdigest()[:16]
+
+
+class _Walk:
+    """Goes through a value as far as its budget lets it; never raises."""
+
+    def __init__(self, budget: list[int]) -> None:
+        self.digest, self._budget = hashlib.sha256(), budget
+        self.opaque = False
+        """Whether of the value itself only the type counts."""
+
+    def add(self, value: Any, depth: int) -> None:
+        self._budget[0] -= 1
+        self._text(type(value).__qualname__)
+        if self._budget[0] < 0 or depth > DEEPEST:
+            return
+        try:
+            known = self._add(value, depth)
+        except Exception as error:  # whatever the object does when it is looked at
+            known = False
+            self._text(type(error).__qualname__)
+        self.opaque |= not known and depth == 0
+
+    def _add(self, value: Any, depth: int) -> bool:
+        if isinstance(value, (*_NUMBERS, *_EXACT, np.generic)):
+            self._text(repr(value))
+        elif isinstance(value, str):
+            self._text(value)
+        elif isinstance(value, os.PathLike):
+            self._text(os.fspath(value))
+        elif isinstance(value, (bytes, bytearray)):
+            self._text(str(len(value)))
+            self.digest.update(bytes(value[:: max(len(value) // (PLACES * 16), 1)]))
+        elif isinstance(value, torch.Tensor):
+            self._tensor(value)
+        elif isinstance(value, np.ndarray):
+            self._array(value, depth)
+        elif isinstance(value, (list, tuple, range)):
+            self._places(value, depth)
+        elif isinstance(value, (set, frozenset, Mapping)) and len(value) > MOST_SORTED:
+            self._text(str(len(value)))
+        elif isinstance(value, (set, frozenset)):
+            self._places(sorted(map(repr, value)), depth)
+        elif isinstance(value, Mapping):
+            for key in sorted(value, key=repr)[:PLACES]:
+                self.add(key, depth + 1)
+                self.add(value[key], depth + 1)
+        elif isinstance(value, _DRAWING):
+            return False
+        elif callable(value) and not isinstance(value, Dataset) and self._function(value, depth):
+            pass
+        elif type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "to_numpy"):
+            rows = value[:: max(len(value) // PLACES, 1)] if hasattr(value, "__len__") else value
+            self._text(repr((rows.shape if hasattr(rows, "shape") else (), np.asarray(rows.to_numpy()).tolist())))
+        elif type(value).__module__.partition(".")[0] == "torchvision":
+            self._text(_ADDRESS.sub("", repr(value)))
+        elif hasattr(value, "__dict__") and (_is_a_table(value) or _is_the_scripts(value)):
+            for name, attribute in sorted(vars(value).items()):
+                if not (isinstance(attribute, str) and os.sep in attribute):
+                    self._text(name)
+                    self.add(attribute, depth + 1)
+        else:
+            return False
+        return True
+
+    def _text(self, text: str) -> None:
+        self.digest.update(text.encode(errors="surrogatepass") + b"\0")
+
+    def _tensor(self, value: torch.Tensor) -> None:
+        self._text(repr((value.dtype, tuple(value.shape))))
+        if value.layout == torch.strided and value.device.type == "cpu" and value.numel():
+            step = max(value.numel() // PLACES, 1)
+            if value.dim():
+                places = torch.unravel_index(torch.arange(0, value.numel(), step), value.shape)
+                value = value.detach()[places]
+            self.digest.update(value.detach().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+
+    def _array(self, value: np.ndarray[Any, Any], depth: int) -> None:
+        self._text(repr((value.dtype, value.shape)))
+        sampled = value.flat[:: max(value.size // PLACES, 1)]
+        if value.dtype.hasobject:
+            self._places(sampled.tolist(), depth)
+        else:
+            self.digest.update(sampled.tobytes())
+
+    def _places(self, values: Sequence[Any], depth: int) -> None:
+        self._text(str(len(values)))
+        looked_at = values[:: max(len(values) // PLACES, 1)]
+        paths = [str(each) for each in looked_at if isinstance(each, (str, os.PathLike))]
+        if paths and len(paths) == len(looked_at) and os.sep in paths[0]:
+            with contextlib.suppress(ValueError):  # some are relative
+                folder = len(os.path.commonpath([os.path.dirname(path) for path in paths]))
+                looked_at = [path[folder:] for path in paths]
+        for value in looked_at:
+            self.add(value, depth + 1)
+
+    def _function(self, value: Any, depth: int) -> bool:
+        """Whether it is one; with what it holds, which may be a vocabulary, or another transform."""
+        if isinstance(value, (type, types.BuiltinFunctionType)):
+            held: Iterable[Any] = ()
+        elif isinstance(value, functools.partial):
+            held = (value.func, value.args, value.keywords)
+        elif isinstance(value, types.MethodType):
+            held = (value.__func__, value.__self__)
+        elif isinstance(value, types.FunctionType):
+            held = (value.__defaults__, *(cell.cell_contents for cell in value.__closure__ or ()))
+            self.digest.update(value.__code__.co_code)
+            self._text(repr([each for each in value.__code__.co_consts if isinstance(each, (*_NUMBERS, str))]))
+        else:
+            return False
+        self._text(getattr(value, "__qualname__", ""))
+        for each in held:
+            self.add(each, depth + 1)
+        return True
+
+
+def _is_a_table(value: Any) -> bool:
+    rows = callable(getattr(value, "__getitem__", None)) and callable(getattr(value, "__len__", None))
+    return rows or isinstance(value, Dataset)
+
+
+def _is_the_scripts(value: Any) -> bool:
+    """Whether its class is neither Python's nor a library's."""
+    module = sys.modules.get(type(value).__module__)
+    file = getattr(module, "__file__", None) or ""
+    return type(value).__module__ == "__main__" or (bool(file) and not file.startswith(_LIBRARIES))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,13 +17,18 @@ from headrace.errors import InputError
 from headrace.events import say
 from headrace.settings import SECRET_VARIABLE, STALL_TIMEOUT_VARIABLE
 from headrace.torch import registry, waiting, world
+from headrace.torch.alike import Alike
 from headrace.torch.feed_client import Feed
 from headrace.torch.fetch import ON_ERROR, Maker, Order
-from headrace.torch.fingerprint import fingerprint
+from headrace.torch.fingerprint import WHOLE, changes, fingerprint
 from headrace.torch.local_batches import LocalBatches
 from headrace.torch.order import Epoch
-from headrace.torch.sampling import check_sampler, count_of, epoch_indices, is_distributed, plain_index
+from headrace.torch.sampling import check_sampler, count_of, epoch_indices, epoch_of, is_distributed, plain_index
 
+OTHER_PROCESS = (
+    "the script starts processes that make loaders (torch.multiprocessing.spawn, for one): headrace starts a process "
+    "for each rank, so call the training function itself, with headrace.torch.local_rank()"
+)
 MOST_SKIPS_TOLD = 10
 WAIT_SHARE = 0.9
 """Of `stall_timeout_s`, for a batch: it is to be named before the watchdog ends the job."""
@@ -64,6 +70,8 @@ class DataLoader(TorchDataLoader[Any]):
         self._feeds: Sequence[str] = ()
         context = TrainerContext.from_environ(os.environ)
         if not registry.Serving.on:
+            if os.environ.get("HEADRACE_SERVER_NAME"):
+                raise InputError(OTHER_PROCESS)
             self._feeds = [each for each in context.feeds.split(",") if each]
         self._rank, self._world = (world.rank(), world.world_size()) if shard_by_rank else (0, 1)
         self._iterable = isinstance(dataset, IterableDataset)
@@ -75,34 +83,57 @@ class DataLoader(TorchDataLoader[Any]):
         super().__init__(dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, **torchs)
         if self._world > 1:
             check_sampler(batch_sampler or sampler)
-        self.seed = int(seed if seed is not None else self.generator.initial_seed() if self.generator else 0)
         self.on_error, self.skipped = on_error, 0
         self._sampler_given, self._batch_sampler_given = sampler is not None, batch_sampler is not None
-        self.epoch = self._position = 0
+        self.epoch = self._position = self._taken = 0
         self._begun = self._whole = False  # this epoch
-        self._made_of = fingerprint(dataset)  # now: later the dataset may have changed itself
-        self._sampler_epoch = getattr(self.sampler, "epoch", 0)
+        self._made_of = self._at_first_batch = fingerprint(dataset)
+        self._about = self._describe()
+        # A loader that is made anew for each epoch goes on in another order, as torch's would.
+        alike_before = registry.count(
+            json.dumps([self._about, batch_size, type(self.sampler).__qualname__], sort_keys=True)
+        )
+        self.seed = int(seed if seed is not None else self.generator.initial_seed() if self.generator else alike_before)
+        self._sampler_epoch = epoch_of(batch_sampler or self.sampler)
         self._number = registry.register(self)
+        self._alike = Alike(self._number)
         waiting.watch(world.rank(), world.world_size())
         self._local: LocalBatches | None = None
+
+    def note_dataset(self) -> None:
+        """The script is about to take its first batch: feed servers have the dataset as it is now."""
+        if self._feeds:
+            self._at_first_batch = fingerprint(self.dataset)
 
     @property
     def made_elsewhere(self) -> bool:
         """Whether feed servers make the batches."""
         return bool(self._feeds)
 
+    @property
+    def rank(self) -> int:
+        """Which part of the samples this rank takes."""
+        return self._rank
+
     def maker(self) -> Maker:
         """What makes this loader's batches."""
         return Maker(self.dataset, self.collate_fn, self.batch_sampler is not None, self.on_error)
 
     def about(self) -> dict[str, Any]:
-        """What must be the same on a rank and on a feed server."""
-        kind = type(self.dataset)
+        """What must be the same on a rank and on a feed server, as it was when the loader was made."""
+        return self._about
+
+    def _describe(self) -> dict[str, Any]:
         size = None if self._iterable else len(self.dataset)  # type: ignore[arg-type]
-        collate = getattr(self.collate_fn, "__qualname__", type(self.collate_fn).__qualname__)
-        made_of = self._made_of
-        return {"dataset": kind.__qualname__, "size": size, "made_of": made_of, "collate_fn": collate,
-                "on_error": self.on_error}  # fmt: skip
+        collate_fn = fingerprint(self.collate_fn)[WHOLE]
+        return {"dataset": type(self.dataset).__qualname__, "size": size, "made_of": self._made_of,
+                "collate_fn": collate_fn, "on_error": self.on_error}  # fmt: skip
+
+    def _as_ranks_have_it(self) -> dict[str, Any]:
+        """What must be the same on all ranks; a feed server is alone, and may have been given other batches."""
+        own = self.batch_sampler if self._batch_sampler_given else self.sampler
+        return {**self._about, "batch_size": self.batch_size, "drop_last": bool(self.drop_last),
+                "sampler": type(own).__qualname__, "seed": self.seed}  # fmt: skip
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is over this epoch, which has an order of its own; without it, over the next one."""
@@ -139,12 +170,17 @@ class DataLoader(TorchDataLoader[Any]):
 
     def _batches(self) -> Iterator[Any]:
         global _batches_taken
-        if is_distributed(self.sampler) and self.sampler.epoch != self._sampler_epoch:
-            self.set_epoch(self.sampler.epoch)  # the script has set it there
+        own_sampler = self.batch_sampler if self._batch_sampler_given else self.sampler
+        if (set_there := epoch_of(own_sampler)) is not None and set_there != self._sampler_epoch:
+            self.set_epoch(set_there)  # the script has set it on the sampler
         elif self._begun:
+            self._compare(lambda: self._alike.moves_on(self.epoch, self._taken))
             self.epoch, self._position = self.epoch + 1, 0
-        self._begun, self._whole = True, False
+        self._begun, self._whole, self._taken = True, False, 0
+        self._refuse_changes()
+        self._compare(lambda: self._alike.begins(self._as_ranks_have_it()))
         indices = self._indices()
+        self._sampler_epoch = epoch_of(own_sampler)
         epoch, seed, number = self._whole_epoch(self._position, len(indices)), self.seed, self.epoch
 
         def order(step: int) -> Order:
@@ -161,10 +197,27 @@ class DataLoader(TorchDataLoader[Any]):
                 if (self.epoch, self._begun) == (number, True):  # else the script has moved on meanwhile
                     self._position, self._whole = epoch.position_after(step + 1), step + 1 == len(epoch)
                 _batches_taken += 1
+                self._taken += 1
+                self._compare(lambda: self._alike.look_at(self._taken))
                 self._count(made.skipped)
                 yield made.batch
         finally:
             source.close()
+
+    def _compare(self, with_rank_0: Callable[[], None]) -> None:
+        """Ranks that do not share the samples may differ."""
+        if self._world > 1:
+            with_rank_0()
+
+    def _refuse_changes(self) -> None:
+        """Raises `InputError` where feed servers have another dataset than this script, which has changed its own."""
+        changed = changes(self._at_first_batch, fingerprint(self.dataset)) if self._feeds else []
+        if changed:
+            raise InputError(
+                f"the dataset has changed since the first batch ({', '.join(changed[:5])}), and data hosts do not see "
+                "that: change it before, or in a method set_epoch(epoch) of the dataset, which is called wherever "
+                "samples are made; or give --tf_data_mode local"
+            )
 
     def _indices(self) -> Sequence[Any]:
         given = self._batch_sampler_given

@@ -12,6 +12,10 @@ from torch.utils.data import Dataset, get_worker_info
 
 from headrace.errors import HeadraceError, InputError
 from headrace.torch.fetch import Made, Maker, Order, SampleError, own_draws
+from headrace.torch.order import sample_seed
+
+_WORKERS = 1 << 42
+"""A place that no sample has: the loader processes' own seeds."""
 
 
 class LocalBatches:
@@ -31,6 +35,10 @@ class LocalBatches:
         else:
             self._kept = loader, orders = self._kept or self._make()
             self._busy = True
+        theirs = self._theirs
+        assert isinstance(loader.generator, torch.Generator)
+        # Loader processes draw their seeds from it: others in each epoch and on each rank.
+        loader.generator.manual_seed(sample_seed(theirs.seed, theirs.epoch, theirs.rank, _WORKERS))
         orders.begin(order, steps)
         return LocalEpoch(iter(loader), self._ended)
 

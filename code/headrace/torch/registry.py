@@ -2,36 +2,57 @@
 
 from __future__ import annotations
 
+import collections
+import threading
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 loaders: list[Any] = []
 """In a feed server: each a `headrace.torch.loader.DataLoader`. A rank only counts its own."""
 
 
-class FirstBatch(BaseException):
-    """In a feed server: the script has come to where it would take its first batch. Nothing should catch it."""
-
-
 class Serving:
     """Whether this process is a feed server, which makes loaders and takes no batch of them."""
 
     on = False
-    asked = False
-    """Whether the script has come to its first batch."""
+    serve: Callable[[], None] | None = None
+    """What a feed server does where its script would take the first batch; does not return."""
     made = 0
     """Loaders that this process has made."""
+    begun = False
+    """Whether a batch was asked for."""
+
+
+_asked = threading.Lock()
+_living: weakref.WeakSet[Any] = weakref.WeakSet()
+_made_alike: collections.Counter[str] = collections.Counter()
+
+
+def count(about: str) -> int:
+    """How many loaders this process has made before that are described alike."""
+    _made_alike[about] += 1
+    return _made_alike[about] - 1
 
 
 def register(loader: Any) -> int:
     """The loader's number."""
     if Serving.on:
         loaders.append(loader)
+    _living.add(loader)
     Serving.made += 1
     return Serving.made - 1
 
 
 def batch_asked_for() -> None:
-    """To be called where batches are about to be taken."""
-    if Serving.on:
-        Serving.asked = True
-        raise FirstBatch
+    """To be called where batches are about to be taken: there a feed server's script stops, and all it holds is kept.
+
+    What is unwound would close the script's files, delete its temporary folders and run its `finally` blocks.
+    """
+    if Serving.serve:
+        _asked.acquire()  # for good: another thread of the script, or another loader, waits here for ever
+        Serving.serve()
+    if not Serving.begun:
+        Serving.begun = True
+        for loader in list(_living):
+            loader.note_dataset()

@@ -11,9 +11,10 @@ import os
 import runpy
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from headrace.errors import InputError
 from headrace.torch import registry
@@ -23,31 +24,35 @@ _ALONE = {
     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
 }  # fmt: skip
 """What torchrun tells the only process of a job."""
+TRAINS_HERE = (
+    "the script trains before it takes a batch of a headrace.torch.DataLoader: does something make a loader of its own "
+    "out of it (accelerator.prepare, for one)? Leave the loader out there, or give --tf_data_mode local"
+)
 
 
-def loaders_of(script: str, arguments: Sequence[str]) -> list[Any]:
-    """The `headrace.torch.DataLoader`s that the script makes before its first batch.
+def run_until_first_batch(
+    script: str, arguments: Sequence[str], serve: Callable[[], None], refuse: Callable[[str], None]
+) -> NoReturn:
+    """Runs the script; `serve` is called where it would take its first batch.
+
+    Args:
+        serve: does not return.
+        refuse: gets what is wrong with the script, while it runs; does not return.
 
     Raises:
-        InputError: it makes none, or ends before.
+        InputError: the script ended before.
     """
     os.environ |= _ALONE
     dist.init_process_group = alone(dist.init_process_group)
-    registry.Serving.on = True
+    registry.Serving.on, registry.Serving.serve = True, serve
+    register_optimizer_step_pre_hook(lambda *_: refuse(TRAINS_HERE))
     sys.argv = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
     try:
         runpy.run_path(script, run_name="__main__")
-    except registry.FirstBatch:
-        return registry.loaders
     except SystemExit as leaving:
-        if leaving.code not in (None, 0) and not registry.Serving.asked:
+        if leaving.code not in (None, 0):
             raise InputError(f"{script} ended here, before its first batch, with exit code {leaving.code}") from leaving
-    except Exception:
-        if not registry.Serving.asked:
-            raise
-    if registry.Serving.asked:  # the script caught what was to end it
-        return registry.loaders
     raise InputError(
         f"{script} took no batch of a headrace.torch.DataLoader, so there is nothing to make here; "
         "use one, or --tf_data_mode local"

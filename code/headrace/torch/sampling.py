@@ -22,6 +22,14 @@ def is_distributed(sampler: Any) -> bool:
     return isinstance(sampler, DistributedSampler) and type(sampler).__iter__ is DistributedSampler.__iter__
 
 
+def epoch_of(sampler: Any) -> int | None:
+    """The epoch that a sampler, or one inside it, says it is in; None where none has both `epoch` and `set_epoch`."""
+    for each in _with_those_inside(sampler):
+        if callable(getattr(each, "set_epoch", None)) and isinstance(getattr(each, "epoch", None), int):
+            return int(each.epoch)
+    return None
+
+
 def check_sampler(sampler: Any) -> None:
     """Raises `InputError` for a sampler that deals to the ranks itself: the loader would deal its part once more."""
     for each in () if is_distributed(sampler) else _with_those_inside(sampler):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -52,7 +51,6 @@ class Training:
     def epochs(self, epochs: int) -> Iterator[int]:
         """The epochs that are still to be trained, counted from 0."""
         registry.batch_asked_for()
-        self._refuse_other_datasets()
         first = self._checkpoint.restore(self._model, self._optimizer, self._loader) if self._checkpoint else 0
         self._epochs = epochs
         self._meter.begin()
@@ -62,17 +60,6 @@ class Training:
             self._loader.set_epoch(self._epoch)
             yield self._epoch
         self._meter.end()
-
-    def _refuse_other_datasets(self) -> None:
-        """Raises `InputError` where ranks have made different datasets: each would train on some samples twice."""
-        if world.world_size() > 1 and hasattr(self._loader, "about"):
-            own = json.dumps(self._loader.about(), sort_keys=True)
-            first = world.from_rank_0(own.encode()).decode()
-            if first != own:
-                raise InputError(
-                    f"rank {world.rank()} has made another dataset than rank 0; random_split, for one, needs a "
-                    f"generator with a seed ({own}; {first})"
-                )
 
     def steps(self, most: int | None = None) -> Iterator[Any]:
         """The batches of an epoch, or of what is left of it.

@@ -47,6 +47,8 @@ class TorchFeed:
         environ = {
             "CUDA_VISIBLE_DEVICES": "-1",
             "PYTHONPATH": os.pathsep.join(filter(None, [str(self._source_dir), os.environ.get("PYTHONPATH")])),
+            # A script, or Lightning, may ask MPI who it is: no rank, and no MPI daemon is needed to say so.
+            "OMPI_MCA_ess_singleton_isolated": "1",
             STALL_TIMEOUT_VARIABLE: str(math.ceil(settings.stall_timeout_s)),
         }
         servers = []

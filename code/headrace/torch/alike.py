@@ -1,0 +1,100 @@
+"""Whether all ranks iterate alike over a loader that they share; told by torch.distributed's store, and nobody waits.
+
+A rank that has made another dataset, or has begun an epoch more than the others, would train on samples that others
+train on too, and nothing would fail.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch.distributed as dist
+
+from headrace.errors import InputError
+from headrace.torch import world
+
+LOOK_AT_BATCHES = frozenset({1, 2, 4, 8, 16, 32, 64, 128, 256})
+"""Of an epoch: then rank 0's word is looked for, as long as it has not come."""
+SPLIT_HINT = "random_split, for one, needs a generator with a seed"
+
+
+class Alike:
+    """One loader's word on this rank, compared with rank 0's.
+
+    Args:
+        number: of the loader in the script.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._prefix = f"headrace/loader{number}"
+        self._open: dict[str, str] = {}
+        """What is told and not yet compared."""
+        self._told = False
+
+    def begins(self, about: Mapping[str, Any]) -> None:
+        """This rank iterates over a loader of which this is known. Raises `InputError`."""
+        if not self._told:
+            self._told = self._tell("about", json.dumps(about, sort_keys=True))
+        self.look()
+
+    def moves_on(self, epoch: int, taken: int) -> None:
+        """This rank goes on to the next epoch by itself, after so many batches of this one. Raises `InputError`."""
+        self._tell(f"epoch {epoch}", str(taken))
+        self.look()
+
+    def look_at(self, batch: int) -> None:
+        """To be called after each batch of an epoch. Raises `InputError`."""
+        if self._open and batch in LOOK_AT_BATCHES:
+            self.look()
+
+    def look(self) -> None:
+        """Compare what rank 0 has told by now. Raises `InputError` where it differs."""
+        store = _store()
+        for what, own in list(self._open.items()) if store else ():
+            key = f"{self._prefix}/{what}"
+            if store.check([key]):
+                del self._open[what]
+                first = store.get(key).decode()
+                if first != own:
+                    raise InputError(_apart(what, own, first))
+
+    def _tell(self, what: str, said: str) -> bool:
+        store = _store()
+        if store is None:
+            return False
+        if world.rank() == 0:
+            store.set(f"{self._prefix}/{what}", said)
+        else:
+            self._open[what] = said
+        return True
+
+
+def _store() -> Any:
+    """None where there is nobody to compare with."""
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return None
+    return dist.distributed_c10d._get_default_store()
+
+
+def _apart(what: str, own: str, first: str) -> str:
+    if what == "about":
+        names = differing(json.loads(own), json.loads(first))
+        return f"rank {world.rank()} has made another dataset or loader than rank 0 (other: {names}); {SPLIT_HINT}"
+    return (
+        f"rank {world.rank()} took {own} batches of {what} of a loader, and rank 0 took {first}, so they are not in "
+        "the same epoch any more: have all ranks iterate alike, or call loader.set_epoch(epoch) where an epoch begins"
+    )
+
+
+def differing(own: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """What two loaders' descriptions have different, for people to read."""
+    names = []
+    for name in sorted({*own, *other}):
+        ours, theirs = own.get(name), other.get(name)
+        if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+            names += [f"dataset.{each}" for each in sorted({*ours, *theirs}) if ours.get(each) != theirs.get(each)]
+        elif ours != theirs:
+            names.append(f"{name}: {ours!r:.60} and {theirs!r:.60}")
+    return ", ".join(names[:5]) or "nothing that can be told"

@@ -1,0 +1,72 @@
+"""A feed server's processes are forked: how many there are, and what a forked one must not share with the others."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import fcntl
+import multiprocessing.pool
+import os
+import socket
+import stat
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from torch.utils.data import Dataset
+
+DEEPEST = 4
+"""Of datasets within datasets."""
+
+
+def processes_for(loaders: Sequence[Any], share: int) -> int:
+    """How many processes make the batches of these loaders; 0: the server itself, in a thread.
+
+    Args:
+        share: feed servers that share this host's processors.
+    """
+    wanted = [loader.num_workers for loader in loaders]
+    if all(wanted):
+        return int(max(wanted))
+    if any(holds_threads(loader.dataset) for loader in loaders):
+        print("the dataset has threads, which a forked process would not have: one process makes the batches; "
+              "num_workers=1 or more, as torch has it, forks all the same", file=sys.stderr, flush=True)  # fmt: skip
+        return 0
+    return max(len(os.sched_getaffinity(0)) // share, *wanted, 1)
+
+
+def holds_threads(dataset: Any, depth: int = 0) -> bool:
+    """Whether the dataset keeps threads in its attributes, or in those of datasets within."""
+    if isinstance(dataset, (threading.Thread, concurrent.futures.ThreadPoolExecutor, multiprocessing.pool.ThreadPool)):
+        return True
+    inside = vars(dataset).values() if isinstance(dataset, Dataset) and hasattr(dataset, "__dict__") else ()
+    return depth < DEEPEST and any(holds_threads(each, depth + 1) for each in inside)
+
+
+def close_inherited(port: int) -> None:
+    """Close what a forked process has of the listener and of others' connections, which would outlive their owner."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                inherited = socket.socket(fileno=os.dup(int(name)))
+                with inherited:
+                    found = inherited.getsockname()
+                if isinstance(found, tuple) and found[1] == port:
+                    os.close(int(name))
+
+
+def reopen_files() -> None:
+    """Give this process a place of its own in each file that was open for reading: forked ones share it.
+
+    A script opens its file once and reads in one process (`num_workers=0`); here several would move each other's place.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            number = int(name)
+            flags = fcntl.fcntl(number, fcntl.F_GETFL)
+            if stat.S_ISREG(os.fstat(number).st_mode) and flags & os.O_ACCMODE == os.O_RDONLY:
+                own = os.open(f"/proc/self/fd/{number}", os.O_RDONLY | os.O_CLOEXEC)
+                os.lseek(own, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
+                os.dup2(own, number, inheritable=os.get_inheritable(number))
+                os.close(own)

@@ -1,0 +1,27 @@
+"""Ranks that do not iterate alike over the loader that they share, or that have made other datasets."""
+
+import argparse
+import random
+
+import headrace.torch
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+parser = argparse.ArgumentParser(allow_abbrev=False)
+parser.add_argument("--how", default="")
+args, _ = parser.parse_known_args()
+
+headrace.torch.init()
+rank = headrace.torch.rank()
+numbers = list(range(40))
+if args.how == "split":
+    random.shuffle(numbers)
+if args.how == "own part":
+    numbers = numbers[rank :: headrace.torch.world_size()]
+loader = headrace.torch.DataLoader([float(number) for number in numbers], 2, shuffle=True)
+if args.how == "peek" and rank == 0:
+    next(iter(loader))
+model = DistributedDataParallel(torch.nn.Linear(1, 1))
+for _ in range(3):
+    for batch in loader:
+        model(batch[:, None].float()).sum().backward()

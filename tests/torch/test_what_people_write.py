@@ -1,0 +1,200 @@
+"""What datasets, samplers and loaders of people's own do, with feed servers and in local mode."""
+
+import random
+import signal
+import sqlite3
+import tarfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from headrace.errors import InputError
+from headrace.torch.forking import processes_for
+from torch.utils.data import Dataset, Sampler, Subset, get_worker_info
+
+BOTH = pytest.mark.parametrize("remote", [True, False], ids=["feed servers", "local"])
+
+
+class Numbers(Dataset):
+    """Whatever it is given, it says of each sample."""
+
+    def __init__(self, size=200, **attributes):
+        self.size = size
+        vars(self).update(attributes)
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        return index
+
+
+def all_of(loader):
+    return [each for batch in loader for each in (batch.tolist() if isinstance(batch, torch.Tensor) else batch)]
+
+
+class InOneFile(Numbers):
+    def __getitem__(self, index):
+        member = self.archive.getmembers()[index]
+        return int(self.archive.extractfile(member).read())
+
+
+def test_processes_that_make_batches_do_not_move_each_others_place_in_an_open_file(feeds, tmp_path):
+    with tarfile.open(tmp_path / "numbers.tar", "w") as archive:
+        for number in range(200):
+            (tmp_path / "number").write_text(f"{number:>3000}")
+            archive.add(tmp_path / "number", f"{number:03}")
+
+    def data():
+        return InOneFile(archive=tarfile.open(tmp_path / "numbers.tar"))
+
+    address = feeds.serve(3, data(), 4)
+    assert all_of(feeds.loader([address], data(), 4)) == list(range(200))
+
+
+class OfTheMainThread(Numbers):
+    def __init__(self, path):
+        super().__init__(20)
+        self.path, self.database = path, None
+
+    def __getitem__(self, index):
+        if self.database is None:
+            self.database = sqlite3.connect(self.path)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        return self.database.execute("select ?", [index]).fetchone()[0]
+
+
+def test_samples_are_made_by_the_main_thread_of_a_process(feeds, tmp_path):
+    address = feeds.serve(2, OfTheMainThread(tmp_path / "one"), 2)
+    assert all_of(feeds.loader([address], OfTheMainThread(tmp_path / "one"), 2)) == list(range(20))
+
+
+class WithThreads(Numbers):
+    def __init__(self):
+        super().__init__(20)
+        self.pool = ThreadPoolExecutor(2)
+        self.pool.submit(int).result()
+
+    def __getitem__(self, index):
+        return self.pool.submit(lambda: index).result(5)
+
+
+def test_a_dataset_with_threads_is_served_by_one_process_which_has_them(feeds, capsys):
+    class Loader:
+        num_workers = 0
+
+    for data, wanted in ((WithThreads(), 0), (Subset(WithThreads(), [1]), 0), (Numbers(), 4)):
+        loader = Loader()
+        loader.dataset = data
+        assert (processes_for([loader], 1) == 0) == (wanted == 0)
+    assert "the dataset has threads" in capsys.readouterr().err
+    address = feeds.serve(0, WithThreads(), 2)
+    assert all_of(feeds.loader([address], WithThreads(), 2)) == list(range(20))
+
+
+class Drawing(Numbers):
+    def __getitem__(self, index):
+        return float(self.rng.random())
+
+
+def seeded_by_worker(number):
+    info = get_worker_info()
+    assert info.seed == torch.initial_seed()
+    info.dataset.rng = np.random.default_rng(torch.initial_seed())
+
+
+@BOTH
+def test_generators_that_worker_init_fn_seeds_draw_other_numbers_everywhere_and_each_epoch(feeds, remote):
+    options = {"num_workers": 2, "worker_init_fn": seeded_by_worker}
+    addresses = [feeds.serve(2, Drawing(40), 2, **options) for _ in range(2)] if remote else []
+    drawn = []
+    for rank in (0, 1):
+        loader = feeds.loader(addresses, Drawing(40), 2, rank=rank, world=2, **options)
+        drawn += all_of(loader) + all_of(loader)
+    assert len(set(drawn)) == len(drawn) == 80
+
+
+class Staged(Numbers):
+    def __getitem__(self, index):
+        return self.stage
+
+    def set_epoch(self, epoch):
+        self.stage = epoch
+
+
+def test_a_dataset_that_the_script_changes_while_it_trains_is_refused_on_data_hosts(feeds):
+    address = feeds.serve(1, Numbers(20, stage=0, transform=None), 4)
+    data = Numbers(20, stage=0, transform=None)
+    loader = feeds.loader([address], data, 4)
+    data.stage = 0
+    list(loader)
+    data.stage = 1
+    with pytest.raises(InputError, match=r"has changed since the first batch \(stage\)"):
+        list(loader)
+
+
+@BOTH
+def test_a_datasets_set_epoch_is_called_wherever_samples_are_made(feeds, remote):
+    addresses = [feeds.serve(2, Staged(20, stage=0), 4)] if remote else []
+    loader = feeds.loader(addresses, Staged(20, stage=0), 4)
+    assert [set(all_of(loader)) for _ in range(3)] == [{0}, {1}, {2}]
+
+
+def test_what_is_opened_or_filled_meanwhile_is_no_change(feeds):
+    address = feeds.serve(1, Numbers(20, file=None, cache={}, lock=None), 4)
+    data = Numbers(20, file=None, cache={}, lock=None)
+    loader = feeds.loader([address], data, 4)
+    list(loader)
+    data.file, data.cache[3], data.lock = open(__file__), 3, threading.Lock()  # noqa: SIM115
+    assert len(all_of(loader)) == 20
+
+
+class Turning(Sampler):
+    """Another order in each epoch that the script sets."""
+
+    def __init__(self):
+        self.epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        return 20
+
+    def __iter__(self):
+        return iter(random.Random(self.epoch).sample(range(20), 20))
+
+
+def test_a_samplers_own_epoch_counts_where_the_script_sets_it(feeds):
+    sampler = Turning()
+    loader = feeds.loader([], Numbers(20), 4, sampler=sampler)
+    for epoch in (5, 6, 9):
+        sampler.set_epoch(epoch)
+        assert all_of(loader) == random.Random(epoch).sample(range(20), 20)
+        assert loader.epoch == epoch
+    assert all_of(loader) == random.Random(10).sample(range(20), 20), "without set_epoch, the next one"
+
+
+def test_a_loader_that_is_made_anew_for_each_epoch_goes_on_in_another_order(feeds):
+    def orders():
+        one = feeds.loader([], Numbers(20), 4, shuffle=True)
+        # As a second one of the same process, which the fixture would take for another rank's.
+        again = type(one)(Numbers(20), 4, shuffle=True)
+        return all_of(one), all_of(again)
+
+    first, second = orders()
+    assert first != second and sorted(first) == sorted(second)
+    assert orders() == (first, second), "and always the same"
+
+
+def test_a_list_of_files_in_another_order_is_refused_wherever_the_folder_is(feeds):
+    def files(folder, names):
+        return Numbers(3, files=[Path(folder) / name for name in names])
+
+    address = feeds.serve(1, files("/data/there", "abc"), 1)
+    assert all_of(feeds.loader([address], files("/elsewhere", "abc"), 1)) == [0, 1, 2]
+    with pytest.raises(InputError, match=r"has another dataset on this rank \(dataset.files\)"):
+        list(feeds.loader([address], files("/data/there", "acb"), 1))
