@@ -122,6 +122,25 @@ def test_lists_of_lists_take_no_longer_than_their_first_values():
     assert time.process_time() - began < 2
 
 
+class OfGlobals(Dataset):
+    transform = None
+
+    def __getitem__(self, index):
+        return ROWS[index]
+
+
+ROWS = [1, 2, 3]
+
+
+def test_what_a_class_gives_and_globals_that_samples_are_made_of_count(monkeypatch):
+    data = OfGlobals()
+    before = fingerprint(data)
+    data.transform = float
+    assert changes(before, fingerprint(data)) == ["transform"]
+    monkeypatch.setitem(globals(), "ROWS", [1, 3])
+    assert changes(before, fingerprint(data)) == ["global ROWS", "transform"]
+
+
 def test_the_attributes_that_differ_are_named():
     data = Table([1])
     before = fingerprint(data)

@@ -43,6 +43,8 @@ _NUMBERS = (bool, int, float, complex, type(None))
 _EXACT = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, enum.Enum, slice, torch.dtype, torch.Size)
 _DRAWING = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 _LIBRARIES = tuple(dict.fromkeys(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")))
+_HOLDING = (list, tuple, dict, set, frozenset, np.ndarray, torch.Tensor)
+"""Kinds of globals that are data, and not a rank's own number."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 Made = Mapping[str, str]
 
@@ -76,12 +78,29 @@ def _name_all(found: dict[str, str], value: Any, path: str, budget: list[int], d
         found[path or WHOLE] = _told(value, budget)
         return
     found[f"{path}.type" if path else "type"] = type(value).__qualname__
-    for name, attribute in sorted(vars(value).items()):
+    for name, attribute in sorted({**_from_its_class(value), **vars(value)}.items()):
         dotted = f"{path}.{name}" if path else name
         if isinstance(attribute, Dataset):
             _name_all(found, attribute, dotted, budget, depth + 1)
         else:
             found[dotted] = _told(attribute, budget)
+
+
+def _from_its_class(value: Any) -> dict[str, Any]:
+    """What the script's classes give their objects, and what of the script's globals makes samples."""
+    found: dict[str, Any] = {}
+    for kind in reversed(type(value).__mro__):
+        if _is_the_scripts(kind):
+            found |= {
+                name: each
+                for name, each in vars(kind).items()
+                if not name.startswith("__") and not callable(each) and not hasattr(each, "__get__")
+            }
+            for method in (vars(kind).get("__getitem__"), vars(kind).get("__getitems__"), vars(kind).get("__len__")):
+                if isinstance(method, types.FunctionType):
+                    used = {name: method.__globals__.get(name) for name in method.__code__.co_names}
+                    found |= {f"global {name}": each for name, each in used.items() if isinstance(each, _HOLDING)}
+    return found
 
 
 def _told(value: Any, budget: list[int]) -> str:
@@ -147,7 +166,7 @@ class _Walk:
             self._text(repr((rows.shape if hasattr(rows, "shape") else (), np.asarray(rows.to_numpy()).tolist())))
         elif type(value).__module__.partition(".")[0] == "torchvision":
             self._text(_ADDRESS.sub("", repr(value)))
-        elif hasattr(value, "__dict__") and (_is_a_table(value) or _is_the_scripts(value)):
+        elif hasattr(value, "__dict__") and (_is_a_table(value) or _is_the_scripts(type(value))):
             for name, attribute in sorted(vars(value).items()):
                 if not (isinstance(attribute, str) and os.sep in attribute):
                     self._text(name)
@@ -212,8 +231,7 @@ def _is_a_table(value: Any) -> bool:
     return rows or isinstance(value, Dataset)
 
 
-def _is_the_scripts(value: Any) -> bool:
-    """Whether its class is neither Python's nor a library's."""
-    module = sys.modules.get(type(value).__module__)
-    file = getattr(module, "__file__", None) or ""
-    return type(value).__module__ == "__main__" or (bool(file) and not file.startswith(_LIBRARIES))
+def _is_the_scripts(kind: type) -> bool:
+    """Whether a class is neither Python's nor a library's."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    return kind.__module__ == "__main__" or (bool(file) and not file.startswith(_LIBRARIES))
