@@ -43,7 +43,7 @@ def leave_failure(folder: Path, rank: int, exit_code: int, error: str, trace: li
 
 
 def in_a_line(error: BaseException) -> str:
-    """What an exception says, without what is around it in TensorFlow's, and with what argparse knew."""
+    """What an exception says, without what is around it in TensorFlow's and torch's, and with what argparse knew."""
     if isinstance(error, SystemExit):
         why = error.__context__ if isinstance(error.__context__, argparse.ArgumentError) else None
         said = f"SystemExit: {error.code}" if isinstance(error.code, int) else str(error.code).strip()
@@ -54,6 +54,8 @@ def in_a_line(error: BaseException) -> str:
         several = [line.split("(0) ", 1)[1] for line in lines if line.strip().startswith("(0) ")]
         told = [line for line in lines[1:] if not line[0].isspace() and not _ABOUT_THE_NODE.match(line)]
         lines = several or told[::-1] or lines
+    elif len(lines) > 2 and lines[0].endswith("following error:"):  # torch.multiprocessing's, with a traceback below
+        lines = lines[::-1]
     said = re.sub(r"^(\{\{function_node [^}]*\}\}\s*)+", "", lines[0]) if lines else ""
     return f"{type(error).__name__}: {said}"[:MOST_CHARACTERS]
 

@@ -36,7 +36,9 @@ class Feeds:
     def loader(self, addresses, *arguments, rank=0, world=1, stall_timeout_s=30.0, **options):
         """A rank's loader; from no addresses, one of local mode."""
         registry.Serving.made = 0
+        registry.Serving.begun = False
         registry._made_alike.clear()
+        registry._before_first_batch.clear()
         service = {"HEADRACE_FEEDS": ",".join(addresses), "HEADRACE_TF_DATA_MODE": "service"}
         environ = {"RANK": str(rank), "WORLD_SIZE": str(world), "HEADRACE_JOB_SECRET": SECRET}
         environ |= {"HEADRACE_STALL_TIMEOUT_S": str(stall_timeout_s)} | (service if addresses else {})

@@ -178,12 +178,15 @@ def test_a_samplers_own_epoch_counts_where_the_script_sets_it(feeds):
     assert all_of(loader) == random.Random(10).sample(range(20), 20), "without set_epoch, the next one"
 
 
-def test_a_loader_that_is_made_anew_for_each_epoch_goes_on_in_another_order(feeds):
+@BOTH
+def test_a_loader_that_is_made_anew_for_each_epoch_goes_on_in_another_order(feeds, remote):
+    addresses = [feeds.serve(1, Numbers(20), 4, shuffle=True)] if remote else []
+
     def orders():
-        one = feeds.loader([], Numbers(20), 4, shuffle=True)
+        one = feeds.loader(addresses, Numbers(20), 4, shuffle=True)
         # As a second one of the same process, which the fixture would take for another rank's.
-        again = type(one)(Numbers(20), 4, shuffle=True)
-        return all_of(one), all_of(again)
+        begun = all_of(one)
+        return begun, all_of(type(one)(Numbers(20), 4, shuffle=True))
 
     first, second = orders()
     assert first != second and sorted(first) == sorted(second)

@@ -45,6 +45,14 @@ OOM when allocating tensor with shape[64,256,56,56]
 \t [[{{node conv2d}}]]
 Hint: If you want to see a list of allocated tensors when OOM happens, add report_tensor_allocations_upon_oom.
 """
+SPAWNED = """
+
+-- Process 0 terminated with the following error:
+Traceback (most recent call last):
+  File "train.py", line 3, in train
+    raise ValueError("no luck")
+ValueError: no luck
+"""
 SEVERAL = """Graph execution error:
 
 2 root error(s) found.
@@ -68,6 +76,7 @@ SEVERAL = """Graph execution error:
         (RuntimeError(SEVERAL), "RuntimeError: INVALID_ARGUMENT: the cause"),
         (RuntimeError("Graph execution error:"), "RuntimeError: Graph execution error:"),
         (RuntimeError("{{function_node __wrapped__IteratorGetNext}} Cannot add"), "RuntimeError: Cannot add"),
+        (RuntimeError(SPAWNED), "RuntimeError: ValueError: no luck"),
         (SystemExit("no good\nat all"), "no good"),
         (SystemExit(3), "SystemExit: 3"),
     ],

@@ -90,13 +90,12 @@ class DataLoader(TorchDataLoader[Any]):
         self._made_of = self._at_first_batch = fingerprint(dataset)
         self._about = self._describe()
         # A loader that is made anew for each epoch goes on in another order, as torch's would.
-        alike_before = registry.count(
-            json.dumps([self._about, batch_size, type(self.sampler).__qualname__], sort_keys=True)
-        )
+        alike_before = registry.count(json.dumps([self._about, batch_size, type(self.sampler).__qualname__]))
         self.seed = int(seed if seed is not None else self.generator.initial_seed() if self.generator else alike_before)
         self._sampler_epoch = epoch_of(batch_sampler or self.sampler)
-        self._number = registry.register(self)
-        self._alike = Alike(self._number)
+        made = registry.register(self)
+        self._number = registry.known_to_servers(made, json.dumps(self._about, sort_keys=True))
+        self._alike = Alike(made)
         waiting.watch(world.rank(), world.world_size())
         self._local: LocalBatches | None = None
 

@@ -26,7 +26,16 @@ class Serving:
 
 _asked = threading.Lock()
 _living: weakref.WeakSet[Any] = weakref.WeakSet()
+_before_first_batch: dict[str, int] = {}
 _made_alike: collections.Counter[str] = collections.Counter()
+
+
+def known_to_servers(number: int, about: str) -> int:
+    """The number under which feed servers know a loader: theirs end at the first batch, and one alike does as well."""
+    if not Serving.begun:
+        _before_first_batch.setdefault(about, number)
+        return number
+    return _before_first_batch.get(about, number)
 
 
 def count(about: str) -> int:

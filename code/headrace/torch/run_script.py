@@ -24,6 +24,8 @@ _ALONE = {
     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
 }  # fmt: skip
 """What torchrun tells the only process of a job."""
+MOST_STEPS = 10
+"""Of optimizers, before the first batch: some scripts warm up."""
 TRAINS_HERE = (
     "the script trains before it takes a batch of a headrace.torch.DataLoader: does something make a loader of its own "
     "out of it (accelerator.prepare, for one)? Leave the loader out there, or give --tf_data_mode local"
@@ -44,8 +46,21 @@ def run_until_first_batch(
     """
     os.environ |= _ALONE
     dist.init_process_group = alone(dist.init_process_group)
-    registry.Serving.on, registry.Serving.serve = True, serve
-    register_optimizer_step_pre_hook(lambda *_: refuse(TRAINS_HERE))
+    steps = 0
+
+    def count_step(optimizer: Any, *_: Any) -> None:
+        nonlocal steps
+        steps += any(each.grad is not None for group in optimizer.param_groups for each in group["params"])
+        if steps > MOST_STEPS:
+            refuse(TRAINS_HERE)
+
+    hook = register_optimizer_step_pre_hook(count_step)
+
+    def stop_here() -> None:
+        hook.remove()  # a dataset may optimize something too
+        serve()
+
+    registry.Serving.on, registry.Serving.serve = True, stop_here
     sys.argv = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
     try:
