@@ -62,7 +62,7 @@ conformance: setup
 	@$(RUN) tools/peers.py sdk2 sdk3
 	@$(PYTEST) $(TIMED) -rs tests/integration/test_toolkit.py tests/sdk tests/toolkit
 	@$(RUN) -m tests.fuzz --first 0 --cases 20000
-	@HEADRACE_PIPELINES=$${HEADRACE_PIPELINES:-80} HEADRACE_MODES=$${HEADRACE_MODES:-service} \
+	@HEADRACE_PIPELINES=$${HEADRACE_PIPELINES:-40} HEADRACE_SEED=$${HEADRACE_SEED:-2} HEADRACE_MODES=$${HEADRACE_MODES:-service} \
 		$(MAKE) --no-print-directory grammar examples
 
 fuzz: setup

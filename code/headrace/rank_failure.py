@@ -12,10 +12,15 @@ import json
 import os
 import re
 import time
+import traceback
 from pathlib import Path
 
 from headrace.outcome import LOG_TAIL_LINES, RootCause
 
+KNOWN_ARGUMENTS = (
+    "settings of headrace's come as --NAME VALUE too: have the script read those that it knows, with "
+    "parser.parse_known_args()"
+)
 PREFIX = "failed-rank"
 MOST_CHARACTERS = 300
 _ABOUT_THE_NODE = re.compile(
@@ -45,7 +50,7 @@ def leave_failure(folder: Path, rank: int, exit_code: int, error: str, trace: li
 def in_a_line(error: BaseException) -> str:
     """What an exception says, without what is around it in TensorFlow's and torch's, and with what argparse knew."""
     if isinstance(error, SystemExit):
-        why = error.__context__ if isinstance(error.__context__, argparse.ArgumentError) else None
+        why = _argparse_says(error)
         said = f"SystemExit: {error.code}" if isinstance(error.code, int) else str(error.code).strip()
         return (f"{said} ({why})" if why else said).split("\n")[0][:MOST_CHARACTERS]
     lines = [line for line in str(error).splitlines() if line.strip()]
@@ -58,6 +63,15 @@ def in_a_line(error: BaseException) -> str:
         lines = lines[::-1]
     said = re.sub(r"^(\{\{function_node [^}]*\}\}\s*)+", "", lines[0]) if lines else ""
     return f"{type(error).__name__}: {said}"[:MOST_CHARACTERS]
+
+
+def _argparse_says(leaving: SystemExit) -> str:
+    """What argparse printed before it left; empty where it was not argparse."""
+    for frame, _ in traceback.walk_tb(leaving.__traceback__):
+        if frame.f_code is argparse.ArgumentParser.error.__code__:
+            said = str(frame.f_locals.get("message", ""))
+            return f"{said[:80]} …; {KNOWN_ARGUMENTS}" if said.startswith("unrecognized") else said
+    return ""
 
 
 def first_failure(folder: Path, host: str) -> RootCause | None:

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from headrace.errors import InputError
+from headrace.rank_failure import in_a_line
 from headrace.torch import registry
 
 _ALONE = {
@@ -67,7 +68,7 @@ def run_until_first_batch(
         runpy.run_path(script, run_name="__main__")
     except SystemExit as leaving:
         if leaving.code not in (None, 0):
-            raise InputError(f"{script} ended here, before its first batch, with exit code {leaving.code}") from leaving
+            raise InputError(f"{script} ended here, before its first batch: {in_a_line(leaving)}") from leaving
     raise InputError(
         f"{script} took no batch of a headrace.torch.DataLoader, so there is nothing to make here; "
         "use one, or --tf_data_mode local"
