@@ -2,6 +2,7 @@
 
 import datetime
 import functools
+import multiprocessing
 import threading
 import time
 from pathlib import Path
@@ -81,6 +82,7 @@ SAME = {
     "a lock, a file, a thread": lambda: Table([threading.Lock(), open(__file__), threading.Thread()]),  # noqa: SIM115
     "what raises when it is looked at": lambda: Table(Shy()),
     "moments": lambda: Table([datetime.datetime(2026, 1, 1), np.datetime64("NaT"), float("nan")]),
+    "what another process holds": lambda: Table(multiprocessing.Manager().dict()),
     "no text": lambda: Table(["\ud800"]),
     "itself": lambda: circle(),
     "not contiguous": lambda: TensorDataset(torch.arange(12).view(3, 4).t(), torch.zeros(4)),

@@ -167,8 +167,9 @@ class _Walk:
         elif type(value).__module__.partition(".")[0] == "torchvision":
             self._text(_ADDRESS.sub("", repr(value)))
         elif hasattr(value, "__dict__") and (_is_a_table(value) or _is_the_scripts(type(value))):
+            names = _is_the_scripts(type(value))  # in a library's, texts may be what it calls itself
             for name, attribute in sorted(vars(value).items()):
-                if not (isinstance(attribute, str) and os.sep in attribute):
+                if not isinstance(attribute, (str, bytes)) or (names and os.sep not in str(attribute)):
                     self._text(name)
                     self.add(attribute, depth + 1)
         else:
@@ -227,8 +228,10 @@ class _Walk:
 
 
 def _is_a_table(value: Any) -> bool:
+    """Whether samples may come of it; what stands for another process's object is none."""
     rows = callable(getattr(value, "__getitem__", None)) and callable(getattr(value, "__len__", None))
-    return rows or isinstance(value, Dataset)
+    elsewhere = type(value).__module__.partition(".")[0] == "multiprocessing"
+    return (rows and not elsewhere) or isinstance(value, Dataset)
 
 
 def _is_the_scripts(kind: type) -> bool:
