@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headrace.errors import InputError
@@ -52,11 +52,37 @@ def send_record(connection: socket.socket, record: Any) -> None:
 
 def receive_record(connection: socket.socket) -> Any:
     """Raises `OSError` when the connection ends, `InputError` for what is no record."""
-    (size,) = _LENGTH.unpack(_receive(connection, _LENGTH.size))
+    return _parsed(_receive(connection, _size_of(_receive(connection, _LENGTH.size))))
+
+
+class Records:
+    """Records of which pieces come."""
+
+    def __init__(self) -> None:
+        self._left = bytearray()
+
+    def of(self, piece: bytes) -> Iterator[Any]:
+        """Those that are whole now. Raises `InputError` for what is no record."""
+        self._left += piece
+        while len(self._left) >= _LENGTH.size:
+            end = _LENGTH.size + _size_of(bytes(self._left[: _LENGTH.size]))
+            if len(self._left) < end:
+                return
+            record = bytes(self._left[_LENGTH.size : end])
+            del self._left[:end]
+            yield _parsed(record)
+
+
+def _size_of(length: bytes) -> int:
+    (size,) = _LENGTH.unpack(length)
     if size > MOST_ORDER_BYTES:
         raise InputError(f"a message of {size:,} bytes")
+    return int(size)
+
+
+def _parsed(text: bytes) -> Any:
     try:
-        return json.loads(_receive(connection, size))
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError("a message that is not JSON") from error
 

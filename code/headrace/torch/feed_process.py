@@ -1,25 +1,25 @@
 """A process of a feed server: makes batches one after another, for all connections that it is given.
 
-Each connection has a thread, so that one batch is sent while the next is made. Batches are made one at a time, since
-the random generators are the process's, and by the process's main thread, as in torch's own loader processes: SQLite
-and signal handlers, among others, know no other.
+Batches are made one at a time, since the random generators are the process's, and by its main thread, as in torch's own
+loader processes: SQLite and signal handlers, among others, know no other. Each connection has a thread that sends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
-import functools
 import json
 import os
 import queue
 import secrets
+import selectors
 import socket
 import struct
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -33,8 +33,46 @@ from headrace.torch.message import encode
 Answer = tuple[int, bytes, list[memoryview]]
 """Kind, header, buffers."""
 LOOK_EVERY_S = 0.25
+RECEIVE_BYTES = 1 << 16
 HANDED_OVER = struct.Struct("<I")
 """What comes with a connection from the server: the loader's number."""
+
+
+class _Client:
+    """A connection: what has come of it, and a thread that sends, so that the next batch can be made meanwhile."""
+
+    def __init__(self, connection: socket.socket, loader: int) -> None:
+        self.connection, self.loader = connection, loader
+        self._records = wire.Records()
+        self._answers: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
+        threading.Thread(target=self._send, name="send", daemon=True).start()
+
+    def records(self) -> Iterator[Any]:
+        """Those that have come as a whole. Raises `OSError` when the connection has ended, `InputError`."""
+        with contextlib.suppress(BlockingIOError):
+            came = self.connection.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
+            if not came:
+                raise ConnectionResetError("the rank has gone")
+            yield from self._records.of(came)
+
+    def answer(self, answer: Answer) -> None:
+        """To be sent; does not wait."""
+        self._answers.put(answer)
+
+    def leave(self) -> None:
+        """Nothing more is sent."""
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+        self._answers.put(None)
+
+    def _send(self) -> None:
+        with self.connection:
+            while answer := self._answers.get():
+                try:
+                    wire.send_answer(self.connection, *answer)
+                except OSError:  # the process hears of it where it reads
+                    with contextlib.suppress(OSError):
+                        self.connection.shutdown(socket.SHUT_RDWR)
 
 
 class FeedProcess:
@@ -51,7 +89,6 @@ class FeedProcess:
         self._number, self._count, self._loaders = number, count, loaders
         self._limit_s, self._send_timeout_s = limit_s, send_timeout_s
         self._makers: dict[int, Maker] = {}
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._making: tuple[float, float, Maker, socket.socket] | None = None
 
     def run(self, mailbox: socket.socket) -> None:
@@ -59,36 +96,31 @@ class FeedProcess:
         # As torch's own loader processes do, since there is one for each processor. It holds for the calling thread.
         torch.set_num_threads(1)
         threading.Thread(target=self._watch, name="sample watch", daemon=True).start()
-        threading.Thread(target=self._take_connections, args=(mailbox,), name="mailbox", daemon=True).start()
-        while work := self._work.get():
-            work()
-
-    def _take_connections(self, mailbox: socket.socket) -> None:
-        while True:
-            message, descriptors, _, _ = socket.recv_fds(mailbox, HANDED_OVER.size, 1)
-            if not message:
-                self._work.put(None)
-                return
-            (loader,) = HANDED_OVER.unpack(message)
-            connection = socket.socket(fileno=descriptors[0])
-            threading.Thread(target=self._serve, args=(connection, loader), name="connection", daemon=True).start()
-
-    def _serve(self, connection: socket.socket, loader: int) -> None:
-        answered: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        try:
-            wire.prepare(connection, self._send_timeout_s)
+        with selectors.DefaultSelector() as readable:
+            readable.register(mailbox, selectors.EVENT_READ)
             while True:
-                record = wire.receive_record(connection)
-                self._work.put(functools.partial(self._answer, connection, loader, read_order(record), answered.put))
-                kind, header, buffers = answered.get()
-                wire.send_answer(connection, kind, header, buffers)
-        except (OSError, InputError):
-            pass  # the rank has gone, or says what no rank does
-        finally:
-            connection.close()
+                for key, _ in readable.select():
+                    if key.data is None:
+                        message, descriptors, _, _ = socket.recv_fds(mailbox, HANDED_OVER.size, 1)
+                        if not message:
+                            return
+                        connection = socket.socket(fileno=descriptors[0])
+                        with contextlib.suppress(OSError):  # it may have gone meanwhile
+                            wire.prepare(connection, self._send_timeout_s)
+                        client = _Client(connection, *HANDED_OVER.unpack(message))
+                        readable.register(connection, selectors.EVENT_READ, client)
+                    elif not self._serve(key.data):
+                        readable.unregister(key.fileobj)
+                        key.data.leave()
 
-    def _answer(self, connection: socket.socket, loader: int, order: Order, say: Callable[[Answer], None]) -> None:
-        say(self._made(connection, loader, order))
+    def _serve(self, client: _Client) -> bool:
+        """Answers what has come; false: the rank has gone, or says what no rank does."""
+        try:
+            for record in client.records():
+                client.answer(self._made(client.connection, client.loader, read_order(record)))
+        except (OSError, InputError):
+            return False
+        return True
 
     def _made(self, connection: socket.socket, loader: int, order: Order) -> Answer:
         try:
