@@ -37,7 +37,7 @@ class Feeds:
         """A rank's loader; from no addresses, one of local mode."""
         registry.Serving.made = 0
         registry.Serving.begun = False
-        registry._made_alike.clear()
+        registry._used.clear()
         registry._before_first_batch.clear()
         service = {"HEADRACE_FEEDS": ",".join(addresses), "HEADRACE_TF_DATA_MODE": "service"}
         environ = {"RANK": str(rank), "WORLD_SIZE": str(world), "HEADRACE_JOB_SECRET": SECRET}

@@ -193,6 +193,13 @@ def test_a_loader_that_is_made_anew_for_each_epoch_goes_on_in_another_order(feed
     assert orders() == (first, second), "and always the same"
 
 
+def test_a_look_at_the_first_batch_changes_no_order(feeds):
+    plain = all_of(feeds.loader([], Numbers(20), 4, shuffle=True))
+    looked_at = feeds.loader([], Numbers(20), 4, shuffle=True)
+    next(iter(looked_at))
+    assert all_of(type(looked_at)(Numbers(20), 4, shuffle=True)) == plain
+
+
 def test_a_list_of_files_in_another_order_is_refused_wherever_the_folder_is(feeds):
     def files(folder, names):
         return Numbers(3, files=[Path(folder) / name for name in names])

@@ -33,7 +33,6 @@ from headrace.torch import registry
 from headrace.torch.alike import differing
 from headrace.torch.feed_process import HANDED_OVER, FeedProcess
 from headrace.torch.forking import close_inherited, processes_for, reopen_files
-from headrace.torch.loader import OTHER_PROCESS
 from headrace.torch.run_script import run_until_first_batch
 from headrace.training.handshake import LIMIT_S
 
@@ -169,7 +168,7 @@ def _run(served: FeedProcess, mailbox: socket.socket, others_end: socket.socket,
     served.run(mailbox)
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> NoReturn:
     parser = OneLineParser(prog="feed_server", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--address", required=True, metavar="HOST:PORT", help="as ranks know it")
@@ -187,9 +186,9 @@ def main(argv: Sequence[str]) -> int:
         traceback.print_exc()
         if any(word in traceback.format_exc().lower() for word in ("cuda", "nvidia", "device_ids")):
             print("this host makes batches on its CPU: place models on headrace.torch.device()", file=sys.stderr)
-        if OTHER_PROCESS in traceback.format_exc():
-            _refuse(OTHER_PROCESS)
-    return 1
+        if registry.OTHER_PROCESS in traceback.format_exc():
+            _refuse(registry.OTHER_PROCESS)
+    _leave(1)
 
 
 def _serve(given: argparse.Namespace) -> None:
@@ -234,4 +233,4 @@ if __name__ == "__main__":
     # As the module that others import, whose classes are the same ones.
     from headrace.torch import feed_server
 
-    sys.exit(feed_server.main(sys.argv[1:]))
+    feed_server.main(sys.argv[1:])

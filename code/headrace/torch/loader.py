@@ -25,10 +25,6 @@ from headrace.torch.local_batches import LocalBatches
 from headrace.torch.order import Epoch
 from headrace.torch.sampling import check_sampler, count_of, epoch_indices, epoch_of, is_distributed, plain_index
 
-OTHER_PROCESS = (
-    "the script starts processes that make loaders (torch.multiprocessing.spawn, for one): headrace starts a process "
-    "for each rank, so call the training function itself, with headrace.torch.local_rank()"
-)
 MOST_SKIPS_TOLD = 10
 WAIT_SHARE = 0.9
 """Of `stall_timeout_s`, for a batch: it is to be named before the watchdog ends the job."""
@@ -71,7 +67,7 @@ class DataLoader(TorchDataLoader[Any]):
         context = TrainerContext.from_environ(os.environ)
         if not registry.Serving.on:
             if os.environ.get("HEADRACE_SERVER_NAME"):
-                raise InputError(OTHER_PROCESS)
+                raise InputError(registry.OTHER_PROCESS)
             self._feeds = [each for each in context.feeds.split(",") if each]
         self._rank, self._world = (world.rank(), world.world_size()) if shard_by_rank else (0, 1)
         self._iterable = isinstance(dataset, IterableDataset)
@@ -87,11 +83,13 @@ class DataLoader(TorchDataLoader[Any]):
         self._sampler_given, self._batch_sampler_given = sampler is not None, batch_sampler is not None
         self.epoch = self._position = self._taken = 0
         self._begun = self._whole = False  # this epoch
+        self._first_epoch: int | None = None
         self._made_of = self._at_first_batch = fingerprint(dataset)
         self._about = self._describe()
+        self._kind = json.dumps([self._about, batch_size, type(self.sampler).__qualname__, self._world])
         # A loader that is made anew for each epoch goes on in another order, as torch's would.
-        alike_before = registry.count(json.dumps([self._about, batch_size, type(self.sampler).__qualname__]))
-        self.seed = int(seed if seed is not None else self.generator.initial_seed() if self.generator else alike_before)
+        default = registry.times_used(self._kind)
+        self.seed = int(seed if seed is not None else self.generator.initial_seed() if self.generator else default)
         self._sampler_epoch = epoch_of(batch_sampler or self.sampler)
         made = registry.register(self)
         self._number = registry.known_to_servers(made, json.dumps(self._about, sort_keys=True))
@@ -176,6 +174,7 @@ class DataLoader(TorchDataLoader[Any]):
             self._compare(lambda: self._alike.moves_on(self.epoch, self._taken))
             self.epoch, self._position = self.epoch + 1, 0
         self._begun, self._whole, self._taken = True, False, 0
+        self._first_epoch = self.epoch if self._first_epoch is None else self._first_epoch
         self._refuse_changes()
         self._compare(lambda: self._alike.begins(self._as_ranks_have_it()))
         indices = self._indices()
@@ -197,6 +196,8 @@ class DataLoader(TorchDataLoader[Any]):
                     self._position, self._whole = epoch.position_after(step + 1), step + 1 == len(epoch)
                 _batches_taken += 1
                 self._taken += 1
+                if (self._taken, number) == (2, self._first_epoch):
+                    registry.was_used(self._kind)
                 self._compare(lambda: self._alike.look_at(self._taken))
                 self._count(made.skipped)
                 yield made.batch

@@ -8,6 +8,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+OTHER_PROCESS = (
+    "the script starts processes that make loaders (torch.multiprocessing.spawn, for one): headrace starts a process "
+    "for each rank, so call the training function itself, with headrace.torch.local_rank()"
+)
 loaders: list[Any] = []
 """In a feed server: each a `headrace.torch.loader.DataLoader`. A rank only counts its own."""
 
@@ -27,7 +31,7 @@ class Serving:
 _asked = threading.Lock()
 _living: weakref.WeakSet[Any] = weakref.WeakSet()
 _before_first_batch: dict[str, int] = {}
-_made_alike: collections.Counter[str] = collections.Counter()
+_used: collections.Counter[str] = collections.Counter()
 
 
 def known_to_servers(number: int, about: str) -> int:
@@ -38,10 +42,14 @@ def known_to_servers(number: int, about: str) -> int:
     return _before_first_batch.get(about, number)
 
 
-def count(about: str) -> int:
-    """How many loaders this process has made before that are described alike."""
-    _made_alike[about] += 1
-    return _made_alike[about] - 1
+def times_used(kind: str) -> int:
+    """How many loaders of this kind have been trained on in this process."""
+    return _used[kind]
+
+
+def was_used(kind: str) -> None:
+    """A loader of this kind is trained on: more than a first batch was taken, which one rank alone may look at."""
+    _used[kind] += 1
 
 
 def register(loader: Any) -> int:
