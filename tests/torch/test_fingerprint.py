@@ -143,6 +143,69 @@ def test_what_a_class_gives_and_globals_that_samples_are_made_of_count(monkeypat
     assert changes(before, fingerprint(data)) == ["global ROWS", "transform"]
 
 
+class Cached(Dataset):
+    def __init__(self):
+        self.x, self.y, self.cache, self.calls = [1, 2], [3, 4], [None] * 2, 0
+        self.root, self.transform, self.stage, self.kept = "/data/128px", None, 0, {1: 2}
+
+    def set_epoch(self, epoch):
+        self._begin(epoch)
+
+    def _begin(self, epoch):
+        self.epoch = epoch
+
+    def __getitem__(self, index):
+        self.calls += 1
+        if self.cache[index] is None:
+            self.cache[index] = self.read(index)
+        return self.cache[index]
+
+    def read(self, index):
+        self.kept[index] = 1
+        return self.x[index], self.y[index]
+
+
+x, y = [1], [2]
+
+
+class Opaque:
+    __module__ = "headrace_test_library"
+
+    def __call__(self, value):
+        return value
+
+
+def test_between_two_epochs_folders_count_and_what_the_dataset_itself_writes_does_not(monkeypatch):
+    data = Cached()
+    data.set_epoch(0)
+    before = fingerprint(data, exact=True)
+    data[1], data.set_epoch(1)
+    monkeypatch.setitem(globals(), "x", [5])  # as `for x, y in loader` does; samples are made of self.x
+    assert changes(before, fingerprint(data, exact=True)) == []
+    data.root, data.transform, data.stage = "/data/256px", Opaque(), 1
+    assert changes(before, fingerprint(data, exact=True)) == ["root", "stage", "transform"]
+
+
+def test_a_collate_function_of_a_trainer_is_not_all_that_the_trainer_holds():
+    class Trainer:
+        def __init__(self, rank):
+            self.rank, self.model = rank, torch.nn.Linear(3, 3)
+
+        def collate(self, samples):
+            return samples
+
+    assert fingerprint(Trainer(0).collate) == fingerprint(Trainer(1).collate)
+
+
+def test_what_differs_between_hosts_and_ranks_of_one_job_counts_for_nothing(monkeypatch):
+    def of(device, folder, host):
+        monkeypatch.setenv("SM_CURRENT_HOST", host)
+        return fingerprint(Table({"device": device, "samples": [(f"{folder}/cat/1.jpg", 1)], "host": host}))
+
+    assert of("cuda:1", "/a/b", "algo-1") == of("cpu", "/c", "algo-2")
+    assert of("cpu", "/a", "algo-1") != fingerprint(Table({"device": "cpu", "samples": [("/a/dog/1.jpg", 1)]}))
+
+
 def test_the_attributes_that_differ_are_named():
     data = Table([1])
     before = fingerprint(data)

@@ -4,6 +4,7 @@ import random
 import signal
 import sqlite3
 import tarfile
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -152,6 +153,47 @@ def test_what_is_opened_or_filled_meanwhile_is_no_change(feeds):
     assert len(all_of(loader)) == 20
 
 
+def test_each_loader_of_a_dataset_has_it_told_its_own_epoch_and_views_of_it_too(feeds):
+    data = Staged(20, stage=0)
+    train = feeds.loader([], Subset(data, range(20)), 4)
+    other = type(train)(Subset(data, range(8)), 4)
+    train.set_epoch(3)
+    stages = []
+    for number, batch in enumerate(train):
+        stages += batch.tolist()
+        if number == 1:
+            assert set(all_of(other)) == {0}
+    assert set(stages) == {3}
+
+
+class Kept(Numbers):
+    def __getitem__(self, index):
+        self.file.seek(index * 4)
+        return int.from_bytes(self.file.read(4), "little")
+
+
+def test_a_temporary_file_is_read_by_each_process_from_its_own_place(feeds):
+    def data():
+        file = tempfile.TemporaryFile()  # noqa: SIM115
+        file.write(b"".join(number.to_bytes(4, "little") for number in range(200)))
+        file.flush()
+        return Kept(file=file)
+
+    address = feeds.serve(3, data(), 4)
+    assert all_of(feeds.loader([address], data(), 4)) == list(range(200))
+
+
+def test_a_loader_made_later_of_another_dataset_is_not_served_as_one_of_before(feeds):
+    def shard(number):
+        return Numbers(20, root=f"/data/shard{number}")
+
+    address = feeds.serve(1, shard(0), 4)
+    first = feeds.loader([address], shard(0), 4)
+    list(first)
+    with pytest.raises(InputError, match="make all loaders before that"):
+        list(type(first)(shard(1), 4))
+
+
 class Turning(Sampler):
     """Another order in each epoch that the script sets."""
 
@@ -183,10 +225,11 @@ def test_a_loader_that_is_made_anew_for_each_epoch_goes_on_in_another_order(feed
     addresses = [feeds.serve(1, Numbers(20), 4, shuffle=True)] if remote else []
 
     def orders():
-        one = feeds.loader(addresses, Numbers(20), 4, shuffle=True)
+        data = Numbers(20)
+        one = feeds.loader(addresses, data, 4, shuffle=True)
         # As a second one of the same process, which the fixture would take for another rank's.
         begun = all_of(one)
-        return begun, all_of(type(one)(Numbers(20), 4, shuffle=True))
+        return begun, all_of(type(one)(data, 4, shuffle=True))
 
     first, second = orders()
     assert first != second and sorted(first) == sorted(second)

@@ -146,7 +146,8 @@ def python_environ(plan: HostPlan) -> dict[str, str]:
     direct = without_proxy([*names, *(plan.settings.endpoint(name).address for name in names)], plan.environ)
     # Temporary files go where they are removed even when their process is killed.
     # Whatever is made of a set, a vocabulary for one, is the same in all processes of the job.
-    hashes = {"PYTHONHASHSEED": plan.environ.get("PYTHONHASHSEED") or "0"}
+    given = plan.environ.get("PYTHONHASHSEED", "")
+    hashes = {"PYTHONHASHSEED": given if given.isdecimal() else "0"}  # "random" would be another in each
     own = {"SM_CURRENT_HOST": plan.topology.current.name, "TMPDIR": str(plan.paths.work_dir)}
     return {**own, **hashes, **quiet, **direct}
 

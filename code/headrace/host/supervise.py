@@ -30,7 +30,7 @@ READ_REST_S = 1.0
 """How long an ended child's last lines are waited for; something else may hold its pipe open."""
 
 FINAL_EXIT = InputError.exit_code
-"""Of a server that where another attempt would fail as well."""
+"""Of a server whose next attempt would fail as well."""
 
 
 @dataclass(frozen=True)

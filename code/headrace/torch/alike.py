@@ -6,6 +6,7 @@ train on too, and nothing would fail.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,7 @@ import torch.distributed as dist
 
 from headrace.errors import InputError
 from headrace.torch import world
+from headrace.torch.fingerprint import changes, fingerprint
 
 LOOK_AT_BATCHES = frozenset({1, 2, 4, 8, 16, 32, 64, 128, 256})
 """Of an epoch: then rank 0's word is looked for, as long as it has not come."""
@@ -54,18 +56,22 @@ class Alike:
         store = _store()
         for what, own in list(self._open.items()) if store else ():
             key = f"{self._prefix}/{what}"
-            if store.check([key]):
+            try:
+                first = store.get(key).decode() if store.check([key]) else None
+            except RuntimeError:  # rank 0 has ended, and its store
+                return
+            if first is not None:
                 del self._open[what]
-                first = store.get(key).decode()
-                if first != own:
-                    raise InputError(_apart(what, own, first))
+            if first not in (None, own):
+                raise InputError(_apart(what, own, str(first)))
 
     def _tell(self, what: str, said: str) -> bool:
         store = _store()
         if store is None:
             return False
         if world.rank() == 0:
-            store.set(f"{self._prefix}/{what}", said)
+            with contextlib.suppress(RuntimeError):  # not every backend has a store
+                store.set(f"{self._prefix}/{what}", said)
         else:
             self._open[what] = said
         return True
@@ -86,6 +92,21 @@ def _apart(what: str, own: str, first: str) -> str:
         f"rank {world.rank()} took {own} batches of {what} of a loader, and rank 0 took {first}, so they are not in "
         "the same epoch any more: have all ranks iterate alike, or call loader.set_epoch(epoch) where an epoch begins"
     )
+
+
+def refuse_changes(before: Mapping[str, str], dataset: Any) -> None:
+    """Raises `InputError` where feed servers have another dataset than this script, which has changed its own.
+
+    Args:
+        before: its exact fingerprint when the first batch was asked for.
+    """
+    changed = changes(before, fingerprint(dataset, exact=True))
+    if changed:
+        raise InputError(
+            f"the dataset has changed since the first batch ({', '.join(changed[:5])}), and data hosts do not see "
+            "that: change it before, or in a method set_epoch(epoch) of the dataset, which is called wherever "
+            "samples are made; or give --tf_data_mode local"
+        )
 
 
 def differing(own: Mapping[str, Any], other: Mapping[str, Any]) -> str:

@@ -104,6 +104,8 @@ class FeedProcess:
                         message, descriptors, _, _ = socket.recv_fds(mailbox, HANDED_OVER.size, 1)
                         if not message:
                             return
+                        if not descriptors:  # this process may open no more
+                            continue
                         connection = socket.socket(fileno=descriptors[0])
                         with contextlib.suppress(OSError):  # it may have gone meanwhile
                             wire.prepare(connection, self._send_timeout_s)

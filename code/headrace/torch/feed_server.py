@@ -161,6 +161,7 @@ class FeedServer:
 def _run(served: FeedProcess, mailbox: socket.socket, others_end: socket.socket, port: int) -> None:
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     registry.Serving.serve = None
     others_end.close()
     close_inherited(port)
@@ -180,8 +181,10 @@ def main(argv: Sequence[str]) -> NoReturn:
     try:
         run_until_first_batch(given.script, given.arguments, functools.partial(_serve, given), _refuse)
     except HeadraceError as error:
+        _wait_while_serving()
         _refuse(str(error), error.exit_code)
     except Exception:
+        _wait_while_serving()
         print(f"feed server: {given.script} failed here, before its first batch:", file=sys.stderr)
         traceback.print_exc()
         if any(word in traceback.format_exc().lower() for word in ("cuda", "nvidia", "device_ids")):
@@ -204,15 +207,22 @@ def _serve(given: argparse.Namespace) -> None:
         server = FeedServer(given.address, given.port, secret, loaders, processes, stall_timeout_s)
     except HeadraceError as error:
         _refuse(str(error), error.exit_code)
-    except Exception:
+    except BaseException:
         traceback.print_exc()
         _leave(1)
     name = os.environ.get("HEADRACE_SERVER_NAME", "worker")
     say(FEED_READY, name=name, address=given.address, loaders=len(loaders), processes=processes)
     server.start()
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         server.wait()
-    _leave(0)
+    finally:  # whatever a signal handler of the script's raises: nothing of the script is to be unwound
+        _leave(0)
+
+
+def _wait_while_serving() -> None:
+    """The script's main thread has come to its end; one of its threads asked for the first batch, and serves."""
+    while registry.is_asked_for():
+        time.sleep(FORK_AGAIN_S)
 
 
 def _refuse(problem: str, code: int = InputError.exit_code) -> NoReturn:

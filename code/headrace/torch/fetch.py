@@ -15,12 +15,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Subset
+from torch.utils.data import Dataset, Subset
 
 from headrace.errors import HeadraceError, InputError
 from headrace.torch.order import sample_seed
 
 ON_ERROR = ("raise", "skip")
+DEEPEST = 6
+_epochs: dict[int, int] = {}
+"""The epoch that each dataset of this process was told last, by its id: loaders keep theirs alive."""
 _COLLATE = 1 << 40
 """A place that no sample of a batch has: the collate function's draws."""
 
@@ -62,16 +65,16 @@ class Maker:
 
     def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], batched: bool, on_error: str) -> None:
         self._dataset, self._collate_fn, self._batched, self._on_error = dataset, collate_fn, batched, on_error
-        self._epoch: int | None = None
+        self._told = [each for each in datasets_within(dataset) if callable(getattr(each, "set_epoch", None))]
         self.at: Any = None
         """The index of the sample that is being made; None: none."""
 
     def make(self, order: Order) -> Made:
         """The batch. Raises `SampleError`."""
-        if order.epoch != self._epoch:
-            self._epoch = order.epoch
-            if callable(set_epoch := getattr(self._dataset, "set_epoch", None)):
-                set_epoch(order.epoch)
+        for each in self._told:  # loaders of one dataset may be in different epochs
+            if _epochs.get(id(each)) != order.epoch:
+                _epochs[id(each)] = order.epoch
+                each.set_epoch(order.epoch)
         skipped: list[tuple[Any, str]] = []
         samples = list(self._samples(order, skipped))
         if not samples:
@@ -108,6 +111,13 @@ class Maker:
                 self.at = None
 
 
+def datasets_within(dataset: Any, depth: int = 0) -> list[Any]:
+    """A dataset, and those within it, as `Subset` and `ConcatDataset` have them."""
+    inside = [getattr(dataset, "dataset", None), *(getattr(dataset, "datasets", None) or ())]
+    found = [each for each in inside if isinstance(each, Dataset)] if depth < DEEPEST else []
+    return [dataset, *(deeper for each in found for deeper in datasets_within(each, depth + 1))]
+
+
 def _takes_lists(dataset: Any) -> bool:
     """Whether it makes the samples of a batch together, by a way of its own; `Subset` only passes that on."""
     innermost = dataset
@@ -141,7 +151,7 @@ def read_order(record: Any) -> Order:
         order = Order(int(record["seed"]), int(record["epoch"]), record["positions"], record["indices"])
         numbers = all(type(each) is int for each in order.positions)
         indices = all(type(each) in (int, str) for each in order.indices)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"no order of a batch: {error!r}") from error
     if not numbers or not indices or not order.indices or len(order.indices) != len(order.positions):
         raise InputError("no order of a batch")

@@ -3,12 +3,11 @@
 Numbers, texts, arrays, tables of pandas, containers and functions with what they hold, objects of the script's own
 classes, and datasets within, as `Subset` and `ConcatDataset` have them. Of long ones some thousand places are looked
 at. Of other objects, an open file or another library's, only the type counts. Folders may have other names elsewhere:
-texts that name one are left out, and of lists of paths what they have in common.
+an attribute that names one is left out, and of other paths the last two parts count.
 """
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import decimal
 import enum
@@ -17,8 +16,6 @@ import hashlib
 import os
 import random
 import re
-import sys
-import sysconfig
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -27,33 +24,41 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from headrace.torch.dataset_code import (
+    folder_of,
+    globals_of_samples,
+    is_the_scripts,
+    written_while_training,
+)
+
 PLACES = 4096
 """Looked at, of a long array or list."""
 MOST_VALUES = 50_000
 """Looked at, of one dataset: lists of lists multiply."""
-MOST_SORTED = 500_000
-"""Of larger sets and dicts only the size counts."""
+MOST_SORTED = 500_000  # of larger sets and dicts only the size counts
 DEEPEST = 6
+VALUES_AT_ONCE = 8  # of an array, which cost as much as another object
 MOST_NAMES = 64
 """Attributes that are told apart."""
 WHOLE = "itself"
 EMPTY, OPAQUE = "empty", "?"
-"""Of a container without anything in it, and how that of an object begins of which only the type counts."""
+"""Of a container without anything in it; and the prefix for an object of which only the type counts."""
 _NUMBERS = (bool, int, float, complex, type(None))
 _EXACT = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, enum.Enum, slice, torch.dtype, torch.Size)
 _DRAWING = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
-_LIBRARIES = tuple(dict.fromkeys(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")))
-_HOLDING = (list, tuple, dict, set, frozenset, np.ndarray, torch.Tensor)
-"""Kinds of globals that are data, and not a rank's own number."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_DEVICE = re.compile(r"(cuda|cpu|mps)(:\d+)?")
 Made = Mapping[str, str]
 
 
-def fingerprint(dataset: Any) -> dict[str, str]:
-    """By attribute, dotted where datasets are within datasets; differs where the datasets do, as far as they tell."""
+def fingerprint(dataset: Any, exact: bool = False) -> dict[str, str]:
+    """By attribute, dotted for datasets within datasets; differs where the datasets do, as far as they tell.
+
+    Args:
+        exact: for one process at two times: folders and devices count, what the dataset itself writes does not.
+    """
     found: dict[str, str] = {}
-    budget = [MOST_VALUES]
-    _name_all(found, dataset, "", budget)
+    _name_all(found, dataset, "", [MOST_VALUES], exact)
     if len(found) > MOST_NAMES:
         names = sorted(found)[MOST_NAMES:]
         rest = hashlib.sha256("".join(f"{name}{found.pop(name)}" for name in names).encode(errors="surrogatepass"))
@@ -62,53 +67,52 @@ def fingerprint(dataset: Any) -> dict[str, str]:
 
 
 def changes(before: Made, now: Made) -> list[str]:
-    """The attributes that hold other values now; what was opened or filled since is none."""
+    """The attributes that hold other values now; what was opened or filled since is none. Both prints are exact."""
     return [
         name
-        for name in sorted({*before, *now})
-        if before.get(name) != now.get(name)
-        and before.get(name) not in (EMPTY, None)
-        and not now.get(name, OPAQUE).startswith(OPAQUE)
+        for name in sorted(set(before) & set(now))
+        if before[name] != now[name]
+        and before[name] != EMPTY
+        and (before[name].startswith(OPAQUE) or not now[name].startswith(OPAQUE))
     ]
 
 
-def _name_all(found: dict[str, str], value: Any, path: str, budget: list[int], depth: int = 0) -> None:
+def _name_all(found: dict[str, str], value: Any, path: str, budget: list[int], exact: bool, depth: int = 0) -> None:
     named = isinstance(value, Dataset) or (depth == 0 and hasattr(value, "__dict__") and not callable(value))
     if not named or depth > DEEPEST:
-        found[path or WHOLE] = _told(value, budget)
+        found[path or WHOLE] = _told(value, budget, exact)
         return
     found[f"{path}.type" if path else "type"] = type(value).__qualname__
+    left_out = written_while_training(type(value)) if exact else ()
     for name, attribute in sorted({**_from_its_class(value), **vars(value)}.items()):
         dotted = f"{path}.{name}" if path else name
         if isinstance(attribute, Dataset):
-            _name_all(found, attribute, dotted, budget, depth + 1)
-        else:
-            found[dotted] = _told(attribute, budget)
+            _name_all(found, attribute, dotted, budget, exact, depth + 1)
+        elif name not in left_out:
+            found[dotted] = _told(attribute, budget, exact)
 
 
 def _from_its_class(value: Any) -> dict[str, Any]:
     """What the script's classes give their objects, and what of the script's globals makes samples."""
     found: dict[str, Any] = {}
     for kind in reversed(type(value).__mro__):
-        if _is_the_scripts(kind):
+        if is_the_scripts(kind):
             found |= {
                 name: each
                 for name, each in vars(kind).items()
                 if not name.startswith("__") and not callable(each) and not hasattr(each, "__get__")
             }
-            for method in (vars(kind).get("__getitem__"), vars(kind).get("__getitems__"), vars(kind).get("__len__")):
-                if isinstance(method, types.FunctionType):
-                    used = {name: method.__globals__.get(name) for name in method.__code__.co_names}
-                    found |= {f"global {name}": each for name, each in used.items() if isinstance(each, _HOLDING)}
+    if is_the_scripts(type(value)):
+        found |= {f"global {name}": each for name, each in globals_of_samples(type(value)).items()}
     return found
 
 
-def _told(value: Any, budget: list[int]) -> str:
-    if isinstance(value, (str, os.PathLike)) and os.sep in str(value):
+def _told(value: Any, budget: list[int], exact: bool) -> str:
+    if isinstance(value, (str, os.PathLike)) and os.sep in str(value) and not exact:
         return "a path"
     if isinstance(value, (list, tuple, dict, set, frozenset, str, bytes)) and not value:
         return EMPTY
-    walk = _Walk(budget)
+    walk = _Walk(budget, exact)
     walk.add(value, 0)
     return (OPAQUE if walk.opaque else "") + walk.digest.hexdigest()[:16]
 
@@ -116,8 +120,10 @@ def _told(value: Any, budget: list[int]) -> str:
 class _Walk:
     """Goes through a value as far as its budget lets it; never raises."""
 
-    def __init__(self, budget: list[int]) -> None:
-        self.digest, self._budget = hashlib.sha256(), budget
+    def __init__(self, budget: list[int], exact: bool) -> None:
+        self.digest, self._budget, self._exact = hashlib.sha256(), budget, exact
+        self._folder = "-"
+        """What the paths of the innermost list have in common."""
         self.opaque = False
         """Whether of the value itself only the type counts."""
 
@@ -136,10 +142,8 @@ class _Walk:
     def _add(self, value: Any, depth: int) -> bool:
         if isinstance(value, (*_NUMBERS, *_EXACT, np.generic)):
             self._text(repr(value))
-        elif isinstance(value, str):
-            self._text(value)
-        elif isinstance(value, os.PathLike):
-            self._text(os.fspath(value))
+        elif isinstance(value, (str, os.PathLike)):
+            self._text(self._as_elsewhere(str(value)))
         elif isinstance(value, (bytes, bytearray)):
             self._text(str(len(value)))
             self.digest.update(bytes(value[:: max(len(value) // (PLACES * 16), 1)]))
@@ -149,12 +153,12 @@ class _Walk:
             self._array(value, depth)
         elif isinstance(value, (list, tuple, range)):
             self._places(value, depth)
-        elif isinstance(value, (set, frozenset, Mapping)) and len(value) > MOST_SORTED:
+        elif isinstance(value, (set, frozenset, dict)) and len(value) > MOST_SORTED:
             self._text(str(len(value)))
         elif isinstance(value, (set, frozenset)):
-            self._places(sorted(map(repr, value)), depth)
-        elif isinstance(value, Mapping):
-            for key in sorted(value, key=repr)[:PLACES]:
+            self._places(sorted(map(_plainly, value)), depth)
+        elif isinstance(value, dict):
+            for key in sorted(value, key=_plainly)[:PLACES]:
                 self.add(key, depth + 1)
                 self.add(value[key], depth + 1)
         elif isinstance(value, _DRAWING):
@@ -162,35 +166,46 @@ class _Walk:
         elif callable(value) and not isinstance(value, Dataset) and self._function(value, depth):
             pass
         elif type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "to_numpy"):
-            rows = value[:: max(len(value) // PLACES, 1)] if hasattr(value, "__len__") else value
-            self._text(repr((rows.shape if hasattr(rows, "shape") else (), np.asarray(rows.to_numpy()).tolist())))
+            rows = value[:: max(value.size // PLACES, 1)] if hasattr(value, "__len__") else value
+            self._text(repr((getattr(value, "shape", ()), np.asarray(rows.to_numpy()).tolist())))
         elif type(value).__module__.partition(".")[0] == "torchvision":
-            self._text(_ADDRESS.sub("", repr(value)))
-        elif hasattr(value, "__dict__") and (_is_a_table(value) or _is_the_scripts(type(value))):
-            names = _is_the_scripts(type(value))  # in a library's, texts may be what it calls itself
+            self._text(_plainly(value))
+        elif hasattr(value, "__dict__") and (_is_a_table(value) or is_the_scripts(type(value))):
+            names = is_the_scripts(type(value))  # in a library's, texts may be what it calls itself
             for name, attribute in sorted(vars(value).items()):
                 if not isinstance(attribute, (str, bytes)) or (names and os.sep not in str(attribute)):
                     self._text(name)
                     self.add(attribute, depth + 1)
         else:
-            return False
+            return callable(value) and type(value).__module__ != "sqlite3"  # a transform, and not what was opened
         return True
+
+    def _as_elsewhere(self, text: str) -> str:
+        """A text without what may be another one on another host or rank: the folder, the device, the host's name."""
+        if self._exact:
+            return text
+        if _DEVICE.fullmatch(text) or text == os.environ.get("SM_CURRENT_HOST"):
+            return ""
+        within = text.removeprefix(self._folder)
+        return within if within != text else os.sep.join(text.split(os.sep)[-2:])
 
     def _text(self, text: str) -> None:
         self.digest.update(text.encode(errors="surrogatepass") + b"\0")
 
     def _tensor(self, value: torch.Tensor) -> None:
         self._text(repr((value.dtype, tuple(value.shape))))
-        if value.layout == torch.strided and value.device.type == "cpu" and value.numel():
-            step = max(value.numel() // PLACES, 1)
+        if value.layout == torch.strided and value.device.type != "meta" and value.numel():
+            value = value.detach()
             if value.dim():
-                places = torch.unravel_index(torch.arange(0, value.numel(), step), value.shape)
-                value = value.detach()[places]
-            self.digest.update(value.detach().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+                places = torch.arange(0, value.numel(), max(value.numel() // PLACES, 1), device=value.device)
+                value = value[torch.unravel_index(places, value.shape)]
+            self._budget[0] -= value.numel() // VALUES_AT_ONCE
+            self.digest.update(value.cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
 
     def _array(self, value: np.ndarray[Any, Any], depth: int) -> None:
         self._text(repr((value.dtype, value.shape)))
         sampled = value.flat[:: max(value.size // PLACES, 1)]
+        self._budget[0] -= sampled.size // VALUES_AT_ONCE
         if value.dtype.hasobject:
             self._places(sampled.tolist(), depth)
         else:
@@ -199,13 +214,10 @@ class _Walk:
     def _places(self, values: Sequence[Any], depth: int) -> None:
         self._text(str(len(values)))
         looked_at = values[:: max(len(values) // PLACES, 1)]
-        paths = [str(each) for each in looked_at if isinstance(each, (str, os.PathLike))]
-        if paths and len(paths) == len(looked_at) and os.sep in paths[0]:
-            with contextlib.suppress(ValueError):  # some are relative
-                folder = len(os.path.commonpath([os.path.dirname(path) for path in paths]))
-                looked_at = [path[folder:] for path in paths]
+        outer, self._folder = self._folder, folder_of(looked_at) or self._folder
         for value in looked_at:
             self.add(value, depth + 1)
+        self._folder = outer
 
     def _function(self, value: Any, depth: int) -> bool:
         """Whether it is one; with what it holds, which may be a vocabulary, or another transform."""
@@ -213,8 +225,8 @@ class _Walk:
             held: Iterable[Any] = ()
         elif isinstance(value, functools.partial):
             held = (value.func, value.args, value.keywords)
-        elif isinstance(value, types.MethodType):
-            held = (value.__func__, value.__self__)
+        elif isinstance(value, types.MethodType):  # its object may be a trainer, with the model and this rank's number
+            held = (value.__func__, type(value.__self__))
         elif isinstance(value, types.FunctionType):
             held = (value.__defaults__, *(cell.cell_contents for cell in value.__closure__ or ()))
             self.digest.update(value.__code__.co_code)
@@ -227,14 +239,12 @@ class _Walk:
         return True
 
 
+def _plainly(value: Any) -> str:
+    return _ADDRESS.sub("", repr(value))
+
+
 def _is_a_table(value: Any) -> bool:
     """Whether samples may come of it; what stands for another process's object is none."""
     rows = callable(getattr(value, "__getitem__", None)) and callable(getattr(value, "__len__", None))
     elsewhere = type(value).__module__.partition(".")[0] == "multiprocessing"
     return (rows and not elsewhere) or isinstance(value, Dataset)
-
-
-def _is_the_scripts(kind: type) -> bool:
-    """Whether a class is neither Python's nor a library's."""
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
-    return kind.__module__ == "__main__" or (bool(file) and not file.startswith(_LIBRARIES))

@@ -16,6 +16,8 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
+from headrace.torch.dataset_code import is_the_scripts
+
 DEEPEST = 4
 """Of datasets within datasets."""
 
@@ -38,9 +40,14 @@ def processes_for(loaders: Sequence[Any], share: int) -> int:
 
 def holds_threads(dataset: Any, depth: int = 0) -> bool:
     """Whether the dataset keeps threads in its attributes, or in those of datasets within."""
-    if isinstance(dataset, (threading.Thread, concurrent.futures.ThreadPoolExecutor, multiprocessing.pool.ThreadPool)):
+    if isinstance(dataset, concurrent.futures.ThreadPoolExecutor):
+        return bool(dataset._threads)  # it starts them when they are used
+    if isinstance(dataset, threading.Thread):
+        return dataset.is_alive()
+    if isinstance(dataset, multiprocessing.pool.ThreadPool):
         return True
-    inside = vars(dataset).values() if isinstance(dataset, Dataset) and hasattr(dataset, "__dict__") else ()
+    own = isinstance(dataset, Dataset) or is_the_scripts(type(dataset))
+    inside = vars(dataset).values() if own and hasattr(dataset, "__dict__") else ()
     return depth < DEEPEST and any(holds_threads(each, depth + 1) for each in inside)
 
 
@@ -65,8 +72,9 @@ def reopen_files() -> None:
         with contextlib.suppress(OSError):
             number = int(name)
             flags = fcntl.fcntl(number, fcntl.F_GETFL)
-            if stat.S_ISREG(os.fstat(number).st_mode) and flags & os.O_ACCMODE == os.O_RDONLY:
-                own = os.open(f"/proc/self/fd/{number}", os.O_RDONLY | os.O_CLOEXEC)
+            access = flags & os.O_ACCMODE
+            if stat.S_ISREG(os.fstat(number).st_mode) and access != os.O_WRONLY and not flags & os.O_APPEND:
+                own = os.open(f"/proc/self/fd/{number}", access | os.O_CLOEXEC)
                 os.lseek(own, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
                 os.dup2(own, number, inheritable=os.get_inheritable(number))
                 os.close(own)

@@ -17,10 +17,10 @@ from headrace.errors import InputError
 from headrace.events import say
 from headrace.settings import SECRET_VARIABLE, STALL_TIMEOUT_VARIABLE
 from headrace.torch import registry, waiting, world
-from headrace.torch.alike import Alike
+from headrace.torch.alike import Alike, refuse_changes
 from headrace.torch.feed_client import Feed
 from headrace.torch.fetch import ON_ERROR, Maker, Order
-from headrace.torch.fingerprint import WHOLE, changes, fingerprint
+from headrace.torch.fingerprint import fingerprint
 from headrace.torch.local_batches import LocalBatches
 from headrace.torch.order import Epoch
 from headrace.torch.sampling import check_sampler, count_of, epoch_indices, epoch_of, is_distributed, plain_index
@@ -50,7 +50,7 @@ class DataLoader(TorchDataLoader[Any]):
         num_workers: processes that make batches. In local mode this rank's; 0: this process makes them. With data hosts
             those of each feed server; 0: one for each of its host's processors.
         timeout: seconds that a batch may take to be made; 0: with data hosts, until shortly before `stall_timeout_s`.
-        seed: of order and random draws; by default that of `generator`, else 0.
+        seed: of order and random draws; by default that of `generator`, else how many loaders like it were used before.
         on_error: `raise`: a sample that raises ends the job. `skip`: it is left out of its batch, and counted.
         shard_by_rank: False: this rank takes all samples, whatever the others do.
 
@@ -81,10 +81,11 @@ class DataLoader(TorchDataLoader[Any]):
             check_sampler(batch_sampler or sampler)
         self.on_error, self.skipped = on_error, 0
         self._sampler_given, self._batch_sampler_given = sampler is not None, batch_sampler is not None
-        self.epoch = self._position = self._taken = 0
+        self.epoch = self._position = self._taken = self._open_iterations = 0
         self._begun = self._whole = False  # this epoch
         self._first_epoch: int | None = None
-        self._made_of = self._at_first_batch = fingerprint(dataset)
+        self._made_of = fingerprint(dataset)
+        self._at_first_batch = fingerprint(dataset, exact=True) if self._feeds else {}
         self._about = self._describe()
         self._kind = json.dumps([self._about, batch_size, type(self.sampler).__qualname__, self._world])
         # A loader that is made anew for each epoch goes on in another order, as torch's would.
@@ -92,7 +93,8 @@ class DataLoader(TorchDataLoader[Any]):
         self.seed = int(seed if seed is not None else self.generator.initial_seed() if self.generator else default)
         self._sampler_epoch = epoch_of(batch_sampler or self.sampler)
         made = registry.register(self)
-        self._number = registry.known_to_servers(made, json.dumps(self._about, sort_keys=True))
+        made_by = (self.collate_fn, self.worker_init_fn, on_error, self.batch_sampler is None)
+        self._number = registry.known_to_servers(made, dataset, made_by)
         self._alike = Alike(made)
         waiting.watch(world.rank(), world.world_size())
         self._local: LocalBatches | None = None
@@ -100,7 +102,7 @@ class DataLoader(TorchDataLoader[Any]):
     def note_dataset(self) -> None:
         """The script is about to take its first batch: feed servers have the dataset as it is now."""
         if self._feeds:
-            self._at_first_batch = fingerprint(self.dataset)
+            self._at_first_batch = fingerprint(self.dataset, exact=True)
 
     @property
     def made_elsewhere(self) -> bool:
@@ -122,7 +124,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     def _describe(self) -> dict[str, Any]:
         size = None if self._iterable else len(self.dataset)  # type: ignore[arg-type]
-        collate_fn = fingerprint(self.collate_fn)[WHOLE]
+        collate_fn = fingerprint(self.collate_fn)
         return {"dataset": type(self.dataset).__qualname__, "size": size, "made_of": self._made_of,
                 "collate_fn": collate_fn, "on_error": self.on_error}  # fmt: skip
 
@@ -171,11 +173,13 @@ class DataLoader(TorchDataLoader[Any]):
         if (set_there := epoch_of(own_sampler)) is not None and set_there != self._sampler_epoch:
             self.set_epoch(set_there)  # the script has set it on the sampler
         elif self._begun:
-            self._compare(lambda: self._alike.moves_on(self.epoch, self._taken))
+            if not self._open_iterations:  # else a thread may have read ahead, as far as it came
+                self._compare(lambda: self._alike.moves_on(self.epoch, self._taken))
             self.epoch, self._position = self.epoch + 1, 0
         self._begun, self._whole, self._taken = True, False, 0
         self._first_epoch = self.epoch if self._first_epoch is None else self._first_epoch
-        self._refuse_changes()
+        if self._feeds:
+            refuse_changes(self._at_first_batch, self.dataset)
         self._compare(lambda: self._alike.begins(self._as_ranks_have_it()))
         indices = self._indices()
         self._sampler_epoch = epoch_of(own_sampler)
@@ -189,35 +193,27 @@ class DataLoader(TorchDataLoader[Any]):
             return Order(seed, number, positions, [plain_index(indices[each]) for each in positions])
 
         source = self._open(order, len(epoch))
+        self._open_iterations += 1
         try:
             for step in range(len(epoch)):
                 made = source.next()
                 if (self.epoch, self._begun) == (number, True):  # else the script has moved on meanwhile
+                    self._taken += 1
                     self._position, self._whole = epoch.position_after(step + 1), step + 1 == len(epoch)
                 _batches_taken += 1
-                self._taken += 1
                 if (self._taken, number) == (2, self._first_epoch):
                     registry.was_used(self._kind)
                 self._compare(lambda: self._alike.look_at(self._taken))
                 self._count(made.skipped)
                 yield made.batch
         finally:
+            self._open_iterations -= 1
             source.close()
 
     def _compare(self, with_rank_0: Callable[[], None]) -> None:
         """Ranks that do not share the samples may differ."""
         if self._world > 1:
             with_rank_0()
-
-    def _refuse_changes(self) -> None:
-        """Raises `InputError` where feed servers have another dataset than this script, which has changed its own."""
-        changed = changes(self._at_first_batch, fingerprint(self.dataset)) if self._feeds else []
-        if changed:
-            raise InputError(
-                f"the dataset has changed since the first batch ({', '.join(changed[:5])}), and data hosts do not see "
-                "that: change it before, or in a method set_epoch(epoch) of the dataset, which is called wherever "
-                "samples are made; or give --tf_data_mode local"
-            )
 
     def _indices(self) -> Sequence[Any]:
         given = self._batch_sampler_given

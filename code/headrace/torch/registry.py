@@ -30,16 +30,23 @@ class Serving:
 
 _asked = threading.Lock()
 _living: weakref.WeakSet[Any] = weakref.WeakSet()
-_before_first_batch: dict[str, int] = {}
+_before_first_batch: list[tuple[int, Any, tuple[Any, ...]]] = []
 _used: collections.Counter[str] = collections.Counter()
 
 
-def known_to_servers(number: int, about: str) -> int:
-    """The number under which feed servers know a loader: theirs end at the first batch, and one alike does as well."""
+def known_to_servers(number: int, dataset: Any, made_by: tuple[Any, ...]) -> int:
+    """The number under which feed servers know a loader.
+
+    Theirs end at the first batch. One made later is served as one of before that has the very same dataset.
+
+    Args:
+        made_by: what else makes its batches.
+    """
     if not Serving.begun:
-        _before_first_batch.setdefault(about, number)
+        _before_first_batch.append((number, dataset, made_by))
         return number
-    return _before_first_batch.get(about, number)
+    alike = (each for each, theirs, by in _before_first_batch if theirs is dataset and by == made_by)
+    return next(alike, number)
 
 
 def times_used(kind: str) -> int:
@@ -59,6 +66,11 @@ def register(loader: Any) -> int:
     _living.add(loader)
     Serving.made += 1
     return Serving.made - 1
+
+
+def is_asked_for() -> bool:
+    """In a feed server: whether it serves, in a thread of the script's perhaps."""
+    return _asked.locked()
 
 
 def batch_asked_for() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import os
 import runpy
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -16,7 +17,7 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from headrace.errors import InputError
+from headrace.errors import InputError, SetupError
 from headrace.rank_failure import in_a_line
 from headrace.torch import registry
 
@@ -25,7 +26,7 @@ _ALONE = {
     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
 }  # fmt: skip
 """What torchrun tells the only process of a job."""
-MOST_STEPS = 10
+MOST_STEPS = 20
 """Of optimizers, before the first batch: some scripts warm up."""
 TRAINS_HERE = (
     "the script trains before it takes a batch of a headrace.torch.DataLoader: does something make a loader of its own "
@@ -43,10 +44,11 @@ def run_until_first_batch(
         refuse: gets what is wrong with the script, while it runs; does not return.
 
     Raises:
-        InputError: the script ended before.
+        InputError, SetupError: the script ended before.
     """
     os.environ |= _ALONE
     dist.init_process_group = alone(dist.init_process_group)
+    keep_handler(signal.SIGTERM)
     steps = 0
 
     def count_step(optimizer: Any, *_: Any) -> None:
@@ -68,11 +70,22 @@ def run_until_first_batch(
         runpy.run_path(script, run_name="__main__")
     except SystemExit as leaving:
         if leaving.code not in (None, 0):
-            raise InputError(f"{script} ended here, before its first batch: {in_a_line(leaving)}") from leaving
-    raise InputError(
+            kind = InputError if leaving.code == InputError.exit_code else SetupError  # argparse's code, for one
+            raise kind(f"{script} ended here, before its first batch: {in_a_line(leaving)}") from leaving
+    raise SetupError(
         f"{script} took no batch of a headrace.torch.DataLoader, so there is nothing to make here; "
         "use one, or --tf_data_mode local"
     )
+
+
+def keep_handler(number: int) -> None:
+    """Of this signal: the script's own would save its model, for one, when the job ends."""
+    own, install = signal.getsignal(number), signal.signal
+
+    def signal_but_that(signum: int, handler: Any) -> Any:
+        return own if signum == number else install(signum, handler)
+
+    signal.signal = signal_but_that  # type: ignore[assignment]
 
 
 def alone(init_process_group: Callable[..., None]) -> Callable[..., None]:

@@ -11,7 +11,7 @@ args, _ = parser.parse_known_args()
 
 
 def train(number, spawned):
-    loader = headrace.torch.DataLoader([float(number) for number in range(40)], 2)
+    loader = headrace.torch.DataLoader([float(number) for number in range(100)], 2)
     if not spawned:
         loader = torch.utils.data.DataLoader(loader.dataset, loader.batch_size)
     model = torch.nn.Linear(1, 1)

@@ -93,7 +93,7 @@ class Leader:
         self._decider.begin_training(self._times.training_at)
         trainer = run.start_trainer()
         # The trainer imports and compiles meanwhile.
-        self._wait_for(lambda: [] if trainer.ended or self._stepping else self._missing_for_data())
+        self._wait_for(lambda: [] if trainer.ended or self._takes_batches() else self._missing_for_data())
         late = [] if trainer.ended else self._await_late()
         if late:
             run.log.say(f"steps are made without {' and '.join(late)}; who comes later joins")
@@ -156,6 +156,12 @@ class Leader:
             for host in self._ready.give_up(missing):
                 if cause := self._decider.lose(host):
                     raise _Failed(cause)
+
+    def _takes_batches(self) -> bool:
+        """Whether ranks have batches: those of PyTorch show it whatever loop they run, others once they make steps."""
+        plan = self._run.plan
+        shown = plan.settings.framework == "pytorch" and any(plan.paths.signal_dir.glob("rank[0-9]*"))
+        return shown or self._stepping
 
     @property
     def _stepping(self) -> bool:
