@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench import measure, torch_race
@@ -23,7 +24,7 @@ WAYS = ("tcp", "feed", "grpc", "pickle", "flight")
 FORMS = ("uint8_224", "float32_224", "uint8_32")
 SECONDS = 3.0
 WARM_UP = 5
-IMAGES = 800
+IMAGES = 1600
 HEAVY = Path(__file__).parent / "torch_heavy.py"
 RAY = Path(__file__).parents[1] / ".venv-peers" / "ray"
 
@@ -59,6 +60,8 @@ def main(argv=None):
         "torch_feed_vs_pickle_queue": ratio(per_core, ("uint8_224", "feed"), ("uint8_224", "pickle")),
         "torch_feed_uint8_vs_pickle_queue_float32": ratio(per_core, ("uint8_224", "feed"), ("float32_224", "pickle")),
         "torch_scaling_efficiency": ratio(heavy, "feed, 2 processes", "feed, 1 process") / 2,
+        "torch_scaling_vs_processors": ratio(heavy, "feed, 2 processes", "feed, 1 process")
+        / ratio(heavy, "going nowhere, 2 processes", "going nowhere, 1 process"),
         "torch_epoch_vs_local_loader": ratio(heavy, "feed, 2 processes", "DataLoader, 2 workers"),
     }
     if "Ray Data, 2 processors" in heavy:
@@ -88,9 +91,12 @@ def one_way(way, form, server_processor, own_processor):
 
 
 def heavy_rates(first, second):
-    """Name and images a second of each way to make the heavy dataset."""
-    yield "feed, 1 process", with_server(1, {first}, {second})
+    """Name and images a second of each way to make the heavy dataset. One process: the mean of both processors."""
+    ones = [with_server(1, {one}, {other}) for one, other in ((first, second), (second, first))]
+    yield "feed, 1 process", sum(ones) / 2
     yield "feed, 2 processes", with_server(2, {first, second}, {first, second})
+    yield "going nowhere, 1 process", sum(sum(going_nowhere(each)) for each in (first, second)) / 2
+    yield "going nowhere, 2 processes", sum(going_nowhere(first, second))
     yield "DataLoader, 2 workers", printed("loader", IMAGES, 2)
     if (RAY / ".ready").exists():
         yield "Ray Data, 2 processors", printed("ray", IMAGES, 2, RAY_FOLDER=str(RAY))
@@ -111,8 +117,15 @@ def with_server(processes, server_processors, own_processors):
         server.wait()
 
 
-def printed(*arguments, **more):
+def going_nowhere(*processors):
+    """Images a second of a process on each of these at the same time."""
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(lambda each: printed("bare", IMAGES, 1, on=each), processors))
+
+
+def printed(*arguments, on=None, **more):
     command = [sys.executable, str(HEAVY), *map(str, arguments)]
+    command = command if on is None else ["taskset", "--cpu-list", str(on), *command]
     done = subprocess.run(command, env=environ() | more, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
     return json.loads(done.stdout.splitlines()[-1])["images_per_s"]
 

@@ -1,6 +1,6 @@
 """A dataset that is heavy to make, and how fast it comes: for bench/torch_feed.py, each in a process of its own.
 
-`torch_heavy.py feed|loader|ray …` prints images a second as JSON; as a script of a feed server it makes the dataset.
+`torch_heavy.py feed|loader|ray|bare …` prints images a second as JSON; as a script of a feed server it makes datasets.
 """
 
 import json
@@ -9,6 +9,7 @@ import sys
 import time
 
 import torch
+from headrace.training.freed_memory import keep_freed_memory
 from torch.nn import functional
 
 SIZE, BATCH = 224, 16
@@ -55,6 +56,14 @@ def loader(count, workers):
     return torch.utils.data.DataLoader(Heavy(count), BATCH, num_workers=workers)
 
 
+def bare(count, workers):
+    """Batches that go nowhere: what the processors give."""
+    keep_freed_memory()  # as feed servers do
+    heavy = Heavy(count)
+    for first in range(0, count, BATCH):
+        yield torch.utils.data.default_collate([heavy[index] for index in range(first, first + BATCH)])
+
+
 def ray_batches(count, workers):
     sys.path.append(os.environ["RAY_FOLDER"])
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # for Ray's own processes
@@ -76,7 +85,7 @@ def ray_batches(count, workers):
 
 
 if __name__ == "__main__":
-    ways = {"feed": feed, "loader": loader, "ray": ray_batches}
+    ways = {"feed": feed, "loader": loader, "ray": ray_batches, "bare": bare}
     torch.set_num_threads(1)
     found = rate(ways[sys.argv[1]](int(sys.argv[2]), int(sys.argv[3])))
     print(json.dumps({"images_per_s": found}))

@@ -19,9 +19,9 @@ from headrace.tensorflow.arrays import from_arrays
 from headrace.tensorflow.compression import choose_compression
 from headrace.tensorflow.distribution import COMPRESSIONS, Distribution
 from headrace.tensorflow.ends import end_together
-from headrace.tensorflow.memory import keep_freed_memory
 from headrace.tensorflow.shards import Shards
 from headrace.tensorflow.transfer import agreed
+from headrace.training.freed_memory import keep_freed_memory
 
 __all__ = ["Distribution", "Shards", "distribute", "from_arrays", "seed", "split_by_rank"]
 

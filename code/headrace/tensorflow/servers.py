@@ -15,8 +15,8 @@ from headrace.errors import HeadraceError, SetupError
 from headrace.events import WORKER_OFFERS, say
 from headrace.settings import OneLineParser
 from headrace.tensorflow import native, transfer
-from headrace.tensorflow.memory import keep_freed_memory
 from headrace.tensorflow.transfer import agreed
+from headrace.training.freed_memory import keep_freed_memory
 
 SERVER_NAME_VARIABLE = "HEADRACE_SERVER_NAME"
 REGISTERED_POLL_S = 0.1

@@ -16,6 +16,7 @@ from headrace.torch import connection as wire
 from headrace.torch.arriving import Arriving
 from headrace.torch.fetch import Made, Order, SampleError
 from headrace.torch.tasks import Tasks
+from headrace.training.freed_memory import keep_freed_memory
 from headrace.training.handshake import LIMIT_S
 
 EXTRA_AHEAD = 2
@@ -57,6 +58,7 @@ class Feed:
         limit_s: float,
         pin_memory: bool,
     ) -> None:
+        keep_freed_memory()
         self._secret, self._orders, self._hello = secret, orders, hello
         self._rank, self._world, self._pin_memory = rank, world, pin_memory
         self._tasks = Tasks(steps, EXTRA_AHEAD, limit_s)

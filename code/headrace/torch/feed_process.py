@@ -29,6 +29,7 @@ from headrace.errors import HeadraceError, InputError
 from headrace.torch import connection as wire
 from headrace.torch.fetch import Maker, Order, read_order, seed_all
 from headrace.torch.message import encode
+from headrace.training.freed_memory import keep_freed_memory
 
 Answer = tuple[int, bytes, list[memoryview]]
 """Kind, header, buffers."""
@@ -95,6 +96,7 @@ class FeedProcess:
         """Until the mailbox closes."""
         # As torch's own loader processes do, since there is one for each processor. It holds for the calling thread.
         torch.set_num_threads(1)
+        keep_freed_memory()
         threading.Thread(target=self._watch, name="sample watch", daemon=True).start()
         with selectors.DefaultSelector() as readable:
             readable.register(mailbox, selectors.EVENT_READ)

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, get_worker_info
 from headrace.errors import HeadraceError, InputError
 from headrace.torch.fetch import Made, Maker, Order, SampleError, own_draws
 from headrace.torch.order import sample_seed
+from headrace.training.freed_memory import keep_freed_memory
 
 _WORKERS = 1 << 42
 """A place that no sample has: the loader processes' own seeds."""
@@ -124,6 +125,7 @@ class _Made(Dataset[Any]):
 
 
 def _begin_worker(theirs: Callable[[int], None] | None, dataset: Any, number: int) -> None:
+    keep_freed_memory()
     info = get_worker_info()
     if info is not None:
         object.__setattr__(info, "dataset", dataset)  # it is frozen; torch has put `_Made` there
