@@ -12,7 +12,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,8 +21,6 @@ from tests.torch.ports import free_port
 
 WAYS = ("tcp", "feed", "grpc", "pickle", "flight")
 FORMS = ("uint8_224", "float32_224", "uint8_32")
-SECONDS = 3.0
-WARM_UP = 5
 IMAGES = 1600
 HEAVY = Path(__file__).parent / "torch_heavy.py"
 RAY = Path(__file__).parents[1] / ".venv-peers" / "ray"
@@ -70,21 +67,19 @@ def main(argv=None):
 
 
 def one_way(way, form, server_processor, own_processor):
-    """Images a second, and images for each second of this process's processor time."""
+    """Images a second, and images for each second of the consumer's processor time."""
     port = free_port()
-    command = [sys.executable, torch_race.__file__, way, form, str(port), str(server_processor)]
-    server = subprocess.Popen(command, env=environ())
+
+    def command(side, processor):
+        return [sys.executable, torch_race.__file__, side, way, form, str(port), str(processor)]
+
+    server = subprocess.Popen(command("serve", server_processor), env=environ())
     try:
-        with measure.pinned(own_processor):
-            wait_for_port(port, server)
-            take = getattr(torch_race, f"open_{way}")(form, port)
-            for _ in range(WARM_UP):
-                take()
-            count, began, busy = 0, time.perf_counter(), time.process_time()
-            while time.perf_counter() - began < SECONDS:
-                take()
-                count += 32
-            return count / (time.perf_counter() - began), count / (time.process_time() - busy)
+        wait_for_port(port, server)
+        taken = subprocess.run(
+            command("take", own_processor), env=environ(), stdout=subprocess.PIPE, check=True, timeout=120
+        )
+        return json.loads(taken.stdout)
     finally:
         server.kill()
         server.wait()

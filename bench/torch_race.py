@@ -1,20 +1,26 @@
 """Ways to bring batches of tensors from one process to another, for bench/torch_feed.py.
 
-`torch_race.py WAY FORM PORT PROCESSOR` serves one.
+`torch_race.py serve|take WAY FORM PORT PROCESSOR` is one side of one.
 
 Each way's server sends the same batch again and again; `open_WAY` gives a function that takes the next one as tensors.
+Each side has a process of its own: the feed sets how memory is kept, and that would help the others too.
 """
 
+import contextlib
+import json
 import os
 import pickle
 import socket
 import struct
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
 SECRET = "race"
+SECONDS = 3.0
+WARM_UP = 5
 GRPC_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 METHOD = "/race.Batches/Get"
 
@@ -53,13 +59,14 @@ def serve_tcp(form, port):
     with socket.create_server(("127.0.0.1", port)) as listener:
         while not (connection := listener.accept()[0]).recv(1):
             connection.close()  # one that only looked whether somebody listens
-        while connection.recv(1):
-            rest = list(parts)
-            while rest:
-                sent = connection.sendmsg(rest)
-                while rest and sent >= rest[0].nbytes:
-                    sent -= rest.pop(0).nbytes
-                rest[:1] = [rest[0][sent:]] if rest else []
+        with contextlib.suppress(ConnectionError):  # the consumer has seen enough
+            while connection.recv(1):
+                rest = list(parts)
+                while rest:
+                    sent = connection.sendmsg(rest)
+                    while rest and sent >= rest[0].nbytes:
+                        sent -= rest.pop(0).nbytes
+                    rest[:1] = [rest[0][sent:]] if rest else []
 
 
 def open_tcp(form, port):
@@ -204,7 +211,22 @@ def open_feed(form, port):
     return lambda: next(batches)
 
 
+def take(way, form, port):
+    """Images a second, and images for each second of this process's processor time, as JSON."""
+    take_next = globals()[f"open_{way}"](form, port)
+    for _ in range(WARM_UP):
+        take_next()
+    count, began, busy = 0, time.perf_counter(), time.process_time()
+    while time.perf_counter() - began < SECONDS:
+        take_next()
+        count += 32
+    print(json.dumps([count / (time.perf_counter() - began), count / (time.process_time() - busy)]), flush=True)
+
+
 if __name__ == "__main__":
-    way, given_form, given_port, processor = sys.argv[1:]
+    side, given_way, given_form, given_port, processor = sys.argv[1:]
     os.sched_setaffinity(0, {int(processor)})
-    globals()[f"serve_{way}"](given_form, int(given_port))
+    if side == "take":
+        take(given_way, given_form, int(given_port))
+        os._exit(0)  # a stream without an end is under way
+    globals()[f"serve_{given_way}"](given_form, int(given_port))
