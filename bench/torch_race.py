@@ -191,7 +191,7 @@ def open_flight(form, port):
 
 def serve_feed(form, port):
     import headrace.torch
-    from headrace.torch.feed_server import FeedServer
+    from headrace.torch.feed_admission import FeedServer
 
     loader = headrace.torch.DataLoader(Same(form), None)
     server = FeedServer(f"127.0.0.1:{port}", port, SECRET, [loader], 1, 600.0)

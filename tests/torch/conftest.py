@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 from headrace.torch import registry
-from headrace.torch.feed_server import FeedServer
+from headrace.torch.feed_admission import FeedServer
 from headrace.torch.loader import DataLoader
 
 from tests.torch.ports import free_port

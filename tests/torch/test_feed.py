@@ -231,7 +231,7 @@ def test_another_dataset_on_the_rank_is_refused(feeds):
 def test_a_loader_made_after_the_first_batch_is_refused_with_what_to_do(feeds):
     address = feeds.serve(1, Draws(), 4)
     loader = feeds.loader([address], Draws(), 4)
-    loader._number = 1
+    loader.number = 1
     with pytest.raises(InputError, match="make all loaders before that"):
         list(loader)
 
@@ -425,18 +425,6 @@ def test_a_dataset_is_told_its_worker_as_torch_does(feeds):
 def test_wrong_arguments_are_refused(feeds, arguments, message):
     with pytest.raises((InputError, ValueError), match=message):
         feeds.loader([], Draws(), **arguments)
-
-
-def test_an_iterable_dataset_is_refused_where_it_cannot_be_shared(feeds):
-    class Stream(torch.utils.data.IterableDataset):
-        def __iter__(self):
-            return iter(range(10))
-
-    assert [batch.tolist() for batch in feeds.loader([], Stream(), 5)] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
-    with pytest.raises(InputError, match="cannot be shared by ranks"):
-        feeds.loader([], Stream(), 5, world=2)
-    with pytest.raises(InputError, match="or made by data hosts"):
-        feeds.loader(["127.0.0.1:1"], Stream(), 5)
 
 
 def test_a_state_that_is_none_is_refused(feeds):

@@ -123,6 +123,42 @@ def test_two_dnn_hosts_with_a_rank_each_hold_the_same_weights(tmp_path, source, 
     assert {event.fields["address"] for event in run.events("feed_ready")} >= {"algo-1:6001", "algo-3:6001"}
 
 
+def test_lines_of_files_are_shared_exactly_and_train_the_same_model_on_any_hosts(tmp_path, source):
+    folder = tmp_path / "lines"
+    folder.mkdir()
+    for number in range(5):
+        lines = range(100 * number, 100 * number + 12 + 5 * number)
+        (folder / f"{number}.txt").write_text("".join(f"{line}\n" for line in lines))
+    flags = [TORCH, f"--source_dir={source}", "--training_script=lines.py", f"--channel=training={folder}"]
+    cases = {
+        "local": ["--no-is_hetero"],
+        "two dnn hosts, one data host": [
+            "--num_of_dnn_instances=2",
+            "--processes_per_host=1",
+            "--num_of_data_instances=1",
+        ],
+        "two data hosts, one loses its feed server": ["--num_of_data_instances=2"],
+    }
+    found = {}
+    for name, hosts in cases.items():
+        process, run_folder = start(tmp_path, *flags, *hosts)
+        if "loses" in name:
+            job = Job(process, run_folder)
+            job.wait_for_steps()
+            kill(job, "algo-2", FEED)
+        run = finish(process, run_folder)
+        assert run.code == 0, run.output[-4000:]
+        seen = re.findall(r"rank \d epoch (\d): (\d+) steps, (\[.*\])", run.output)
+        assert len({(epoch, steps) for epoch, steps, _ in seen}) == 2, "ranks make the same number of steps"
+        for epoch in "01":
+            taken = sorted(line for of, _, lines in seen if of == epoch for line in ast.literal_eval(lines))
+            assert taken == [100 * number + line for number in range(5) for line in range(12 + 5 * number)]
+        weights = re.findall(r"rank \d: weights (\w+)", run.output)
+        assert len(weights) == 2 and len(set(weights)) == 1
+        found[name] = weights[0], losses_of(run)
+    assert len({repr(each) for each in found.values()}) == 1, found
+
+
 def test_without_a_channel_images_are_made_up_and_loopback_hosts_do_too(tmp_path):
     run = run_job(
         tmp_path, TORCH, "--isolation=loopback", "--num_of_data_instances=1", "--epochs=1", "--batch_size=16",

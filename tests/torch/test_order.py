@@ -1,7 +1,7 @@
 """Which samples a rank takes: of any number, on any number of ranks, from any place on."""
 
 import torch
-from headrace.torch.order import Epoch, sample_seed
+from headrace.torch.order import Epoch, sample_seed, taken_after
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
@@ -54,3 +54,18 @@ def test_seeds_of_samples_are_apart():
     seeds = {sample_seed(seed, epoch, place) for seed in range(4) for epoch in range(4) for place in range(500)}
     assert len(seeds) == 4 * 4 * 500
     assert torch.Generator().manual_seed(max(seeds))
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), min_size=1, max_size=9), worlds, st.integers(0, 60))
+def test_how_far_each_part_of_a_stream_is_follows_from_the_steps_of_all_ranks(parts, world, steps):
+    """`parts`: batches trained on before, and those that were left."""
+    world = min(world, len(parts))
+    begun, lengths = [each for each, _ in parts], {number: sum(each) for number, each in enumerate(parts)}
+    taken = list(begun)
+    for rank in range(world):
+        own = range(rank, len(parts), world)
+        turns = [part for turn in range(10) for part in own if begun[part] + turn < lengths[part]]
+        for part in turns[:steps]:
+            taken[part] += 1
+    ended = {part: length for part, length in lengths.items() if taken[part] == length}
+    assert taken_after(steps, world, begun, ended) == taken

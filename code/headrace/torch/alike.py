@@ -53,7 +53,7 @@ class Alike:
 
     def look(self) -> None:
         """Compare what rank 0 has told by now. Raises `InputError` where it differs."""
-        store = _store()
+        store = store_of_ranks()
         for what, own in list(self._open.items()) if store else ():
             key = f"{self._prefix}/{what}"
             try:
@@ -66,7 +66,7 @@ class Alike:
                 raise InputError(_apart(what, own, str(first)))
 
     def _tell(self, what: str, said: str) -> bool:
-        store = _store()
+        store = store_of_ranks()
         if store is None:
             return False
         if world.rank() == 0:
@@ -77,7 +77,7 @@ class Alike:
         return True
 
 
-def _store() -> Any:
+def store_of_ranks() -> Any:
     """None where there is nobody to compare with."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return None
@@ -92,6 +92,19 @@ def _apart(what: str, own: str, first: str) -> str:
         f"rank {world.rank()} took {own} batches of {what} of a loader, and rank 0 took {first}, so they are not in "
         "the same epoch any more: have all ranks iterate alike, or call loader.set_epoch(epoch) where an epoch begins"
     )
+
+
+def description(loader: Any) -> dict[str, Any]:
+    """What must be the same on a rank and on a feed server."""
+    batches = {"batch_size": loader.batch_size, "drop_last": bool(loader.drop_last)}  # which a stream's server cuts
+    return {
+        "dataset": type(loader.dataset).__qualname__,
+        "size": None if loader.is_stream else len(loader.dataset),
+        "made_of": fingerprint(loader.dataset),
+        "collate_fn": fingerprint(loader.collate_fn),
+        "on_error": loader.on_error,
+        **(batches if loader.is_stream else {}),
+    }
 
 
 def refuse_changes(before: Mapping[str, str], dataset: Any) -> None:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headrace import received
-from headrace.errors import InputError
-from headrace.torch import connection as wire
-from headrace.torch.arriving import Arriving
 from headrace.torch.fetch import Made, Order, SampleError
+from headrace.torch.rank_connection import enter, receive_batch, send_order
 from headrace.torch.tasks import Tasks
 from headrace.training.freed_memory import keep_freed_memory
-from headrace.training.handshake import LIMIT_S
 
 EXTRA_AHEAD = 2
 """Batches asked for beyond one for each connection."""
@@ -28,9 +23,6 @@ MOST_CONNECTIONS = 64
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 """Before a connection is tried again."""
 JOIN_S = 1.0
-SEND_TIMEOUT_S = 60.0
-_received = received.Counter()
-received.add_source(_received.counts)
 
 
 class Feed:
@@ -132,21 +124,13 @@ class Feed:
 
     def _enter(self, server: str, number: int, stack: contextlib.ExitStack) -> tuple[socket.socket, int]:
         """A connection that takes orders, and how many processes the server has. Raises `OSError`, `InputError`."""
-        connection = stack.enter_context(wire.HANDSHAKE.enter(server, self._secret))
-        connection.settimeout(LIMIT_S)
-        wire.send_record(connection, {**self._hello, "slot": self._slot(number)})
-        answer = wire.receive_record(connection)
-        if not isinstance(answer, dict) or type(answer.get("processes")) is not int or answer["processes"] < 1:
-            raise InputError(f"feed server {server} answers what none does")
-        if answer.get("problem"):
-            raise InputError(f"feed server {server}: {answer['problem']}")
-        wire.prepare(connection, SEND_TIMEOUT_S)
+        connection, processes = enter(server, self._secret, {**self._hello, "slot": self._slot(number)}, stack)
         with self._lock:
             if self._closed.is_set():
                 raise OSError("closed")
             self._open.add(connection)
         stack.callback(self._forget, connection)
-        return connection, answer["processes"]
+        return connection, processes
 
     def _forget(self, connection: socket.socket) -> None:
         with self._lock:
@@ -157,27 +141,13 @@ class Feed:
         delivered = 0
         while (step := self._tasks.take(process)) is not None:
             try:
-                wire.send_record(connection, self._orders(step).as_json())
-                kind, header, payload_bytes = wire.receive_head(connection)
-                if kind == wire.FAILED:
-                    self._tasks.came(step, failure(header, process))
-                    continue
-                arriving = Arriving(header, payload_bytes, self._pin_memory)
-                wire.receive_into(connection, arriving.buffers)
-                self._tasks.came(step, Made(arriving.batch(), arriving.skipped), payload_bytes)
-                _received.add(server, payload_bytes)
+                send_order(connection, self._orders(step))
+                made, size = receive_batch(connection, server, process, self._pin_memory)
+                self._tasks.came(step, made, size)
                 delivered += 1
+            except SampleError as error:
+                self._tasks.came(step, error)
             except OSError as error:
                 self._tasks.broke(step, process, error)
                 return delivered
         return None
-
-
-def failure(header: bytes, process: str) -> SampleError:
-    """The error that a feed process tells, with where it was."""
-    try:
-        text = str(json.loads(header)["error"])
-    except (ValueError, KeyError, TypeError):
-        text = "an error that cannot be read"
-    first, newline, rest = text.partition("\n")
-    return SampleError(f"{first} [on {process}]{newline}{rest}")

@@ -27,8 +27,9 @@ from torch.utils.data import _utils
 
 from headrace.errors import HeadraceError, InputError
 from headrace.torch import connection as wire
-from headrace.torch.fetch import Maker, Order, read_order, seed_all
+from headrace.torch.fetch import Maker, Order, StreamOrder, read_order, seed_all
 from headrace.torch.message import encode
+from headrace.torch.streams import StreamMaker
 from headrace.training.freed_memory import keep_freed_memory
 
 Answer = tuple[int, bytes, list[memoryview]]
@@ -44,6 +45,7 @@ class _Client:
 
     def __init__(self, connection: socket.socket, loader: int) -> None:
         self.connection, self.loader = connection, loader
+        self.maker: StreamMaker | None = None
         self._records = wire.Records()
         self._answers: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
         threading.Thread(target=self._send, name="send", daemon=True).start()
@@ -90,10 +92,10 @@ class FeedProcess:
         self._number, self._count, self._loaders = number, count, loaders
         self._limit_s, self._send_timeout_s = limit_s, send_timeout_s
         self._makers: dict[int, Maker] = {}
-        self._making: tuple[float, float, Maker, socket.socket] | None = None
+        self._making: tuple[float, float, Maker | StreamMaker, socket.socket] | None = None
 
-    def run(self, mailbox: socket.socket) -> None:
-        """Until the mailbox closes."""
+    def run(self, mailbox: socket.socket, of_one: bool = False) -> None:
+        """Until the mailbox closes; `of_one`: as long as the first connection lasts."""
         # As torch's own loader processes do, since there is one for each processor. It holds for the calling thread.
         torch.set_num_threads(1)
         keep_freed_memory()
@@ -105,7 +107,10 @@ class FeedProcess:
                     if key.data is None:
                         message, descriptors, _, _ = socket.recv_fds(mailbox, HANDED_OVER.size, 1)
                         if not message:
-                            return
+                            if not of_one:
+                                return
+                            readable.unregister(mailbox)
+                            continue
                         if not descriptors:  # this process may open no more
                             continue
                         connection = socket.socket(fileno=descriptors[0])
@@ -116,23 +121,33 @@ class FeedProcess:
                     elif not self._serve(key.data):
                         readable.unregister(key.fileobj)
                         key.data.leave()
+                        if of_one:
+                            return
 
     def _serve(self, client: _Client) -> bool:
         """Answers what has come; false: the rank has gone, or says what no rank does."""
         try:
             for record in client.records():
-                client.answer(self._made(client.connection, client.loader, read_order(record)))
+                client.answer(self._made(client, read_order(record)))
         except (OSError, InputError):
             return False
         return True
 
-    def _made(self, connection: socket.socket, loader: int, order: Order) -> Answer:
+    def _made(self, client: _Client, order: Order | StreamOrder) -> Answer:
+        loader = self._loaders[client.loader]
+        if isinstance(order, StreamOrder) != loader.is_stream:
+            raise InputError("an order of another kind of dataset")
         try:
-            maker = self._maker(loader)
-            limit_s = self._loaders[loader].timeout or self._limit_s
-            self._making = (time.monotonic(), limit_s, maker, connection)
+            maker: Any
+            if loader.is_stream:  # where it stands is this connection's
+                maker = client.maker = client.maker or loader.maker()
+            else:
+                maker = self._maker(client.loader)
+            self._making = (time.monotonic(), loader.timeout or self._limit_s, maker, client.connection)
             made = maker.make(order)
             self._making = None
+            if made.over:
+                return wire.OVER, b"", []
             header, buffers = encode(made.batch, made.skipped)
             return wire.BATCH, header, buffers
         except HeadraceError as error:
@@ -162,12 +177,18 @@ class FeedProcess:
 
     def _watch(self) -> None:
         """Ends the process when a sample takes too long: nothing else can end what it runs."""
+        at, since = None, 0.0
         while True:
             time.sleep(LOOK_EVERY_S)
             making = self._making
-            if making is None or time.monotonic() - making[0] < making[1]:
+            if making is None:
                 continue
-            _, limit_s, maker, connection = making
+            began, limit_s, maker, connection = making
+            if isinstance(maker, StreamMaker):  # it may first have to come to where training stopped
+                at, since = (at, since) if at == maker.at else (maker.at, time.monotonic())
+                began = max(began, since)
+            if time.monotonic() - began < limit_s:
+                continue
             what = "collate_fn" if maker.at is None else f"sample {maker.at}"
             why = f"its batch is not made after {limit_s:g} s (the loader's timeout, else 0.8 stall_timeout_s)"
             text = f"{what} hangs: {why}"

@@ -18,10 +18,15 @@ import torch
 from torch.utils.data import Dataset, Subset
 
 from headrace.errors import HeadraceError, InputError
+from headrace.events import say
+from headrace.torch import world
 from headrace.torch.order import sample_seed
 
 ON_ERROR = ("raise", "skip")
 DEEPEST = 6
+MOST_SKIPS_TOLD = 10
+MOST_PARTS = 1 << 16
+"""Of an epoch of an `IterableDataset`."""
 _epochs: dict[int, int] = {}
 """The epoch that each dataset of this process was told last, by its id: loaders keep theirs alive."""
 _COLLATE = 1 << 40
@@ -48,11 +53,27 @@ class Order:
 
 
 @dataclass(frozen=True)
+class StreamOrder:
+    """The `number`-th batch of one of the `parts` of an `IterableDataset`'s epoch; a function of the dataset too."""
+
+    seed: int
+    epoch: int
+    part: int
+    parts: int
+    number: int
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
 class Made:
     """A batch, and the samples that it lacks: index and error."""
 
     batch: Any
     skipped: Sequence[tuple[Any, str]] = ()
+    over: bool = False
+    """There is no batch: the part has ended."""
 
 
 class Maker:
@@ -83,7 +104,7 @@ class Maker:
         try:
             batch = self._collate_fn(samples if self._batched else samples[0])
         except Exception as error:
-            raise SampleError(_told(error, f"collate_fn, of samples {str(list(order.indices))[:100]},")) from error
+            raise SampleError(told(error, f"collate_fn, of samples {str(list(order.indices))[:100]},")) from error
         return Made(batch, skipped)
 
     def _samples(self, order: Order, skipped: list[tuple[Any, str]]) -> Iterator[Any]:
@@ -93,7 +114,7 @@ class Maker:
             try:
                 yield from self._dataset.__getitems__(list(order.indices))
             except Exception as error:
-                raise SampleError(_told(error, f"samples {str(list(order.indices))[:100]}")) from error
+                raise SampleError(told(error, f"samples {str(list(order.indices))[:100]}")) from error
             finally:
                 self.at = None
             return
@@ -105,10 +126,22 @@ class Maker:
                 yield self._dataset[index]
             except Exception as error:
                 if self._on_error == "raise":
-                    raise SampleError(_told(error, f"sample {index}")) from error
+                    raise SampleError(told(error, f"sample {index}")) from error
                 skipped.append((index, f"{type(error).__name__}: {error}"[:200]))
             finally:
                 self.at = None
+
+
+def tell_skipped(skipped: Sequence[tuple[Any, str]], before: int) -> int:
+    """How many samples were left out of a batch; the first of a loader are told.
+
+    Args:
+        before: of earlier batches.
+    """
+    for number, (index, error) in enumerate(skipped):
+        if before + number < MOST_SKIPS_TOLD:
+            say("sample_skipped", rank=world.rank(), index=index, error=error)
+    return len(skipped)
 
 
 def datasets_within(dataset: Any, depth: int = 0) -> list[Any]:
@@ -145,8 +178,10 @@ def own_draws() -> Iterator[None]:
         np.random.set_state(states[2])
 
 
-def read_order(record: Any) -> Order:
+def read_order(record: Any) -> Order | StreamOrder:
     """An order from a message. Raises `InputError` for anything else."""
+    if isinstance(record, dict) and "part" in record:
+        return _read_stream_order(record)
     try:
         order = Order(int(record["seed"]), int(record["epoch"]), record["positions"], record["indices"])
         numbers = all(type(each) is int for each in order.positions)
@@ -158,7 +193,17 @@ def read_order(record: Any) -> Order:
     return order
 
 
-def _told(error: Exception, what: str) -> str:
+def _read_stream_order(record: dict[str, Any]) -> StreamOrder:
+    values = [record.get(name) for name in ("seed", "epoch", "part", "parts", "number")]
+    if not all(type(each) is int for each in values):
+        raise InputError("no order of a batch")
+    order = StreamOrder(*values)  # type: ignore[arg-type]
+    if not (0 <= order.part < order.parts <= MOST_PARTS and order.number >= 0):
+        raise InputError("no order of a batch")
+    return order
+
+
+def told(error: Exception, what: str) -> str:
     """The error in a line, with the place in the user's code where it was raised, then the traceback."""
     trace = "".join(traceback.format_exception(*sys.exc_info()))
     return f"{what} raised {type(error).__name__}: {error}\n{trace}"

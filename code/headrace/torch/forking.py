@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import multiprocessing.pool
 import os
+import signal
 import socket
 import stat
 import sys
@@ -16,6 +17,8 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
+from headrace.prctl import die_with_parent
+from headrace.torch import registry
 from headrace.torch.dataset_code import is_the_scripts
 
 DEEPEST = 4
@@ -49,6 +52,16 @@ def holds_threads(dataset: Any, depth: int = 0) -> bool:
     own = isinstance(dataset, Dataset) or is_the_scripts(type(dataset))
     inside = vars(dataset).values() if own and hasattr(dataset, "__dict__") else ()
     return depth < DEEPEST and any(holds_threads(each, depth + 1) for each in inside)
+
+
+def begin_forked(port: int) -> None:
+    """To be called first in a forked process of a server that listens on this port."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    registry.Serving.serve = None
+    close_inherited(port)
+    reopen_files()
 
 
 def close_inherited(port: int) -> None:

@@ -7,25 +7,23 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset
 
 from headrace import progress
 from headrace.context import TrainerContext
 from headrace.errors import InputError
-from headrace.events import say
-from headrace.settings import SECRET_VARIABLE, STALL_TIMEOUT_VARIABLE
+from headrace.settings import STALL_TIMEOUT_VARIABLE
 from headrace.torch import registry, waiting, world
-from headrace.torch.alike import Alike, refuse_changes
-from headrace.torch.feed_client import Feed
-from headrace.torch.fetch import ON_ERROR, Maker, Order
+from headrace.torch.alike import Alike, description, refuse_changes
+from headrace.torch.fetch import ON_ERROR, Maker, Order, tell_skipped
 from headrace.torch.fingerprint import fingerprint
-from headrace.torch.local_batches import LocalBatches
 from headrace.torch.order import Epoch
 from headrace.torch.sampling import check_sampler, count_of, epoch_indices, epoch_of, is_distributed, plain_index
+from headrace.torch.sources import Sources
+from headrace.torch.streaming import Streaming
+from headrace.torch.streams import StreamMaker, stream_maker
 
-MOST_SKIPS_TOLD = 10
 WAIT_SHARE = 0.9
 """Of `stall_timeout_s`, for a batch: it is to be named before the watchdog ends the job."""
 DEFAULT_STALL_TIMEOUT_S = 600.0
@@ -45,22 +43,25 @@ class DataLoader(TorchDataLoader[Any]):
     by each rank from the same seed; you may keep a `DistributedSampler`, which then says seed, shuffle and epoch.
 
     Args:
-        dataset: map-style: it has `__getitem__` and `__len__`. An `IterableDataset` is passed to torch as it is, on one
-            rank in local mode only.
+        dataset: map-style: it has `__getitem__` and `__len__`. Or an `IterableDataset`: each epoch is made in parts,
+            and `get_worker_info` tells it which of how many, as in torch's workers.
         num_workers: processes that make batches. In local mode this rank's; 0: this process makes them. With data hosts
             those of each feed server; 0: one for each of its host's processors.
         timeout: seconds that a batch may take to be made; 0: with data hosts, until shortly before `stall_timeout_s`.
         seed: of order and random draws; by default that of `generator`, else how many loaders like it were used before.
         on_error: `raise`: a sample that raises ends the job. `skip`: it is left out of its batch, and counted.
         shard_by_rank: False: this rank takes all samples, whatever the others do.
+        shards: parts of an `IterableDataset`'s epoch, which the order follows from; by default `num_workers` for each
+            rank, one at least. Each has a process of its own.
 
     Attributes:
+        rank: which part of the samples this loader takes.
         skipped: samples that were left out of batches that this rank has taken.
     """
 
     def __init__(self, dataset: Any, batch_size: int | None = 1, shuffle: bool | None = None, sampler: Any = None,
                  batch_sampler: Any = None, num_workers: int = 0, *, seed: int | None = None, on_error: str = "raise",
-                 shard_by_rank: bool = True, **torchs: Any) -> None:  # fmt: skip
+                 shard_by_rank: bool = True, shards: int = 0, **torchs: Any) -> None:  # fmt: skip
         if on_error not in ON_ERROR:
             raise InputError(f"on_error is {on_error!r}; expected one of {', '.join(ON_ERROR)}")
         self._feeds: Sequence[str] = ()
@@ -69,24 +70,24 @@ class DataLoader(TorchDataLoader[Any]):
             if os.environ.get("HEADRACE_SERVER_NAME"):
                 raise InputError(registry.OTHER_PROCESS)
             self._feeds = [each for each in context.feeds.split(",") if each]
-        self._rank, self._world = (world.rank(), world.world_size()) if shard_by_rank else (0, 1)
-        self._iterable = isinstance(dataset, IterableDataset)
-        if self._iterable and (self._feeds or self._world > 1):
-            raise InputError(
-                "an IterableDataset cannot be shared by ranks or made by data hosts: nothing says which of its samples "
-                "come when; give a map-style dataset (__getitem__, __len__), or use one rank and --tf_data_mode local"
-            )
+        self.rank, self._world = (world.rank(), world.world_size()) if shard_by_rank else (0, 1)
+        self.is_stream = isinstance(dataset, IterableDataset)
+        if shards and not self.is_stream:
+            raise InputError("shards is for an IterableDataset; a map-style dataset needs none")
+        if self.is_stream and on_error == "skip":
+            raise InputError("on_error='skip' needs a map-style dataset: an iterator that has raised is over")
         super().__init__(dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, **torchs)
-        if self._world > 1:
+        if self._world > 1 and not self.is_stream:
             check_sampler(batch_sampler or sampler)
+        self._limit_s = WAIT_SHARE * float(os.environ.get(STALL_TIMEOUT_VARIABLE) or DEFAULT_STALL_TIMEOUT_S)
+        self._streaming = Streaming(self, shards, self.rank, self._world, self._limit_s) if self.is_stream else None
         self.on_error, self.skipped = on_error, 0
         self._sampler_given, self._batch_sampler_given = sampler is not None, batch_sampler is not None
         self.epoch = self._position = self._taken = self._open_iterations = 0
         self._begun = self._whole = False  # this epoch
         self._first_epoch: int | None = None
-        self._made_of = fingerprint(dataset)
         self._at_first_batch = fingerprint(dataset, exact=True) if self._feeds else {}
-        self._about = self._describe()
+        self._about = description(self)
         self._kind = json.dumps([self._about, batch_size, type(self.sampler).__qualname__, self._world])
         # A loader that is made anew for each epoch goes on in another order, as torch's would.
         default = registry.times_used(self._kind)
@@ -94,10 +95,10 @@ class DataLoader(TorchDataLoader[Any]):
         self._sampler_epoch = epoch_of(batch_sampler or self.sampler)
         made = registry.register(self)
         made_by = (self.collate_fn, self.worker_init_fn, on_error, self.batch_sampler is None)
-        self._number = registry.known_to_servers(made, dataset, made_by)
+        self.number = registry.known_to_servers(made, dataset, made_by)
         self._alike = Alike(made)
         waiting.watch(world.rank(), world.world_size())
-        self._local: LocalBatches | None = None
+        self._sources = Sources(self, self._feeds, self._limit_s)
 
     def note_dataset(self) -> None:
         """The script is about to take its first batch: feed servers have the dataset as it is now."""
@@ -109,30 +110,26 @@ class DataLoader(TorchDataLoader[Any]):
         """Whether feed servers make the batches."""
         return bool(self._feeds)
 
-    @property
-    def rank(self) -> int:
-        """Which part of the samples this rank takes."""
-        return self._rank
-
-    def maker(self) -> Maker:
+    def maker(self, in_process: bool = False) -> Maker | StreamMaker:
         """What makes this loader's batches."""
+        if self.is_stream:
+            return stream_maker(self, in_process)
         return Maker(self.dataset, self.collate_fn, self.batch_sampler is not None, self.on_error)
+
+    @property
+    def local_workers(self) -> int:
+        """Processes of this rank that make its batches in local mode; 0: it makes them itself."""
+        return self._streaming.local_workers if self._streaming else self.num_workers
 
     def about(self) -> dict[str, Any]:
         """What must be the same on a rank and on a feed server, as it was when the loader was made."""
         return self._about
 
-    def _describe(self) -> dict[str, Any]:
-        size = None if self._iterable else len(self.dataset)  # type: ignore[arg-type]
-        collate_fn = fingerprint(self.collate_fn)
-        return {"dataset": type(self.dataset).__qualname__, "size": size, "made_of": self._made_of,
-                "collate_fn": collate_fn, "on_error": self.on_error}  # fmt: skip
-
     def _as_ranks_have_it(self) -> dict[str, Any]:
         """What must be the same on all ranks; a feed server is alone, and may have been given other batches."""
         own = self.batch_sampler if self._batch_sampler_given else self.sampler
-        return {**self._about, "batch_size": self.batch_size, "drop_last": bool(self.drop_last),
-                "sampler": type(own).__qualname__, "seed": self.seed}  # fmt: skip
+        return {**self._about, "batch_size": self.batch_size, "drop_last": bool(self.drop_last), "seed": self.seed,
+                "sampler": type(own).__qualname__, "shards": self._streaming and self._streaming.shards}  # fmt: skip
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is over this epoch, which has an order of its own; without it, over the next one."""
@@ -141,34 +138,37 @@ class DataLoader(TorchDataLoader[Any]):
             self._sampler_epoch = epoch
         if epoch != self.epoch or self._begun:
             self.epoch, self._position, self._begun, self._whole = int(epoch), 0, False, False
+            if self._streaming:
+                self._streaming.begin_epoch()
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         """Where the loader stands, for `load_state_dict` on any number of ranks."""
+        place = self._streaming.place() if self._streaming else {}
         if self._whole:
-            return {"seed": self.seed, "epoch": self.epoch + 1, "position": 0}
-        return {"seed": self.seed, "epoch": self.epoch, "position": self._position}
+            return {"seed": self.seed, "epoch": self.epoch + 1, "position": 0, **place}
+        return {"seed": self.seed, "epoch": self.epoch, "position": self._position, **place}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """The next iteration goes on there. Raises `InputError` for what is no state of a loader."""
         try:
             seed, epoch, position = (int(state[name]) for name in ("seed", "epoch", "position"))
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"no state of a DataLoader: {state!r:.200}") from error
         self.set_epoch(epoch)
+        if self._streaming:
+            self._streaming.go_to(state, at_the_beginning=position == 0)
         self.seed, self.epoch, self._position, self._begun, self._whole = seed, epoch, position, False, False
 
     def __len__(self) -> int:
-        """Batches of a whole epoch on this rank."""
-        return super().__len__() if self._iterable else len(self._whole_epoch(0))
+        """Batches of a whole epoch on this rank; of an `IterableDataset` with a length, about so many."""
+        return -(-super().__len__() // self._world) if self.is_stream else len(self._whole_epoch(0))
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         registry.batch_asked_for()
-        if self._iterable:
-            return super().__iter__()
-        return self._batches()
+        return self._streamed(self._streaming) if self._streaming else self._batches()
 
-    def _batches(self) -> Iterator[Any]:
-        global _batches_taken
+    def _begin(self) -> None:
+        """An iteration begins: over which epoch, and whether over the same as on the other ranks."""
         own_sampler = self.batch_sampler if self._batch_sampler_given else self.sampler
         if (set_there := epoch_of(own_sampler)) is not None and set_there != self._sampler_epoch:
             self.set_epoch(set_there)  # the script has set it on the sampler
@@ -176,35 +176,61 @@ class DataLoader(TorchDataLoader[Any]):
             if not self._open_iterations:  # else a thread may have read ahead, as far as it came
                 self._compare(lambda: self._alike.moves_on(self.epoch, self._taken))
             self.epoch, self._position = self.epoch + 1, 0
+            if self._streaming:
+                self._streaming.begin_epoch()
         self._begun, self._whole, self._taken = True, False, 0
         self._first_epoch = self.epoch if self._first_epoch is None else self._first_epoch
         if self._feeds:
             refuse_changes(self._at_first_batch, self.dataset)
         self._compare(lambda: self._alike.begins(self._as_ranks_have_it()))
-        indices = self._indices()
-        self._sampler_epoch = epoch_of(own_sampler)
+
+    def _streamed(self, streaming: Streaming) -> Iterator[Any]:
+        self._begin()
+        number = self.epoch
+        self._open_iterations += 1
+        try:
+            for made in streaming.batches(self._sources, self.number):
+                if (self.epoch, self._begun) == (number, True):
+                    self._position += (self.batch_size or 1) * self._world
+                self._took(number)
+                yield made.batch
+            self._whole = self.epoch == number
+        finally:
+            self._open_iterations -= 1
+
+    def _took(self, epoch: int) -> None:
+        """A batch of this epoch is about to be handed out."""
+        global _batches_taken
+        self._taken += (self.epoch, self._begun) == (epoch, True)  # else the script has moved on meanwhile
+        _batches_taken += 1
+        if (self._taken, epoch) == (2, self._first_epoch):
+            registry.was_used(self._kind)
+        self._compare(lambda: self._alike.look_at(self._taken))
+
+    def _batches(self) -> Iterator[Any]:
+        self._begin()
+        batched, given = self._batch_sampler_given, self._batch_sampler_given or self._sampler_given
+        sampler = self.batch_sampler if batched else self.sampler
+        indices = epoch_indices(sampler, given, batched, self.dataset, self.seed, self.epoch)
+        self._sampler_epoch = epoch_of(sampler)
         epoch, seed, number = self._whole_epoch(self._position, len(indices)), self.seed, self.epoch
 
         def order(step: int) -> Order:
             positions = epoch.positions(step)
-            if self._batch_sampler_given:
+            if batched:
                 chosen = [plain_index(each) for each in indices[positions[0]]]
                 return Order(seed, number, [positions[0]] * len(chosen), chosen)
             return Order(seed, number, positions, [plain_index(indices[each]) for each in positions])
 
-        source = self._open(order, len(epoch))
+        source = self._sources.batches(order, len(epoch))
         self._open_iterations += 1
         try:
             for step in range(len(epoch)):
                 made = source.next()
-                if (self.epoch, self._begun) == (number, True):  # else the script has moved on meanwhile
-                    self._taken += 1
+                if (self.epoch, self._begun) == (number, True):
                     self._position, self._whole = epoch.position_after(step + 1), step + 1 == len(epoch)
-                _batches_taken += 1
-                if (self._taken, number) == (2, self._first_epoch):
-                    registry.was_used(self._kind)
-                self._compare(lambda: self._alike.look_at(self._taken))
-                self._count(made.skipped)
+                self._took(number)
+                self.skipped += tell_skipped(made.skipped, self.skipped)
                 yield made.batch
         finally:
             self._open_iterations -= 1
@@ -215,32 +241,10 @@ class DataLoader(TorchDataLoader[Any]):
         if self._world > 1:
             with_rank_0()
 
-    def _indices(self) -> Sequence[Any]:
-        given = self._batch_sampler_given
-        sampler = self.batch_sampler if given else self.sampler
-        return epoch_indices(sampler, given or self._sampler_given, given, self.dataset, self.seed, self.epoch)
-
     def _whole_epoch(self, start: int, count: int | None = None) -> Epoch:
         if count is None:
             own = self.batch_sampler if self._batch_sampler_given else self.sampler
             count = len(self.dataset) if is_distributed(own) else count_of(own)  # type: ignore[arg-type]
         batch = 1 if self._batch_sampler_given or self.batch_size is None else self.batch_size
         drop_uneven = is_distributed(self.sampler) and self.sampler.drop_last
-        return Epoch(count, batch, self._rank, self._world, start, bool(self.drop_last), bool(drop_uneven))
-
-    def _open(self, order: Any, steps: int) -> Any:
-        if not self._feeds:
-            self._local = self._local or LocalBatches(self)
-            return self._local.begin(order, steps)
-        stall_timeout_s = float(os.environ.get(STALL_TIMEOUT_VARIABLE) or DEFAULT_STALL_TIMEOUT_S)
-        hello = {"loader": self._number, "about": self.about()}
-        pin = bool(self.pin_memory and torch.cuda.is_available())
-        secret = os.environ.get(SECRET_VARIABLE, "")
-        limit_s = WAIT_SHARE * stall_timeout_s
-        return Feed(self._feeds, secret, order, steps, hello, world.rank(), world.world_size(), limit_s, pin)
-
-    def _count(self, skipped: Sequence[tuple[Any, str]]) -> None:
-        for index, error in skipped:
-            self.skipped += 1
-            if self.skipped <= MOST_SKIPS_TOLD:
-                say("sample_skipped", rank=world.rank(), index=index, error=error)
+        return Epoch(count, batch, self.rank, self._world, start, bool(self.drop_last), bool(drop_uneven))

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, get_worker_info
 
 from headrace.errors import HeadraceError, InputError
-from headrace.torch.fetch import Made, Maker, Order, SampleError, own_draws
+from headrace.torch import world
+from headrace.torch.fetch import Made, Order, SampleError, StreamOrder, own_draws
+from headrace.torch.forking import reopen_files
 from headrace.torch.order import sample_seed
 from headrace.training.freed_memory import keep_freed_memory
 
+ENDLESS = sys.maxsize
 _WORKERS = 1 << 42
 """A place that no sample has: the loader processes' own seeds."""
 
@@ -27,8 +33,8 @@ class LocalBatches:
         self._kept: tuple[TorchDataLoader[Any], _Orders] | None = None
         self._busy = False
 
-    def begin(self, order: Callable[[int], Order], steps: int) -> LocalEpoch:
-        """The steps of one epoch. Raises `InputError` while persistent workers make another."""
+    def begin(self, order: Callable[[int], Order | StreamOrder], steps: int) -> LocalEpoch:
+        """The steps of one epoch; `ENDLESS` until closed. Raises `InputError` while persistent workers make another."""
         if not self._theirs.persistent_workers:
             loader, orders = self._make()
         elif self._busy:
@@ -48,14 +54,17 @@ class LocalBatches:
 
     def _make(self) -> tuple[TorchDataLoader[Any], _Orders]:
         theirs, orders = self._theirs, _Orders()
+        count = theirs.local_workers
+        begin = functools.partial(_begin_worker, theirs.worker_init_fn, theirs.dataset)
         workers = {
-            "num_workers": theirs.num_workers, "timeout": theirs.timeout, "prefetch_factor": theirs.prefetch_factor,
-            "worker_init_fn": functools.partial(_begin_worker, theirs.worker_init_fn, theirs.dataset),
+            "num_workers": count, "timeout": theirs.timeout, "prefetch_factor": theirs.prefetch_factor,
+            "worker_init_fn": _begin_stream_worker if theirs.is_stream else begin,
             "persistent_workers": theirs.persistent_workers,
             "multiprocessing_context": theirs.multiprocessing_context,
-        } if theirs.num_workers else {}  # fmt: skip
+        } if count else {}  # fmt: skip
+        maker = theirs.maker(in_process=not count)
         loader = TorchDataLoader(
-            _Made(theirs.maker(), in_process=not theirs.num_workers),
+            _Made(maker, in_process=not count),
             batch_sampler=orders,
             collate_fn=_as_it_is,
             pin_memory=theirs.pin_memory,
@@ -74,12 +83,12 @@ class LocalEpoch:
     def next(self) -> Made:
         """The next step's batch. Raises `SampleError`."""
         try:
-            batch, skipped, error = next(self._batches)
-        except StopIteration as over:
-            raise SampleError("the worker processes have ended before the epoch") from over
+            batch, skipped, error, over = next(self._batches)
+        except StopIteration as ended:
+            raise SampleError("the worker processes have ended before the epoch") from ended
         if error:
             raise SampleError(error)
-        return Made(batch, skipped)
+        return Made(batch, skipped, over)
 
     def close(self) -> None:
         """Ends worker processes that are not persistent."""
@@ -91,16 +100,16 @@ class _Orders:
     """torch's view of an epoch: a sampler of batches, each of one index, which is an order."""
 
     def __init__(self) -> None:
-        self._order: Callable[[int], Order] | None = None
+        self._order: Callable[[int], Order | StreamOrder] | None = None
         self._steps = 0
 
-    def begin(self, order: Callable[[int], Order], steps: int) -> None:
+    def begin(self, order: Callable[[int], Order | StreamOrder], steps: int) -> None:
         self._order, self._steps = order, steps
 
     def __len__(self) -> int:
         return self._steps
 
-    def __iter__(self) -> Iterator[list[Order]]:
+    def __iter__(self) -> Iterator[list[Order | StreamOrder]]:
         assert self._order is not None
         for step in range(self._steps):
             yield [self._order(step)]
@@ -109,10 +118,10 @@ class _Orders:
 class _Made(Dataset[Any]):
     """torch's view of the samples: each a whole batch."""
 
-    def __init__(self, maker: Maker, in_process: bool) -> None:
+    def __init__(self, maker: Any, in_process: bool) -> None:
         self._maker, self._in_process = maker, in_process
 
-    def __getitem__(self, order: Order) -> tuple[Any, list[tuple[Any, str]], str]:
+    def __getitem__(self, order: Order | StreamOrder) -> tuple[Any, list[tuple[Any, str]], str, bool]:
         try:
             if self._in_process:
                 with own_draws():
@@ -120,17 +129,35 @@ class _Made(Dataset[Any]):
             else:
                 made = self._maker.make(order)
         except HeadraceError as error:
-            return None, [], str(error)
-        return made.batch, list(made.skipped), ""
+            return None, [], str(error), False
+        return made.batch, list(made.skipped), "", made.over
 
 
 def _begin_worker(theirs: Callable[[int], None] | None, dataset: Any, number: int) -> None:
     keep_freed_memory()
+    reopen_files()
     info = get_worker_info()
     if info is not None:
         object.__setattr__(info, "dataset", dataset)  # it is frozen; torch has put `_Made` there
     if theirs:
         theirs(number)
+
+
+def _begin_stream_worker(number: int) -> None:
+    """Parts are shared among the ranks already: a dataset that asks for its rank as well is told that there is one."""
+    keep_freed_memory()
+    reopen_files()
+    os.environ |= world.ALONE
+    for function, says in ((dist.get_rank, _rank_alone), (dist.get_world_size, _world_alone)):
+        function.__code__ = says.__code__  # whoever has imported it by name has this object too
+
+
+def _rank_alone(group: Any = None) -> int:
+    return 0
+
+
+def _world_alone(group: Any = None) -> int:
+    return 1
 
 
 def _as_it_is(batches: list[Any]) -> Any:

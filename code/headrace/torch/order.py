@@ -7,7 +7,8 @@ of `torch.utils.data.DistributedSampler`, and a place in it is one number, whate
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import bisect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _MASK = (1 << 64) - 1
@@ -56,6 +57,29 @@ class Epoch:
 
     def _wrapped(self, position: int) -> int:
         return position if position < self.count else self.start + (position - self.start) % (self.count - self.start)
+
+
+def taken_after(steps: int, world: int, begun: Sequence[int], lengths: Mapping[int, int]) -> list[int]:
+    """How many batches of each part of an `IterableDataset` are trained on after so many steps of all ranks.
+
+    Rank r takes the batches of parts r, r + world, … in turn, and passes over those that have ended.
+
+    Args:
+        begun: how many were trained on before, of each part.
+        lengths: batches of those parts that are known to have ended; the others are longer.
+    """
+    taken = list(begun)
+    for rank in range(world):
+        own = range(rank, len(begun), world)
+        left = [lengths[part] - begun[part] if part in lengths else steps for part in own]
+        rounds = bisect.bisect_right(range(steps + 1), steps, key=lambda count: sum(min(count, each) for each in left))
+        rounds -= 1  # whole ones, in which each part that has not ended gives a batch
+        more = steps - sum(min(rounds, each) for each in left)
+        for part, each in zip(own, left, strict=True):
+            one_more = int(more > 0 and each > rounds)
+            taken[part] += min(rounds, each) + one_more
+            more -= one_more
+    return taken
 
 
 def sample_seed(seed: int, epoch: int, position: int, place: int = 0) -> int:

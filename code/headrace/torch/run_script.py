@@ -19,13 +19,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from headrace.errors import InputError, SetupError
 from headrace.rank_failure import in_a_line
-from headrace.torch import registry
+from headrace.torch import registry, world
 
-_ALONE = {
-    "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
-    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
-}  # fmt: skip
-"""What torchrun tells the only process of a job."""
 MOST_STEPS = 20
 """Of optimizers, before the first batch: some scripts warm up."""
 TRAINS_HERE = (
@@ -46,7 +41,7 @@ def run_until_first_batch(
     Raises:
         InputError, SetupError: the script ended before.
     """
-    os.environ |= _ALONE
+    os.environ |= world.ALONE
     dist.init_process_group = alone(dist.init_process_group)
     keep_handler(signal.SIGTERM)
     steps = 0

@@ -12,6 +12,11 @@ from headrace.errors import InputError
 from headrace.settings import STALL_TIMEOUT_VARIABLE
 from headrace.torch import waiting
 
+ALONE = {
+    "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
+}  # fmt: skip
+"""What torchrun tells the only process of a job."""
 DEFAULT_TIMEOUT_S = 1800.0
 """torch's own, for collectives."""
 

@@ -1,0 +1,54 @@
+"""Where a loader's batches come from: feed servers where the job has them, else this host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from headrace.settings import SECRET_VARIABLE
+from headrace.torch import world
+from headrace.torch.feed_client import Feed
+from headrace.torch.fetch import Order, StreamOrder
+from headrace.torch.local_batches import ENDLESS, LocalBatches
+from headrace.torch.stream_feed import StreamFeed
+
+
+class Sources:
+    """Opens one for each iteration; what it opens has `next` and `close`.
+
+    Args:
+        loader: whose batches they are.
+        feeds: HOST:PORT of each feed server; empty: none.
+        limit_s: how long to wait while nothing comes from them.
+    """
+
+    def __init__(self, loader: Any, feeds: Sequence[str], limit_s: float) -> None:
+        self._loader, self._feeds, self._limit_s = loader, feeds, limit_s
+        self._local = LocalBatches(loader)
+
+    def batches(self, order: Callable[[int], Order], steps: int) -> Any:
+        """Of a map-style dataset: those of these steps."""
+        if not self._feeds:
+            return self._local.begin(order, steps)
+        given = self._feeds, self._secret(), order, steps, self._hello()
+        return Feed(*given, world.rank(), world.world_size(), self._limit_s, self._pins())
+
+    def parts(self, orders: Callable[[int, int], StreamOrder], count: int) -> Any:
+        """Of an `IterableDataset`: those of this rank's parts, so many, in turn and without an end."""
+        if not self._feeds:
+            return self._local.begin(lambda step: orders(step % count, step // count), ENDLESS)
+        given = self._feeds, self._secret(), orders, count, self._hello()
+        return StreamFeed(*given, world.rank() * count, self._limit_s, self._pins())
+
+    def _hello(self) -> dict[str, Any]:
+        return {"loader": self._loader.number, "about": self._loader.about()}
+
+    def _pins(self) -> bool:
+        return bool(self._loader.pin_memory and torch.cuda.is_available())
+
+    @staticmethod
+    def _secret() -> str:
+        return os.environ.get(SECRET_VARIABLE, "")

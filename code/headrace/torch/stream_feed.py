@@ -1,0 +1,161 @@
+"""A rank's side of the feed for an `IterableDataset`: each of its parts by a connection of its own.
+
+A part is made in a process of a feed server that makes nothing else. When its connection breaks, or is silent for too
+long, another server iterates over the same part anew and goes on at the batch that is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headrace.errors import DeadlineError
+from headrace.torch.fetch import Made, SampleError, StreamOrder
+from headrace.torch.rank_connection import enter, receive_batch, send_order
+from headrace.torch.tasks import MOST_BREAKS
+from headrace.training.freed_memory import keep_freed_memory
+
+AHEAD = 2
+"""Batches of a part that wait on the rank, and as many that it has asked for besides."""
+FIRST_PATIENCE_S, PATIENCE = 10.0, 5.0
+"""A server may be silent for so long, or so many times what the slowest batch took; twice as long each time."""
+PAUSE_S, LONGEST_PAUSE_S, JOIN_S = 0.1, 2.0, 1.0
+LOOK_EVERY_S = 0.25
+
+
+class StreamFeed:
+    """The batches of a rank's parts, in turn. Use `next` as long as they are wanted, then `close`.
+
+    Args:
+        servers: HOST:PORT of each.
+        orders: the order of the n-th batch of the rank's m-th part.
+        parts: of this rank.
+        hello: which loader they are of.
+        first: the server that the first part is asked of, by its place; the others follow.
+        limit_s: how long to wait while nothing of a part comes.
+        pin_memory: batches are to lie in memory that a GPU reads by itself.
+    """
+
+    def __init__(self, servers: Sequence[str], secret: str, orders: Callable[[int, int], StreamOrder], parts: int,
+                 hello: Mapping[str, Any], first: int, limit_s: float, pin_memory: bool) -> None:  # fmt: skip
+        keep_freed_memory()
+        self._limit_s, self._step = limit_s, 0
+        self._lanes = [
+            _Lane(servers, secret, orders, part, hello, first + part, pin_memory) for part in range(parts)
+        ]  # fmt: skip
+
+    def next(self) -> Made:
+        """The next batch of the part whose turn it is. Raises `SampleError`, `DeadlineError`, `InputError`."""
+        lane = self._lanes[self._step % len(self._lanes)]
+        self._step += 1
+        return lane.next(self._limit_s)
+
+    def close(self) -> None:
+        """End all connections; what is under way is dropped."""
+        for lane in self._lanes:
+            lane.close()
+        deadline = time.monotonic() + JOIN_S
+        for lane in self._lanes:
+            lane.join(max(deadline - time.monotonic(), 0.0))
+
+
+class _Lane:
+    def __init__(self, servers: Sequence[str], secret: str, orders: Callable[[int, int], StreamOrder], part: int,
+                 hello: Mapping[str, Any], place: int, pin_memory: bool) -> None:  # fmt: skip
+        self._servers, self._secret, self._hello, self._pin_memory = servers, secret, hello, pin_memory
+        self._orders, self._part, self._place = orders, part, place
+        self._number = 0
+        self._slowest_s, self._silences = 0.0, 0
+        self._problem = ""
+        self._over = False
+        self._come: queue.Queue[Made | Exception] = queue.Queue(AHEAD)
+        self._closed = threading.Event()
+        self._connection: socket.socket | None = None
+        self._thread = threading.Thread(target=self._run, name=f"feed part {part}", daemon=True)
+        self._thread.start()
+
+    def next(self, limit_s: float) -> Made:
+        if self._over:
+            return Made(None, over=True)
+        deadline = time.monotonic() + limit_s
+        while True:
+            with contextlib.suppress(queue.Empty):
+                came = self._come.get(timeout=LOOK_EVERY_S)
+                break
+            if time.monotonic() > deadline:
+                order = self._orders(self._part, self._number)
+                raise DeadlineError(
+                    f"batch {order.number} of part {order.part} has not come from the feed servers within "
+                    f"{limit_s:g} s ({self._problem or 'it is being made'})"
+                )
+        if isinstance(came, Exception):
+            raise came
+        self._over = came.over
+        return came
+
+    def close(self) -> None:
+        self._closed.set()
+        if connection := self._connection:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
+
+    def join(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        pause_s, breaks, broke_at = PAUSE_S, 0, -1
+        while not self._closed.is_set():
+            server, entered = self._servers[self._place % len(self._servers)], False
+            try:
+                with contextlib.ExitStack() as stack:
+                    connection, _ = enter(server, self._secret, {**self._hello, "slot": self._part}, stack)
+                    self._connection, self._problem, entered, pause_s = connection, "", True, PAUSE_S
+                    self._take(connection, server)
+                return
+            except TimeoutError:
+                self._silences, self._problem = self._silences + 1, f"{server} is silent"
+            except OSError as error:
+                self._problem = f"{server}: {error}"
+                breaks = breaks + 1 if entered and broke_at == self._number else 1
+                broke_at = self._number
+            except Exception as error:  # of the dataset, or nothing that another attempt would help
+                self._put(error)
+                return
+            if entered and breaks >= MOST_BREAKS:
+                order = self._orders(self._part, self._number)
+                self._put(SampleError(
+                    f"{breaks} feed processes ended while they made batch {order.number} of part {order.part}: does "
+                    "one of its samples crash them, or is there too little memory? Their hosts' logs tell"
+                ))  # fmt: skip
+                return
+            self._place += 1
+            self._closed.wait(pause_s)
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+    def _take(self, connection: socket.socket, server: str) -> None:
+        """All that is left of the part. Raises `OSError`, `SampleError`."""
+        asked = first = self._number
+        while not self._closed.is_set():
+            while asked < self._number + AHEAD:
+                send_order(connection, self._orders(self._part, asked))
+                asked += 1
+            anew = self._number + 1 if self._number == first else 1  # batches that are made before this one comes
+            connection.settimeout(2**self._silences * max(FIRST_PATIENCE_S, PATIENCE * anew * self._slowest_s))
+            began = time.monotonic()
+            made, _ = receive_batch(connection, server, server, self._pin_memory)
+            self._slowest_s = max(self._slowest_s, (time.monotonic() - began) / anew)
+            self._put(made)
+            self._number += 1
+            if made.over:
+                return
+
+    def _put(self, came: Made | Exception) -> None:
+        while not self._closed.is_set():
+            with contextlib.suppress(queue.Full):
+                self._come.put(came, timeout=LOOK_EVERY_S)
+                return

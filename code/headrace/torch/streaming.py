@@ -1,0 +1,174 @@
+"""How the ranks share an `IterableDataset`: its epoch is made in parts, and each rank takes the batches of some.
+
+Rank r takes a batch of each of the parts r, r + world, … in turn, as torch's loader does with its workers. All ranks
+make the same number of steps: without `drop_last`, one whose parts have ended takes its last batch again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from headrace.errors import InputError
+from headrace.torch.alike import store_of_ranks
+from headrace.torch.ends import Ends
+from headrace.torch.fetch import MOST_PARTS, Made, StreamOrder
+from headrace.torch.order import taken_after
+from headrace.torch.sources import Sources
+
+READ_AHEAD = 2
+"""Steps that all ranks have agreed on and this one has not made yet."""
+LOOK_EVERY_S = 0.25
+
+
+class Streaming:
+    """A loader's place in its dataset's parts.
+
+    Args:
+        loader: a `headrace.torch.loader.DataLoader`.
+        shards: parts of an epoch; 0: as many as all ranks have workers, one for each rank at least.
+        limit_s: how long to wait for the other ranks.
+    """
+
+    def __init__(self, loader: Any, shards: int, rank: int, world: int, limit_s: float) -> None:
+        if shards < 0 or shards > MOST_PARTS:
+            raise InputError(f"shards is {shards}; expected 1 to {MOST_PARTS}")
+        self._loader, self._rank, self._world, self._limit_s = loader, rank, world, limit_s
+        self._set_shards(shards or world * max(loader.num_workers, 1))
+        self._steps = self._iterations = 0
+        self._ends: Ends | None = None
+
+    def _set_shards(self, shards: int) -> None:
+        if shards < self._world:
+            raise InputError(f"an IterableDataset in {shards} parts cannot be shared by {self._world} ranks")
+        self.shards = shards
+        self._begun = [0] * shards
+
+    @property
+    def parts(self) -> range:
+        """This rank's."""
+        return range(self._rank, self.shards, self._world)
+
+    @property
+    def local_workers(self) -> int:
+        """Processes of this rank in local mode, one for each of its parts; 0: the rank itself makes the only one."""
+        return min(self._loader.num_workers, 1) if self.shards == 1 else len(self.parts)
+
+    def begin_epoch(self) -> None:
+        """The next iteration takes each part from its beginning."""
+        self._begun, self._steps, self._ends = [0] * self.shards, 0, None
+
+    def place(self) -> dict[str, Any]:
+        """What a loader's state holds of it."""
+        lengths: Mapping[int, int] = self._ends.lengths() if self._ends else {}
+        taken = taken_after(self._steps, self._world, self._begun, lengths)
+        return {"shards": self.shards, "taken": taken}
+
+    def go_to(self, state: Mapping[str, Any], at_the_beginning: bool) -> None:
+        """To such a place. Raises `InputError`."""
+        try:
+            shards, taken = int(state["shards"]), [int(each) for each in state["taken"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"no state of a DataLoader of an IterableDataset: {state!r:.200}") from error
+        if shards != self.shards and not at_the_beginning:
+            self._set_shards(shards)  # the epoch is in so many parts, whatever this run would have chosen
+        self.begin_epoch()
+        if not at_the_beginning:
+            if len(taken) != shards or min(taken) < 0:
+                raise InputError(f"no state of a DataLoader of an IterableDataset: {state!r:.200}")
+            self._begun = taken
+
+    def _orders(self) -> Callable[[int, int], StreamOrder]:
+        """For the iteration that begins now: the n-th batch of the lane-th of this rank's parts."""
+        parts, begun, shards = self.parts, list(self._begun), self.shards
+        seed, epoch = self._loader.seed, self._loader.epoch
+
+        def order(lane: int, number: int) -> StreamOrder:
+            return StreamOrder(seed, epoch, parts[lane], shards, begun[parts[lane]] + number)
+
+        return order
+
+    def batches(self, sources: Sources, number: int) -> Iterator[Made]:
+        """The batches of this rank's steps.
+
+        Args:
+            number: of the loader in the script.
+        """
+        self._iterations += 1
+        name = f"headrace/stream{number}/{self._iterations}"
+        store = store_of_ranks() if self._world > 1 else None
+        if self._world > 1 and store is None:
+            raise InputError("the ranks are not connected: call headrace.torch.init() before the first batch")
+        source = sources.parts(self._orders(), len(self.parts))
+        self._ends = ends = Ends(store, name, self._rank, self._world, self._limit_s)
+        agreed = self._agreed(source, ends)
+        try:
+            for made in agreed if store is None else _read_ahead(agreed, ends.closed):
+                self._steps += 1
+                yield made
+        finally:
+            ends.closed.set()
+            source.close()
+
+    def _agreed(self, source: Any, ends: Ends) -> Iterator[Made]:
+        """Batches that all ranks have, or that this rank takes again because others have more."""
+        last: Made | None = None
+        own = self._own(source, ends)
+        while True:
+            made = next(own, None)
+            have = ends.have(made is not None)
+            if ends.closed.is_set() or not have or (self._loader.drop_last and have < self._world):
+                return
+            last = made or last
+            if last is None:
+                raise InputError(
+                    f"rank {self._rank} got no batch: its part of the IterableDataset is empty, and others are not; "
+                    "give fewer shards than there are files, or drop_last=True"
+                )
+            yield last
+
+    def _own(self, source: Any, ends: Ends) -> Iterator[Made]:
+        parts = self.parts
+        count, over = [0] * len(parts), [False] * len(parts)
+        while not all(over):
+            for lane, part in enumerate(parts):
+                made = source.next()
+                if made.over and not over[lane]:
+                    over[lane] = True
+                    ends.part_ended(part, self._begun[part] + count[lane])
+                if not over[lane]:
+                    count[lane] += 1
+                    yield made
+
+
+def _read_ahead(batches: Iterator[Made], closed: threading.Event) -> Iterator[Made]:
+    """The same, taken by a thread: then the ranks agree on a step while they make the one before."""
+    come: queue.Queue[Made | Exception | None] = queue.Queue(READ_AHEAD)
+
+    def put(each: Made | Exception | None) -> None:
+        while not closed.is_set():
+            with contextlib.suppress(queue.Full):
+                come.put(each, timeout=LOOK_EVERY_S)
+                return
+
+    def take() -> None:
+        try:
+            for made in batches:
+                put(made)
+            put(None)
+        except Exception as error:
+            put(error)
+
+    thread = threading.Thread(target=take, name="stream", daemon=True)
+    thread.start()
+    try:
+        while (made := come.get()) is not None:
+            if isinstance(made, Exception):
+                raise made
+            yield made
+    finally:
+        closed.set()
+        thread.join(1.0)

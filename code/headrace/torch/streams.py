@@ -1,0 +1,152 @@
+"""Makes the batches of one part of an `IterableDataset`'s epoch, one after another.
+
+The parts are what torch's worker processes are to such a dataset: each iterates over a copy of it, in which
+`torch.utils.data.get_worker_info` says which of how many this is. So what is written for torch's workers is shared
+here, among any number of hosts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.utils.data import Dataset, _utils
+
+from headrace.errors import InputError
+from headrace.torch.fetch import Made, SampleError, StreamOrder, datasets_within, seed_all, told
+from headrace.torch.order import sample_seed
+
+_BEGIN, _PART, _COLLATE = 1 << 43, 1 << 44, 1 << 45
+"""Places that no sample of a map-style dataset has."""
+NOT_SHARED = (
+    "does not say which samples belong to which part: each of {parts} parts would have all of them. In __iter__, ask "
+    "torch.utils.data.get_worker_info() for its id and num_workers and give each part its share "
+    "(files[info.id::info.num_workers]); or give a map-style dataset"
+)
+
+
+class WorkerInfo:
+    """What `get_worker_info` tells a dataset; knows whether anything asked for a share."""
+
+    rng = None
+    worker_method = "multiprocessing"
+
+    def __init__(self, part: int, parts: int, seed: int, dataset: Any) -> None:
+        self._part, self._parts, self.seed, self._dataset = part, parts, seed, dataset
+        self.asked = False
+
+    @property
+    def id(self) -> int:
+        self.asked = True
+        return self._part
+
+    @property
+    def num_workers(self) -> int:
+        self.asked = True
+        return self._parts
+
+    @property
+    def dataset(self) -> Any:
+        """A `worker_init_fn` that shares the samples writes the share into it."""
+        self.asked = True
+        return self._dataset
+
+
+class StreamMaker:
+    """The batches of one part, in their order.
+
+    Args:
+        batch_size: None: each sample is a batch.
+        tells_worker: `get_worker_info` tells something, and `worker_init_fn` is called, as in torch's workers.
+    """
+
+    def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], batch_size: int | None, drop_last: bool,
+                 worker_init_fn: Callable[[int], None] | None, tells_worker: bool) -> None:  # fmt: skip
+        self._dataset, self._collate_fn, self._batch_size = dataset, collate_fn, batch_size
+        self._drop_last, self._worker_init_fn, self._tells_worker = drop_last, worker_init_fn, tells_worker
+        self._of: tuple[int, int, int, int] | None = None
+        self._samples: Iterator[Any] = iter(())
+        self._next = 0
+        self.at: Any = None
+        """Which sample is being made, for people; None: none."""
+
+    def make(self, order: StreamOrder) -> Made:
+        """The batch. Raises `SampleError`, and `InputError` for a dataset that does not share its samples."""
+        part = (order.seed, order.epoch, order.part, order.parts)
+        if part != self._of or order.number < self._next:
+            self._of, self._next = part, 0
+            self._samples = self._begun(order)
+        size = 1 if self._batch_size is None else self._batch_size
+        for _ in itertools.islice(self._samples, size * (order.number - self._next)):
+            pass  # batches that were trained on before a resume
+        self._next = order.number + 1
+        samples = list(itertools.islice(self._samples, size))
+        if not samples or (self._drop_last and len(samples) < size):
+            self._samples = iter(())  # whatever number is asked for now: it is over
+            return Made(None, over=True)
+        seed_all(sample_seed(order.seed, order.epoch, order.number, _COLLATE + order.part))
+        try:
+            return Made(self._collate_fn(samples[0] if self._batch_size is None else samples))
+        except Exception as error:
+            raise SampleError(told(error, f"collate_fn, of batch {order.number} of part {order.part},")) from error
+
+    def _begun(self, order: StreamOrder) -> Iterator[Any]:
+        dataset = copy.copy(self._dataset)  # parts that share a process do not share what iteration changes
+        seed = sample_seed(order.seed, order.epoch, order.part, _PART)
+        info = WorkerInfo(order.part, order.parts, seed, dataset) if self._tells_worker else None
+        for each in datasets_within(dataset):
+            if isinstance(each, Dataset) and callable(getattr(each, "set_epoch", None)):
+                each.set_epoch(order.epoch)
+        if info and self._worker_init_fn:
+            seed_all(seed)
+            with _told_to_be(info):
+                self._worker_init_fn(order.part)
+        return self._iterated(dataset, info, order)
+
+    def _iterated(self, dataset: Any, info: WorkerInfo | None, order: StreamOrder) -> Iterator[Any]:
+        # All parts begin with the same draws, so that a list of files that each shuffles is the same in all.
+        begin = sample_seed(order.seed, order.epoch, 0, _BEGIN)
+        samples: Iterator[Any] | None = None
+        for number in itertools.count():
+            seed_all(sample_seed(order.seed, order.epoch, number, _PART + order.part) if number else begin)
+            self.at = f"{number} of part {order.part}"
+            try:
+                with _told_to_be(info):
+                    if samples is None:
+                        samples = iter(dataset)
+                        seed_all(begin)  # a generator begins when it is asked for its first sample
+                    sample = next(samples)
+            except StopIteration:
+                sample = _OVER
+            except Exception as error:
+                raise SampleError(told(error, f"sample {number} of part {order.part}")) from error
+            finally:
+                self.at = None
+            if order.parts > 1 and not (info and info.asked):
+                raise InputError(f"{type(self._dataset).__name__} {NOT_SHARED.format(parts=order.parts)}")
+            if sample is _OVER:
+                return
+            yield sample
+
+
+def stream_maker(loader: Any, in_process: bool) -> StreamMaker:
+    """What makes a part of this loader's dataset; in a process of its own, or in that of the script."""
+    tells_worker = loader.num_workers > 0 or not in_process
+    worker_init_fn = loader.worker_init_fn if loader.num_workers else None
+    given = loader.dataset, loader.collate_fn, loader.batch_size, loader.drop_last
+    return StreamMaker(*given, worker_init_fn, tells_worker)
+
+
+_OVER = object()
+
+
+@contextlib.contextmanager
+def _told_to_be(info: WorkerInfo | None) -> Iterator[None]:
+    before, _utils.worker._worker_info = _utils.worker._worker_info, info  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        _utils.worker._worker_info = before
