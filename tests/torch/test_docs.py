@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 
+import headrace.torch
 import pytest
 import torch
 from headrace import flags
@@ -17,7 +18,7 @@ PAGE = (ROOT / "docs" / "pytorch.md").read_text()
 
 
 def test_the_pages_script_runs_alone_and_as_a_job(tmp_path):
-    (snippet,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    snippet = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
     script = tmp_path / "project" / "page.py"
     script.parent.mkdir()
     script.write_text(snippet)
@@ -31,6 +32,18 @@ def test_the_pages_script_runs_alone_and_as_a_job(tmp_path):
     ]
     subprocess.run(start, cwd=tmp_path, check=True, timeout=120)
     assert (tmp_path / "runs" / "page" / "summary.json").is_file()
+
+
+def test_the_pages_iterable_dataset_is_shared_by_workers(tmp_path):
+    snippet = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
+    found = {}
+    exec(snippet, found)
+    files = [tmp_path / str(number) for number in range(5)]
+    for number, path in enumerate(files):
+        path.write_text(f"{number}\n" * 3)
+    for workers in (0, 2):
+        loader = headrace.torch.DataLoader(found["Lines"](files), None, num_workers=workers)
+        assert sorted(loader) == [f"{number}\n" for number in range(5) for _ in range(3)]
 
 
 def test_a_script_with_the_guides_diff_trains_with_a_data_host(tmp_path):

@@ -1,18 +1,19 @@
 """An IterableDataset is shared by ranks and made by data hosts as torch's workers share it: exactly, or not at all."""
 
 import collections
+import itertools
+import multiprocessing
 import os
 import random
 import signal
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 from headrace.errors import DeadlineError, InputError
-from headrace.torch import streaming
+from headrace.torch import stream_feed, streaming
 from headrace.torch.fetch import SampleError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -59,30 +60,44 @@ def indices(batches):
 
 
 @pytest.fixture
-def ranks(feeds, monkeypatch):
-    """Loaders of several ranks, each read by a thread, which agree through one store."""
+def ranks(feeds, monkeypatch, tmp_path):
+    """What several ranks take, each in a process of its own; they agree through a store in a file."""
+    fork, numbers = multiprocessing.get_context("fork"), itertools.count()
 
-    def run(addresses, world, *arguments, state=None, most=None, states=None, **options):
-        store = torch.distributed.HashStore()
-        monkeypatch.setattr(streaming, "store_of_ranks", lambda: store)
-        loaders = [feeds.loader(addresses, *arguments, rank=rank, world=world, **options) for rank in range(world)]
+    def run(addresses, world, *arguments, **options):
+        store = tmp_path / f"store{next(numbers)}"
+        pipes = [fork.Pipe(duplex=False) for _ in range(world)]
+        processes = [
+            fork.Process(target=read, args=(pipe, store, rank, world, addresses, *arguments), kwargs=options)
+            for rank, (_, pipe) in enumerate(pipes)
+        ]
+        for process in processes:
+            process.start()
+        found = [pipe.recv() for pipe, _ in pipes]
+        for process in processes:
+            process.join()
+        for each in found:
+            if isinstance(each, Exception):
+                raise each
+        return [taken for taken, _ in found], [state for _, state in found]
 
-        def read(loader):
+    def read(pipe, path, rank, world, addresses, *arguments, state=None, most=None, **options):
+        try:
+            store = torch.distributed.FileStore(str(path), world)
+            monkeypatch.setattr(streaming, "store_of_ranks", lambda: store)
+            loader = feeds.loader(addresses, *arguments, rank=rank, world=world, **options)
             if state:
                 loader.load_state_dict(state)
-            taken = []
-            batches = iter(loader)
+            taken, batches = [], iter(loader)
             for batch in batches:
                 taken.append(plain(batch))
                 if len(taken) == most:
                     break
-            if states is not None:
-                states.append(loader.state_dict())
+            state = loader.state_dict()
             batches.close()
-            return taken
-
-        with ThreadPoolExecutor(world) as pool:
-            return list(pool.map(read, loaders))
+            pipe.send((taken, state))
+        except Exception as error:
+            pipe.send(error)
 
     return run
 
@@ -126,16 +141,16 @@ def test_any_servers_and_ranks_give_each_sample_once_and_resume_at_any_step_on_a
     world, later = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
     addresses = [feeds.serve(1, Uneven(lengths), 2) for _ in range(data.draw(st.integers(0, 2)))]
     options = {"shards": len(lengths), "seed": 3, "num_workers": 1}
-    whole = ranks(addresses, world, Uneven(lengths), 2, **options)
+    whole, _ = ranks(addresses, world, Uneven(lengths), 2, **options)
     assert len({len(rank) for rank in whole}) == 1, "all ranks make the same number of steps"
     assert indices(unpadded(whole)) == all_lines(lengths)
-    stop, states = data.draw(st.integers(1, len(whole[0]))), []
-    first = ranks(addresses, world, Uneven(lengths), 2, most=stop, states=states, **options)
+    stop = data.draw(st.integers(1, len(whole[0])))
+    first, states = ranks(addresses, world, Uneven(lengths), 2, most=stop, **options)
     assert first == [rank[:stop] for rank in whole]
     assert all(state["taken"] == states[0]["taken"] for state in states)
     left = [-(-length // 2) - taken for length, taken in zip(lengths, states[0]["taken"], strict=True)]
     if all(sum(left[rank::later]) for rank in range(later)):  # else a rank would have none
-        rest = ranks(addresses, later, Uneven(lengths), 2, state=states[0], **options)
+        rest, _ = ranks(addresses, later, Uneven(lengths), 2, state=states[0], **options)
         assert sorted(map(repr, unpadded(first) + unpadded(rest))) == sorted(map(repr, unpadded(whole)))
 
 
@@ -147,9 +162,9 @@ def unpadded(of_ranks):
 
 
 def test_without_drop_last_a_rank_that_has_ended_takes_its_last_batch_again_and_with_it_all_stop(ranks):
-    padded = ranks([], 2, Lines((6, 2)), 2, shards=2, seed=1, drop_last=False)
+    padded, _ = ranks([], 2, Lines((6, 2)), 2, shards=2, seed=1, drop_last=False)
     assert [len(rank) for rank in padded] == [3, 3] and indices(unpadded(padded)) == all_lines((6, 2))
-    dropped = ranks([], 2, Lines((6, 2)), 2, shards=2, seed=1, drop_last=True)
+    dropped, _ = ranks([], 2, Lines((6, 2)), 2, shards=2, seed=1, drop_last=True)
     assert [len(rank) for rank in dropped] == [1, 1]
 
 
@@ -208,7 +223,7 @@ class ByRank(IterableDataset):
 
 
 def test_a_dataset_that_shares_by_rank_as_well_loses_nothing(ranks):
-    first, second = ranks([], 2, ByRank(), 3, num_workers=2)
+    (first, second), _ = ranks([], 2, ByRank(), 3, num_workers=2)
     assert indices(first + second) == list(range(24))
 
 
@@ -235,7 +250,8 @@ def test_each_part_reads_from_its_own_place_in_an_open_file(feeds, tmp_path, rem
     assert sorted(taken) == list(range(5000))
 
 
-def test_a_server_that_dies_is_replaced_in_the_midst_of_a_part(feeds):
+def test_a_server_that_dies_or_is_silent_is_replaced_in_the_midst_of_a_part(feeds, monkeypatch):
+    monkeypatch.setattr(stream_feed, "FIRST_PATIENCE_S", 1.0)
     addresses = [feeds.serve(1, Lines((40, 40)), 2) for _ in range(2)]
     options = {"shards": 2, "seed": 1}
     expected = [plain(batch) for batch in feeds.loader([], Lines((40, 40)), 2, **options)]

@@ -28,6 +28,7 @@ def enter(server: str, secret: str, hello: Mapping[str, Any], stack: contextlib.
         stack: closes the connection.
     """
     connection = stack.enter_context(wire.HANDSHAKE.enter(server, secret))
+    stack.callback(_end, connection)
     connection.settimeout(LIMIT_S)
     wire.send_record(connection, dict(hello))
     answer = wire.receive_record(connection)
@@ -37,6 +38,12 @@ def enter(server: str, secret: str, hello: Mapping[str, Any], stack: contextlib.
         raise InputError(f"feed server {server}: {answer['problem']}")
     wire.prepare(connection, SEND_TIMEOUT_S)
     return connection, answer["processes"]
+
+
+def _end(connection: socket.socket) -> None:
+    """So that the other side hears of it, even if a process that was forked meanwhile has the connection too."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def send_order(connection: socket.socket, order: Order | StreamOrder) -> None:
