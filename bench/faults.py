@@ -1,6 +1,6 @@
 """Random faults in real jobs, one after another: does anything hang, is anything left, how long does it take?
 
-    python -m bench.faults [--runs 100] [--seed 0]
+    python -m bench.faults [--runs 100] [--seed 0] [--framework pytorch]     (pytorch: by .venv-torch)
 
 Each run is a job of two data hosts and a dnn host with two ranks, in which one thing is killed, suspended or cut off
 at a random moment. Leaves bench/out/faults.json and prints a table of the seconds from the fault to the end of all
@@ -27,6 +27,7 @@ STALL_TIMEOUT_S, STARTUP_TIMEOUT_S = 25, 40
 RECOVERED_STEP_EVENTS = 4
 """Step events (of five steps each, about a second in all) after which training counts as under way again."""
 OUT = Path(__file__).parent / "out"
+OUT_FILES = {"tensorflow": "faults.json", "pytorch": "torch_faults.json"}
 # A moment: what the log says when it has come, and how much later the fault strikes at most.
 MOMENTS = {
     "start-up": ("event=topology", 6.0),
@@ -64,10 +65,14 @@ def kill_host(host):
     return lambda job: breakage.kill_host(job, host)
 
 
+FEED = r"headrace\.torch\.feed_server"
 FAULTS = {
     "dispatcher killed": kill("algo-1", breakage.DISPATCHER),
     "data host's worker killed": kill("algo-2", breakage.WORKER),
     "dnn host's worker killed": kill("algo-3", breakage.WORKER),
+    "data host's feed server killed": kill("algo-2", FEED),
+    "dnn host's feed server killed": kill("algo-3", FEED),
+    "feed server suspended": kill("algo-1", FEED, SIGSTOP),
     "data host killed": kill_host("algo-2"),
     "network cut for 4 s": cut("algo-2", 4),
     "dispatcher's host killed": kill_host("algo-1"),
@@ -81,13 +86,22 @@ FAULTS = {
     "stop request": kill("algo-3", breakage.LAUNCHER, signal.SIGTERM),
 }
 SURVIVED = ("dispatcher killed", "data host's worker killed", "dnn host's worker killed", "data host killed",
+            "data host's feed server killed", "dnn host's feed server killed", "feed server suspended",
             "network cut for 4 s")  # fmt: skip
+STEADY = {"tensorflow": breakage.STEADY, "pytorch": ROOT / "tests" / "torch" / "scripts" / "steady_torch.py"}
 
 
-def one_run(folder, source, fault, moment, delay_s):
+def faults_of(framework):
+    """Names of those that strike what such a job has; a PyTorch job can lose its first data host as any other."""
+    others = ("feed server",) if framework == "tensorflow" else ("dispatcher", "worker")
+    return [name for name in FAULTS if not any(word in name for word in others)]
+
+
+def one_run(folder, source, framework, fault, moment, delay_s):
     """What became of one job: outcome, seconds, whether it hung or left something, and anything unexpected."""
     word, _ = MOMENTS[moment]
-    flags = [f"--source_dir={source}", "--training_script=steady.py", "--isolation=namespaces", "--epochs=5"]
+    flags = [f"--framework={framework}", f"--source_dir={source}", f"--training_script={STEADY[framework].name}"]
+    flags += ["--isolation=namespaces", "--epochs=5"]
     flags += [f"--hyperparameter=stall_timeout_s={STALL_TIMEOUT_S}"]
     flags += [f"--hyperparameter=startup_timeout_s={STARTUP_TIMEOUT_S}"]
     job = Job(*start(folder, *flags))
@@ -126,14 +140,14 @@ def one_run(folder, source, fault, moment, delay_s):
 
 
 def table(records):
-    lines = [f"{'fault':<28}{'runs':>5}{'struck':>8}{'job failed':>12}{'median s':>10}{'max s':>8}"]
-    for fault in FAULTS:
+    lines = [f"{'fault':<32}{'runs':>5}{'struck':>8}{'job failed':>12}{'median s':>10}{'max s':>8}"]
+    for fault in dict.fromkeys(record["fault"] for record in records):
         own = [record for record in records if record["fault"] == fault]
         struck = [record for record in own if record["struck"]]
         key = "recovered_s" if fault in SURVIVED else "end_s"
         times = [record[key] for record in struck if key in record] or [float("nan")]
         failed = sum(record.get("code") == 1 for record in struck)
-        row = f"{fault:<28}{len(own):>5}{len(struck):>8}{failed:>12}{statistics.median(times):>10.1f}{max(times):>8.1f}"
+        row = f"{fault:<32}{len(own):>5}{len(struck):>8}{failed:>12}{statistics.median(times):>10.1f}{max(times):>8.1f}"
         lines.append(row)
     return "\n".join(lines)
 
@@ -143,18 +157,20 @@ def main():
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max_minutes", type=float, default=60.0, help="start no further run after this")
+    parser.add_argument("--framework", choices=list(STEADY), default="tensorflow")
     arguments = parser.parse_args()
+    faults = faults_of(arguments.framework)
     chance = random.Random(arguments.seed)
     OUT.mkdir(exist_ok=True)
     records, began = [], time.monotonic()
     with tempfile.TemporaryDirectory(prefix="headrace-faults-") as name:
         folder = Path(name)
         shutil.copytree(ROOT / "code", folder / "source", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-        shutil.copy(breakage.STEADY, folder / "source")
+        shutil.copy(STEADY[arguments.framework], folder / "source")
         while len(records) < arguments.runs and time.monotonic() - began < arguments.max_minutes * 60:
-            fault = list(FAULTS)[len(records) % len(FAULTS)]
-            moment = chance.choice(list(MOMENTS))
-            record = one_run(folder, folder / "source", fault, moment, chance.uniform(0, MOMENTS[moment][1]))
+            fault, moment = faults[len(records) % len(faults)], chance.choice(list(MOMENTS))
+            delay_s = chance.uniform(0, MOMENTS[moment][1])
+            record = one_run(folder, folder / "source", arguments.framework, fault, moment, delay_s)
             records.append(record)
             print(f"{len(records)}/{arguments.runs} {json.dumps(record)}", flush=True)
             figures = {
@@ -162,7 +178,9 @@ def main():
                 "faults_hung": sum(record["hung"] for record in records),
                 "faults_leftover": sum(record["leftover"] for record in records),
             }
-            (OUT / "faults.json").write_text(json.dumps({"figures": figures, "runs": records}, indent=1) + "\n")
+            (OUT / OUT_FILES[arguments.framework]).write_text(
+                json.dumps({"figures": figures, "runs": records}, indent=1) + "\n"
+            )
             for run in folder.glob("job-*"):
                 shutil.rmtree(run, ignore_errors=True)
     print(table(records))
