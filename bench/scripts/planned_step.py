@@ -11,10 +11,11 @@ import sys
 import time
 from pathlib import Path
 
+import augmented
 import headrace.tensorflow.horovod_keras as hvd
 import tensorflow as tf
 from headrace.events import say
-from headrace.tensorflow import data, images
+from headrace.tensorflow import data
 from headrace.tensorflow.meter import open_meter
 from headrace.training.ideal_step import IdealStep
 
@@ -30,18 +31,8 @@ WARM_UP_STEPS = 30
 
 hvd.init()
 tf.config.threading.set_intra_op_parallelism_threads(1)
-shape = (args.batch_size, 32, 32, 3)
-
-
-def augmented(x):
-    for _ in range(args.times):
-        x = images.to_uint8(images.blur(images.dilate(x)))
-        x = images.augment(x, rotation=0.05, zoom=0.2, shift=0.05, flip=True)
-    return tf.image.flip_left_right(x)
-
-
-made_up = tf.cast(tf.random.stateless_uniform(shape, [1, 2], 0, 256, tf.int32), tf.uint8)
-train = tf.data.Dataset.from_tensors(made_up).repeat().map(augmented, tf.data.AUTOTUNE)
+made_up = augmented.made_up(args.batch_size)
+train = augmented.batches(args.times, args.batch_size)
 train = data.distribute(train, sharding="off").prefetch(2)
 
 

@@ -1,0 +1,38 @@
+"""The pipeline of planned_step.py; alone, how fast it makes batches that go nowhere.
+
+`augmented.py TIMES BATCH SECONDS` prints images a second.
+"""
+
+import sys
+import time
+
+import tensorflow as tf
+from headrace.tensorflow import images
+
+
+def batches(times, batch_size):
+    """An endless dataset of uint8 batches `[batch_size, 32, 32, 3]`, each augmented so many times; 0: only a flip."""
+
+    def augmented(x):
+        for _ in range(times):
+            x = images.to_uint8(images.blur(images.dilate(x)))
+            x = images.augment(x, rotation=0.05, zoom=0.2, shift=0.05, flip=True)
+        return tf.image.flip_left_right(x)
+
+    return tf.data.Dataset.from_tensors(made_up(batch_size)).repeat().map(augmented, tf.data.AUTOTUNE)
+
+
+def made_up(batch_size):
+    return tf.cast(tf.random.stateless_uniform((batch_size, 32, 32, 3), [1, 2], 0, 256, tf.int32), tf.uint8)
+
+
+if __name__ == "__main__":
+    given_times, given_batch, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    found = iter(batches(given_times, given_batch).prefetch(2))
+    for _ in range(20):
+        next(found)
+    count, began = 0, time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        next(found)
+        count += given_batch
+    print(count / (time.perf_counter() - began), flush=True)
