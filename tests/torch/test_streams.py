@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from headrace.errors import DeadlineError, InputError
-from headrace.torch import stream_feed, streaming
+from headrace.torch import connection, stream_feed, streaming
 from headrace.torch.fetch import SampleError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -308,6 +308,24 @@ def test_wrong_arguments_are_refused(feeds, options, message):
 def test_a_state_of_another_kind_of_dataset_is_refused(feeds):
     with pytest.raises(InputError, match="no state of a DataLoader of an IterableDataset"):
         feeds.loader([], Lines(), 2).load_state_dict({"seed": 1, "epoch": 0, "position": 4})
+
+
+class Large(IterableDataset):
+    def __iter__(self):
+        for number in range(12):
+            yield torch.full((8 << 20,), number, dtype=torch.uint8)
+
+
+def test_a_rank_that_does_something_else_for_long_keeps_its_parts_makers(feeds, monkeypatch):
+    monkeypatch.setattr(connection, "NOT_READ_MS", 500)
+    address = feeds.serve(1, Large(), None)
+    batches = iter(feeds.loader([address], Large(), None))
+    taken = [int(next(batches)[0]) for _ in range(2)]
+    made_by = [process.pid for process in feeds.servers[0]._streams._processes]
+    time.sleep(2.5)
+    taken += [int(batch[0]) for batch in itertools.islice(batches, 8)]
+    assert [process.pid for process in feeds.servers[0]._streams._processes] == made_by
+    assert taken + [int(batch[0]) for batch in batches] == list(range(12))
 
 
 def test_nothing_is_left_running_when_an_iteration_is_broken_off(feeds):

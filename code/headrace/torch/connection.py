@@ -28,6 +28,8 @@ _ANSWER = struct.Struct("<BxxxIQ")
 _MOST_PARTS = 512
 """Of one system call; Linux takes 1,024."""
 _SOCKET_BYTES = 4 << 20
+NOT_READ_MS = 10_000
+"""What was sent and finds no room for so long has nobody who reads it."""
 _DEAD_AFTER = {"TCP_KEEPIDLE": 4, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
 """Seconds until a connection whose other end is silent is tried, between trials, and how many."""
 
@@ -38,7 +40,7 @@ def prepare(connection: socket.socket, send_timeout_s: float) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _DEAD_AFTER.items():
         connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, NOT_READ_MS)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", max(int(send_timeout_s), 1), 0))
     connection.settimeout(None)
 

@@ -20,8 +20,9 @@ from headrace.torch.rank_connection import enter, receive_batch, send_order
 from headrace.torch.tasks import MOST_BREAKS
 from headrace.training.freed_memory import keep_freed_memory
 
-AHEAD = 2
-"""Batches of a part that wait on the rank, and as many that it has asked for besides."""
+AHEAD = 3
+"""Batches of a part that the rank has asked for or holds. What it has asked for it reads at once: a server whose answer
+finds no room for some seconds takes the rank for dead (`connection.prepare`)."""
 FIRST_PATIENCE_S, PATIENCE = 10.0, 5.0
 """A server may be silent for so long, or so many times what the slowest batch took; twice as long each time."""
 PAUSE_S, LONGEST_PAUSE_S, JOIN_S = 0.1, 2.0, 1.0
@@ -73,17 +74,18 @@ class _Lane:
         self._slowest_s, self._silences = 0.0, 0
         self._problem = ""
         self._over = False
-        self._come: queue.Queue[Made | Exception] = queue.Queue(AHEAD)
+        self._come: queue.SimpleQueue[Made | Exception] = queue.SimpleQueue()
+        self._room, self._granted = threading.Semaphore(AHEAD), 0
         self._closed = threading.Event()
         self._connection: socket.socket | None = None
         self._thread = threading.Thread(target=self._run, name=f"feed part {part}", daemon=True)
         self._thread.start()
 
     def next(self, limit_s: float) -> Made:
-        if self._over:
-            return Made(None, over=True)
         deadline = time.monotonic() + limit_s
         while True:
+            if self._over or self._closed.is_set():
+                return Made(None, over=True)
             with contextlib.suppress(queue.Empty):
                 came = self._come.get(timeout=LOOK_EVERY_S)
                 break
@@ -96,6 +98,7 @@ class _Lane:
         if isinstance(came, Exception):
             raise came
         self._over = came.over
+        self._room.release()
         return came
 
     def close(self) -> None:
@@ -117,18 +120,19 @@ class _Lane:
                     self._connection, self._problem, entered, pause_s = connection, "", True, PAUSE_S
                     self._take(connection, server)
                 return
-            except TimeoutError:
-                self._silences, self._problem = self._silences + 1, f"{server} is silent"
             except OSError as error:
-                self._problem = f"{server}: {error}"
-                breaks = breaks + 1 if entered and broke_at == self._number else 1
-                broke_at = self._number
+                silent = isinstance(error, TimeoutError)
+                self._problem = f"{server} is silent" if silent else f"{server}: {error}"
+                self._silences += silent and entered
+                if entered and not silent:
+                    breaks = breaks + 1 if broke_at == self._number else 1
+                    broke_at = self._number
             except Exception as error:  # of the dataset, or nothing that another attempt would help
-                self._put(error)
+                self._come.put(error)
                 return
-            if entered and breaks >= MOST_BREAKS:
+            if breaks >= MOST_BREAKS:
                 order = self._orders(self._part, self._number)
-                self._put(SampleError(
+                self._come.put(SampleError(
                     f"{breaks} feed processes ended while they made batch {order.number} of part {order.part}: does "
                     "one of its samples crash them, or is there too little memory? Their hosts' logs tell"
                 ))  # fmt: skip
@@ -141,21 +145,23 @@ class _Lane:
         """All that is left of the part. Raises `OSError`, `SampleError`."""
         asked = first = self._number
         while not self._closed.is_set():
-            while asked < self._number + AHEAD:
+            while asked < self._number + self._granted or self._may_ask(wait=asked == self._number):
                 send_order(connection, self._orders(self._part, asked))
                 asked += 1
+            if asked == self._number:
+                continue
             anew = self._number + 1 if self._number == first else 1  # batches that are made before this one comes
             connection.settimeout(2**self._silences * max(FIRST_PATIENCE_S, PATIENCE * anew * self._slowest_s))
             began = time.monotonic()
             made, _ = receive_batch(connection, server, server, self._pin_memory)
-            self._slowest_s = max(self._slowest_s, (time.monotonic() - began) / anew)
-            self._put(made)
-            self._number += 1
+            self._slowest_s, self._silences = max(self._slowest_s, (time.monotonic() - began) / anew), 0
+            self._number, self._granted = self._number + 1, self._granted - 1
+            self._come.put(made)
             if made.over:
                 return
 
-    def _put(self, came: Made | Exception) -> None:
-        while not self._closed.is_set():
-            with contextlib.suppress(queue.Full):
-                self._come.put(came, timeout=LOOK_EVERY_S)
-                return
+    def _may_ask(self, wait: bool) -> bool:
+        """Whether there is room for one more batch than those granted, which a lost connection leaves granted."""
+        granted = self._room.acquire(timeout=LOOK_EVERY_S) if wait else self._room.acquire(blocking=False)
+        self._granted += granted
+        return granted
