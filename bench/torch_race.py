@@ -14,10 +14,12 @@ import socket
 import struct
 import sys
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+warnings.filterwarnings("ignore", "The given buffer is not writable")  # gRPC's and Flight's messages
 SECRET = "race"
 SECONDS = 3.0
 WARM_UP = 5
