@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from headrace.torch.fingerprint import changes, fingerprint
+from headrace.torch.alike import changes
+from headrace.torch.fingerprint import fingerprint
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, random_split
 
 

@@ -1,9 +1,11 @@
 """An IterableDataset is shared by ranks and made by data hosts as torch's workers share it: exactly, or not at all."""
 
 import collections
+import dataclasses
 import itertools
 import multiprocessing
 import os
+import queue
 import random
 import signal
 import threading
@@ -13,8 +15,10 @@ import numpy as np
 import pytest
 import torch
 from headrace.errors import DeadlineError, InputError
-from headrace.torch import connection, stream_feed, streaming
+from headrace.torch import connection, feed_process, stream_feed, streaming
 from headrace.torch.fetch import SampleError
+from headrace.torch.fingerprint import fingerprint
+from headrace.torch.loader import DataLoader
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import IterableDataset, get_worker_info
@@ -81,7 +85,7 @@ def ranks(feeds, monkeypatch, tmp_path):
                 raise each
         return [taken for taken, _ in found], [state for _, state in found]
 
-    def read(pipe, path, rank, world, addresses, *arguments, state=None, most=None, **options):
+    def read(pipe, path, rank, world, addresses, *arguments, state=None, most=None, anew=None, **options):
         try:
             store = torch.distributed.FileStore(str(path), world)
             monkeypatch.setattr(streaming, "store_of_ranks", lambda: store)
@@ -95,6 +99,9 @@ def ranks(feeds, monkeypatch, tmp_path):
                     break
             state = loader.state_dict()
             batches.close()
+            if anew:
+                batch_size, data = anew
+                taken += map(plain, DataLoader(data, batch_size, **options))
             pipe.send((taken, state))
         except Exception as error:
             pipe.send(error)
@@ -149,8 +156,10 @@ def test_any_servers_and_ranks_give_each_sample_once_and_resume_at_any_step_on_a
     assert first == [rank[:stop] for rank in whole]
     assert all(state["taken"] == states[0]["taken"] for state in states)
     left = [-(-length // 2) - taken for length, taken in zip(lengths, states[0]["taken"], strict=True)]
-    if all(sum(left[rank::later]) for rank in range(later)):  # else a rank would have none
-        rest, _ = ranks(addresses, later, Uneven(lengths), 2, state=states[0], **options)
+    rest, _ = ranks(addresses, later, Uneven(lengths), 2, state=states[0], **options)
+    assert len({len(rank) for rank in rest}) == 1
+    assert set(map(repr, unpadded(first) + unpadded(rest))) == set(map(repr, unpadded(whole)))
+    if all(sum(left[rank::later]) for rank in range(later)):  # else a rank takes one that was trained on before
         assert sorted(map(repr, unpadded(first) + unpadded(rest))) == sorted(map(repr, unpadded(whole)))
 
 
@@ -251,7 +260,7 @@ def test_each_part_reads_from_its_own_place_in_an_open_file(feeds, tmp_path, rem
 
 
 def test_a_server_that_dies_or_is_silent_is_replaced_in_the_midst_of_a_part(feeds, monkeypatch):
-    monkeypatch.setattr(stream_feed, "FIRST_PATIENCE_S", 1.0)
+    monkeypatch.setattr(stream_feed, "PATIENCE_S", 1.0)
     addresses = [feeds.serve(1, Lines((40, 40)), 2) for _ in range(2)]
     options = {"shards": 2, "seed": 1}
     expected = [plain(batch) for batch in feeds.loader([], Lines((40, 40)), 2, **options)]
@@ -308,6 +317,80 @@ def test_wrong_arguments_are_refused(feeds, options, message):
 def test_a_state_of_another_kind_of_dataset_is_refused(feeds):
     with pytest.raises(InputError, match="no state of a DataLoader of an IterableDataset"):
         feeds.loader([], Lines(), 2).load_state_dict({"seed": 1, "epoch": 0, "position": 4})
+
+
+def test_coming_to_where_training_stopped_may_take_long(feeds, monkeypatch):
+    monkeypatch.setattr(stream_feed, "PATIENCE_S", 0.6)
+    monkeypatch.setattr(feed_process, "ALIVE_EVERY_S", 0.1)
+
+    class Slow(Lines):
+        def __iter__(self):
+            for sample in super().__iter__():
+                time.sleep(0.05)
+                yield sample
+
+    address = feeds.serve(1, Slow((60,)), 5)
+    loader = feeds.loader([address], Slow((60,)), 5, seed=1, stall_timeout_s=1.5)
+    loader.load_state_dict({"seed": 1, "epoch": 0, "position": 50, "shards": 1, "batch_size": 5, "taken": [10]})
+    batches = iter(loader)
+    taken = [plain(next(batches))]
+    assert len(feeds.servers[0]._streams._processes) == 1  # the same one all the time
+    assert indices(taken + [plain(batch) for batch in batches]) == all_lines((60,))[50:]
+
+
+def test_within_an_epoch_batches_keep_their_size(feeds):
+    state = {"seed": 1, "epoch": 0, "position": 50, "shards": 1, "batch_size": 5, "taken": [10]}
+    with pytest.raises(InputError, match="goes on with batches of the same size, 5, and not 4"):
+        feeds.loader([], Lines(), 4).load_state_dict(state)
+    feeds.loader([], Lines(), 4).load_state_dict(state | {"position": 0, "epoch": 1})
+
+
+class Threaded(Lines):
+    """Reads ahead in a thread, which asks for its share later, and never ends."""
+
+    def __iter__(self):
+        come = queue.Queue(2)
+
+        def read():
+            for each in Lines.__iter__(self):
+                come.put(each)
+            come.put(None)
+            threading.Event().wait()
+
+        threading.Thread(target=read, daemon=False).start()
+        get_worker_info().id  # noqa: B018
+        yield from iter(come.get, None)
+
+
+def test_a_dataset_that_reads_ahead_in_a_thread_gets_its_share_and_leaves_no_process(feeds):
+    lengths = (9, 8, 7, 6)
+    address = feeds.serve(1, Threaded(lengths), 2, num_workers=2)
+    loader = feeds.loader([address], Threaded(lengths), 2, num_workers=2)
+    assert indices([plain(batch) for batch in loader]) == all_lines(lengths)
+    deadline = time.monotonic() + 10
+    while feeds.servers[0]._streams._processes and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not feeds.servers[0]._streams._processes
+
+
+def test_a_loader_made_anew_for_each_epoch_agrees_anew(feeds, ranks, monkeypatch):
+    one, _ = ranks([], 2, Uneven((4, 8)), 2, shards=2, anew=(2, Uneven((8, 6))))
+    assert [len(rank) for rank in one] == [4 + 4, 4 + 4]
+
+
+def test_generators_and_shares_that_a_library_has_noted_must_be_alike_in_a_stream():
+    @dataclasses.dataclass
+    class Share:
+        rank: int
+        draws: np.random.Generator
+
+    def made(rank, seed):
+        data = Lines()
+        data.share = Share(rank, np.random.default_rng(seed))
+        return fingerprint(data)
+
+    assert made(0, 1) == made(0, 1)
+    assert made(0, 1) != made(1, 1) and made(0, 1) != made(0, 2)
 
 
 class Large(IterableDataset):

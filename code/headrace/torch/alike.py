@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from headrace.errors import InputError
 from headrace.torch import world
-from headrace.torch.fingerprint import changes, fingerprint
+from headrace.torch.fingerprint import EMPTY, OPAQUE, Made, fingerprint
 
 LOOK_AT_BATCHES = frozenset({1, 2, 4, 8, 16, 32, 64, 128, 256})
 """Of an epoch: then rank 0's word is looked for, as long as it has not come."""
@@ -105,6 +105,17 @@ def description(loader: Any) -> dict[str, Any]:
         "on_error": loader.on_error,
         **(batches if loader.is_stream else {}),
     }
+
+
+def changes(before: Made, now: Made) -> list[str]:
+    """The attributes that hold other values now; what was opened or filled since is none. Both prints are exact."""
+    return [
+        name
+        for name in sorted(set(before) & set(now))
+        if before[name] != now[name]
+        and before[name] != EMPTY
+        and (before[name].startswith(OPAQUE) or not now[name].startswith(OPAQUE))
+    ]
 
 
 def refuse_changes(before: Mapping[str, str], dataset: Any) -> None:

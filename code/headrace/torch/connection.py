@@ -20,8 +20,8 @@ from headrace.torch.message import MOST_BATCH_BYTES, MOST_HEADER_BYTES
 from headrace.training.handshake import Handshake
 
 HANDSHAKE = Handshake(b"hrfeed_1", b"headrace feed")
-BATCH, FAILED, OVER = 1, 2, 3
-"""Kinds of answers; `OVER`: the part of a stream has ended."""
+BATCH, FAILED, OVER, ALIVE = 1, 2, 3, 4
+"""Kinds of answers; `OVER`: the part of a stream has ended; `ALIVE`: its next batch is being made, and is to come."""
 MOST_ORDER_BYTES = 16 << 20
 _LENGTH = struct.Struct("<I")
 _ANSWER = struct.Struct("<BxxxIQ")
@@ -100,7 +100,7 @@ def send_answer(connection: socket.socket, kind: int, header: bytes, buffers: Se
 def receive_head(connection: socket.socket) -> tuple[int, bytes, int]:
     """Kind, header, and the bytes of the payload that follows. Raises `OSError`, `InputError`."""
     kind, header_bytes, payload_bytes = _ANSWER.unpack(_receive(connection, _ANSWER.size))
-    if kind not in (BATCH, FAILED, OVER) or header_bytes > MOST_HEADER_BYTES or payload_bytes > MOST_BATCH_BYTES:
+    if kind not in (BATCH, FAILED, OVER, ALIVE) or header_bytes > MOST_HEADER_BYTES or payload_bytes > MOST_BATCH_BYTES:
         raise InputError("an answer that cannot be one")
     return kind, _receive(connection, header_bytes), payload_bytes
 

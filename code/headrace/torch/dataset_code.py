@@ -14,11 +14,26 @@ import numpy as np
 import torch
 
 _LIBRARIES = tuple(dict.fromkeys(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")))
-_SAMPLES = ("__getitem__", "__getitems__", "__len__")
+_SAMPLES = ("__getitem__", "__getitems__", "__len__", "__iter__", "__next__")
 _HOLDING = (list, tuple, dict, set, frozenset, np.ndarray, torch.Tensor)
 """Kinds of globals that are data, and not a rank's own number."""
 _FILLING = {"append", "add", "setdefault", "update", "extend", "insert", "pop", "popitem", "move_to_end", "put"}
 """Methods of containers that change them."""
+
+
+def from_its_class(value: Any) -> dict[str, Any]:
+    """What the script's classes give their objects, and what of the script's globals makes samples."""
+    found: dict[str, Any] = {}
+    for kind in reversed(type(value).__mro__):
+        if is_the_scripts(kind):
+            found |= {
+                name: each
+                for name, each in vars(kind).items()
+                if not name.startswith("__") and not callable(each) and not hasattr(each, "__get__")
+            }
+    if is_the_scripts(type(value)):
+        found |= {f"global {name}": each for name, each in globals_of_samples(type(value)).items()}
+    return found
 
 
 def globals_of_samples(kind: type) -> dict[str, Any]:

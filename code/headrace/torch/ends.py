@@ -45,14 +45,21 @@ class Ends:
         found = dict(self._own)
         for rank in range(self._world) if self._store is not None else ():
             key = f"{self._name}/ends/{rank}"
-            if rank != self._rank and self._store.check([key]):
-                found |= {int(part): batches for part, batches in json.loads(self._store.get(key)).items()}
+            with contextlib.suppress(RuntimeError):  # rank 0 has ended, and the store with it
+                if rank != self._rank and self._store.check([key]):
+                    found |= {int(part): batches for part, batches in json.loads(self._store.get(key)).items()}
         return found
 
     def have(self, has_batch: bool) -> int:
         """How many ranks have a batch for the next step. Waits until all have said so. Raises `DeadlineError`."""
         if self._store is None:
             return int(has_batch)
+        try:
+            return self._all_said(has_batch)
+        except RuntimeError:  # rank 0 has ended, and the store with it: so it knew that this was the last step
+            return 0
+
+    def _all_said(self, has_batch: bool) -> int:
         key, self._step = f"{self._name}/{self._step}", self._step + 1
         said = self._store.add(key, 1 if has_batch else _ENDED)
         pause_s, deadline = FIRST_POLL_S, time.monotonic() + self._limit_s

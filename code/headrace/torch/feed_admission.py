@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.connection
+import os
 import socket
 import sys
 import threading
@@ -168,3 +169,5 @@ def _run(served: FeedProcess, mailbox: socket.socket, others_end: socket.socket,
     others_end.close()
     begin_forked(port)
     served.run(mailbox, of_one)
+    if of_one:
+        os._exit(0)  # whatever threads the dataset has

@@ -35,6 +35,7 @@ from headrace.training.freed_memory import keep_freed_memory
 Answer = tuple[int, bytes, list[memoryview]]
 """Kind, header, buffers."""
 LOOK_EVERY_S = 0.25
+ALIVE_EVERY_S = 2.0
 RECEIVE_BYTES = 1 << 16
 HANDED_OVER = struct.Struct("<I")
 """What comes with a connection from the server: the loader's number."""
@@ -43,9 +44,11 @@ HANDED_OVER = struct.Struct("<I")
 class _Client:
     """A connection: what has come of it, and a thread that sends, so that the next batch can be made meanwhile."""
 
-    def __init__(self, connection: socket.socket, loader: int) -> None:
+    def __init__(self, connection: socket.socket, loader: int, of_stream: bool, alone: bool) -> None:
         self.connection, self.loader = connection, loader
+        self._of_stream, self._alone = of_stream, alone
         self.maker: StreamMaker | None = None
+        self.makes, self.sending = False, threading.Lock()
         self._records = wire.Records()
         self._answers: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
         threading.Thread(target=self._send, name="send", daemon=True).start()
@@ -70,12 +73,24 @@ class _Client:
 
     def _send(self) -> None:
         with self.connection:
-            while answer := self._answers.get():
+            while answer := self._next_answer():
                 try:
-                    wire.send_answer(self.connection, *answer)
+                    with self.sending:
+                        wire.send_answer(self.connection, *answer)
                 except OSError:  # the process hears of it where it reads
                     with contextlib.suppress(OSError):
                         self.connection.shutdown(socket.SHUT_RDWR)
+                    if self._alone and self.makes:  # a part from its beginning, perhaps, and for nobody
+                        os._exit(1)
+
+    def _next_answer(self) -> Answer | None:
+        """The next one; of a stream also a word that it is made: to come to where training stopped may take long."""
+        while True:
+            try:
+                return self._answers.get(timeout=ALIVE_EVERY_S if self._of_stream else None)
+            except queue.Empty:
+                if self.maker and self.makes:
+                    return wire.ALIVE, str(self.maker.at).encode(), []
 
 
 class FeedProcess:
@@ -92,7 +107,7 @@ class FeedProcess:
         self._number, self._count, self._loaders = number, count, loaders
         self._limit_s, self._send_timeout_s = limit_s, send_timeout_s
         self._makers: dict[int, Maker] = {}
-        self._making: tuple[float, float, Maker | StreamMaker, socket.socket] | None = None
+        self._making: tuple[float, float, Maker | StreamMaker, _Client] | None = None
 
     def run(self, mailbox: socket.socket, of_one: bool = False) -> None:
         """Until the mailbox closes; `of_one`: as long as the first connection lasts."""
@@ -107,7 +122,7 @@ class FeedProcess:
                     if key.data is None:
                         message, descriptors, _, _ = socket.recv_fds(mailbox, HANDED_OVER.size, 1)
                         if not message:
-                            if not of_one:
+                            if not of_one or len(readable.get_map()) == 1:
                                 return
                             readable.unregister(mailbox)
                             continue
@@ -116,7 +131,8 @@ class FeedProcess:
                         connection = socket.socket(fileno=descriptors[0])
                         with contextlib.suppress(OSError):  # it may have gone meanwhile
                             wire.prepare(connection, self._send_timeout_s)
-                        client = _Client(connection, *HANDED_OVER.unpack(message))
+                        (loader,) = HANDED_OVER.unpack(message)
+                        client = _Client(connection, loader, self._loaders[loader].is_stream, of_one)
                         readable.register(connection, selectors.EVENT_READ, client)
                     elif not self._serve(key.data):
                         readable.unregister(key.fileobj)
@@ -143,7 +159,8 @@ class FeedProcess:
                 maker = client.maker = client.maker or loader.maker()
             else:
                 maker = self._maker(client.loader)
-            self._making = (time.monotonic(), loader.timeout or self._limit_s, maker, client.connection)
+            client.makes = True
+            self._making = (time.monotonic(), loader.timeout or self._limit_s, maker, client)
             made = maker.make(order)
             self._making = None
             if made.over:
@@ -155,7 +172,7 @@ class FeedProcess:
         except Exception as error:  # of worker_init_fn, of the dataset's set_epoch, of a collated type
             return wire.FAILED, failure(f"{type(error).__name__}: {error}\n{traceback.format_exc()}"), []
         finally:
-            self._making = None
+            self._making, client.makes = None, False
 
     def _maker(self, number: int) -> Maker:
         if number not in self._makers:
@@ -183,7 +200,7 @@ class FeedProcess:
             making = self._making
             if making is None:
                 continue
-            began, limit_s, maker, connection = making
+            began, limit_s, maker, client = making
             if isinstance(maker, StreamMaker):  # it may first have to come to where training stopped
                 at, since = (at, since) if at == maker.at else (maker.at, time.monotonic())
                 began = max(began, since)
@@ -195,7 +212,8 @@ class FeedProcess:
             print(f"{text}; the stacks of all threads:", file=sys.stderr, flush=True)
             faulthandler.dump_traceback(file=sys.stderr)
             try:
-                wire.send_answer(connection, wire.FAILED, failure(text))
+                if client.sending.acquire(timeout=LOOK_EVERY_S):  # else within an earlier answer, which nobody reads
+                    wire.send_answer(client.connection, wire.FAILED, failure(text))
             except OSError:
                 pass
             finally:

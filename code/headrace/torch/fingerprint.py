@@ -8,6 +8,7 @@ an attribute that names one is left out, and of other paths the last two parts c
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import decimal
 import enum
@@ -22,11 +23,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from headrace.torch.dataset_code import (
     folder_of,
-    globals_of_samples,
+    from_its_class,
     is_the_scripts,
     written_while_training,
 )
@@ -58,7 +59,7 @@ def fingerprint(dataset: Any, exact: bool = False) -> dict[str, str]:
         exact: for one process at two times: folders and devices count, what the dataset itself writes does not.
     """
     found: dict[str, str] = {}
-    _name_all(found, dataset, "", [MOST_VALUES], exact)
+    _name_all(found, dataset, "", _Look(exact, isinstance(dataset, IterableDataset)))
     if len(found) > MOST_NAMES:
         names = sorted(found)[MOST_NAMES:]
         rest = hashlib.sha256("".join(f"{name}{found.pop(name)}" for name in names).encode(errors="surrogatepass"))
@@ -66,53 +67,35 @@ def fingerprint(dataset: Any, exact: bool = False) -> dict[str, str]:
     return found
 
 
-def changes(before: Made, now: Made) -> list[str]:
-    """The attributes that hold other values now; what was opened or filled since is none. Both prints are exact."""
-    return [
-        name
-        for name in sorted(set(before) & set(now))
-        if before[name] != now[name]
-        and before[name] != EMPTY
-        and (before[name].startswith(OPAQUE) or not now[name].startswith(OPAQUE))
-    ]
+@dataclasses.dataclass
+class _Look:
+    exact: bool
+    of_stream: bool
+    """Parts of a stream follow from the generators that it holds, and from a share that a library has noted."""
+    left: int = MOST_VALUES
 
 
-def _name_all(found: dict[str, str], value: Any, path: str, budget: list[int], exact: bool, depth: int = 0) -> None:
+def _name_all(found: dict[str, str], value: Any, path: str, look: _Look, depth: int = 0) -> None:
     named = isinstance(value, Dataset) or (depth == 0 and hasattr(value, "__dict__") and not callable(value))
     if not named or depth > DEEPEST:
-        found[path or WHOLE] = _told(value, budget, exact)
+        found[path or WHOLE] = _told(value, look)
         return
     found[f"{path}.type" if path else "type"] = type(value).__qualname__
-    left_out = written_while_training(type(value)) if exact else ()
-    for name, attribute in sorted({**_from_its_class(value), **vars(value)}.items()):
+    left_out = written_while_training(type(value)) if look.exact else ()
+    for name, attribute in sorted({**from_its_class(value), **vars(value)}.items()):
         dotted = f"{path}.{name}" if path else name
         if isinstance(attribute, Dataset):
-            _name_all(found, attribute, dotted, budget, exact, depth + 1)
+            _name_all(found, attribute, dotted, look, depth + 1)
         elif name not in left_out:
-            found[dotted] = _told(attribute, budget, exact)
+            found[dotted] = _told(attribute, look)
 
 
-def _from_its_class(value: Any) -> dict[str, Any]:
-    """What the script's classes give their objects, and what of the script's globals makes samples."""
-    found: dict[str, Any] = {}
-    for kind in reversed(type(value).__mro__):
-        if is_the_scripts(kind):
-            found |= {
-                name: each
-                for name, each in vars(kind).items()
-                if not name.startswith("__") and not callable(each) and not hasattr(each, "__get__")
-            }
-    if is_the_scripts(type(value)):
-        found |= {f"global {name}": each for name, each in globals_of_samples(type(value)).items()}
-    return found
-
-
-def _told(value: Any, budget: list[int], exact: bool) -> str:
-    if isinstance(value, (str, os.PathLike)) and os.sep in str(value) and not exact:
+def _told(value: Any, look: _Look) -> str:
+    if isinstance(value, (str, os.PathLike)) and os.sep in str(value) and not look.exact:
         return "a path"
     if isinstance(value, (list, tuple, dict, set, frozenset, str, bytes)) and not value:
         return EMPTY
-    walk = _Walk(budget, exact)
+    walk = _Walk(look)
     walk.add(value, 0)
     return (OPAQUE if walk.opaque else "") + walk.digest.hexdigest()[:16]
 
@@ -120,17 +103,17 @@ def _told(value: Any, budget: list[int], exact: bool) -> str:
 class _Walk:
     """Goes through a value as far as its budget lets it; never raises."""
 
-    def __init__(self, budget: list[int], exact: bool) -> None:
-        self.digest, self._budget, self._exact = hashlib.sha256(), budget, exact
+    def __init__(self, look: _Look) -> None:
+        self.digest, self._look = hashlib.sha256(), look
         self._folder = "-"
         """What the paths of the innermost list have in common."""
         self.opaque = False
         """Whether of the value itself only the type counts."""
 
     def add(self, value: Any, depth: int) -> None:
-        self._budget[0] -= 1
+        self._look.left -= 1
         self._text(type(value).__qualname__)
-        if self._budget[0] < 0 or depth > DEEPEST:
+        if self._look.left < 0 or depth > DEEPEST:
             return
         try:
             known = self._add(value, depth)
@@ -162,7 +145,11 @@ class _Walk:
                 self.add(key, depth + 1)
                 self.add(value[key], depth + 1)
         elif isinstance(value, _DRAWING):
-            return False
+            if self._look.of_stream:
+                self._text(repr(_state_of(value)))
+            return self._look.of_stream
+        elif self._look.of_stream and dataclasses.is_dataclass(value) and not isinstance(value, type):
+            self.add(vars(value), depth + 1)
         elif callable(value) and not isinstance(value, Dataset) and self._function(value, depth):
             pass
         elif type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "to_numpy"):
@@ -182,7 +169,7 @@ class _Walk:
 
     def _as_elsewhere(self, text: str) -> str:
         """A text without what may be another one on another host or rank: the folder, the device, the host's name."""
-        if self._exact:
+        if self._look.exact:
             return text
         if _DEVICE.fullmatch(text) or text == os.environ.get("SM_CURRENT_HOST"):
             return ""
@@ -199,13 +186,13 @@ class _Walk:
             if value.dim():
                 places = torch.arange(0, value.numel(), max(value.numel() // PLACES, 1), device=value.device)
                 value = value[torch.unravel_index(places, value.shape)]
-            self._budget[0] -= value.numel() // VALUES_AT_ONCE
+            self._look.left -= value.numel() // VALUES_AT_ONCE
             self.digest.update(value.cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
 
     def _array(self, value: np.ndarray[Any, Any], depth: int) -> None:
         self._text(repr((value.dtype, value.shape)))
         sampled = value.flat[:: max(value.size // PLACES, 1)]
-        self._budget[0] -= sampled.size // VALUES_AT_ONCE
+        self._look.left -= sampled.size // VALUES_AT_ONCE
         if value.dtype.hasobject:
             self._places(sampled.tolist(), depth)
         else:
@@ -237,6 +224,14 @@ class _Walk:
         for each in held:
             self.add(each, depth + 1)
         return True
+
+
+def _state_of(drawing: Any) -> Any:
+    if isinstance(drawing, torch.Generator):
+        return drawing.get_state().tolist()
+    if isinstance(drawing, np.random.Generator):
+        return drawing.bit_generator.state
+    return drawing.getstate() if isinstance(drawing, random.Random) else drawing.get_state()
 
 
 def _plainly(value: Any) -> str:

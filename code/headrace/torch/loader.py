@@ -93,10 +93,11 @@ class DataLoader(TorchDataLoader[Any]):
         default = registry.times_used(self._kind)
         self.seed = int(seed if seed is not None else self.generator.initial_seed() if self.generator else default)
         self._sampler_epoch = epoch_of(batch_sampler or self.sampler)
-        made = registry.register(self)
-        made_by = (self.collate_fn, self.worker_init_fn, on_error, self.batch_sampler is None)
-        self.number = registry.known_to_servers(made, dataset, made_by)
-        self._alike = Alike(made)
+        self._made = registry.register(self)
+        cut = self.is_stream and (batch_size, self.drop_last)  # by who makes the batches
+        made_by = (self.collate_fn, self.worker_init_fn, on_error, self.batch_sampler is None, cut)
+        self.number = registry.known_to_servers(self._made, dataset, made_by)
+        self._alike = Alike(self._made)
         waiting.watch(world.rank(), world.world_size())
         self._sources = Sources(self, self._feeds, self._limit_s)
 
@@ -110,10 +111,10 @@ class DataLoader(TorchDataLoader[Any]):
         """Whether feed servers make the batches."""
         return bool(self._feeds)
 
-    def maker(self, in_process: bool = False) -> Maker | StreamMaker:
+    def maker(self) -> Maker | StreamMaker:
         """What makes this loader's batches."""
         if self.is_stream:
-            return stream_maker(self, in_process)
+            return stream_maker(self)
         return Maker(self.dataset, self.collate_fn, self.batch_sampler is not None, self.on_error)
 
     @property
@@ -143,7 +144,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader stands, for `load_state_dict` on any number of ranks."""
-        place = self._streaming.place() if self._streaming else {}
+        place = self._streaming.place(self._whole) if self._streaming else {}
         if self._whole:
             return {"seed": self.seed, "epoch": self.epoch + 1, "position": 0, **place}
         return {"seed": self.seed, "epoch": self.epoch, "position": self._position, **place}
@@ -189,7 +190,7 @@ class DataLoader(TorchDataLoader[Any]):
         number = self.epoch
         self._open_iterations += 1
         try:
-            for made in streaming.batches(self._sources, self.number):
+            for made in streaming.batches(self._sources, self._made):
                 if (self.epoch, self._begun) == (number, True):
                     self._position += (self.batch_size or 1) * self._world
                 self._took(number)
@@ -201,8 +202,7 @@ class DataLoader(TorchDataLoader[Any]):
     def _took(self, epoch: int) -> None:
         """A batch of this epoch is about to be handed out."""
         global _batches_taken
-        self._taken += (self.epoch, self._begun) == (epoch, True)  # else the script has moved on meanwhile
-        _batches_taken += 1
+        self._taken, _batches_taken = self._taken + ((self.epoch, self._begun) == (epoch, True)), _batches_taken + 1
         if (self._taken, epoch) == (2, self._first_epoch):
             registry.was_used(self._kind)
         self._compare(lambda: self._alike.look_at(self._taken))

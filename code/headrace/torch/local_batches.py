@@ -30,12 +30,14 @@ class LocalBatches:
 
     def __init__(self, loader: Any) -> None:
         self._theirs = loader
+        # Parts begin anew each epoch in processes of their own, as on data hosts.
+        self._persistent = loader.persistent_workers and not loader.is_stream
         self._kept: tuple[TorchDataLoader[Any], _Orders] | None = None
         self._busy = False
 
     def begin(self, order: Callable[[int], Order | StreamOrder], steps: int) -> LocalEpoch:
         """The steps of one epoch; `ENDLESS` until closed. Raises `InputError` while persistent workers make another."""
-        if not self._theirs.persistent_workers:
+        if not self._persistent:
             loader, orders = self._make()
         elif self._busy:
             raise InputError("a second iteration over a loader with persistent_workers began before the first was over")
@@ -59,10 +61,10 @@ class LocalBatches:
         workers = {
             "num_workers": count, "timeout": theirs.timeout, "prefetch_factor": theirs.prefetch_factor,
             "worker_init_fn": _begin_stream_worker if theirs.is_stream else begin,
-            "persistent_workers": theirs.persistent_workers,
+            "persistent_workers": self._persistent,
             "multiprocessing_context": theirs.multiprocessing_context,
         } if count else {}  # fmt: skip
-        maker = theirs.maker(in_process=not count)
+        maker = theirs.maker()
         loader = TorchDataLoader(
             _Made(maker, in_process=not count),
             batch_sampler=orders,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace import received
@@ -51,14 +51,22 @@ def send_order(connection: socket.socket, order: Order | StreamOrder) -> None:
     wire.send_record(connection, order.as_json())
 
 
-def receive_batch(connection: socket.socket, server: str, process: str, pin_memory: bool) -> tuple[Made, int]:
+def receive_batch(
+    connection: socket.socket, server: str, process: str, pin_memory: bool, alive: Callable[[bytes], None] | None = None
+) -> tuple[Made, int]:
     """What answers the oldest order, and its bytes.
+
+    Args:
+        alive: called with what the process says of the sample that it makes.
 
     Raises:
         SampleError: the dataset raised; names the process.
         OSError: the connection has ended.
     """
     kind, header, payload_bytes = wire.receive_head(connection)
+    while kind == wire.ALIVE and alive:
+        alive(header)
+        kind, header, payload_bytes = wire.receive_head(connection)
     if kind == wire.FAILED:
         raise failure(header, process)
     if kind == wire.OVER:

@@ -14,19 +14,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from headrace import progress
 from headrace.errors import DeadlineError
 from headrace.torch.fetch import Made, SampleError, StreamOrder
 from headrace.torch.rank_connection import enter, receive_batch, send_order
-from headrace.torch.tasks import MOST_BREAKS
+from headrace.torch.tasks import MOST_AHEAD_BYTES, MOST_BREAKS
 from headrace.training.freed_memory import keep_freed_memory
 
 AHEAD = 3
 """Batches of a part that the rank has asked for or holds. What it has asked for it reads at once: a server whose answer
 finds no room for some seconds takes the rank for dead (`connection.prepare`)."""
-FIRST_PATIENCE_S, PATIENCE = 10.0, 5.0
-"""A server may be silent for so long, or so many times what the slowest batch took; twice as long each time."""
+PATIENCE_S = 10.0
+"""A process says every two seconds that it makes a batch. One that is silent for so long is left, another for twice."""
 PAUSE_S, LONGEST_PAUSE_S, JOIN_S = 0.1, 2.0, 1.0
 LOOK_EVERY_S = 0.25
+_samples_passed = 0
+progress.add_counter(lambda: _samples_passed)
 
 
 class StreamFeed:
@@ -46,8 +49,9 @@ class StreamFeed:
                  hello: Mapping[str, Any], first: int, limit_s: float, pin_memory: bool) -> None:  # fmt: skip
         keep_freed_memory()
         self._limit_s, self._step = limit_s, 0
+        room = _Room(parts)
         self._lanes = [
-            _Lane(servers, secret, orders, part, hello, first + part, pin_memory) for part in range(parts)
+            _Lane(servers, secret, orders, part, hello, first + part, pin_memory, room) for part in range(parts)
         ]  # fmt: skip
 
     def next(self) -> Made:
@@ -65,17 +69,28 @@ class StreamFeed:
             lane.join(max(deadline - time.monotonic(), 0.0))
 
 
+class _Room:
+    """How many batches each part may have on its way: all together so many bytes, each part one at least."""
+
+    def __init__(self, parts: int) -> None:
+        self._parts, self.largest = parts, 0
+
+    def of_each(self) -> int:
+        return max(min(MOST_AHEAD_BYTES // self.largest // self._parts, AHEAD), 1) if self.largest else 1
+
+
 class _Lane:
     def __init__(self, servers: Sequence[str], secret: str, orders: Callable[[int, int], StreamOrder], part: int,
-                 hello: Mapping[str, Any], place: int, pin_memory: bool) -> None:  # fmt: skip
+                 hello: Mapping[str, Any], place: int, pin_memory: bool, room: _Room) -> None:  # fmt: skip
         self._servers, self._secret, self._hello, self._pin_memory = servers, secret, hello, pin_memory
         self._orders, self._part, self._place = orders, part, place
         self._number = 0
-        self._slowest_s, self._silences = 0.0, 0
-        self._problem = ""
+        self._silences, self._problem = 0, ""
+        self._at, self._moved_at = b"", 0.0  # the sample that is being made, and since when, as far as is known
         self._over = False
         self._come: queue.SimpleQueue[Made | Exception] = queue.SimpleQueue()
-        self._room, self._granted = threading.Semaphore(AHEAD), 0
+        self._room, self._changed = room, threading.Condition()
+        self._out = self._granted = 0  # batches asked for or held; of them those that have not come
         self._closed = threading.Event()
         self._connection: socket.socket | None = None
         self._thread = threading.Thread(target=self._run, name=f"feed part {part}", daemon=True)
@@ -89,7 +104,7 @@ class _Lane:
             with contextlib.suppress(queue.Empty):
                 came = self._come.get(timeout=LOOK_EVERY_S)
                 break
-            if time.monotonic() > deadline:
+            if time.monotonic() > max(deadline, self._moved_at + limit_s):
                 order = self._orders(self._part, self._number)
                 raise DeadlineError(
                     f"batch {order.number} of part {order.part} has not come from the feed servers within "
@@ -98,7 +113,9 @@ class _Lane:
         if isinstance(came, Exception):
             raise came
         self._over = came.over
-        self._room.release()
+        with self._changed:
+            self._out -= 1
+            self._changed.notify()
         return came
 
     def close(self) -> None:
@@ -143,18 +160,17 @@ class _Lane:
 
     def _take(self, connection: socket.socket, server: str) -> None:
         """All that is left of the part. Raises `OSError`, `SampleError`."""
-        asked = first = self._number
+        asked = self._number
+        connection.settimeout(2**self._silences * PATIENCE_S)
         while not self._closed.is_set():
             while asked < self._number + self._granted or self._may_ask(wait=asked == self._number):
                 send_order(connection, self._orders(self._part, asked))
                 asked += 1
             if asked == self._number:
                 continue
-            anew = self._number + 1 if self._number == first else 1  # batches that are made before this one comes
-            connection.settimeout(2**self._silences * max(FIRST_PATIENCE_S, PATIENCE * anew * self._slowest_s))
-            began = time.monotonic()
-            made, _ = receive_batch(connection, server, server, self._pin_memory)
-            self._slowest_s, self._silences = max(self._slowest_s, (time.monotonic() - began) / anew), 0
+            made, size = receive_batch(connection, server, server, self._pin_memory, self._is_alive)
+            self._room.largest = max(self._room.largest, size)
+            self._silences = 0
             self._number, self._granted = self._number + 1, self._granted - 1
             self._come.put(made)
             if made.over:
@@ -162,6 +178,16 @@ class _Lane:
 
     def _may_ask(self, wait: bool) -> bool:
         """Whether there is room for one more batch than those granted, which a lost connection leaves granted."""
-        granted = self._room.acquire(timeout=LOOK_EVERY_S) if wait else self._room.acquire(blocking=False)
-        self._granted += granted
-        return granted
+        with self._changed:
+            if wait and self._out >= self._room.of_each():
+                self._changed.wait(LOOK_EVERY_S)
+            may = self._out < self._room.of_each()
+            self._out, self._granted = self._out + may, self._granted + may
+            return may
+
+    def _is_alive(self, at: bytes) -> None:
+        """To come to where training stopped is progress too, sample by sample."""
+        global _samples_passed
+        if at != self._at:
+            self._at, self._moved_at = at, time.monotonic()
+            _samples_passed += 1

@@ -7,12 +7,14 @@ make the same number of steps: without `drop_last`, one whose parts have ended t
 from __future__ import annotations
 
 import contextlib
+import copy
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from headrace.errors import InputError
+from headrace.torch import world
 from headrace.torch.alike import store_of_ranks
 from headrace.torch.ends import Ends
 from headrace.torch.fetch import MOST_PARTS, Made, StreamOrder
@@ -54,32 +56,38 @@ class Streaming:
 
     @property
     def local_workers(self) -> int:
-        """Processes of this rank in local mode, one for each of its parts; 0: the rank itself makes the only one."""
-        return min(self._loader.num_workers, 1) if self.shards == 1 else len(self.parts)
+        """Processes of this rank in local mode, one for each of its parts; 0: the only rank makes the only part."""
+        alone = self.shards == 1 and not self._loader.num_workers and world.world_size() == 1
+        return 0 if alone else len(self.parts)
 
     def begin_epoch(self) -> None:
         """The next iteration takes each part from its beginning."""
         self._begun, self._steps, self._ends = [0] * self.shards, 0, None
 
-    def place(self) -> dict[str, Any]:
-        """What a loader's state holds of it."""
-        lengths: Mapping[int, int] = self._ends.lengths() if self._ends else {}
-        taken = taken_after(self._steps, self._world, self._begun, lengths)
-        return {"shards": self.shards, "taken": taken}
+    def place(self, whole: bool) -> dict[str, Any]:
+        """What a loader's state holds of it; `whole`: the epoch is over."""
+        lengths: Mapping[int, int] = self._ends.lengths() if self._ends and not whole else {}
+        taken = [0] * self.shards if whole else taken_after(self._steps, self._world, self._begun, lengths)
+        return {"shards": self.shards, "batch_size": self._loader.batch_size, "taken": taken}
 
     def go_to(self, state: Mapping[str, Any], at_the_beginning: bool) -> None:
         """To such a place. Raises `InputError`."""
+        self.begin_epoch()
+        if at_the_beginning and "shards" in state:
+            return
         try:
-            shards, taken = int(state["shards"]), [int(each) for each in state["taken"]]
+            batch_size, taken = state["batch_size"], [int(each) for each in state["taken"]]
+            if len(taken) != int(state["shards"]) or min(taken) < 0:
+                raise ValueError("no number for each part")
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"no state of a DataLoader of an IterableDataset: {state!r:.200}") from error
-        if shards != self.shards and not at_the_beginning:
-            self._set_shards(shards)  # the epoch is in so many parts, whatever this run would have chosen
-        self.begin_epoch()
-        if not at_the_beginning:
-            if len(taken) != shards or min(taken) < 0:
-                raise InputError(f"no state of a DataLoader of an IterableDataset: {state!r:.200}")
-            self._begun = taken
+        if batch_size != self._loader.batch_size:
+            raise InputError(
+                f"within an epoch an IterableDataset goes on with batches of the same size, {batch_size}, and not "
+                f"{self._loader.batch_size}"
+            )
+        self._set_shards(len(taken))  # the epoch is in so many parts, whatever this run would have chosen
+        self._begun = taken
 
     def _orders(self) -> Callable[[int, int], StreamOrder]:
         """For the iteration that begins now: the n-th batch of the lane-th of this rank's parts."""
@@ -104,31 +112,47 @@ class Streaming:
             raise InputError("the ranks are not connected: call headrace.torch.init() before the first batch")
         source = sources.parts(self._orders(), len(self.parts))
         self._ends = ends = Ends(store, name, self._rank, self._world, self._limit_s)
-        agreed = self._agreed(source, ends)
+        own = self._own(source, ends)
+        agreed = own if store is None else _read_ahead(self._agreed(own, ends, sources), ends.closed)
         try:
-            for made in agreed if store is None else _read_ahead(agreed, ends.closed):
+            for made in agreed:
                 self._steps += 1
                 yield made
         finally:
             ends.closed.set()
             source.close()
 
-    def _agreed(self, source: Any, ends: Ends) -> Iterator[Made]:
+    def _agreed(self, own: Iterator[Made], ends: Ends, sources: Sources) -> Iterator[Made]:
         """Batches that all ranks have, or that this rank takes again because others have more."""
-        last: Made | None = None
-        own = self._own(source, ends)
+        made, again = next(own, None), None
         while True:
-            made = next(own, None)
             have = ends.have(made is not None)
             if ends.closed.is_set() or not have or (self._loader.drop_last and have < self._world):
                 return
-            last = made or last
-            if last is None:
-                raise InputError(
-                    f"rank {self._rank} got no batch: its part of the IterableDataset is empty, and others are not; "
-                    "give fewer shards than there are files, or drop_last=True"
-                )
-            yield last
+            following = next(own, None) if made else None
+            if made and following is None:
+                again = copy.deepcopy(made)  # scripts change batches
+            if made is None and again is None:
+                again = self._from_before(sources)
+            yield made or copy.deepcopy(again)  # type: ignore[misc]
+            made = following
+
+    def _from_before(self, sources: Sources) -> Made:
+        """A batch that was trained on before this run, for a rank whose parts had ended by then."""
+        known = [part for part in (*self.parts, *range(self.shards)) if self._begun[part]]
+        if not known:
+            raise InputError(
+                f"rank {self._rank} got no batch: its part of the IterableDataset is empty, and others are not; "
+                "give fewer shards than there are files, or drop_last=True"
+            )
+        seed, epoch, part = self._loader.seed, self._loader.epoch, known[0]
+        number = self._begun[part] - 1
+        source = sources.parts(lambda lane, step: StreamOrder(seed, epoch, part, self.shards, number + step), 1)
+        try:
+            made: Made = source.next()
+        finally:
+            source.close()
+        return made
 
     def _own(self, source: Any, ends: Ends) -> Iterator[Made]:
         parts = self.parts

@@ -7,13 +7,12 @@ here, among any number of hosts.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch.utils.data import Dataset, _utils
+from torch.utils.data import _utils
 
 from headrace.errors import InputError
 from headrace.torch.fetch import Made, SampleError, StreamOrder, datasets_within, seed_all, told
@@ -60,13 +59,13 @@ class StreamMaker:
 
     Args:
         batch_size: None: each sample is a batch.
-        tells_worker: `get_worker_info` tells something, and `worker_init_fn` is called, as in torch's workers.
+        num_workers: the loader's; without workers and parts `get_worker_info` tells nothing, as in torch.
     """
 
     def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], batch_size: int | None, drop_last: bool,
-                 worker_init_fn: Callable[[int], None] | None, tells_worker: bool) -> None:  # fmt: skip
+                 worker_init_fn: Callable[[int], None] | None, num_workers: int) -> None:  # fmt: skip
         self._dataset, self._collate_fn, self._batch_size = dataset, collate_fn, batch_size
-        self._drop_last, self._worker_init_fn, self._tells_worker = drop_last, worker_init_fn, tells_worker
+        self._drop_last, self._worker_init_fn, self._num_workers = drop_last, worker_init_fn, num_workers
         self._of: tuple[int, int, int, int] | None = None
         self._samples: Iterator[Any] = iter(())
         self._next = 0
@@ -77,8 +76,9 @@ class StreamMaker:
         """The batch. Raises `SampleError`, and `InputError` for a dataset that does not share its samples."""
         part = (order.seed, order.epoch, order.part, order.parts)
         if part != self._of or order.number < self._next:
-            self._of, self._next = part, 0
+            self._of = None  # should it not even begin
             self._samples = self._begun(order)
+            self._of, self._next = part, 0
         size = 1 if self._batch_size is None else self._batch_size
         for _ in itertools.islice(self._samples, size * (order.number - self._next)):
             pass  # batches that were trained on before a resume
@@ -95,15 +95,17 @@ class StreamMaker:
 
     def _begun(self, order: StreamOrder) -> Iterator[Any]:
         dataset = copy.copy(self._dataset)  # parts that share a process do not share what iteration changes
-        seed = sample_seed(order.seed, order.epoch, order.part, _PART)
-        info = WorkerInfo(order.part, order.parts, seed, dataset) if self._tells_worker else None
+        # As in torch, `seed - id` is the same in all parts.
+        seed = sample_seed(order.seed, order.epoch, 0, _PART) % (1 << 62) + order.part
+        told = self._num_workers or order.parts > 1
+        info = WorkerInfo(order.part, order.parts, seed, dataset) if told else None
         for each in datasets_within(dataset):
-            if isinstance(each, Dataset) and callable(getattr(each, "set_epoch", None)):
+            if callable(getattr(each, "set_epoch", None)):
                 each.set_epoch(order.epoch)
         if info and self._worker_init_fn:
             seed_all(seed)
-            with _told_to_be(info):
-                self._worker_init_fn(order.part)
+            tell(info)
+            self._worker_init_fn(order.part)
         return self._iterated(dataset, info, order)
 
     def _iterated(self, dataset: Any, info: WorkerInfo | None, order: StreamOrder) -> Iterator[Any]:
@@ -113,12 +115,12 @@ class StreamMaker:
         for number in itertools.count():
             seed_all(sample_seed(order.seed, order.epoch, number, _PART + order.part) if number else begin)
             self.at = f"{number} of part {order.part}"
+            tell(info)
             try:
-                with _told_to_be(info):
-                    if samples is None:
-                        samples = iter(dataset)
-                        seed_all(begin)  # a generator begins when it is asked for its first sample
-                    sample = next(samples)
+                if samples is None:
+                    samples = iter(dataset)
+                    seed_all(begin)  # a generator begins when it is asked for its first sample
+                sample = next(samples)
             except StopIteration:
                 sample = _OVER
             except Exception as error:
@@ -132,21 +134,15 @@ class StreamMaker:
             yield sample
 
 
-def stream_maker(loader: Any, in_process: bool) -> StreamMaker:
-    """What makes a part of this loader's dataset; in a process of its own, or in that of the script."""
-    tells_worker = loader.num_workers > 0 or not in_process
-    worker_init_fn = loader.worker_init_fn if loader.num_workers else None
+def stream_maker(loader: Any) -> StreamMaker:
+    """What makes parts of this loader's dataset."""
     given = loader.dataset, loader.collate_fn, loader.batch_size, loader.drop_last
-    return StreamMaker(*given, worker_init_fn, tells_worker)
+    return StreamMaker(*given, loader.worker_init_fn, loader.num_workers)
+
+
+def tell(info: WorkerInfo | None) -> None:
+    """From now on `get_worker_info` says this; threads of the dataset may ask at any time."""
+    _utils.worker._worker_info = info  # type: ignore[assignment]
 
 
 _OVER = object()
-
-
-@contextlib.contextmanager
-def _told_to_be(info: WorkerInfo | None) -> Iterator[None]:
-    before, _utils.worker._worker_info = _utils.worker._worker_info, info  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        _utils.worker._worker_info = before

@@ -72,11 +72,12 @@ class Training:
         """
         self._model.train()
         waiting = GpuWaiting() if world.device().type == "cuda" else Waiting()
+        begun_at = self._loader.state_dict()["position"]
         steps, asked_at, asked_cpu_s = 0, time.perf_counter(), time.process_time()
         if most:
             self._meter.expect((self._epochs - self._epoch) * most)
             each = (self._loader.batch_size or 1) * world.world_size()
-            most -= self._loader.state_dict()["position"] // each
+            most -= begun_at // each
             if most <= 0:
                 return
         for batch in self._loader:
@@ -95,7 +96,7 @@ class Training:
             if most and steps >= most:
                 break
         self._meter.steps_over()
-        if not steps and self._loader.state_dict()["position"] == 0:
+        if not steps and begun_at == 0:
             raise InputError(
                 "the loader gives no batch: with drop_last a step needs batch_size samples for each rank; give more "
                 "samples or smaller batches"
