@@ -81,3 +81,19 @@ def test_an_epoch_of_so_many_steps_counts_those_before_a_resume(begin):
     again = begin(seed=1)
     again._loader.load_state_dict({"seed": 1, "epoch": 0, "position": 24})
     assert len(list(again.steps(4))) == 1
+
+
+class Numbers(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(torch.arange(16.0)[:, None])
+
+
+def test_a_training_on_a_stream_goes_on_after_a_stop_at_an_epochs_last_step():
+    loader = headrace.torch.DataLoader(Numbers(), 8)
+    for _ in loader:
+        state = loader.state_dict()  # as it is when the job is asked to stop
+    model = torch.nn.Linear(1, 1)
+    again = headrace.torch.DataLoader(Numbers(), 8)
+    again.load_state_dict(state)
+    training = headrace.torch.Training(model, torch.optim.SGD(model.parameters(), 0.01), again)
+    assert [len(list(training.steps())) for _ in training.epochs(2)] == [0, 2]
