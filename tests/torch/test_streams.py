@@ -99,6 +99,8 @@ def ranks(feeds, monkeypatch, tmp_path):
                     break
             state = loader.state_dict()
             batches.close()
+            if most:
+                assert loader.state_dict() == state  # breaking off has ended no part
             if anew:
                 batch_size, data = anew
                 taken += map(plain, DataLoader(data, batch_size, **options))

@@ -35,7 +35,9 @@ class Ends:
         self.closed = threading.Event()
 
     def part_ended(self, part: int, batches: int) -> None:
-        """This rank has come to the end of a part, which had so many batches."""
+        """This rank has come to the end of a part, which had so many batches; not when it has broken off."""
+        if self.closed.is_set():
+            return
         self._own[part] = batches
         if self._store is not None:
             self._store.set(f"{self._name}/ends/{self._rank}", json.dumps(self._own))
