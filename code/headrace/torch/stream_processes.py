@@ -67,7 +67,7 @@ class StreamProcesses:
             self._processes.append(process)
             with mailbox:
                 socket.send_fds(mailbox, [HANDED_OVER.pack(loader)], [connection.fileno()])
-        except OSError as error:  # no memory or no process to be had just now
-            print(f"a process for a part of the dataset cannot be started: {error}", file=sys.stderr)
-            return error
+        except Exception as error:  # no memory, process or descriptor to be had just now; this thread is to go on
+            print(f"a process for a part of the dataset cannot be started: {error!r}", file=sys.stderr)
+            return OSError(str(error))
         return None
