@@ -97,8 +97,8 @@ class StreamMaker:
         dataset = copy.copy(self._dataset)  # parts that share a process do not share what iteration changes
         # As in torch, `seed - id` is the same in all parts.
         seed = sample_seed(order.seed, order.epoch, 0, _PART) % (1 << 62) + order.part
-        told = self._num_workers or order.parts > 1
-        info = WorkerInfo(order.part, order.parts, seed, dataset) if told else None
+        tells = self._num_workers or order.parts > 1
+        info = WorkerInfo(order.part, order.parts, seed, dataset) if tells else None
         for each in datasets_within(dataset):
             if callable(getattr(each, "set_epoch", None)):
                 each.set_epoch(order.epoch)
