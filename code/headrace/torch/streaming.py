@@ -124,7 +124,8 @@ class Streaming:
 
     def _agreed(self, own: Iterator[Made], ends: Ends, sources: Sources) -> Iterator[Made]:
         """Batches that all ranks have, or that this rank takes again because others have more."""
-        made, again = next(own, None), None
+        made = next(own, None)
+        again: Any = None
         while True:
             have = ends.have(made is not None)
             if ends.closed.is_set() or not have or (self._loader.drop_last and have < self._world):
@@ -134,7 +135,7 @@ class Streaming:
                 again = copy.deepcopy(made)  # scripts change batches
             if made is None and again is None:
                 again = self._from_before(sources)
-            yield made or copy.deepcopy(again)  # type: ignore[misc]
+            yield made or copy.deepcopy(again)
             made = following
 
     def _from_before(self, sources: Sources) -> Made:
