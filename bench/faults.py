@@ -3,9 +3,9 @@
     python -m bench.faults [--runs 100] [--seed 0] [--framework pytorch]     (pytorch: by .venv-torch)
 
 Each run is a job of two data hosts and a dnn host with two ranks, in which one thing is killed, suspended or cut off
-at a random moment. Leaves bench/out/faults.json and prints a table of the seconds from the fault to the end of all
-hosts (faults that end the job) or to the twentieth further step (faults that it survives;
-a second when nothing had happened).
+at a random moment. Leaves bench/out/faults.json (torch_faults.json) and prints a table of the seconds from the fault to
+the end of all hosts (faults that end the job) or to the twentieth further step (faults that it survives; a second when
+nothing had happened).
 """
 
 import argparse
@@ -65,14 +65,13 @@ def kill_host(host):
     return lambda job: breakage.kill_host(job, host)
 
 
-FEED = r"headrace\.torch\.feed_server"
 FAULTS = {
     "dispatcher killed": kill("algo-1", breakage.DISPATCHER),
     "data host's worker killed": kill("algo-2", breakage.WORKER),
     "dnn host's worker killed": kill("algo-3", breakage.WORKER),
-    "data host's feed server killed": kill("algo-2", FEED),
-    "dnn host's feed server killed": kill("algo-3", FEED),
-    "feed server suspended": kill("algo-1", FEED, SIGSTOP),
+    "data host's feed server killed": kill("algo-2", breakage.FEED),
+    "dnn host's feed server killed": kill("algo-3", breakage.FEED),
+    "feed server suspended": kill("algo-1", breakage.FEED, SIGSTOP),
     "data host killed": kill_host("algo-2"),
     "network cut for 4 s": cut("algo-2", 4),
     "dispatcher's host killed": kill_host("algo-1"),

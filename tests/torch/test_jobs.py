@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.breakage import MPIRUN, RANK, kill, kill_host, set_link
+from tests.faults.breakage import FEED, MPIRUN, RANK, kill, kill_host, set_link
 from tests.support import (
     ROOT,
     copy_source,
@@ -25,7 +25,6 @@ from tests.support import (
 )
 
 SCRIPTS = Path(__file__).parent / "scripts"
-FEED = r"headrace\.torch\.feed_server"
 TORCH = "--framework=pytorch"
 needs_namespaces = pytest.mark.skipif(not namespaces_allowed(), reason="this machine allows no namespaces")
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 
 from headrace.torch.feed_process import HANDED_OVER
+from headrace.training.handshake import LIMIT_S
 
 MOST = 512
 """At a time; a rank beyond them tries again elsewhere."""
@@ -37,7 +38,10 @@ class StreamProcesses:
         """Hands the connection over to a new process. Raises `OSError` where there can be none."""
         done: queue.SimpleQueue[OSError | None] = queue.SimpleQueue()
         self._wanted.put((connection, loader, done))
-        problem = done.get()
+        try:
+            problem = done.get(timeout=LIMIT_S)  # a rank waits no longer
+        except queue.Empty:
+            problem = OSError("no process could be started in time")
         if problem:
             raise problem
 
