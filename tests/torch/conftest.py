@@ -1,4 +1,4 @@
-"""Feed servers in this process, and loaders of a rank that reads from them."""
+"""Feed servers in this process, and loaders of a rank that reads from them; and whole jobs to break."""
 
 import contextlib
 
@@ -7,6 +7,8 @@ from headrace.torch import registry
 from headrace.torch.feed_admission import FeedServer
 from headrace.torch.loader import DataLoader
 
+from tests.support import copy_source, start
+from tests.torch.jobs import SCRIPTS, TORCH, Job
 from tests.torch.ports import free_port
 
 SECRET = "secret"
@@ -58,3 +60,27 @@ def feeds(monkeypatch):
     made = Feeds(monkeypatch)
     yield made
     made.close()
+
+
+@pytest.fixture
+def source(tmp_path):
+    return copy_source(tmp_path / "source", *SCRIPTS.glob("*.py"))
+
+
+@pytest.fixture
+def victim(tmp_path, source):
+    """Starts the steady script and returns once it makes steps."""
+    running = []
+
+    def begin(*flags, stepping=True):
+        common = [TORCH, f"--source_dir={source}", "--training_script=steady_torch.py", "--isolation=namespaces"]
+        running.append(Job(*start(tmp_path, *common, *flags)))
+        if stepping:
+            running[-1].wait_for_steps()
+        return running[-1]
+
+    yield begin
+    for job in running:
+        if job.process.poll() is None:
+            job.process.kill()
+            job.process.communicate()

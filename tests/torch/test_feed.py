@@ -1,66 +1,22 @@
 """Batches from feed servers are those of local mode, to the last bit, whoever makes them and whoever is killed."""
 
-import contextlib
 import os
 import signal
-import socket
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 import torch
 from headrace.errors import DeadlineError, InputError
-from headrace.torch import connection as wire
 from headrace.torch.fetch import SampleError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import (
-    BatchSampler,
-    DistributedSampler,
-    RandomSampler,
-    Sampler,
-    Subset,
-    WeightedRandomSampler,
     get_worker_info,
 )
 
-from tests.torch.conftest import SECRET
+from tests.torch.draws import Draws, batches, indices, plain
 from tests.torch.ports import free_port
-
-
-class Draws(torch.utils.data.Dataset):
-    """Each sample: its index, and draws of all three generators."""
-
-    def __init__(self, size=53, broken=(), slow=(), endless=(), deadly=()):
-        self.size, self.broken, self.slow = size, broken, slow
-        self.endless, self.deadly = endless, deadly
-
-    def __len__(self):
-        return self.size
-
-    def __getitem__(self, index):
-        if index in self.broken:
-            raise ValueError(f"no picture at {index}")
-        if index in self.deadly:
-            os.kill(os.getpid(), signal.SIGKILL)
-        while index in self.endless:
-            time.sleep(0.01)
-        time.sleep(0.2 * (index in self.slow))
-        return {"index": index, "torch": torch.rand(2), "numpy": np.random.rand(), "made": (np.float32(index), "name")}
-
-
-def batches(loader):
-    return [_plain(batch) for batch in loader]
-
-
-def _plain(batch):
-    return batch["index"].tolist(), batch["torch"].tolist(), batch["numpy"].tolist(), batch["made"][0].tolist()
-
-
-def indices(loader):
-    return [index for batch in loader for index in batch["index"].tolist()]
 
 
 def test_servers_make_the_batches_of_local_mode_epoch_after_epoch(feeds):
@@ -142,7 +98,7 @@ def test_a_process_that_is_killed_is_replaced_and_its_batches_are_made_again(fee
     expected = batches(feeds.loader([], Draws(), 2, shuffle=True))
     found = []
     for number, batch in enumerate(feeds.loader([address], slow, 2, shuffle=True)):
-        found.append(_plain(batch))
+        found.append(plain(batch))
         if number == 2:
             for process in feeds.servers[0]._processes:
                 process.kill()
@@ -236,63 +192,13 @@ def test_a_loader_made_after_the_first_batch_is_refused_with_what_to_do(feeds):
         list(loader)
 
 
-class Backwards(Sampler):
-    def __init__(self, count):
-        self.count = count
-
-    def __len__(self):
-        return self.count
-
-    def __iter__(self):
-        return iter(range(self.count - 1, -1, -1))
-
-
-def test_a_sampler_of_ones_own_is_dealt_to_the_ranks(feeds):
-    address = feeds.serve(1, Draws(), 4)
-    by_rank = [indices(feeds.loader([address], Draws(), 4, sampler=Backwards(53), rank=r, world=2)) for r in (0, 1)]
-    assert by_rank == [list(range(52, -1, -2)), [*range(51, 0, -2), 52]]
-
-
-def test_random_samplers_draw_the_same_on_all_ranks_and_anew_each_epoch(feeds):
-    weights = [1.0] * 10 + [0.0] * 43
-    loaders = [
-        feeds.loader([], Draws(), 4, sampler=WeightedRandomSampler(weights, 40), rank=rank, world=2)
-        for rank in (0, 1)
-    ]  # fmt: skip
-    first = [indices(each) for each in loaders]
-    assert {index for each in first for index in each} <= set(range(10)) and first[0] != first[1]
-    again = feeds.loader([], Draws(), 4, sampler=WeightedRandomSampler(weights, 40), rank=1, world=2)
-    assert indices(again) == first[1] and indices(again) != first[1]
-
-
-def test_a_sampler_that_deals_to_ranks_itself_is_refused(feeds):
-    def twice(sampler):
-        return feeds.loader([], Draws(), batch_sampler=BatchSampler(sampler, 4, False), rank=0, world=2)
-
-    with pytest.raises(InputError, match="DistributedSampler deals samples to ranks, which the loader does too"):
-        twice(DistributedSampler(Draws(), 2, 0))
-    assert sum(len(batch["index"]) for batch in twice(RandomSampler(Draws()))) == 28
-
-
-def test_a_batch_samplers_inner_generator_begins_anew_each_epoch(feeds):
-    def loader():
-        inner = RandomSampler(Draws(), generator=torch.Generator())
-        return feeds.loader([], Draws(), batch_sampler=BatchSampler(inner, 4, False))
-
-    one, other = loader(), loader()
-    indices(one)
-    second = indices(one)
-    other.load_state_dict({"seed": 0, "epoch": 1, "position": 0})
-    assert indices(other) == second
-
-
 @pytest.mark.parametrize("remote", [True, False])
 def test_iterations_over_one_loader_do_not_disturb_each_other(feeds, remote):
     addresses = [feeds.serve(1, Draws(), 4, shuffle=True)] if remote else []
     expected = batches(feeds.loader([], Draws(), 4, shuffle=True))
     loader, found = feeds.loader(addresses, Draws(), 4, shuffle=True), []
     for number, batch in enumerate(loader):
-        found.append(_plain(batch))
+        found.append(plain(batch))
         if number == 3:
             next(iter(loader))
             loader.set_epoch(7)
@@ -308,35 +214,6 @@ def test_persistent_workers_make_one_iteration_at_a_time_and_say_so(feeds):
         next(iter(loader))
     first.close()
     assert len(list(loader)) == len(loader)
-
-
-def test_set_epoch_reaches_a_distributed_sampler_and_without_it_each_epoch_is_another(feeds):
-    loader = feeds.loader([], Draws(), 4, sampler=DistributedSampler(Draws(), 2, 0, seed=3), rank=0, world=2)
-    first, second = indices(loader), indices(loader)
-    loader.set_epoch(0)
-    assert indices(loader) == first != second
-    loader.load_state_dict({"seed": 0, "epoch": 1, "position": 0})
-    assert indices(loader) == second
-
-
-@pytest.mark.parametrize("wrap", [lambda data: data, lambda data: Subset(data, range(53))], ids=["itself", "a subset"])
-def test_a_samples_draws_do_not_depend_on_the_number_of_ranks(feeds, wrap):
-    def draws(world):
-        found = {}
-        for rank in range(world):
-            for batch in feeds.loader([], wrap(Draws()), 4, shuffle=True, rank=rank, world=world):
-                found |= dict(zip(batch["index"].tolist(), batch["numpy"].tolist(), strict=True))
-        return found
-
-    assert draws(1) == draws(2) == draws(3)
-
-
-def test_a_list_of_indices_from_a_sampler_is_refused_and_an_empty_batch_too(feeds):
-    bulk = feeds.loader([], Draws(), None, sampler=BatchSampler(RandomSampler(Draws()), 4, False))
-    with pytest.raises(InputError, match="lists of them come from a batch_sampler"):
-        list(bulk)
-    with pytest.raises(InputError, match="a batch without samples"):
-        list(feeds.loader([], Draws(), batch_sampler=[[1], []]))
 
 
 class Opened(Draws):
@@ -365,27 +242,6 @@ def test_a_worker_init_fn_that_fails_is_told(feeds):
     address = feeds.serve(1, Draws(), 4, **options)
     with pytest.raises(SampleError, match="OSError: no file for worker 0"):
         list(feeds.loader([address], Draws(), 4, **options))
-
-
-def test_a_distributed_sampler_may_stay(feeds):
-    for rank in (0, 1):
-        sampler = DistributedSampler(Draws(), 2, rank, shuffle=True, seed=3)
-        loader = feeds.loader([], Draws(), 4, sampler=sampler, rank=rank, world=2)
-        for epoch in (0, 5):
-            sampler.set_epoch(epoch)
-            assert indices(loader) == list(sampler)
-
-
-def test_batch_samplers_and_single_samples_work_too(feeds):
-    chosen = [[1, 2, 3], [9], [4, 4]]
-    address = feeds.serve(1, Draws(), batch_sampler=chosen)
-    served = [_plain(batch) for batch in feeds.loader([address], Draws(), batch_sampler=chosen)]
-    assert [each[0] for each in served] == chosen
-    assert served == [_plain(batch) for batch in feeds.loader([], Draws(), batch_sampler=chosen)]
-    one, other = served[2][1]
-    assert one != other  # each sample has draws of its own
-    single = list(feeds.loader([feeds.serve(0, Draws(5), None)], Draws(5), None))
-    assert [each["index"] for each in single] == list(range(5))
 
 
 def test_each_rank_can_take_all_samples(feeds):
@@ -432,54 +288,3 @@ def test_a_state_that_is_none_is_refused(feeds):
     for state in ({}, {"seed": 1, "epoch": "x", "position": 0}, None):
         with pytest.raises(InputError, match="no state of a DataLoader"):
             loader.load_state_dict(state)
-
-
-# Who is nobody of ours
-
-
-def test_who_does_not_hold_the_secret_gets_nothing_and_delays_nobody(feeds):
-    address = feeds.serve(1, Draws(), 4)
-    host, port = address.split(":")
-    with contextlib.ExitStack() as stack:
-        for said in (b"", b"GET / HTTP/1.1\r\n\r\n", bytes(1000), wire.HANDSHAKE.magic + bytes(48)) * 10:
-            connection = stack.enter_context(socket.create_connection((host, int(port))))
-            connection.sendall(said)
-        with pytest.raises(OSError, match=r"secret|nothing"):
-            wire.HANDSHAKE.enter(address, "wrong")
-        assert indices(feeds.loader([address], Draws(), 4)) == list(range(53))
-
-
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.binary(max_size=60), st.booleans())
-def test_nonsense_after_the_handshake_harms_nobody(feeds, said, introduced):
-    if not feeds.servers:
-        feeds.address = feeds.serve(1, Draws(), 4)
-    with wire.HANDSHAKE.enter(feeds.address, SECRET) as connection:
-        if introduced:
-            about = feeds.servers[0]._loaders[0].about()
-            wire.send_record(connection, {"loader": 0, "slot": 0, "about": about})
-            wire.receive_record(connection)
-        with contextlib.suppress(OSError):
-            connection.sendall(said)
-    assert feeds.servers[0]._processes[0].is_alive()
-
-
-def test_a_server_that_says_nonsense_ends_the_rank_with_an_error(feeds):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
-        loader = feeds.loader([address], Draws(), 4, stall_timeout_s=5)
-        batch = iter(loader)
-
-        def answer():
-            connection, _ = listener.accept()
-            with connection:
-                wire.HANDSHAKE.admit(connection, address, SECRET)
-                wire.receive_record(connection)
-                wire.send_record(connection, {"processes": 1, "problem": ""})
-                wire.receive_record(connection)
-                wire.send_answer(connection, wire.BATCH, b'{"batch":{"tensor":"uint8","shape":[99]},"skipped":[]}')
-                time.sleep(1)
-
-        threading.Thread(target=answer, daemon=True).start()
-        with pytest.raises(InputError, match="more than was announced"):
-            next(batch)

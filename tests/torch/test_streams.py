@@ -1,21 +1,16 @@
 """An IterableDataset is shared by ranks and made by data hosts as torch's workers share it: exactly, or not at all."""
 
-import collections
 import dataclasses
 import itertools
 import multiprocessing
 import os
-import queue
 import random
-import signal
-import threading
-import time
 
 import numpy as np
 import pytest
 import torch
 from headrace.errors import DeadlineError, InputError
-from headrace.torch import connection, feed_process, stream_feed, streaming
+from headrace.torch import streaming
 from headrace.torch.fetch import SampleError
 from headrace.torch.fingerprint import fingerprint
 from headrace.torch.loader import DataLoader
@@ -23,44 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import IterableDataset, get_worker_info
 
-
-class Lines(IterableDataset):
-    """The lines of files, which each worker shuffles alike and takes its share of."""
-
-    def __init__(self, lengths=(7, 1, 5, 9, 0, 4, 6), broken=(), deadly=(), endless=()):
-        self.lengths = lengths
-        self.broken, self.deadly, self.endless = broken, deadly, endless
-        self.epoch = None
-
-    def set_epoch(self, epoch):
-        self.epoch = epoch
-
-    def __iter__(self):
-        info = get_worker_info()
-        files = list(enumerate(self.lengths))
-        random.shuffle(files)
-        for number, length in files[info.id :: info.num_workers] if info else files:
-            for line in range(length):
-                index = number * 100 + line
-                if index in self.broken:
-                    raise ValueError(f"no line {index}")
-                if index in self.deadly:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                while index in self.endless:
-                    time.sleep(0.01)
-                yield {"index": index, "draws": torch.rand(2), "numpy": np.random.rand(), "epoch": self.epoch}
-
-
-def plain(batch):
-    return batch["index"].tolist(), batch["draws"].tolist(), batch["numpy"].tolist(), batch["epoch"].tolist()
-
-
-def all_lines(lengths):
-    return sorted(number * 100 + line for number, length in enumerate(lengths) for line in range(length))
-
-
-def indices(batches):
-    return sorted(index for batch in batches for index in batch[0])
+from tests.torch.lines import Lines, all_lines, indices, plain
 
 
 @pytest.fixture
@@ -261,49 +219,6 @@ def test_each_part_reads_from_its_own_place_in_an_open_file(feeds, tmp_path, rem
     assert sorted(taken) == list(range(5000))
 
 
-def test_a_server_that_dies_or_is_silent_is_replaced_in_the_midst_of_a_part(feeds, monkeypatch):
-    monkeypatch.setattr(stream_feed, "PATIENCE_S", 1.0)
-    addresses = [feeds.serve(1, Lines((40, 40)), 2) for _ in range(2)]
-    options = {"shards": 2, "seed": 1}
-    expected = [plain(batch) for batch in feeds.loader([], Lines((40, 40)), 2, **options)]
-    found = []
-    for number, batch in enumerate(feeds.loader(addresses, Lines((40, 40)), 2, **options)):
-        if number == 12:
-            feeds.servers[0].close()
-        found.append(plain(batch))
-    assert found == expected
-
-
-def test_a_process_that_is_killed_is_replaced(feeds):
-    address = feeds.serve(1, Lines((40,)), 2)
-    found = []
-    for number, batch in enumerate(feeds.loader([address], Lines((40,)), 2, seed=1)):
-        if number in (5, 11):
-            for process in feeds.servers[0]._streams._processes:
-                os.kill(process.pid, signal.SIGKILL)
-        found.append(plain(batch))
-    assert indices(found) == all_lines((40,)) and len(found) == 20
-
-
-@pytest.mark.parametrize(
-    "broken, message",
-    [
-        ({"broken": [7]}, r"sample 7 of part 0 raised ValueError: no line 7"),
-        ({"deadly": [7]}, r"5 feed processes ended while they made batch \d of part 0"),
-    ],
-)
-def test_a_sample_that_raises_or_kills_ends_the_job(feeds, broken, message):
-    address = feeds.serve(1, Lines((20,), **broken), 2)
-    with pytest.raises(SampleError, match=message):
-        list(feeds.loader([address], Lines((20,), **broken), 2))
-
-
-def test_a_sample_that_hangs_is_named(feeds):
-    address = feeds.serve(1, Lines((20,), endless=[7]), 2, timeout=1, num_workers=1)
-    with pytest.raises(SampleError, match=r"sample 7 of part 0 hangs"):
-        list(feeds.loader([address], Lines((20,), endless=[7]), 2, timeout=1, num_workers=1))
-
-
 @pytest.mark.parametrize(
     "options, message",
     [({"shards": 1}, "1 parts cannot be shared by 2 ranks"), ({"shards": -1}, "expected 1 to"),
@@ -321,58 +236,11 @@ def test_a_state_of_another_kind_of_dataset_is_refused(feeds):
         feeds.loader([], Lines(), 2).load_state_dict({"seed": 1, "epoch": 0, "position": 4})
 
 
-def test_coming_to_where_training_stopped_may_take_long(feeds, monkeypatch):
-    monkeypatch.setattr(stream_feed, "PATIENCE_S", 0.6)
-    monkeypatch.setattr(feed_process, "ALIVE_EVERY_S", 0.1)
-
-    class Slow(Lines):
-        def __iter__(self):
-            for sample in super().__iter__():
-                time.sleep(0.05)
-                yield sample
-
-    address = feeds.serve(1, Slow((60,)), 5)
-    loader = feeds.loader([address], Slow((60,)), 5, seed=1, stall_timeout_s=1.5)
-    loader.load_state_dict({"seed": 1, "epoch": 0, "position": 50, "shards": 1, "batch_size": 5, "taken": [10]})
-    batches = iter(loader)
-    taken = [plain(next(batches))]
-    assert len(feeds.servers[0]._streams._processes) == 1  # the same one all the time
-    assert indices(taken + [plain(batch) for batch in batches]) == all_lines((60,))[50:]
-
-
 def test_within_an_epoch_batches_keep_their_size(feeds):
     state = {"seed": 1, "epoch": 0, "position": 50, "shards": 1, "batch_size": 5, "taken": [10]}
     with pytest.raises(InputError, match="goes on with batches of the same size, 5, and not 4"):
         feeds.loader([], Lines(), 4).load_state_dict(state)
     feeds.loader([], Lines(), 4).load_state_dict(state | {"position": 0, "epoch": 1})
-
-
-class Threaded(Lines):
-    """Reads ahead in a thread, which asks for its share later, and never ends."""
-
-    def __iter__(self):
-        come = queue.Queue(2)
-
-        def read():
-            for each in Lines.__iter__(self):
-                come.put(each)
-            come.put(None)
-            threading.Event().wait()
-
-        threading.Thread(target=read, daemon=False).start()
-        get_worker_info().id  # noqa: B018
-        yield from iter(come.get, None)
-
-
-def test_a_dataset_that_reads_ahead_in_a_thread_gets_its_share_and_leaves_no_process(feeds):
-    lengths = (9, 8, 7, 6)
-    address = feeds.serve(1, Threaded(lengths), 2, num_workers=2)
-    loader = feeds.loader([address], Threaded(lengths), 2, num_workers=2)
-    assert indices([plain(batch) for batch in loader]) == all_lines(lengths)
-    deadline = time.monotonic() + 10
-    while feeds.servers[0]._streams._processes and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not feeds.servers[0]._streams._processes
 
 
 def test_a_loader_made_anew_for_each_epoch_agrees_anew(ranks):
@@ -393,34 +261,3 @@ def test_generators_and_shares_that_a_library_has_noted_must_be_alike_in_a_strea
 
     assert made(0, 1) == made(0, 1)
     assert made(0, 1) != made(1, 1) and made(0, 1) != made(0, 2)
-
-
-class Large(IterableDataset):
-    def __iter__(self):
-        for number in range(12):
-            yield torch.full((8 << 20,), number, dtype=torch.uint8)
-
-
-def test_a_rank_that_does_something_else_for_long_keeps_its_parts_makers(feeds, monkeypatch):
-    monkeypatch.setattr(connection, "NOT_READ_MS", 500)
-    address = feeds.serve(1, Large(), None)
-    batches = iter(feeds.loader([address], Large(), None))
-    taken = [int(next(batches)[0]) for _ in range(2)]
-    made_by = [process.pid for process in feeds.servers[0]._streams._processes]
-    time.sleep(2.5)
-    taken += [int(batch[0]) for batch in itertools.islice(batches, 8)]
-    assert [process.pid for process in feeds.servers[0]._streams._processes] == made_by
-    assert taken + [int(batch[0]) for batch in batches] == list(range(12))
-
-
-def test_nothing_is_left_running_when_an_iteration_is_broken_off(feeds):
-    address = feeds.serve(1, Lines((90, 90)), 2)
-    loader = feeds.loader([address], Lines((90, 90)), 2, shards=2)
-    for _ in zip(range(3), loader, strict=False):
-        pass
-    deadline = time.monotonic() + 10
-    while feeds.servers[0]._streams._processes and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not feeds.servers[0]._streams._processes
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("feed part")]
-    assert collections.Counter(indices([plain(batch) for batch in loader])).most_common(1)[0][1] == 1

@@ -1,0 +1,115 @@
+"""Samplers mean on several ranks what they mean on one."""
+
+import pytest
+import torch
+from headrace.errors import InputError
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    Subset,
+    WeightedRandomSampler,
+)
+
+from tests.torch.draws import Draws, indices, plain
+
+
+class Backwards(Sampler):
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __iter__(self):
+        return iter(range(self.count - 1, -1, -1))
+
+
+def test_a_sampler_of_ones_own_is_dealt_to_the_ranks(feeds):
+    address = feeds.serve(1, Draws(), 4)
+    by_rank = [indices(feeds.loader([address], Draws(), 4, sampler=Backwards(53), rank=r, world=2)) for r in (0, 1)]
+    assert by_rank == [list(range(52, -1, -2)), [*range(51, 0, -2), 52]]
+
+
+def test_random_samplers_draw_the_same_on_all_ranks_and_anew_each_epoch(feeds):
+    weights = [1.0] * 10 + [0.0] * 43
+    loaders = [
+        feeds.loader([], Draws(), 4, sampler=WeightedRandomSampler(weights, 40), rank=rank, world=2)
+        for rank in (0, 1)
+    ]  # fmt: skip
+    first = [indices(each) for each in loaders]
+    assert {index for each in first for index in each} <= set(range(10)) and first[0] != first[1]
+    again = feeds.loader([], Draws(), 4, sampler=WeightedRandomSampler(weights, 40), rank=1, world=2)
+    assert indices(again) == first[1] and indices(again) != first[1]
+
+
+def test_a_sampler_that_deals_to_ranks_itself_is_refused(feeds):
+    def twice(sampler):
+        return feeds.loader([], Draws(), batch_sampler=BatchSampler(sampler, 4, False), rank=0, world=2)
+
+    with pytest.raises(InputError, match="DistributedSampler deals samples to ranks, which the loader does too"):
+        twice(DistributedSampler(Draws(), 2, 0))
+    assert sum(len(batch["index"]) for batch in twice(RandomSampler(Draws()))) == 28
+
+
+def test_a_batch_samplers_inner_generator_begins_anew_each_epoch(feeds):
+    def loader():
+        inner = RandomSampler(Draws(), generator=torch.Generator())
+        return feeds.loader([], Draws(), batch_sampler=BatchSampler(inner, 4, False))
+
+    one, other = loader(), loader()
+    indices(one)
+    second = indices(one)
+    other.load_state_dict({"seed": 0, "epoch": 1, "position": 0})
+    assert indices(other) == second
+
+
+def test_set_epoch_reaches_a_distributed_sampler_and_without_it_each_epoch_is_another(feeds):
+    loader = feeds.loader([], Draws(), 4, sampler=DistributedSampler(Draws(), 2, 0, seed=3), rank=0, world=2)
+    first, second = indices(loader), indices(loader)
+    loader.set_epoch(0)
+    assert indices(loader) == first != second
+    loader.load_state_dict({"seed": 0, "epoch": 1, "position": 0})
+    assert indices(loader) == second
+
+
+@pytest.mark.parametrize("wrap", [lambda data: data, lambda data: Subset(data, range(53))], ids=["itself", "a subset"])
+def test_a_samples_draws_do_not_depend_on_the_number_of_ranks(feeds, wrap):
+    def draws(world):
+        found = {}
+        for rank in range(world):
+            for batch in feeds.loader([], wrap(Draws()), 4, shuffle=True, rank=rank, world=world):
+                found |= dict(zip(batch["index"].tolist(), batch["numpy"].tolist(), strict=True))
+        return found
+
+    assert draws(1) == draws(2) == draws(3)
+
+
+def test_a_list_of_indices_from_a_sampler_is_refused_and_an_empty_batch_too(feeds):
+    bulk = feeds.loader([], Draws(), None, sampler=BatchSampler(RandomSampler(Draws()), 4, False))
+    with pytest.raises(InputError, match="lists of them come from a batch_sampler"):
+        list(bulk)
+    with pytest.raises(InputError, match="a batch without samples"):
+        list(feeds.loader([], Draws(), batch_sampler=[[1], []]))
+
+
+def test_a_distributed_sampler_may_stay(feeds):
+    for rank in (0, 1):
+        sampler = DistributedSampler(Draws(), 2, rank, shuffle=True, seed=3)
+        loader = feeds.loader([], Draws(), 4, sampler=sampler, rank=rank, world=2)
+        for epoch in (0, 5):
+            sampler.set_epoch(epoch)
+            assert indices(loader) == list(sampler)
+
+
+def test_batch_samplers_and_single_samples_work_too(feeds):
+    chosen = [[1, 2, 3], [9], [4, 4]]
+    address = feeds.serve(1, Draws(), batch_sampler=chosen)
+    served = [plain(batch) for batch in feeds.loader([address], Draws(), batch_sampler=chosen)]
+    assert [each[0] for each in served] == chosen
+    assert served == [plain(batch) for batch in feeds.loader([], Draws(), batch_sampler=chosen)]
+    one, other = served[2][1]
+    assert one != other  # each sample has draws of its own
+    single = list(feeds.loader([feeds.serve(0, Draws(5), None)], Draws(5), None))
+    assert [each["index"] for each in single] == list(range(5))

@@ -1,0 +1,138 @@
+"""Whoever makes a part of a stream may die, hang, be slow or be left, and the part goes on elsewhere or ends."""
+
+import collections
+import itertools
+import os
+import queue
+import signal
+import threading
+import time
+
+import pytest
+import torch
+from headrace.torch import connection, feed_process, stream_feed
+from headrace.torch.fetch import SampleError
+from torch.utils.data import IterableDataset, get_worker_info
+
+from tests.torch.lines import Lines, all_lines, indices, plain
+
+
+def test_a_server_that_dies_or_is_silent_is_replaced_in_the_midst_of_a_part(feeds, monkeypatch):
+    monkeypatch.setattr(stream_feed, "PATIENCE_S", 1.0)
+    addresses = [feeds.serve(1, Lines((40, 40)), 2) for _ in range(2)]
+    options = {"shards": 2, "seed": 1}
+    expected = [plain(batch) for batch in feeds.loader([], Lines((40, 40)), 2, **options)]
+    found = []
+    for number, batch in enumerate(feeds.loader(addresses, Lines((40, 40)), 2, **options)):
+        if number == 12:
+            feeds.servers[0].close()
+        found.append(plain(batch))
+    assert found == expected
+
+
+def test_a_process_that_is_killed_is_replaced(feeds):
+    address = feeds.serve(1, Lines((40,)), 2)
+    found = []
+    for number, batch in enumerate(feeds.loader([address], Lines((40,)), 2, seed=1)):
+        if number in (5, 11):
+            for process in feeds.servers[0]._streams._processes:
+                os.kill(process.pid, signal.SIGKILL)
+        found.append(plain(batch))
+    assert indices(found) == all_lines((40,)) and len(found) == 20
+
+
+@pytest.mark.parametrize(
+    "broken, message",
+    [
+        ({"broken": [7]}, r"sample 7 of part 0 raised ValueError: no line 7"),
+        ({"deadly": [7]}, r"5 feed processes ended while they made batch \d of part 0"),
+    ],
+)
+def test_a_sample_that_raises_or_kills_ends_the_job(feeds, broken, message):
+    address = feeds.serve(1, Lines((20,), **broken), 2)
+    with pytest.raises(SampleError, match=message):
+        list(feeds.loader([address], Lines((20,), **broken), 2))
+
+
+def test_a_sample_that_hangs_is_named(feeds):
+    address = feeds.serve(1, Lines((20,), endless=[7]), 2, timeout=1, num_workers=1)
+    with pytest.raises(SampleError, match=r"sample 7 of part 0 hangs"):
+        list(feeds.loader([address], Lines((20,), endless=[7]), 2, timeout=1, num_workers=1))
+
+
+def test_coming_to_where_training_stopped_may_take_long(feeds, monkeypatch):
+    monkeypatch.setattr(stream_feed, "PATIENCE_S", 0.6)
+    monkeypatch.setattr(feed_process, "ALIVE_EVERY_S", 0.1)
+
+    class Slow(Lines):
+        def __iter__(self):
+            for sample in super().__iter__():
+                time.sleep(0.05)
+                yield sample
+
+    address = feeds.serve(1, Slow((60,)), 5)
+    loader = feeds.loader([address], Slow((60,)), 5, seed=1, stall_timeout_s=1.5)
+    loader.load_state_dict({"seed": 1, "epoch": 0, "position": 50, "shards": 1, "batch_size": 5, "taken": [10]})
+    batches = iter(loader)
+    taken = [plain(next(batches))]
+    assert len(feeds.servers[0]._streams._processes) == 1  # the same one all the time
+    assert indices(taken + [plain(batch) for batch in batches]) == all_lines((60,))[50:]
+
+
+class Threaded(Lines):
+    """Reads ahead in a thread, which asks for its share later, and never ends."""
+
+    def __iter__(self):
+        come = queue.Queue(2)
+
+        def read():
+            for each in Lines.__iter__(self):
+                come.put(each)
+            come.put(None)
+            threading.Event().wait()
+
+        threading.Thread(target=read, daemon=False).start()
+        get_worker_info().id  # noqa: B018
+        yield from iter(come.get, None)
+
+
+def test_a_dataset_that_reads_ahead_in_a_thread_gets_its_share_and_leaves_no_process(feeds):
+    lengths = (9, 8, 7, 6)
+    address = feeds.serve(1, Threaded(lengths), 2, num_workers=2)
+    loader = feeds.loader([address], Threaded(lengths), 2, num_workers=2)
+    assert indices([plain(batch) for batch in loader]) == all_lines(lengths)
+    deadline = time.monotonic() + 10
+    while feeds.servers[0]._streams._processes and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not feeds.servers[0]._streams._processes
+
+
+class Large(IterableDataset):
+    def __iter__(self):
+        for number in range(12):
+            yield torch.full((8 << 20,), number, dtype=torch.uint8)
+
+
+def test_a_rank_that_does_something_else_for_long_keeps_its_parts_makers(feeds, monkeypatch):
+    monkeypatch.setattr(connection, "NOT_READ_MS", 500)
+    address = feeds.serve(1, Large(), None)
+    batches = iter(feeds.loader([address], Large(), None))
+    taken = [int(next(batches)[0]) for _ in range(2)]
+    made_by = [process.pid for process in feeds.servers[0]._streams._processes]
+    time.sleep(2.5)
+    taken += [int(batch[0]) for batch in itertools.islice(batches, 8)]
+    assert [process.pid for process in feeds.servers[0]._streams._processes] == made_by
+    assert taken + [int(batch[0]) for batch in batches] == list(range(12))
+
+
+def test_nothing_is_left_running_when_an_iteration_is_broken_off(feeds):
+    address = feeds.serve(1, Lines((90, 90)), 2)
+    loader = feeds.loader([address], Lines((90, 90)), 2, shards=2)
+    for _ in zip(range(3), loader, strict=False):
+        pass
+    deadline = time.monotonic() + 10
+    while feeds.servers[0]._streams._processes and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not feeds.servers[0]._streams._processes
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("feed part")]
+    assert collections.Counter(indices([plain(batch) for batch in loader])).most_common(1)[0][1] == 1
