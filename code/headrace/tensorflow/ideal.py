@@ -10,10 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from headrace.tensorflow import world
-from headrace.training.ideal_step import IdealStep, steps_to_measure
+from headrace.training.ideal_step import SETTLING, IdealStep, steps_to_measure
 
 WARM_UP_STEPS = 3
-"""Steps before the measured ones: the first traces the training function, the second still fills caches."""
+"""Steps that tell how many to measure: the first traces the training function, the second still fills caches."""
 
 
 def measure_ideal_step(model: keras.Model, dataset: tf.data.Dataset, batch_size: int | None = None) -> IdealStep:
@@ -49,6 +49,8 @@ def measure_ideal_step(model: keras.Model, dataset: tf.data.Dataset, batch_size:
     try:
         *_, last_s = [call_s() for _ in range(WARM_UP_STEPS)]
         measured = world.same_on_all_ranks(steps_to_measure(last_s), "headrace.ideal_steps")
+        for _ in range(int(measured * SETTLING)):
+            call_s()
         cpu_s = time.process_time()
         times_s = [call_s() / steps_per_call for _ in range(measured)]
         cpu_s = (time.process_time() - cpu_s) / steps_per_call

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-LEAST_STEPS, MOST_STEPS = 5, 40
+LEAST_STEPS, MANY_STEPS, MOST_STEPS = 5, 40, 400
 BUDGET_S = 2.0
-"""For the measured steps, where a step is short."""
+"""For up to `MANY_STEPS` steps."""
+BUDGET_OF_SHORT_STEPS_S = 0.4
+"""For up to `MOST_STEPS` steps of a few milliseconds: `MANY_STEPS` of them tell of one moment of the machine."""
+SETTLING = 0.25
+"""So many more steps come first, as a share: the first tens of short steps take up to a tenth longer."""
 _ERROR_OF_MEDIAN = 1.2533 / 1.349
 """Of a median of normally distributed values: 1.2533 σ ÷ √n, and their middle half is 1.349 σ wide."""
 
@@ -34,4 +38,6 @@ class IdealStep:
 
 def steps_to_measure(step_s: float) -> int:
     """How many steps of about `step_s` seconds to measure: the more the shorter they are."""
-    return int(min(max(BUDGET_S / max(step_s, 1e-6), LEAST_STEPS), MOST_STEPS))
+    within_budget = min(BUDGET_S / max(step_s, 1e-6), MANY_STEPS)
+    of_short_ones = min(BUDGET_OF_SHORT_STEPS_S / max(step_s, 1e-6), MOST_STEPS)
+    return int(max(within_budget, of_short_ones, LEAST_STEPS))
