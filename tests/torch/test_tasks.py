@@ -68,7 +68,7 @@ def test_what_breaks_every_process_becomes_an_error_in_its_place_though_it_was_a
     for number in range(MOST_BREAKS):
         assert made.take(f"p{number}") == 0
         clock.now += 100
-        with made._changed:
+        with made._lock:
             made._ask_again_if_late(0)  # as `wait` does, which the rank has not called yet
         made.broke(0, f"p{number}", "reset")
     with pytest.raises(SampleError, match="ended while they made batch 0"):

@@ -45,7 +45,9 @@ class Epoch:
         """What this rank takes in this step, from 0. Beyond `count` they begin again at `start`."""
         first = step * self.batch
         stop = min(first + self.batch, self._left_of_rank())
-        return [self._wrapped(self.start + self.rank + self.world * place) for place in range(first, stop)]
+        own = self.start + self.rank
+        taken = range(own + self.world * first, own + self.world * stop, self.world)
+        return [self._wrapped(each) for each in taken] if taken and taken[-1] >= self.count else list(taken)
 
     def position_after(self, steps: int) -> int:
         """The first position that no rank has taken after so many steps."""

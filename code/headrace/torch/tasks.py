@@ -48,7 +48,9 @@ class Tasks:
 
     def __init__(self, steps: int, ahead: int, limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._steps, self._ahead, self._limit_s, self._clock = steps, ahead, limit_s, clock
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._here = threading.Condition(self._lock)  # the rank waits for its batch
+        self._free = threading.Condition(self._lock)  # connections wait for a step to make
         self._next = self._wanted = 0
         self._under_way: dict[int, _Asked] = {}
         self._again: deque[int] = deque()
@@ -64,13 +66,13 @@ class Tasks:
 
     def more_connections(self, count: int) -> None:
         """There are so many more to keep busy."""
-        with self._changed:
+        with self._lock:
             self._ahead += count
-            self._changed.notify_all()
+            self._free.notify_all()
 
     def take(self, process: str) -> int | None:
         """The step that this process is to make next; None: no more."""
-        with self._changed:
+        with self._lock:
             while not self._closed and self._error is None:
                 for step in self._again:
                     if process not in self._under_way[step].of:
@@ -81,7 +83,7 @@ class Tasks:
                     self._next += 1
                     self._under_way[self._next - 1] = _Asked()
                     return self._ask(self._next - 1, process)
-                self._changed.wait(LOOK_EVERY_S)
+                self._free.wait(LOOK_EVERY_S)
         return None
 
     def _ask(self, step: int, process: str) -> int:
@@ -96,7 +98,7 @@ class Tasks:
         Args:
             size: bytes.
         """
-        with self._changed:
+        with self._lock:
             self._largest = max(self._largest, size)
             asked = self._under_way.pop(step, None)
             if asked is None:
@@ -106,11 +108,12 @@ class Tasks:
             now = self._last_came = self._clock()
             self._took_s.append(now - asked.at)
             self._come[step] = batch
-            self._changed.notify_all()
+            if step == self._wanted:
+                self._here.notify()
 
     def broke(self, step: int, process: str, what: object) -> None:
         """The connection ended while this process made it."""
-        with self._changed:
+        with self._lock:
             self._problems[process] = str(what)
             asked = self._under_way.get(step)
             if asked is None:
@@ -128,25 +131,29 @@ class Tasks:
                 )
             elif not asked.of and step not in self._again:
                 self._again.append(step)
-            self._changed.notify_all()
+            self._all_look()
 
     def fail(self, error: Exception) -> None:
         """Nothing more can come; the rank gets the error."""
-        with self._changed:
+        with self._lock:
             self._error = self._error or error
-            self._changed.notify_all()
+            self._all_look()
 
     def problem(self, process: str, what: object) -> None:
         """Why this process cannot be asked just now; empty when it can."""
-        with self._changed:
+        with self._lock:
             self._problems[process] = str(what)
 
     def close(self) -> None:
         """The rank takes no more."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._come.clear()
-            self._changed.notify_all()
+            self._all_look()
+
+    def _all_look(self) -> None:
+        self._here.notify_all()
+        self._free.notify_all()
 
     # For the rank
 
@@ -157,22 +164,23 @@ class Tasks:
             SampleError: the dataset raised.
             DeadlineError: nothing came for too long.
         """
-        with self._changed:
+        with self._lock:
             began = self._clock()
-            self._wanted = step
-            self._changed.notify_all()
+            if self._wanted != step:
+                self._wanted = step
+                self._free.notify_all()
             while step not in self._come:
                 if self._error is not None:
                     raise self._error
                 if self._clock() - max(began, self._last_came) > self._limit_s:
                     raise DeadlineError(self._late(step))
                 self._ask_again_if_late(step)
-                self._changed.wait(LOOK_EVERY_S)
+                self._here.wait(LOOK_EVERY_S)
             if isinstance(self._come[step], Exception):
                 raise self._come[step]
             batch = self._come.pop(step)
             self._wanted = step + 1
-            self._changed.notify_all()
+            self._free.notify()  # there is room for one more
             return batch
 
     def _ask_again_if_late(self, step: int) -> None:
@@ -180,7 +188,7 @@ class Tasks:
         patience_s = max(FIRST_PATIENCE_S, PATIENCE * max(self._took_s, default=0.0))
         if asked and asked.of and step not in self._again and self._clock() - asked.at > patience_s:
             self._again.append(step)
-            self._changed.notify_all()
+            self._free.notify_all()
 
     def _late(self, step: int) -> str:
         told = "; ".join(f"{process}: {what}" for process, what in sorted(self._problems.items()) if what)
