@@ -6,6 +6,7 @@ Every host comes to the same answer without talking to any other (`headrace.reso
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,12 +85,15 @@ class Topology:
             },
         }
 
-    def table(self) -> str:
-        """The topology as a table for people."""
+    def table(self, servers: Callable[[Host], Sequence[str]] = lambda host: ()) -> str:
+        """The topology as a table for people.
+
+        Args:
+            servers: which servers a host runs.
+        """
         rows = [("host", "group", "instance type", "role", "runs")]
         for host in self.hosts:
-            runs = ["dispatcher"] if self.is_hetero and host == self.dispatcher_host else []
-            runs += ["workers"] + (["ranks"] if host.role == "dnn" else [])
+            runs = [*servers(host), *(["ranks"] if host.role == "dnn" else [])]
             runs += ["mpirun (leader)"] if host == self.leader else []
             name = host.name + (" *" if host == self.current else "")
             rows.append((name, host.group, host.instance_type, host.role, ", ".join(runs)))

@@ -149,10 +149,11 @@ def test_nothing_to_read_from_says_what_to_do(tmp_path):
 
 
 def test_the_table_shows_every_host_and_marks_this_one():
-    table = topology_from(hetero(), "test").table()
+    servers = {"algo-1": ["dispatcher", "2 workers"], "algo-3": ["2 workers"]}
+    table = topology_from(hetero(), "test").table(lambda host: servers.get(host.name, []))
     assert "algo-3 *" in table
-    assert "dispatcher, workers" in table
-    assert "mpirun (leader)" in table
+    assert "dispatcher, 2 workers" in table
+    assert "2 workers, ranks, mpirun (leader)" in table
 
 
 @pytest.mark.parametrize(("parameters", "leader"), [("{}", "algo-9"), ('{"sagemaker_mpi_enabled": true}', "algo-10")])

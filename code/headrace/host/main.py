@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -28,7 +30,7 @@ from headrace.outcome import Outcome
 from headrace.paths import ARRAYS_FOLDER, ROOT_CAUSE, HostPaths
 from headrace.resource_config import read_topology
 from headrace.settings import VERSION_VARIABLE, find_source_dir, read_base_dir, read_settings
-from headrace.topology import Topology
+from headrace.topology import Host
 
 HELP = """usage: launcher.py [--NAME VALUE ...] | --describe
 
@@ -59,7 +61,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
             check_rank(rank, topology)
         plan = HostPlan(topology, with_secret(settings, topology, environ, rank), source_dir, list(argv), environ, rank)
         plan.refuse_open_launch()
-        service = data_service(topology, plan.settings, source_dir, plan.paths.work_dir, plan.script_arguments)
+        service = _service(plan, topology.current)
     except HeadraceError as error:
         print(f"launcher.py: error: {error}", file=sys.stderr)
         _write_failure(read_base_dir(environ), str(error))
@@ -69,13 +71,19 @@ def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
     return run_host(plan, service)
 
 
+def _service(plan: HostPlan, host: Host) -> DataService:
+    """The job's data service, as this host has it."""
+    there = dataclasses.replace(plan.topology, current=host)
+    return data_service(there, plan.settings, plan.source_dir, plan.paths.work_dir, plan.script_arguments)
+
+
 def run_host(plan: HostPlan, service: DataService) -> int:
     """Run one host to the job's end; its exit code is the outcome's."""
-    topology, host = plan.topology, plan.topology.current.name
+    host = plan.topology.current.name
     log = HostLog(host)
     try:
         with host_run(plan, service, log) as run:
-            _log_topology(topology, run.service.mode, log)
+            _log_topology(plan, run.service.mode, log)
             _compare_versions(plan.environ.get(VERSION_VARIABLE, ""), log)
             keeper = FileKeeper(plan.paths.work_dir / ARRAYS_FOLDER)
             handlers: dict[str, Handler] = {
@@ -107,7 +115,13 @@ def _lead_or_follow(run: HostRun) -> Outcome:
     return lead(run) if run.plan.topology.is_leader else follow(run)
 
 
-def _log_topology(topology: Topology, mode: str, log: HostLog) -> None:
+def _log_topology(plan: HostPlan, mode: str, log: HostLog) -> None:
+    topology = plan.topology
+
+    def servers(host: Host) -> list[str]:
+        kinds = Counter(each.kind for each in _service(plan, host).servers())
+        return [kind if count == 1 else f"{count} {kind}s" for kind, count in kinds.items()]
+
     log.event(
         "topology",
         host=topology.current.name,
@@ -119,7 +133,7 @@ def _log_topology(topology: Topology, mode: str, log: HostLog) -> None:
         tf_data_mode=mode,
     )
     if topology.is_leader:
-        for line in topology.table().splitlines():
+        for line in topology.table(servers).splitlines():
             log.say(line)
 
 
