@@ -1,7 +1,7 @@
 """Trains a ResNet50 on images, one process for each GPU. The file to copy and edit: your model, your data.
 
-It runs alone too (`python code/train_torch.py`). In a job with data hosts, those make the batches: they run this script
-up to its first batch, to build the same datasets.
+It runs alone too (`python code/train_torch.py`). In a job with feed servers, those make the batches: they run this
+script up to its first batch, to build the same datasets.
 """
 
 import argparse
@@ -74,7 +74,7 @@ held_out = Digits(args.channel, "test", augmented=False) if args.channel else No
 if headrace.torch.rank() == 0:
     print(f"training on {args.channel or 'made-up images: no channel named training is seen here'}")
 
-# The one line that differs: batches of uint8 pixels come from the data hosts, where there are any.
+# What differs is the loader: batches of uint8 pixels come from feed servers, where the job has any.
 on_gpu = device.type == "cuda"
 options = {"num_workers": args.num_workers, "pin_memory": on_gpu}
 loader = headrace.torch.DataLoader(train, args.batch_size, shuffle=True, drop_last=True, **options)

@@ -34,7 +34,7 @@ progress.add_counter(lambda: _batches_taken)
 class DataLoader(TorchDataLoader[Any]):
     """torch's DataLoader with its own arguments and meaning, for one rank of a job.
 
-    In a job with data hosts, batches are made there; else in this process and its `num_workers`. Either way they are
+    Where the job has feed servers, those make the batches; else this process and its `num_workers`. Either way they are
     the same to the last bit: an epoch's order and each sample's random draws (of torch's, NumPy's and Python's global
     generators) follow from `seed`, the epoch and the sample's place in it, whoever makes the batch.
 
@@ -45,14 +45,14 @@ class DataLoader(TorchDataLoader[Any]):
     Args:
         dataset: map-style: it has `__getitem__` and `__len__`. Or an `IterableDataset`: each epoch is made in parts,
             and `get_worker_info` tells it which of how many, as in torch's workers.
-        num_workers: processes that make batches. In local mode this rank's; 0: this process makes them. With data hosts
-            those of each feed server; 0: one for each of its host's processors.
-        timeout: seconds that a batch may take to be made; 0: with data hosts, until shortly before `stall_timeout_s`.
+        num_workers: processes that make batches. In local mode this rank's; 0: this process makes them. A feed server
+            has the largest of all its loaders; where one is 0, one for each of its host's processors.
+        timeout: seconds that a batch may take to be made; 0: on feed servers 0.8 `stall_timeout_s`, else without end.
         seed: of order and random draws; by default that of `generator`, else how many loaders like it were used before.
         on_error: `raise`: a sample that raises ends the job. `skip`: it is left out of its batch, and counted.
         shard_by_rank: False: this rank takes all samples, whatever the others do.
         shards: parts of an `IterableDataset`'s epoch, which the order follows from; by default `num_workers` for each
-            rank, one at least. Each has a process of its own.
+            rank, one at least. Each has a process of its own; not so the only one of an only rank without workers.
 
     Attributes:
         rank: which part of the samples this loader takes.
