@@ -4,8 +4,8 @@
 
 The race: a server on one processor sends the same batch of 32 images again and again to a consumer on another. "tcp"
 copies bytes into memory that is there already; the others hand out new tensors. "pickle" is the published sample's way:
-one gRPC stream of pickled batches. Then a heavy dataset (bench/torch_heavy.py): by a feed server of one process and of
-two, by torch's own DataLoader on the same two processors, and by Ray Data where `tools/peers.py` has installed it.
+one gRPC stream of pickled batches. Then a heavy dataset (bench/torch_heavy.py): feed server and consumer on one
+processor and on two, torch's own DataLoader on the same two, and Ray Data where `tools/peers.py` has installed it.
 """
 
 import json
@@ -56,13 +56,13 @@ def main(argv=None):
         "torch_feed_vs_flight": ratio(rates, ("uint8_224", "feed"), ("uint8_224", "flight")),
         "torch_feed_vs_pickle_queue": ratio(per_core, ("uint8_224", "feed"), ("uint8_224", "pickle")),
         "torch_feed_uint8_vs_pickle_queue_float32": ratio(per_core, ("uint8_224", "feed"), ("float32_224", "pickle")),
-        "torch_scaling_efficiency": ratio(heavy, "feed, 2 processes", "feed, 1 process") / 2,
-        "torch_scaling_vs_processors": ratio(heavy, "feed, 2 processes", "feed, 1 process")
-        / ratio(heavy, "going nowhere, 2 processes", "going nowhere, 1 process"),
-        "torch_epoch_vs_local_loader": ratio(heavy, "feed, 2 processes", "DataLoader, 2 workers"),
+        "torch_scaling_efficiency": ratio(heavy, "feed, 2 processors", "feed, 1 processor") / 2,
+        "torch_scaling_vs_processors": ratio(heavy, "feed, 2 processors", "feed, 1 processor")
+        / ratio(heavy, "going nowhere, 2 processors", "going nowhere, 1 processor"),
+        "torch_epoch_vs_local_loader": ratio(heavy, "feed, 2 processors", "DataLoader, 2 workers"),
     }
     if "Ray Data, 2 processors" in heavy:
-        figures["torch_epoch_vs_ray_data"] = ratio(heavy, "feed, 2 processes", "Ray Data, 2 processors")
+        figures["torch_epoch_vs_ray_data"] = ratio(heavy, "feed, 2 processors", "Ray Data, 2 processors")
     measure.leave("torch", figures, rows, repeats=repeats)
 
 
@@ -86,25 +86,29 @@ def one_way(way, form, server_processor, own_processor):
 
 
 def heavy_rates(first, second):
-    """Name and images a second of each way to make the heavy dataset. One process: the mean of both processors."""
-    ones = [with_server(1, {one}, {other}) for one, other in ((first, second), (second, first))]
-    yield "feed, 1 process", sum(ones) / 2
-    yield "feed, 2 processes", with_server(2, {first, second}, {first, second})
-    yield "going nowhere, 1 process", sum(sum(going_nowhere(each)) for each in (first, second)) / 2
-    yield "going nowhere, 2 processes", sum(going_nowhere(first, second))
+    """Name and images a second of each way to make the heavy dataset. One processor: the mean of both.
+
+    The consumer is on the same processors as the feed server, so that two are twice as many as one.
+    """
+    yield "feed, 1 processor", sum(with_server(each) for each in (first, second)) / 2
+    yield "feed, 2 processors", with_server(first, second)
+    yield "going nowhere, 1 processor", sum(sum(going_nowhere(each)) for each in (first, second)) / 2
+    yield "going nowhere, 2 processors", sum(going_nowhere(first, second))
     yield "DataLoader, 2 workers", printed("loader", IMAGES, 2)
     if (RAY / ".ready").exists():
         yield "Ray Data, 2 processors", printed("ray", IMAGES, 2, RAY_FOLDER=str(RAY))
 
 
-def with_server(processes, server_processors, own_processors):
+def with_server(*processors):
+    """Images a second of a feed server with a process for each, and its consumer on them too."""
+    processes = len(processors)
     port = free_port()
     command = [sys.executable, "-m", "headrace.torch.feed_server", f"--port={port}", f"--address=127.0.0.1:{port}"]
-    with measure.pinned(*server_processors):
+    with measure.pinned(*processors):
         server = subprocess.Popen([*command, HEAVY, "feed", str(IMAGES), str(processes)], env=environ())
     try:
         wait_for_port(port, server)
-        with measure.pinned(*own_processors):
+        with measure.pinned(*processors):
             feeds = {"HEADRACE_TF_DATA_MODE": "service", "HEADRACE_FEEDS": f"127.0.0.1:{port}"}
             return printed("feed", IMAGES, processes, **feeds)
     finally:
