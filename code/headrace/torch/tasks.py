@@ -48,7 +48,7 @@ class Tasks:
 
     def __init__(self, steps: int, ahead: int, limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._steps, self._ahead, self._limit_s, self._clock = steps, ahead, limit_s, clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler of the rank may close
         self._here = threading.Condition(self._lock)  # the rank waits for its batch
         self._free = threading.Condition(self._lock)  # connections wait for a step to make
         self._next = self._wanted = 0
