@@ -94,11 +94,12 @@ def test_a_rank_that_is_stopped_as_it_starts_is_named_at_the_deadline(waiting):
     assert "preflight: " in cause["message"] and "within 6 s (preflight_timeout_s)" in cause["message"]
 
 
-def test_a_job_that_passes_trains_though_its_environment_is_reached_by_a_link(tmp_path):
-    (tmp_path / "linked").symlink_to(sys.prefix)  # mpirun knows its real path, other hosts' MPI daemons must too
+def test_a_job_that_passes_trains_though_its_environment_is_reached_by_a_link_with_spaces(tmp_path):
+    linked = tmp_path / "a link"  # mpirun knows its real path, other hosts' MPI daemons must too
+    linked.symlink_to(sys.prefix)
     source = copy_source(tmp_path / "source", STEADY)
     script = ["--training_script=steady.py", "--epochs=1", f"--source_dir={source}"]
-    run = finish(*start(tmp_path, *HOSTS, "--preflight", *script, python=tmp_path / "linked" / "bin" / "python"))
+    run = finish(*start(tmp_path, *HOSTS, "--preflight", *script, python=linked / "bin" / "python"))
     assert run.code == 0, run.output[-3000:]
     assert run.events("preflight_passed") and run.summary["steps"] == 40
 

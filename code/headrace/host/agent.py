@@ -1,6 +1,6 @@
 """mpirun's remote-launch agent: asks a host's launcher, over the control channel, to start the MPI daemon.
 
-mpirun runs `python -m headrace.host.agent HOST COMMAND…`; the command is a line of shell that ends
+mpirun runs `AGENT HOST COMMAND…` (see `daemon.write_agent`); the command is a line of shell that ends
 in `orted ARGUMENTS…`. Only the arguments travel: what runs is the host's own orted.
 """
 

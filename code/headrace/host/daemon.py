@@ -8,6 +8,7 @@ caller's choice.
 from __future__ import annotations
 
 import re
+import shlex
 import socket
 import sys
 import threading
@@ -17,7 +18,7 @@ from headrace.errors import InputError
 from headrace.host.control import Body
 from headrace.host.inbox import Inbox, MpiDaemonAsked
 
-AGENT_MODULE = "headrace.host.agent"
+AGENT_MODULE, AGENT_FILE = "headrace.host.agent", "mpi_agent"
 _NUMBER, _WORDS = r"\d{1,20}", r"[\w.,:^+/-]{0,1000}"
 _FORMS = {
     "ess": "env",
@@ -40,9 +41,17 @@ _LEADER = "orte_hnp_uri"
 _TRANSPORT = re.compile(r"(?P<kind>tcp6?)://(?P<addresses>[^/;]+):(?P<port>\d+)")
 
 
-def agent_command() -> str:
-    """How mpirun reaches a host that it cannot start a process on."""
-    return f"{sys.executable} -m {AGENT_MODULE}"
+def agent_command(work_dir: Path) -> str:
+    """How mpirun reaches a host that it cannot start a process on: by what `write_agent` has written.
+
+    mpirun takes spaces and colons for ends of words, and Python's own path may have some.
+    """
+    return f"/bin/sh {work_dir / AGENT_FILE}"
+
+
+def write_agent(work_dir: Path) -> None:
+    """The agent, as a shell script."""
+    (work_dir / AGENT_FILE).write_text(f'exec {shlex.quote(sys.executable)} -m {AGENT_MODULE} "$@"\n', encoding="utf-8")
 
 
 class MpiDaemon:
@@ -101,7 +110,7 @@ def checked_arguments(arguments: object, leader: set[str], work_dir: Path) -> li
         if name in _FOLDERS:
             value = str(work_dir)
         elif name == _AGENT:
-            value = agent_command()
+            value = agent_command(work_dir)
         elif name == _LEADER:
             value = _within(value, leader)
             reports_to_leader = True

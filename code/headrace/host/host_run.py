@@ -14,7 +14,7 @@ from types import FrameType
 from headrace import received
 from headrace.errors import SetupError
 from headrace.host import install_horovod, mpi
-from headrace.host.daemon import MpiDaemon
+from headrace.host.daemon import MpiDaemon, write_agent
 from headrace.host.gpus import Gpus
 from headrace.host.inbox import HostAnswered, Inbox, MpiDaemonAsked, RankSaid, ServerSaid, Stamped, StopAsked
 from headrace.host.log import HostLog
@@ -93,6 +93,7 @@ class HostRun:
             command = rank_command(plan)
         else:
             script = [str(plan.source_dir / plan.settings.training_script), *plan.script_arguments]
+            write_agent(plan.paths.work_dir)
             command = mpi.trainer_command(
                 plan.topology, plan.settings, plan.ranks_per_host, script, plan.paths.work_dir
             )

@@ -59,7 +59,7 @@ def trainer_command(
         command += ["--host", ",".join(f"{address}:{ranks_per_host}" for address in addresses)]
         command += ["--leave-session-attached"]
         options |= {
-            "plm_rsh_agent": agent_command(),
+            "plm_rsh_agent": agent_command(session_dir),
             "plm_rsh_no_tree_spawn": "1",
         }
     theirs = settings.custom_mpi_options  # mpirun takes a parameter once
