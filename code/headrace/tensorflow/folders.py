@@ -86,7 +86,10 @@ def _listed(directory: Path, class_names: Sequence[str] | None) -> tuple[list[st
     """Sorted image files, the number of each one's class, and how many classes there are."""
     if not directory.is_dir():
         raise InputError(f"there is no folder {directory}; look at the channel and the groups that see it")
-    classes = list(class_names or sorted(each.name for each in directory.iterdir() if each.is_dir()))
+    there = {each.name for each in directory.iterdir() if each.is_dir() and not each.name.startswith(".")}
+    classes = list(class_names or sorted(there))
+    if missing := sorted(set(classes) - there):
+        raise InputError(f"class_names has {missing[0]!r}, and {directory} has no such folder")
     files, numbers = [], []
     for number, name in enumerate(classes):
         found = sorted(path for path in (directory / name).rglob("*") if path.suffix.lower() in SUFFIXES)

@@ -141,7 +141,8 @@ def compile_flags() -> list[str]:
         "-fPIC", "-std=c++17", "-fmax-errors=3", "-Wall", "-Wextra", "-pthread",
         f'-DHEADRACE_TENSORFLOW="{tensorflow_version()}"', "-D_GLIBCXX_USE_CXX11_ABI=1",
         "-isystem", str(include), "-isystem", str(include / "external" / "boringssl" / "src" / "include"),
-        f"-L{tensorflow}", "-l:libtensorflow_cc.so.2", "-l:libtensorflow_framework.so.2", f"-Wl,-rpath,{places}",
+        f"-L{tensorflow}", "-l:libtensorflow_cc.so.2", "-l:libtensorflow_framework.so.2",
+        "-Xlinker", "-rpath", "-Xlinker", places,
     ]  # fmt: skip
 
 
