@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from headrace.errors import HeadraceError, InputError
+from headrace.standard_streams import print_every_character
 
 # Command: the module whose main(argv), or named function, it is, and what it does. Imported only when called.
 COMMANDS = {
@@ -31,6 +32,7 @@ USAGE = "usage: headrace COMMAND [ARGUMENT ...]\n\n" + "\n".join(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0, 1 it failed, 2 the arguments are wrong."""
+    print_every_character()
     command, *rest = (sys.argv[1:] if argv is None else list(argv)) or [""]
     try:
         if command in ("", "-h", "--help"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from headrace.errors import InputError
 from headrace.instances import InstanceTable
 from headrace.job import DISTRIBUTIONS, ISOLATIONS, Channel, InstanceGroup, JobSpec
 from headrace.own_files import TRAINING_SCRIPTS, own_folder
+from headrace.paths import as_given
 from headrace.settings import FRAMEWORKS, LOCAL_WORKERS, TF_DATA_MODES, OneLineParser, default_mode
 from headrace.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP
 
@@ -54,13 +54,13 @@ def build_parser(prog: str = "start_job.py", source_dir: Path | None = None) -> 
                           "(default: service with a data group, else local)")  # fmt: skip
     job.add_argument("--is_cloud_job", action=yes_no, default=True, help="on SageMaker, or on this machine")
     job.add_argument("--is_hetero", action=yes_no, default=True, help="data_group and dnn_group, or dnn hosts alone")
-    job.add_argument("--source_dir", type=Path, default=source_dir or own_folder(), metavar="DIR",
+    job.add_argument("--source_dir", type=as_given, default=source_dir or own_folder(), metavar="DIR",
                      help="what every host gets: the training script and what it needs (%(default)s)")  # fmt: skip
     job.add_argument(
         "--training_script", metavar="FILE", help="runs on the ranks (train_dnn.py, with PyTorch train_torch.py)"
     )
     job.add_argument("--job_name", metavar="NAME", help="default: mode and UTC time")
-    job.add_argument("--output_dir", type=Path, default=Path("runs"), metavar="DIR",
+    job.add_argument("--output_dir", type=as_given, default=Path("runs"), metavar="DIR",
                      help="runs, or a job's results, land in DIR/JOB_NAME (%(default)s)")  # fmt: skip
     job.add_argument("--hyperparameter", action="append", default=[], metavar="NAME=VALUE",
                      help="reaches the training script as --NAME VALUE; repeatable")  # fmt: skip
@@ -219,7 +219,7 @@ def _not_for_hosts(arguments: argparse.Namespace) -> tuple[Path, ...]:
     if arguments.output_dir.resolve() == arguments.source_dir.resolve():
         raise InputError(f"--output_dir {arguments.output_dir} is --source_dir itself: hosts would get earlier runs")
     here = [uri.removeprefix("file://") for uri in uris if uri and not uri.startswith("s3://")]
-    return (arguments.output_dir, *(Path(os.path.expanduser(path)) for path in here))
+    return (arguments.output_dir, *(as_given(path) for path in here))
 
 
 def _channel(text: str, is_hetero: bool) -> Channel:

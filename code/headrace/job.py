@@ -128,6 +128,11 @@ class JobSpec:
                 )
             if _NO_ARGUMENT.search(value):
                 raise InputError(f"hyperparameter {name!r} is {value!r}, which no program can get as an argument")
+            if value == ":":
+                raise InputError(
+                    f"hyperparameter {name!r} is ':', which mpirun takes for the beginning of another program: have "
+                    "the script take a word for it"
+                )
         split_mpi_options(self.custom_mpi_options)
         self._check_channels(names)
         self._check_source()

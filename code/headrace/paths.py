@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,11 @@ REPORT, PLOTS = "report.html", "plots"
 """What `headrace report` makes of a run, in its folder."""
 RESULTS = (SUMMARY, METRICS, TENSORBOARD, PREFLIGHT_REPORT)
 """What the leader leaves for people, in its output folder and then in the run's."""
+
+
+def as_given(text: str) -> Path:
+    """A path that a user names: the shell leaves the ~ of --flag=~/folder alone."""
+    return Path(os.path.expanduser(text))
 
 
 @dataclass(frozen=True)

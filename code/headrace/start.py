@@ -16,6 +16,7 @@ from headrace.flags import CLOUD_ONLY, HERE_ONLY, build_parser, build_spec, pars
 from headrace.instances import read_instances
 from headrace.paths import RunPaths
 from headrace.phases import Phases
+from headrace.standard_streams import print_every_character
 
 MODULES = {"tensorflow": ("tensorflow", "horovod"), "pytorch": ("torch",)}
 """What a job here needs, beside what all need."""
@@ -33,6 +34,7 @@ def main(argv: Sequence[str], prog: str = "start_job.py", source_dir: Path | Non
         prog: how the command is called.
         source_dir: what hosts get unless a flag says otherwise; None: headrace's own `code`.
     """
+    print_every_character()
     try:
         arguments = build_parser(prog, source_dir).parse_args(argv)
         return _submit(arguments) if arguments.is_cloud_job else _run_here(arguments)

@@ -3,6 +3,7 @@
 import json
 import os
 import pwd
+import re
 import signal
 import subprocess
 import sys
@@ -88,6 +89,18 @@ def test_lines_are_logged_with_time_host_and_role(tmp_path):
     first = run.log("algo-1").splitlines()[0].split(maxsplit=3)
     assert first[0].endswith("Z") and first[1:] == ["algo-1", "host", "hello"]
     assert "algo-1  rank0      hi" in run.output
+
+
+def test_hosts_get_nothing_of_the_shells_cluster_network_or_encoding(tmp_path):
+    told = "import os; print('got é', [name for name in os.environ if name.startswith(('SLURM', 'GLOO'))])"
+    shell = {
+        "SLURM_JOBID": "7",
+        "SLURM_NODELIST": "n[1-2]",
+        "GLOO_SOCKET_IFNAME": "ens5",
+        "PYTHONIOENCODING": "latin-1",
+    }
+    run = finish(*start(tmp_path, source(tmp_path, told), "--no-is_hetero", env=os.environ | shell))
+    assert re.search(r"algo-1 +host +got .+ \[\]", run.output), run.output
 
 
 @pytest.mark.parametrize("isolation", ["auto", "loopback"])

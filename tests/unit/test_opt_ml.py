@@ -3,8 +3,10 @@
 import json
 from pathlib import Path
 
+import pytest
+from headrace.errors import InputError
 from headrace.job import Channel, InstanceGroup, JobSpec
-from headrace.local.opt_ml import resource_config, script_arguments, toolkit_environ, write_host_folder
+from headrace.local.opt_ml import refuse_hidden, resource_config, script_arguments, toolkit_environ, write_host_folder
 from headrace.resource_config import read_topology
 
 CODE = Path(__file__).parents[2] / "code"
@@ -58,3 +60,9 @@ def test_the_config_names_all_groups(tmp_path):
         ("data_group", ["algo-1", "algo-2"]),
         ("dnn_group", ["algo-3"]),
     ]
+
+
+def test_folders_that_hosts_could_not_see_are_refused(tmp_path):
+    refuse_hidden([tmp_path, Path("/opt/mlflow")])
+    with pytest.raises(InputError, match=r"/opt/ml/checkpoints lies in /opt/ml.*--isolation loopback"):
+        refuse_hidden([tmp_path, Path("/opt/ml/checkpoints")])

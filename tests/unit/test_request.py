@@ -141,6 +141,8 @@ def test_metric_definitions_find_the_values_in_the_launchers_log_lines():
         ({}, {"spot": True, "max_wait_s": 10}, "shorter than --max_run"),
         ({}, {"subnets": ("subnet-1",)}, "go together"),
         ({}, {"output_s3_uri": "bucket/x"}, "no S3 location"),
+        ({}, {"output_s3_uri": "s3://bucket/exp#1"}, "no S3 location"),
+        ({}, {"output_s3_uri": "s3://bucket//exp"}, "no S3 location"),
         ({}, {"distribution": "horovodrun"}, "--distribution"),
         ({"hyperparameters": {"x": "v" * 2501}}, {}, "at most 2500"),
         ({"groups": (*GROUPS[:1], InstanceGroup("dnn_group", "ml.c99.large", 1))}, {}, "ml.c99.large"),

@@ -30,6 +30,7 @@ from headrace.outcome import Outcome
 from headrace.paths import ARRAYS_FOLDER, ROOT_CAUSE, HostPaths
 from headrace.resource_config import read_topology
 from headrace.settings import VERSION_VARIABLE, find_source_dir, read_base_dir, read_settings
+from headrace.standard_streams import print_every_character
 from headrace.topology import Host
 
 HELP = """usage: launcher.py [--NAME VALUE ...] | --describe
@@ -156,6 +157,7 @@ def _write_failure(base_dir: Path, text: str) -> None:
 
 def entry_point(entry: str) -> None:
     """Run and exit; for `launcher.py`."""
+    print_every_character("utf-8")
     code = main(sys.argv[1:], dict(os.environ), entry)
     sys.stdout.flush()
     # Threads of the control channel must not keep an ended host alive.

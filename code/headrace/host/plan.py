@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,9 @@ from headrace.settings import (
     Settings,
 )
 from headrace.topology import Topology
+
+LONGEST_SOCKET_PATH, LONGEST_SOCKET_NAME = 107, 32
+"""Bytes: of a path that a socket may have (unix(7)), and of what Python's multiprocessing adds to its folder's."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,7 @@ def trainer_environ(plan: HostPlan, service: DataService) -> dict[str, str]:
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(int(settings.stall_timeout_s * 2) + 60),
         CONTROL_HOSTS_VARIABLE: ",".join(f"{name}={address}:{CONTROL_PORT}" for address, name in names.items()),
         **_torch_environ(plan),
+        **({"KERAS_BACKEND": "tensorflow"} if settings.framework == "tensorflow" else {}),
         STARTUP_TIMEOUT_VARIABLE: f"{settings.startup_timeout_s:g}",
         # MPI then starts before TensorFlow is loaded, whose libraries have functions of the same names (hwloc's). Open
         # MPI's must be found at once and not at their first call, or MPI's end calls TensorFlow's and crashes.
@@ -144,12 +149,22 @@ def python_environ(plan: HostPlan) -> dict[str, str]:
     quiet = {"TF_CPP_MIN_LOG_LEVEL": plan.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
     names = [host.name for host in plan.topology.hosts]
     direct = without_proxy([*names, *(plan.settings.endpoint(name).address for name in names)], plan.environ)
-    # Temporary files go where they are removed even when their process is killed.
     # Whatever is made of a set, a vocabulary for one, is the same in all processes of the job.
     given = plan.environ.get("PYTHONHASHSEED", "")
     hashes = {"PYTHONHASHSEED": given if given.isdecimal() else "0"}  # "random" would be another in each
-    own = {"SM_CURRENT_HOST": plan.topology.current.name, "TMPDIR": str(plan.paths.work_dir)}
-    return {**own, **hashes, **quiet, **direct}
+    # The log is UTF-8 to whoever reads it, and no character is worth a crash.
+    own = {"SM_CURRENT_HOST": plan.topology.current.name, "PYTHONIOENCODING": "utf-8:backslashreplace"}
+    return {**own, **_temporary_files(plan), **hashes, **quiet, **direct}
+
+
+def _temporary_files(plan: HostPlan) -> dict[str, str]:
+    """They go where they are removed even when their process is killed.
+
+    But for PyTorch on a simulated host whose folder is deep: loader processes hand tensors over by sockets there.
+    """
+    folder = str(plan.paths.work_dir)
+    too_long = len(os.fsencode(folder)) + LONGEST_SOCKET_NAME > LONGEST_SOCKET_PATH
+    return {} if too_long and plan.settings.framework == "pytorch" else {"TMPDIR": folder}
 
 
 def server_environ(plan: HostPlan) -> dict[str, str]:

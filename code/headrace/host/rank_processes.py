@@ -14,12 +14,12 @@ from headrace.processes import descendants_running, is_stopped, signal_all
 
 def rank_processes() -> dict[str, psutil.Process]:
     """The ranks that run on this host, by name."""
-    found = {}
+    found: dict[str, psutil.Process] = {}
     for process in descendants_running(mpi.RANK_MODULE):
         with contextlib.suppress(psutil.NoSuchProcess):
             number = process.environ().get("OMPI_COMM_WORLD_RANK")
             if number is not None:  # mpirun has the words in its command line too
-                found[f"rank{number}"] = process
+                found.setdefault(f"rank{number}", process)  # and not what it has forked since: parents come first
     return found
 
 

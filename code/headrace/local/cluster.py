@@ -34,7 +34,12 @@ INTERRUPT_GRACE_S = 120.0
 """From asking the hosts to end to killing them, as on SageMaker; a second interrupt kills at once."""
 KILL_GRACE_S = 2.0
 POLL_S = 0.05
-_FOREIGN_PREFIXES = ("SM_", "HEADRACE_", "OMPI_", "PMIX_", "SAGEMAKER_", "TRAINING_JOB_", "PYTHONPATH")
+_FOREIGN_PREFIXES = (
+    *("SM_", "HEADRACE_", "OMPI_", "PMIX_", "PMI_", "SAGEMAKER_", "TRAINING_JOB_", "PYTHONPATH"),
+    *("SLURM_", "PBS_", "LSB_", "FLUX_", "PE_HOSTFILE"),  # mpirun would take the nodes of the shell's allocation
+    *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "UCX_NET_DEVICES"),  # interfaces of this machine, not of its hosts
+)
+"""Of variables that are not the simulated hosts'."""
 
 
 def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str, Any]:
@@ -51,6 +56,8 @@ def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str,
         opt_ml.channel_path(channel)
     refuse_too_much(spec.source_dir, source_files(spec.source_dir, spec.left_out))
     checkpoints = None if options.checkpoints is None else opt_ml.checkpoint_path(options.checkpoints, spec.source_dir)
+    if options.isolation != "loopback":
+        opt_ml.refuse_hidden(filter(None, [folder, checkpoints, *map(opt_ml.channel_path, spec.channels)]))
     try:
         for host in spec.hosts():
             opt_ml.write_host_folder(folder / host, spec, host, checkpoints)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from headrace.job import Channel, InstanceGroup, JobSpec, as_flag
 from headrace.paths import HostPaths
 from headrace.source import host_files
 
+BASE_DIR = Path("/opt/ml")
 SOURCE_ON_HOSTS = "/opt/ml/code"
 
 
@@ -75,6 +76,16 @@ def checkpoint_path(uri: str, source_dir: Path) -> Path:
     except OSError as error:
         raise InputError(f"--checkpoint_s3_uri: cannot make the folder {path}: {error.strerror}") from error
     return path
+
+
+def refuse_hidden(folders: Iterable[Path]) -> None:
+    """Raises `InputError` for a folder that hosts with namespaces cannot see: each has a /opt/ml of its own."""
+    for folder in folders:
+        if folder.is_relative_to(BASE_DIR):
+            raise InputError(
+                f"{folder} lies in {BASE_DIR}, where each simulated host has its own folder: choose another, or use "
+                "--isolation loopback"
+            )
 
 
 def visible_channels(spec: JobSpec, host: str) -> list[Channel]:

@@ -14,7 +14,8 @@ MAX_VOLUME_GB = 16_384
 MAX_RUN_LIMIT_S = 28 * 24 * 3600
 """SageMaker's longest training job, 28 days (StoppingCondition's documentation)."""
 ROLE_ARN = re.compile(r"arn:aws[a-z\-]*:iam::(\d{12}):role/[\w+=,.@/\-]+")
-_S3_URI = re.compile(r"s3://[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9](/.*)?")
+_S3_URI = re.compile(r"s3://[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9](/[^/?#]+)*/?")
+"""Without what the toolkit on the hosts would take for something else than a key's part."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,36 @@
+"""What the ranks of a host are given, and which processes are the ranks."""
+
+from pathlib import Path
+
+import pytest
+from headrace.host import rank_processes
+from headrace.host.plan import HostPlan, python_environ
+from headrace.resource_config import topology_from
+from headrace.settings import Settings
+
+from tests.unit.test_topology import homogeneous
+
+
+class Process:
+    """As psutil's."""
+
+    def __init__(self, pid, **environ):
+        self.pid, self._environ = pid, environ
+
+    def environ(self):
+        return self._environ
+
+
+def test_what_a_rank_has_forked_is_not_taken_for_the_rank(monkeypatch):
+    ranks = [Process(1), *(Process(pid, OMPI_COMM_WORLD_RANK=rank) for pid, rank in ((2, "0"), (3, "1"), (4, "0")))]
+    monkeypatch.setattr(rank_processes, "descendants_running", lambda words: ranks)  # parents first
+    assert {name: each.pid for name, each in rank_processes.rank_processes().items()} == {"rank0": 2, "rank1": 3}
+
+
+@pytest.mark.parametrize(
+    ("framework", "length", "own"), [("pytorch", 3, True), ("pytorch", 80, False), ("tensorflow", 80, True)]
+)
+def test_temporary_files_are_the_hosts_own_where_torchs_sockets_have_room(framework, length, own):
+    settings = Settings(framework=framework, base_dir=Path("/") / ("r" * length) / "algo-1")
+    plan = HostPlan(topology_from(homogeneous(), "test"), settings, Path("/code"), [], {})
+    assert python_environ(plan).get("TMPDIR") == (str(plan.paths.work_dir) if own else None)
