@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     if not given.script.is_file():
         parser.error(f"there is no script {given.script}")
     # Before TensorFlow is loaded: pipelines run on processors, and its remarks are not ours.
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    os.environ |= {"CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from headrace.tensorflow.lint.examine import examine, where_time_goes
     from headrace.tensorflow.lint.script import run_to_training
