@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import itertools
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ ALWAYS_IGNORED = (
     "__pycache__/", "*.pyc", ".git/", ".*_cache/", ".venv/", "venv/", "*.egg-info/", ".ipynb_checkpoints/", ".DS_Store",
 )  # fmt: skip
 IGNORE_FILE = ".gitignore"
-MAX_SOURCE_BYTES = 200 * 1024 * 1024
+MAX_SOURCE_BYTES, MAX_SOURCE_FILES = 200 * 1024 * 1024, 50_000
 IMPORTED_ON_HOSTS = frozenset((
     "grpc", "horovod", "keras", "mpi4py", "numpy", "psutil", "tensorflow", "torch", "argparse", "ast", "asyncio",
     "base64", "bisect", "calendar", "collections", "concurrent", "contextlib", "copy", "csv", "ctypes",
@@ -51,13 +53,21 @@ def source_files(source_dir: Path, left_out: Collection[Path] = ()) -> list[Path
         left_out: folders and files that hosts do not get, wherever they lie; not `source_dir` itself.
 
     Raises:
-        InputError: a file or an ignore file cannot be read.
+        InputError: a file or an ignore file cannot be read, or there are too many.
     """
     not_these = frozenset(os.path.realpath(each) for each in left_out) - {os.path.realpath(source_dir)}
     try:
-        return sorted(_walk(source_dir, Path(), [GitIgnoreSpec.from_lines(ALWAYS_IGNORED)], [Path()], not_these))
+        walk = _walk(source_dir, Path(), [GitIgnoreSpec.from_lines(ALWAYS_IGNORED)], [Path()], not_these)
+        files = list(itertools.islice(walk, MAX_SOURCE_FILES + 1))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--source_dir {source_dir}: {error}") from error
+    if len(files) > MAX_SOURCE_FILES:  # a folder of images, or a link to one, would take minutes
+        folder, count = Counter(str(file.parent) for file in files).most_common(1)[0]
+        raise InputError(
+            f"--source_dir {source_dir} holds more than {MAX_SOURCE_FILES:,} files, {count:,} of them in {folder}; "
+            f"data belongs in a --channel, and what hosts do not need in {IGNORE_FILE}"
+        )
+    return sorted(files)
 
 
 def host_files(source_dir: Path, left_out: Collection[Path] = ()) -> dict[Path, Path | bytes]:

@@ -155,3 +155,12 @@ def test_names_that_nobody_imports_on_hosts_are_left_alone(tmp_path):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text("")
     assert Path("test/cases.py") in host_files(tmp_path)
+
+
+def test_a_link_to_a_folder_of_many_files_is_refused_before_all_are_listed(tmp_path, monkeypatch):
+    monkeypatch.setattr("headrace.source.MAX_SOURCE_FILES", 5)
+    write(tmp_path / "images", **{f"cats__{number}.jpg": "" for number in range(9)})
+    write(tmp_path / "project", **{"train_dot_py": ""})
+    (tmp_path / "project" / "data").symlink_to(tmp_path / "images")
+    with pytest.raises(InputError, match=r"more than 5 files, 6 of them in data/cats; data belongs in a --channel"):
+        source_files(tmp_path / "project")
