@@ -1,15 +1,21 @@
 """Feed servers in this process, and loaders of a rank that reads from them; and whole jobs to break."""
 
 import contextlib
+import functools
+import itertools
+import multiprocessing
 
 import pytest
-from headrace.torch import registry
+import torch
+from headrace.torch import registry, streaming
 from headrace.torch.feed_admission import FeedServer
 from headrace.torch.loader import DataLoader
 
-from tests.support import copy_source, start
-from tests.torch.jobs import SCRIPTS, TORCH, Job
+from tests.support import copy_source
+from tests.torch.jobs import SCRIPTS, TORCH
+from tests.torch.lines import plain
 from tests.torch.ports import free_port
+from tests.victims import victims
 
 SECRET = "secret"
 
@@ -63,6 +69,54 @@ def feeds(monkeypatch):
 
 
 @pytest.fixture
+def ranks(feeds, monkeypatch, tmp_path):
+    """What several ranks take, each in a process of its own; they agree through a store in a file."""
+    fork, numbers = multiprocessing.get_context("fork"), itertools.count()
+
+    def run(addresses, world, *arguments, **options):
+        store = tmp_path / f"store{next(numbers)}"
+        pipes = [fork.Pipe(duplex=False) for _ in range(world)]
+        processes = [
+            fork.Process(target=read, args=(pipe, store, rank, world, addresses, *arguments), kwargs=options)
+            for rank, (_, pipe) in enumerate(pipes)
+        ]
+        for process in processes:
+            process.start()
+        found = [pipe.recv() for pipe, _ in pipes]
+        for process in processes:
+            process.join()
+        for each in found:
+            if isinstance(each, Exception):
+                raise each
+        return [taken for taken, _ in found], [state for _, state in found]
+
+    def read(pipe, path, rank, world, addresses, *arguments, state=None, most=None, anew=None, **options):
+        try:
+            store = torch.distributed.FileStore(str(path), world)
+            monkeypatch.setattr(streaming, "store_of_ranks", lambda: store)
+            loader = feeds.loader(addresses, *arguments, rank=rank, world=world, **options)
+            if state:
+                loader.load_state_dict(state)
+            taken, batches = [], iter(loader)
+            for batch in batches:
+                taken.append(plain(batch))
+                if len(taken) == most:
+                    break
+            state = loader.state_dict()
+            batches.close()
+            if most:
+                assert loader.state_dict() == state  # breaking off has ended no part
+            if anew:  # of the very dataset, which is longer now
+                arguments[0].lengths = anew
+                taken += map(plain, DataLoader(*arguments, **options))
+            pipe.send((taken, state))
+        except Exception as error:
+            pipe.send(error)
+
+    return run
+
+
+@pytest.fixture
 def source(tmp_path):
     return copy_source(tmp_path / "source", *SCRIPTS.glob("*.py"))
 
@@ -70,17 +124,6 @@ def source(tmp_path):
 @pytest.fixture
 def victim(tmp_path, source):
     """Starts the steady script and returns once it makes steps."""
-    running = []
-
-    def begin(*flags, stepping=True):
-        common = [TORCH, f"--source_dir={source}", "--training_script=steady_torch.py", "--isolation=namespaces"]
-        running.append(Job(*start(tmp_path, *common, *flags)))
-        if stepping:
-            running[-1].wait_for_steps()
-        return running[-1]
-
-    yield begin
-    for job in running:
-        if job.process.poll() is None:
-            job.process.kill()
-            job.process.communicate()
+    with victims(tmp_path) as begin:
+        common = [TORCH, f"--source_dir={source}", "--training_script=steady_torch.py"]
+        yield functools.partial(begin, *common)

@@ -11,7 +11,8 @@ import pytest
 
 from tests.faults.breakage import FEED, kill
 from tests.support import ROOT, finish, run_job, start
-from tests.torch.jobs import TORCH, Job, needs_namespaces
+from tests.torch.jobs import TORCH, needs_namespaces
+from tests.victims import Victim
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +35,7 @@ def run_case(name, tmp_path, *flags):
     """A job that ends well; where the case "loses its feed server", that of algo-2 is killed in mid-training."""
     process, folder = start(tmp_path, *flags)
     if "loses its feed server" in name:
-        job = Job(process, folder)
+        job = Victim(process, folder)
         job.wait_for_steps()
         kill(job, "algo-2", FEED)
     run = finish(process, folder)

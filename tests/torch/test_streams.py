@@ -1,72 +1,18 @@
 """An IterableDataset is shared by ranks and made by data hosts as torch's workers share it: exactly, or not at all."""
 
 import dataclasses
-import itertools
-import multiprocessing
-import os
 import random
 
 import numpy as np
 import pytest
 import torch
 from headrace.errors import DeadlineError, InputError
-from headrace.torch import streaming
-from headrace.torch.fetch import SampleError
 from headrace.torch.fingerprint import fingerprint
-from headrace.torch.loader import DataLoader
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import get_worker_info
 
 from tests.torch.lines import Lines, all_lines, indices, plain
-
-
-@pytest.fixture
-def ranks(feeds, monkeypatch, tmp_path):
-    """What several ranks take, each in a process of its own; they agree through a store in a file."""
-    fork, numbers = multiprocessing.get_context("fork"), itertools.count()
-
-    def run(addresses, world, *arguments, **options):
-        store = tmp_path / f"store{next(numbers)}"
-        pipes = [fork.Pipe(duplex=False) for _ in range(world)]
-        processes = [
-            fork.Process(target=read, args=(pipe, store, rank, world, addresses, *arguments), kwargs=options)
-            for rank, (_, pipe) in enumerate(pipes)
-        ]
-        for process in processes:
-            process.start()
-        found = [pipe.recv() for pipe, _ in pipes]
-        for process in processes:
-            process.join()
-        for each in found:
-            if isinstance(each, Exception):
-                raise each
-        return [taken for taken, _ in found], [state for _, state in found]
-
-    def read(pipe, path, rank, world, addresses, *arguments, state=None, most=None, anew=None, **options):
-        try:
-            store = torch.distributed.FileStore(str(path), world)
-            monkeypatch.setattr(streaming, "store_of_ranks", lambda: store)
-            loader = feeds.loader(addresses, *arguments, rank=rank, world=world, **options)
-            if state:
-                loader.load_state_dict(state)
-            taken, batches = [], iter(loader)
-            for batch in batches:
-                taken.append(plain(batch))
-                if len(taken) == most:
-                    break
-            state = loader.state_dict()
-            batches.close()
-            if most:
-                assert loader.state_dict() == state  # breaking off has ended no part
-            if anew:  # of the very dataset, which is longer now
-                arguments[0].lengths = anew
-                taken += map(plain, DataLoader(*arguments, **options))
-            pipe.send((taken, state))
-        except Exception as error:
-            pipe.send(error)
-
-    return run
 
 
 def test_servers_make_the_batches_of_local_mode_epoch_after_epoch(feeds):
@@ -140,83 +86,6 @@ def test_without_drop_last_a_rank_that_has_ended_takes_its_last_batch_again_and_
 def test_a_rank_without_a_batch_is_told_so(ranks):
     with pytest.raises((InputError, DeadlineError), match=r"got no batch: .*fewer shards|1 of 2 ranks"):
         ranks([], 2, Lines((6,)), 2, shards=2, seed=1, stall_timeout_s=4)
-
-
-class Whole(IterableDataset):
-    """As written by who does not know of workers."""
-
-    def __iter__(self):
-        return iter(range(10))
-
-
-@pytest.mark.parametrize("remote", [False, True])
-def test_a_dataset_that_does_not_say_how_it_is_shared_is_refused(feeds, remote):
-    addresses = [feeds.serve(1, Whole(), 5)] if remote else []
-    assert [batch.tolist() for batch in feeds.loader(addresses, Whole(), 5)] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
-    with pytest.raises((SampleError, InputError), match=r"Whole does not say which .*get_worker_info"):
-        list(feeds.loader(addresses, Whole(), 5, shards=2))
-
-
-class Range(IterableDataset):
-    """As in torch's documentation: what is to be read is written by `worker_init_fn`."""
-
-    def __init__(self, start, end):
-        self.start, self.end = start, end
-
-    def __iter__(self):
-        return iter(range(self.start, self.end))
-
-
-def share(worker):
-    info = get_worker_info()
-    data, each = info.dataset, -(-(info.dataset.end - info.dataset.start) // info.num_workers)
-    data.start, data.end = data.start + worker * each, min(data.start + (worker + 1) * each, data.end)
-
-
-@pytest.mark.parametrize("remote", [False, True])
-def test_a_worker_init_fn_may_share_the_samples(feeds, remote):
-    options = {"num_workers": 3, "worker_init_fn": share}
-    addresses = [feeds.serve(1, Range(0, 20), 4, **options)] if remote else []
-    loader = feeds.loader(addresses, Range(0, 20), 4, **options)
-    for _ in range(2):
-        assert sorted(int(each) for batch in loader for each in batch) == list(range(20))
-
-
-class ByRank(IterableDataset):
-    """Shares by rank and worker, as scripts for torchrun do."""
-
-    def __iter__(self):
-        info, rank, world = get_worker_info(), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        for number in range(rank * info.num_workers + info.id, 24, world * info.num_workers):
-            yield {"index": number, "draws": torch.rand(2), "numpy": 0.0, "epoch": 0}
-
-
-def test_a_dataset_that_shares_by_rank_as_well_loses_nothing(ranks):
-    (first, second), _ = ranks([], 2, ByRank(), 3, num_workers=2)
-    assert indices(first + second) == list(range(24))
-
-
-class FileOfOnes(IterableDataset):
-    """Reads the file that it opened when it was made."""
-
-    def __init__(self, path):
-        self.file = open(path)  # noqa: SIM115
-
-    def __iter__(self):
-        info = get_worker_info()
-        for number, line in enumerate(self.file):
-            if number % info.num_workers == info.id:
-                yield int(line)
-
-
-@pytest.mark.parametrize("remote", [False, True])
-def test_each_part_reads_from_its_own_place_in_an_open_file(feeds, tmp_path, remote):
-    path = tmp_path / "numbers"
-    path.write_text("".join(f"{number}\n" for number in range(5000)))
-    addresses = [feeds.serve(1, FileOfOnes(path), 50, num_workers=4)] if remote else []
-    data = FileOfOnes(path)
-    taken = [int(each) for batch in feeds.loader(addresses, data, 50, num_workers=4) for each in batch]
-    assert sorted(taken) == list(range(5000))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,99 @@
+"""What dies, hangs, comes late or raises where batches are made: they come all the same, or the error names it."""
+
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from headrace.errors import DeadlineError
+from headrace.torch.fetch import SampleError
+
+from tests.torch.draws import Draws, batches, indices, plain
+from tests.torch.ports import free_port
+
+
+def test_a_process_that_is_killed_is_replaced_and_its_batches_are_made_again(feeds):
+    slow = Draws(slow=range(53))
+    address = feeds.serve(2, slow, 2, shuffle=True)
+    expected = batches(feeds.loader([], Draws(), 2, shuffle=True))
+    found = []
+    for number, batch in enumerate(feeds.loader([address], slow, 2, shuffle=True)):
+        found.append(plain(batch))
+        if number == 2:
+            for process in feeds.servers[0]._processes:
+                process.kill()
+    assert found == expected
+
+
+def test_a_server_that_is_suspended_is_passed_over(feeds):
+    addresses = [feeds.serve(1, Draws(), 2), feeds.serve(1, Draws(), 2)]
+    (suspended,) = feeds.servers[0]._processes
+    loader = iter(feeds.loader(addresses, Draws(), 2))
+    found = next(loader)["index"].tolist()
+    os.kill(suspended.pid, signal.SIGSTOP)
+    try:
+        for batch in loader:
+            found += batch["index"].tolist()
+    finally:
+        os.kill(suspended.pid, signal.SIGCONT)
+    assert found == list(range(53))
+
+
+def test_a_server_that_comes_late_is_used_and_one_that_never_comes_is_named(feeds):
+    port = free_port()
+    address = f"127.0.0.1:{port}"
+    with pytest.raises(DeadlineError, match=rf"batch 0 has not come .*{address}: .*refused"):
+        next(iter(feeds.loader([address], Draws(), 8, stall_timeout_s=1)))
+    loader = feeds.loader([address], Draws(), 8)
+    with ThreadPoolExecutor() as pool:
+        found = pool.submit(indices, loader)
+        time.sleep(0.5)
+        feeds.serve(1, Draws(), 8, port=port)
+        assert found.result(timeout=30) == list(range(53))
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+@pytest.mark.parametrize("where", ["servers", "this process", "worker processes"])
+def test_a_dataset_that_raises_is_told_with_sample_place_and_traceback(feeds, where, processes):
+    dataset = Draws(broken=[20])
+    addresses = [feeds.serve(processes, dataset, 4)] if where == "servers" else []
+    workers = {"num_workers": 1} if where == "worker processes" else {}
+    loader = iter(feeds.loader(addresses, dataset, 4, **workers))
+    assert len([next(loader) for _ in range(5)]) == 5
+    with pytest.raises(SampleError) as raised:
+        next(loader)
+    first, *trace = str(raised.value).splitlines()
+    assert first.startswith("sample 20 raised ValueError: no picture at 20")
+    assert (addresses[0] in first) if addresses else True
+    assert '    raise ValueError(f"no picture at {index}")' in trace
+
+
+@pytest.mark.parametrize("remote", [True, False])
+def test_samples_that_raise_can_be_skipped_and_are_counted(feeds, remote, capsys):
+    dataset, options = Draws(broken=[3, 20]), {"on_error": "skip"}
+    addresses = [feeds.serve(1, dataset, 4, **options)] if remote else []
+    loader = feeds.loader(addresses, dataset, 4, **options)
+    assert indices(loader) == [index for index in range(53) if index not in (3, 20)]
+    assert loader.skipped == 2
+    assert "event=sample_skipped rank=0 index=20 error=ValueError:_no_picture_at_20" in capsys.readouterr().out
+
+
+def test_a_batch_of_which_nothing_is_left_ends_the_job(feeds):
+    loader = feeds.loader([], Draws(broken=range(4, 8)), 4, on_error="skip")
+    with pytest.raises(SampleError, match="all 4 samples of a batch were skipped: ValueError: no picture at 4"):
+        list(loader)
+
+
+def test_a_sample_that_hangs_is_named(feeds):
+    dataset = Draws(endless=[9])
+    address = feeds.serve(2, dataset, 4, num_workers=2, timeout=1)
+    with pytest.raises(SampleError, match=rf"sample 9 hangs: .* after 1 s .*on {address}"):
+        list(feeds.loader([address], dataset, 4, num_workers=2, timeout=1))
+
+
+def test_a_sample_that_kills_its_process_ends_the_job_after_a_few(feeds):
+    dataset = Draws(deadly=[0])
+    address = feeds.serve(1, dataset, 4)
+    with pytest.raises(SampleError, match="feed processes ended while they made batch 0"):
+        list(feeds.loader([address], dataset, 4))

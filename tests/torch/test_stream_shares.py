@@ -1,0 +1,88 @@
+"""How a stream shares its samples among its parts: by worker, by worker_init_fn, by rank as well, or not at all."""
+
+import os
+
+import pytest
+import torch
+from headrace.errors import InputError
+from headrace.torch.fetch import SampleError
+from torch.utils.data import IterableDataset, get_worker_info
+
+from tests.torch.lines import indices
+
+
+class Whole(IterableDataset):
+    """As written by who does not know of workers."""
+
+    def __iter__(self):
+        return iter(range(10))
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_dataset_that_does_not_say_how_it_is_shared_is_refused(feeds, remote):
+    addresses = [feeds.serve(1, Whole(), 5)] if remote else []
+    assert [batch.tolist() for batch in feeds.loader(addresses, Whole(), 5)] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    with pytest.raises((SampleError, InputError), match=r"Whole does not say which .*get_worker_info"):
+        list(feeds.loader(addresses, Whole(), 5, shards=2))
+
+
+class Range(IterableDataset):
+    """As in torch's documentation: what is to be read is written by `worker_init_fn`."""
+
+    def __init__(self, start, end):
+        self.start, self.end = start, end
+
+    def __iter__(self):
+        return iter(range(self.start, self.end))
+
+
+def share(worker):
+    info = get_worker_info()
+    data, each = info.dataset, -(-(info.dataset.end - info.dataset.start) // info.num_workers)
+    data.start, data.end = data.start + worker * each, min(data.start + (worker + 1) * each, data.end)
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_worker_init_fn_may_share_the_samples(feeds, remote):
+    options = {"num_workers": 3, "worker_init_fn": share}
+    addresses = [feeds.serve(1, Range(0, 20), 4, **options)] if remote else []
+    loader = feeds.loader(addresses, Range(0, 20), 4, **options)
+    for _ in range(2):
+        assert sorted(int(each) for batch in loader for each in batch) == list(range(20))
+
+
+class ByRank(IterableDataset):
+    """Shares by rank and worker, as scripts for torchrun do."""
+
+    def __iter__(self):
+        info, rank, world = get_worker_info(), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        for number in range(rank * info.num_workers + info.id, 24, world * info.num_workers):
+            yield {"index": number, "draws": torch.rand(2), "numpy": 0.0, "epoch": 0}
+
+
+def test_a_dataset_that_shares_by_rank_as_well_loses_nothing(ranks):
+    (first, second), _ = ranks([], 2, ByRank(), 3, num_workers=2)
+    assert indices(first + second) == list(range(24))
+
+
+class FileOfOnes(IterableDataset):
+    """Reads the file that it opened when it was made."""
+
+    def __init__(self, path):
+        self.file = open(path)  # noqa: SIM115
+
+    def __iter__(self):
+        info = get_worker_info()
+        for number, line in enumerate(self.file):
+            if number % info.num_workers == info.id:
+                yield int(line)
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_each_part_reads_from_its_own_place_in_an_open_file(feeds, tmp_path, remote):
+    path = tmp_path / "numbers"
+    path.write_text("".join(f"{number}\n" for number in range(5000)))
+    addresses = [feeds.serve(1, FileOfOnes(path), 50, num_workers=4)] if remote else []
+    data = FileOfOnes(path)
+    taken = [int(each) for batch in feeds.loader(addresses, data, 50, num_workers=4) for each in batch]
+    assert sorted(taken) == list(range(5000))
