@@ -149,7 +149,7 @@ def build_spec(arguments: argparse.Namespace, now: datetime.datetime, table: Ins
         job_name=arguments.job_name or default_name,
         groups=tuple(groups),
         tf_data_mode=mode,
-        processes_per_host=_or(arguments.processes_per_host, _default_processes(arguments, table)),
+        processes_per_host=_processes(arguments, table),
         num_of_data_workers=_or(workers, 1 if mode == "service" else 0),
         local_workers=arguments.local_workers,
         hyperparameters=_hyperparameters(arguments),
@@ -185,14 +185,11 @@ def refuse_flags(arguments: argparse.Namespace, names: tuple[str, ...], where: s
             raise InputError(f"--{name} is for jobs {where}")
 
 
-def _default_processes(arguments: argparse.Namespace, table: InstanceTable) -> int:
-    """Ranks per dnn host: one for each GPU of its type."""
+def _processes(arguments: argparse.Namespace, table: InstanceTable) -> int:
+    given: int | None = arguments.processes_per_host
     if not arguments.is_cloud_job:
-        return LOCAL_PROCESSES_PER_HOST
-    kind = table.get(arguments.dnn_instance_type)
-    if kind is None:
-        raise InputError(f"how many GPUs {arguments.dnn_instance_type} has is not known; give --processes_per_host")
-    return max(kind.gpus, 1)
+        return _or(given, LOCAL_PROCESSES_PER_HOST)
+    return table.ranks_on(arguments.dnn_instance_type, given)
 
 
 def _hyperparameters(arguments: argparse.Namespace) -> dict[str, str]:

@@ -45,6 +45,22 @@ class InstanceTable:
         """The type, or None when the table lacks it."""
         return self.types.get(name)
 
+    def ranks_on(self, name: str, given: int | None) -> int:
+        """Ranks on a dnn host of this type: as many as given, else one for each GPU.
+
+        Raises:
+            InputError: more than it has GPUs, or nothing is given and the table lacks the type.
+        """
+        kind = self.get(name)
+        gpus = kind.gpus if kind else 0
+        if given is None:
+            if kind is None:
+                raise InputError(f"how many GPUs {name} has is not known; give --processes_per_host")
+            return max(gpus, 1)
+        if given > gpus > 0:
+            raise InputError(f"--processes_per_host {given}: {name} has GPUs for {gpus}; give {gpus}, or leave it out")
+        return given
+
     def with_prices(self, texts: Iterable[str]) -> InstanceTable:
         """This table with `TYPE=USD_PER_HOUR` in place of its own prices.
 

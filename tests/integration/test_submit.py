@@ -13,6 +13,7 @@ from headrace.__main__ import main as headrace
 from headrace.context import EMPTY_REPORT
 from headrace.start import main
 from headrace.submit import client as client_module
+from headrace.submit.console import Console
 from headrace.submit.logs import LOG_GROUP
 
 from tests.integration.account import BUCKET, REGION, ROLE, SMALL
@@ -102,9 +103,7 @@ def test_ctrl_c_asks_whether_to_stop_the_job(aws, monkeypatch, capsys, answer, s
         aws.backend.training_jobs["job"].training_job_status = "Stopped"
 
     monkeypatch.setattr(boto3.Session, "client", client)
-    monkeypatch.setattr(
-        "headrace.submit.start.Console", lambda say, ask: client_module.Console(say, confirm, interrupted)
-    )
+    monkeypatch.setattr("headrace.submit.start.Console", lambda say, ask: Console(say, confirm, interrupted))
     assert main(SMALL) == 1
     assert asked == ["Stop job? It is billed until it ends. [y/N] "]
     assert stop_calls == (["job"] if stopped else [])
@@ -160,6 +159,7 @@ def test_the_jobs_summary_is_fetched_and_told(aws, capsys, tmp_path):
         info = tarfile.TarInfo("data/summary.json")
         info.size = len(content)
         tar.addfile(info, io.BytesIO(content))
+        tar.addfile(tarfile.TarInfo("data/evaluation/summary.json"))  # the script's own
     boto3.client("s3", REGION).put_object(
         Bucket=BUCKET, Key="headrace/job/output/output.tar.gz", Body=packed.getvalue()
     )

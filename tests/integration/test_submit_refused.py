@@ -13,6 +13,9 @@ from tests.integration.account import BUCKET, REGION, SMALL
 
 WRONG = [
     ([*SMALL, "--dnn_instance_type", "ml.p4d.24xlargee"], 2, "did you mean ml.p4d.24xlarge"),
+    ([*SMALL, "--data_instance_type", "ml.trn1.2xlarge"], 2, "needs images of its own"),
+    ([*SMALL, "--dnn_instance_type", "ml.g5.xlarge", "--processes_per_host", "8"], 2, "has GPUs for 1; give 1"),
+    ([*SMALL, "--dnn_instance_type", "ml.p5en.48xlarge"], 2, "give --processes_per_host"),
     ([*SMALL, "--tf_data_mode", "local"], 2, "leaves the data group idle"),
     ([*SMALL, "--no-is_hetero", "--num_of_data_instances", "2"], 2, "needs a data group"),
     ([*SMALL, "--keep_alive_period", "60"], 2, "no warm pools for instance groups"),
@@ -90,6 +93,21 @@ def test_a_dry_run_prints_a_valid_request_and_opens_no_socket(flags, monkeypatch
     printed = capsys.readouterr()
     check_request(json.loads(printed.out))
     assert "USD" in printed.err
+
+
+def test_a_type_that_the_table_lacks_needs_only_the_number_of_its_gpus(capsys):
+    flags = ["--dnn_instance_type", "ml.p5en.48xlarge", "--processes_per_host", "8"]
+    assert main(["--dry_run", "--role", "arn:aws:iam::123456789012:role/R", *flags]) == 0
+    request = json.loads(capsys.readouterr().out)
+    assert int(json.loads(request["HyperParameters"]["processes_per_host"])) == 8
+
+
+@pytest.mark.parametrize(("region", "partition"), [("cn-north-1", "aws-cn"), ("us-gov-west-1", "aws-us-gov")])
+def test_a_role_given_by_name_is_of_the_regions_partition(region, partition, capsys):
+    assert main(["--dry_run", "--role", "Trainer", "--region", region]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["RoleArn"] == f"arn:{partition}:iam::123456789012:role/Trainer"
+    assert "a name, not an ARN" in printed.err
 
 
 def test_a_pytorch_job_has_pytorchs_image_script_and_framework_and_needs_no_torch(capsys):

@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from headrace.endpoints import Endpoint
@@ -79,6 +80,15 @@ def test_ranks_know_the_interface_and_on_efa_hosts_the_fabric(monkeypatch):
     }  # fmt: skip
     monkeypatch.setattr(mpi.socket, "if_nameindex", lambda: [(2, "ens5")])
     assert network_environ(topology(["algo-1"]), {}) == {"NCCL_DEBUG": "WARN"}
+
+
+def test_an_interface_that_is_not_there_is_found_by_the_hosts_own_address(monkeypatch):
+    monkeypatch.setattr(mpi.socket, "if_nameindex", lambda: [(1, "lo"), (2, "ens5")])
+    monkeypatch.setattr(mpi.socket, "gethostbyname", {"algo-1": "10.0.0.7"}.__getitem__)
+    monkeypatch.setattr(mpi.psutil, "net_if_addrs", lambda: {"ens5": [SimpleNamespace(address="10.0.0.7")]})
+    assert mpi.shared_interface(topology(["algo-1"])) == "ens5"
+    monkeypatch.setattr(mpi.psutil, "net_if_addrs", lambda: {"ens5": [SimpleNamespace(address="10.0.0.8")]})
+    assert mpi.shared_interface(topology(["algo-1"])) == ""
 
 
 def test_several_hosts_are_reached_by_our_agent():

@@ -125,7 +125,7 @@ def build(folder: Path, gpu: bool) -> Path:
             "fetching build tools",
             log,
         )
-        environ = build_environ(tools, gpu)
+        environ = build_environ(tools, gpu) | (nccl_environ(work / "nccl") if gpu else {})
         fetch = ["pip", "download", "-q", "--no-deps", "--no-binary", "horovod", "--no-build-isolation"]
         sdist = ["--require-hashes", "-r", str(HERE / "sdist.txt"), "-d", str(work)]
         run([sys.executable, "-m", *fetch, *sdist], "fetching the source", log, environ)
@@ -175,6 +175,32 @@ def build_environ(tools: Path, gpu: bool) -> dict[str, str]:
     return environ
 
 
+def nccl_environ(folder: Path) -> dict[str, str]:
+    """Where NCCL is, if it is there as PyPI ships it: `libnccl.so.2` alone, while linkers look for `libnccl.so`.
+
+    AWS's images have it so, below CUDA's folder. `folder` gets the name that linkers look for.
+    """
+    cuda = Path(os.environ.get("CUDA_HOME") or "/usr/local/cuda")
+    wheel = Path(sysconfig.get_path("purelib")) / "nvidia" / "nccl"
+    system = Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/lib64"), cuda / "lib64"
+    linkable = any((place / name).exists() for place in system for name in ("libnccl.so", "libnccl_static.a"))
+    if linkable or any(name.startswith("HOROVOD_NCCL_") for name in os.environ):
+        return {}
+    for include, library in (
+        (cuda / "include", cuda / "lib64" / "libnccl.so.2"),
+        (wheel / "include", wheel / "lib" / "libnccl.so.2"),
+    ):
+        if (include / "nccl.h").is_file() and library.is_file():
+            folder.mkdir()
+            (folder / "libnccl.so").symlink_to(library)
+            return {
+                "HOROVOD_NCCL_INCLUDE": str(include),
+                "HOROVOD_NCCL_LIB": str(folder),
+                "HOROVOD_NCCL_LINK": "SHARED",
+            }
+    return {}
+
+
 def unpack(archive: Path, target: Path) -> Path:
     with tarfile.open(archive) as tar:
         if hasattr(tarfile, "data_filter"):
@@ -200,20 +226,23 @@ def run(command: list, what: str, log: Path, environ: "dict[str, str] | None" = 
     """Run a command into the log, with its progress on standard output."""
     say(f"{what} …")
     next_word = time.monotonic() + PROGRESS_INTERVAL_S
-    last = []
+    last, wrong = [], []
     with open(log, "a") as file:
         process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert process.stdout is not None
         for line in process.stdout:
             file.write(line)
             last = [*last, line.rstrip()][-5:]
+            if re.search(r"CMake Error|Could NOT find|\berror:", line) and len(wrong) < 5:
+                wrong.append(line.strip())
             progress = re.search(r"\[ *\d+%\]", line)
             if progress and time.monotonic() > next_word:
                 say(f"{what} {progress[0]}")
                 next_word = time.monotonic() + PROGRESS_INTERVAL_S
         code = process.wait()
     if code:
-        raise BuildError(f"{what} failed with exit code {code}: {' | '.join(last)[-400:]} (all of it: {log})")
+        told = " | ".join(wrong)[:400] or " | ".join(last)[-400:]
+        raise BuildError(f"{what} failed with exit code {code}: {told} (all of it: {log})")
 
 
 def run_for_output(command: list) -> str:

@@ -44,7 +44,7 @@ def main(source_dir: Path, environ: Mapping[str, str]) -> int:
             recipe = _find_recipe(source_dir, store, Path(folder))
             cache = Path(folder) / "cache"
             build = [sys.executable, str(recipe / "build.py"), f"--cache={cache}", *gpu]
-            key = subprocess.run([*build, "--key"], check=True, capture_output=True, text=True).stdout.strip()
+            key = subprocess.run([*build, "--key"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
             fetched = store is not None and store.fetch_kept(key, ".whl", cache / key) is not None
             subprocess.run(build, check=True)
             if store and not fetched:

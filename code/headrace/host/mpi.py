@@ -9,6 +9,8 @@ import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import psutil
+
 from headrace.errors import SetupError
 from headrace.host.daemon import agent_command
 from headrace.settings import Settings
@@ -16,6 +18,7 @@ from headrace.topology import Host, Topology
 
 MPIRUN = "mpirun"
 ORTED = "orted"
+LOOPBACK = "127.0.0.1"
 RANK_MODULE = "headrace.host.rank"
 """Starts a rank: `python -m` this, then `-m mpi4py SCRIPT`."""
 
@@ -48,6 +51,7 @@ def trainer_command(
     options = {
         "orte_tmpdir_base": str(session_dir),
         "btl_vader_backing_directory": str(session_dir),
+        "btl_vader_single_copy_mechanism": "none",  # no reading of other ranks in containers
         "mpi_yield_when_idle": "1",
         "orte_base_help_aggregate": "0",
     }
@@ -106,6 +110,18 @@ def _one_machine(settings: Settings, hosts: Sequence[Host]) -> bool:
 
 
 def shared_interface(topology: Topology) -> str:
-    """The network interface that hosts share; the loopback where hosts are addresses of one machine."""
+    """The network interface that hosts share: the named one, else the one that has this host's address; "": unknown.
+
+    The loopback where this host has no address of its own, and so all hosts are on one machine.
+    """
     names = {name for _, name in socket.if_nameindex()}
-    return topology.network_interface if topology.network_interface in names else "lo" if "lo" in names else ""
+    if topology.network_interface in names:
+        return topology.network_interface
+    try:
+        address = socket.gethostbyname(topology.current.name)
+    except OSError:
+        address = LOOPBACK
+    if address.startswith("127."):
+        return "lo" if "lo" in names else ""
+    having = (name for name, each in psutil.net_if_addrs().items() if any(found.address == address for found in each))
+    return next(having, "")

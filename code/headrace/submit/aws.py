@@ -22,6 +22,14 @@ _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId", "Un
             "InvalidAccessKeyId", "SignatureDoesNotMatch"}  # fmt: skip
 
 
+_PARTITIONS = {
+    "cn-": ("aws-cn", "console.amazonaws.cn"),
+    "us-gov-": ("aws-us-gov", "console.amazonaws-us-gov.com"),
+    "": ("aws", "console.aws.amazon.com"),
+}
+"""By the beginning of a region's name: what ARNs there begin with, and where the console is."""
+
+
 def find_region(given: str | None, environ: Mapping[str, str]) -> str | None:
     """The region to use: the flag, the environment, the profile of the AWS configuration, or none."""
     if given:
@@ -109,10 +117,30 @@ def account_of(role: str) -> str | None:
     return match[1] if match else None
 
 
+def role_arn_of(name: str, region: str, account_id: str) -> str:
+    """The ARN that a role without a path has."""
+    return f"arn:{_partition(region)[0]}:iam::{account_id}:role/{name}"
+
+
+def console(region: str, page: str) -> str:
+    """The address of a page of the AWS console: `sagemaker/home`."""
+    return f"https://{region}.{_partition(region)[1]}/{page}?region={region}"
+
+
+def _partition(region: str) -> tuple[str, str]:
+    return next(found for begin, found in _PARTITIONS.items() if region.startswith(begin))
+
+
 def split_s3(uri: str) -> tuple[str, str]:
     """Bucket and key of an `s3://` address."""
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     return bucket, key
+
+
+def is_denied(error: HeadraceError) -> bool:
+    """Whether these credentials are valid, and may not do what they were used for."""
+    cause = error.__cause__
+    return isinstance(cause, exceptions.ClientError) and cause.response["Error"].get("Code") in _DENIED
 
 
 @contextlib.contextmanager

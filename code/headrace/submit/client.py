@@ -1,4 +1,4 @@
-"""Submits a job to SageMaker and follows it: upload, create, retry, wait, stop, results."""
+"""Submits a job to SageMaker: upload, create, retry, stop, results."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ import dataclasses
 import secrets
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from botocore import exceptions
 
-from headrace.errors import SetupError
+from headrace.errors import HeadraceError, SetupError
 from headrace.instances import InstanceTable
 from headrace.job import JobSpec
-from headrace.submit.aws import Account, aws_errors
+from headrace.submit.aws import Account, aws_errors, console
 from headrace.submit.cloud_options import CloudOptions
-from headrace.submit.logs import LogTail
+from headrace.submit.console import Console
+from headrace.submit.follow import Follower, goes_on
 from headrace.submit.pack import pack_source
 from headrace.submit.pricing import cost_usd
 from headrace.submit.recipe import upload_library, upload_recipe
@@ -28,20 +27,9 @@ from headrace.submit.request import build_request, source_uri
 from headrace.submit.results import fetch_results
 from headrace.submit.validate import check_request
 
-POLL_S = 10.0
 FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 30.0, 300.0
 LONGEST_NAME = 63
 _SHORT_OF = ("CapacityError", "ResourceLimitExceeded", "InsufficientInstanceCapacity")
-_ENDED = ("Completed", "Failed", "Stopped")
-
-
-@dataclass(frozen=True)
-class Console:
-    """How the submission talks to the person, and waits."""
-
-    say: Callable[[str], None]
-    confirm: Callable[[str], bool]
-    sleep: Callable[[float], None] = time.sleep
 
 
 @dataclass(frozen=True)
@@ -88,10 +76,11 @@ class Submission:
     def follow(self, spec: JobSpec, retries: int, table: InstanceTable, output_dir: Path) -> Ended:
         """Follow the job and its logs to the end, in further attempts where SageMaker had no capacity for it."""
         for attempt in range(retries + 1):
+            follower = Follower(self._account, spec.job_name, self._console)
             try:
-                description = self._wait(spec)
+                description = follower.wait()
             except KeyboardInterrupt:
-                description = self._interrupted(spec)
+                description = self._interrupted(spec, follower)
             reason = description.get("FailureReason", "")
             if description["TrainingJobStatus"] != "Failed" or not reason.startswith(_SHORT_OF) or attempt == retries:
                 break
@@ -105,8 +94,7 @@ class Submission:
 
     def link(self, job_name: str) -> str:
         """The job's page in the AWS console."""
-        region = self._options.region
-        return f"https://{region}.console.aws.amazon.com/sagemaker/home?region={region}#/jobs/{job_name}"
+        return f"{console(self._options.region, 'sagemaker/home')}#/jobs/{job_name}"
 
     def _request(self, spec: JobSpec) -> dict[str, Any]:
         return build_request(spec, self._options, secrets.token_hex(32), self._source)
@@ -132,38 +120,24 @@ class Submission:
         self._console.say(f"trying again in {seconds:.0f} s, as {_renamed(self._spec, attempt + 1).job_name}")
         self._console.sleep(seconds)
 
-    def _wait(self, spec: JobSpec) -> dict[str, Any]:
-        """The job's description once it has ended; status changes and log lines are told meanwhile."""
-        logs = LogTail(self._account.client("logs"), spec.job_name, self._console.say)
-        told: list[Any] = []
-        while True:
-            with aws_errors(f"asking after {spec.job_name}"):
-                description: dict[str, Any] = self._client.describe_training_job(TrainingJobName=spec.job_name)
-            transitions = description.get("SecondaryStatusTransitions", [])
-            for record in transitions[len(told) :]:
-                self._console.say(
-                    f"{spec.job_name}: {record['Status']}: {record.get('StatusMessage', '')}".rstrip(": ")
-                )
-            told = transitions
-            if description["TrainingJobStatus"] in _ENDED:
-                logs.close()
-                return description
-            logs.poll()
-            self._console.sleep(POLL_S)
-
-    def _interrupted(self, spec: JobSpec) -> dict[str, Any]:
+    def _interrupted(self, spec: JobSpec, follower: Follower) -> dict[str, Any]:
         """Ctrl-C: stop the job if the person says so, else leave it running. Raises KeyboardInterrupt then."""
-        command = f"aws sagemaker stop-training-job --training-job-name {spec.job_name} --region {self._options.region}"
+        after = goes_on(spec.job_name, self._options.region)
         if not self._console.confirm(f"Stop {spec.job_name}? It is billed until it ends. [y/N] "):
-            self._console.say(f"{spec.job_name} goes on: {self.link(spec.job_name)}; to stop it: {command}")
+            self._console.say(f"{after} ({self.link(spec.job_name)})")
             raise KeyboardInterrupt
-        with aws_errors(f"stopping {spec.job_name}"):
-            try:
-                self._client.stop_training_job(TrainingJobName=spec.job_name)
-            except exceptions.ClientError as error:  # it has just ended
-                self._console.say(error.response["Error"]["Message"])
-        self._console.say(f"stopping {spec.job_name}; it writes a checkpoint first (Ctrl-C leaves it to that)")
-        return self._wait(spec)
+        try:
+            with aws_errors(f"stopping {spec.job_name}"):
+                try:
+                    Account(self._options.region).client("sagemaker").stop_training_job(TrainingJobName=spec.job_name)
+                except exceptions.ClientError as error:  # it has just ended
+                    if error.response["Error"]["Code"] != "ValidationException":
+                        raise
+                    self._console.say(error.response["Error"]["Message"])
+        except HeadraceError as error:
+            raise SetupError(f"{error}; {after}") from error
+        self._console.say(f"stopping {spec.job_name}, which SageMaker gives two minutes (Ctrl-C leaves it to that)")
+        return follower.wait()
 
     def _tell_end(self, spec: JobSpec, description: dict[str, Any], table: InstanceTable) -> None:
         say, status = self._console.say, description["TrainingJobStatus"]

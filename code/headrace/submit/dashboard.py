@@ -14,7 +14,7 @@ from headrace.errors import InputError, SetupError
 from headrace.events import parse_event
 from headrace.instances import InstanceTable, read_instances
 from headrace.settings import OneLineParser
-from headrace.submit.aws import Account, aws_errors, find_region
+from headrace.submit.aws import Account, aws_errors, console, find_region
 from headrace.submit.logs import LOG_GROUP
 from headrace.submit.metrics import METRICS
 from headrace.topology import DATA_GROUP
@@ -59,10 +59,7 @@ def main(argv: Sequence[str]) -> int:
         )
     if answer.get("DashboardValidationMessages"):
         raise SetupError(f"CloudWatch found fault with the dashboard: {answer['DashboardValidationMessages']}")
-    where = (
-        f"https://{region}.console.aws.amazon.com/cloudwatch/home?region={region}#dashboards:name={arguments.job_name}"
-    )
-    print(where)
+    print(f"{console(region, 'cloudwatch/home')}#dashboards:name={arguments.job_name}")
     return 0
 
 

@@ -7,14 +7,15 @@ with its first event (`topology`). Until then a stream's lines are held back, bu
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from botocore import exceptions
 
+from headrace.errors import HeadraceError
 from headrace.events import parse_event
-from headrace.submit.aws import aws_errors
+from headrace.submit.aws import aws_errors, is_denied
 
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 HOLD_S = 60.0
@@ -41,21 +42,44 @@ class LogTail:
         self._say = say
         self._now = now
         self._streams: dict[str, _Stream] = {}
+        self._is_denied = self._is_failing = False
+
+    def use(self, client: Any) -> None:
+        """Go on with this client."""
+        self._client = client
 
     def poll(self) -> None:
-        """Print what has come since the last time."""
-        with aws_errors(f"reading the logs of {self._job_name}"):
-            try:
-                self._find_streams()
-                for name, stream in self._streams.items():
-                    for line in self._new_lines(name, stream):
-                        self._take(stream, line)
-            except exceptions.ClientError as error:
-                if error.response["Error"]["Code"] not in ("ResourceNotFoundException", "ThrottlingException"):
-                    raise  # no stream yet, or too many questions: the next poll will do
+        """Print what has come since the last time. What cannot be read now, the next time will bring."""
+        try:
+            with aws_errors(f"reading the logs of {self._job_name}"):
+                self._read()
+            self._is_failing = False
+        except HeadraceError as error:
+            self._complain(error)
         for stream in self._streams.values():
             if stream.held and self._now() - stream.since > HOLD_S:
                 self._release(stream, f"{stream.host} ?")
+
+    def _read(self) -> None:
+        if self._is_denied:
+            return
+        try:
+            self._find_streams()
+            for name, stream in self._streams.items():
+                for line in self._new_lines(name, stream):
+                    self._take(stream, line)
+        except exceptions.ClientError as error:
+            if error.response["Error"]["Code"] not in ("ResourceNotFoundException", "ThrottlingException"):
+                raise  # no stream yet, or too many questions
+
+    def _complain(self, error: HeadraceError) -> None:
+        """Once in a row; without logs a job can still be followed."""
+        self._is_denied = is_denied(error)
+        if self._is_denied:
+            self._say(f"{error}; following {self._job_name} without its logs")
+        elif not self._is_failing:
+            self._say(f"{error}; trying again")
+        self._is_failing = True
 
     def close(self) -> None:
         """Print what is left, held back or not."""
@@ -73,17 +97,16 @@ class LogTail:
                 if name not in self._streams:  # JOB/algo-1-1700000000
                     self._streams[name] = _Stream(name.split("/")[-1].rpartition("-")[0] or name.split("/")[-1])
 
-    def _new_lines(self, name: str, stream: _Stream) -> list[str]:
-        lines: list[str] = []
+    def _new_lines(self, name: str, stream: _Stream) -> Iterator[str]:
         while True:
             after = {"nextToken": stream.token} if stream.token else {}
             answer = self._client.get_log_events(
                 logGroupName=LOG_GROUP, logStreamName=name, startFromHead=True, **after
             )
-            lines += [event["message"].rstrip("\n") for event in answer["events"]]
+            yield from (event["message"].rstrip("\n") for event in answer["events"])
             if answer["nextForwardToken"] == stream.token:
-                return lines
-            stream.token = answer["nextForwardToken"]
+                return
+            stream.token = answer["nextForwardToken"]  # only now: what was not taken comes again
 
     def _take(self, stream: _Stream, line: str) -> None:
         event = parse_event(line) if stream.tag is None else None

@@ -43,6 +43,7 @@ def build_request(spec: JobSpec, options: CloudOptions, secret: str, source_s3_u
         "HyperParameters": _hyperparameters(spec, options, source_s3_uri),
         "InputDataConfig": [_channel(channel, options) for channel in spec.channels],
         "OutputDataConfig": {"S3OutputPath": options.output_s3_uri},
+        "CheckpointConfig": {"S3Uri": checkpoint_uri(spec, options), "LocalPath": "/opt/ml/checkpoints"},
         "ResourceConfig": _resources(spec, options),
         "StoppingCondition": {"MaxRuntimeInSeconds": options.max_run_s},
         "EnableNetworkIsolation": options.enable_network_isolation,
@@ -65,9 +66,6 @@ def build_request(spec: JobSpec, options: CloudOptions, secret: str, source_s3_u
         del request["InputDataConfig"]
     if options.spot:
         request["StoppingCondition"]["MaxWaitTimeInSeconds"] = options.effective_max_wait_s
-    if options.spot or options.checkpoint_s3_uri:
-        own = f"{options.output_s3_uri.rstrip('/')}/{spec.job_name}/checkpoints"
-        request["CheckpointConfig"] = {"S3Uri": options.checkpoint_s3_uri or own, "LocalPath": "/opt/ml/checkpoints"}
     if options.subnets:
         request["VpcConfig"] = {
             "Subnets": list(options.subnets),
@@ -79,6 +77,11 @@ def build_request(spec: JobSpec, options: CloudOptions, secret: str, source_s3_u
 def source_uri(spec: JobSpec, options: CloudOptions) -> str:
     """Where the packed source dir goes."""
     return f"{options.output_s3_uri.rstrip('/')}/{spec.job_name}/source/{SOURCE_ARCHIVE}"
+
+
+def checkpoint_uri(spec: JobSpec, options: CloudOptions) -> str:
+    """Where SageMaker keeps the job's checkpoints: as given, else in the job's own folder."""
+    return options.checkpoint_s3_uri or f"{options.output_s3_uri.rstrip('/')}/{spec.job_name}/checkpoints"
 
 
 def _check(spec: JobSpec, options: CloudOptions) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import tarfile
@@ -13,10 +14,10 @@ from pathlib import Path, PurePosixPath
 from botocore import exceptions
 
 from headrace.errors import InputError, SetupError
-from headrace.paths import METRICS, SUMMARY, RunPaths
+from headrace.paths import METRICS, PREFLIGHT_REPORT, SUMMARY, RunPaths
 from headrace.submit.aws import Account, aws_errors, find_region
 
-RESULTS = (SUMMARY, METRICS)
+RESULTS = (SUMMARY, METRICS, PREFLIGHT_REPORT)
 """What is fetched from the job's output."""
 
 
@@ -32,11 +33,15 @@ def fetch_results(
                 return None
             fetched.mkdir()
             with tarfile.open(archive) as tar:
+                depths = dict.fromkeys(RESULTS, math.inf)
                 for member in tar:
-                    name = PurePosixPath(member.name).name
-                    content = tar.extractfile(member) if name in RESULTS and member.isfile() else None
+                    path = PurePosixPath(member.name)
+                    # A file of that name in a folder of the script's own lies deeper than headrace's.
+                    is_ours = member.isfile() and len(path.parts) < depths.get(path.name, 0)
+                    content = tar.extractfile(member) if is_ours else None
                     if content:
-                        (fetched / name).write_bytes(content.read())
+                        (fetched / path.name).write_bytes(content.read())
+                        depths[path.name] = len(path.parts)
             if not RunPaths(fetched).summary.is_file():
                 return None
             folder = output_dir / job_name

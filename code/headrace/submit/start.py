@@ -15,12 +15,13 @@ from headrace.instances import InstanceTable
 from headrace.job import JobSpec
 from headrace.phases import Phases
 from headrace.settings import MLFLOW_EXPERIMENT_VARIABLE, MLFLOW_URI_VARIABLE, PLACEHOLDER_SECRET
-from headrace.submit.aws import Account, account_of, default_bucket, find_region
-from headrace.submit.client import Console, Ended, Submission, ask
+from headrace.submit.aws import Account, account_of, default_bucket, find_region, role_arn_of
+from headrace.submit.client import Ended, Submission, ask
 from headrace.submit.cloud_options import CloudOptions
+from headrace.submit.console import Console
 from headrace.submit.images import FRAMEWORK_VERSIONS, default_image
 from headrace.submit.pricing import describe_cost
-from headrace.submit.request import build_request
+from headrace.submit.request import build_request, checkpoint_uri
 from headrace.submit.validate import check_request
 
 PREFIX = "headrace"
@@ -92,6 +93,8 @@ def _dry_options(spec: JobSpec, arguments: argparse.Namespace) -> CloudOptions:
     if not role:
         role = PLACEHOLDER_ROLE
         _say("no --role: a placeholder stands in the request; give one before you send it")
+    elif not account_of(role):
+        _say(f"--role {role} is a name, not an ARN: the request has it in a placeholder's account, without a path")
     return _options(spec, arguments, region, role, account_of(role) or PLACEHOLDER_ACCOUNT)
 
 
@@ -117,7 +120,7 @@ def _options(spec: JobSpec, arguments: argparse.Namespace, region: str, role: st
         "keep_alive_period_s": arguments.keep_alive_period,
     }
     return CloudOptions(
-        role_arn=role if role.startswith("arn:") else f"arn:aws:iam::{account}:role/{role}",
+        role_arn=role if role.startswith("arn:") else role_arn_of(role, region, account),
         region=region,
         image_uri=image,
         output_s3_uri=arguments.output_s3_uri or f"s3://{default_bucket(region, account)}/{PREFIX}",
@@ -147,8 +150,9 @@ def _explain(spec: JobSpec, options: CloudOptions, table: InstanceTable) -> None
         _say("network isolation: nothing can be installed at the start; --image_uri must bring all that headrace needs")
     if spec.is_hetero and options.sharded_channels:
         _say("a sharded channel gives each host its own files: its datasets need processing mode `off`, not `dynamic`")
-    if options.spot and not options.checkpoint_s3_uri:
-        _say("spot: checkpoints stay with this job; give --checkpoint_s3_uri to resume from them in another")
+    if not options.checkpoint_s3_uri:
+        uri = checkpoint_uri(spec, options)
+        _say(f"checkpoints of this job alone: {uri}; to go on from them in another: --checkpoint_s3_uri {uri}")
 
 
 def _say(text: str) -> None:

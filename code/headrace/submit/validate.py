@@ -14,6 +14,9 @@ from botocore.validate import ParamValidator
 
 from headrace.errors import InputError
 
+_NOT_OURS = ("ml.trn", "ml.p6e-gb")
+"""Trainium wants AWS's Neuron; Grace hosts have ARM processors, as Graviton's have."""
+
 
 def check_request(request: Mapping[str, Any]) -> None:
     """Raises `InputError` when SageMaker's interface would refuse the request."""
@@ -26,13 +29,15 @@ def check_request(request: Mapping[str, Any]) -> None:
 
 
 def check_instance_type(name: str) -> None:
-    """Raises `InputError` when SageMaker trains on no such instance type."""
+    """Raises `InputError` when SageMaker trains on no such instance type, or neither framework does."""
     known = _operation().service_model.shape_for("TrainingInstanceType").enum
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1)
         raise InputError(
             f"{name!r} is no instance type that SageMaker trains on" + (f"; did you mean {close[0]}?" if close else "")
         )
+    if name.startswith(_NOT_OURS):
+        raise InputError(f"{name} needs images of its own (Trainium, or ARM processors); headrace has none for it")
 
 
 def _beyond_types(value: Any, shape: Shape, path: str) -> Iterator[tuple[str, Any, str]]:
