@@ -46,6 +46,8 @@ class Feeds:
         registry.Serving.made = 0
         registry.Serving.begun = False
         registry._used.clear()
+        registry._places.clear()
+        registry._first_places.clear()
         registry._before_first_batch.clear()
         service = {"HEADRACE_FEEDS": ",".join(addresses), "HEADRACE_TF_DATA_MODE": "service"}
         environ = {"RANK": str(rank), "WORLD_SIZE": str(world), "HEADRACE_JOB_SECRET": SECRET}

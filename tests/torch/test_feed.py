@@ -114,16 +114,6 @@ def test_iterations_over_one_loader_do_not_disturb_each_other(feeds, remote):
     assert len(list(zip(loader, loader, strict=True))) == len(loader)
 
 
-def test_persistent_workers_make_one_iteration_at_a_time_and_say_so(feeds):
-    loader = feeds.loader([], Draws(), 4, num_workers=1, persistent_workers=True)
-    first = iter(loader)
-    next(first)
-    with pytest.raises(InputError, match="persistent_workers began before the first was over"):
-        next(iter(loader))
-    first.close()
-    assert len(list(loader)) == len(loader)
-
-
 class Opened(Draws):
     def __getitem__(self, index):
         return {"file": self.file}

@@ -6,9 +6,11 @@ train on too, and nothing would fail.
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -16,6 +18,7 @@ import torch.distributed as dist
 from headrace.errors import InputError
 from headrace.torch import world
 from headrace.torch.fingerprint import EMPTY, OPAQUE, Made, fingerprint
+from headrace.torch.sampling import plain_index
 
 LOOK_AT_BATCHES = frozenset({1, 2, 4, 8, 16, 32, 64, 128, 256})
 """Of an epoch: then rank 0's word is looked for, as long as it has not come."""
@@ -34,6 +37,8 @@ class Alike:
         self._open: dict[str, str] = {}
         """What is told and not yet compared."""
         self._told = False
+        self._draws: collections.Counter[int] = collections.Counter()
+        """How often each epoch's samples were drawn."""
 
     def begins(self, about: Mapping[str, Any]) -> None:
         """This rank iterates over a loader of which this is known. Raises `InputError`."""
@@ -44,6 +49,19 @@ class Alike:
     def moves_on(self, epoch: int, taken: int) -> None:
         """This rank goes on to the next epoch by itself, after so many batches of this one. Raises `InputError`."""
         self._tell(f"epoch {epoch}", str(taken))
+        self.look()
+
+    def draws(self, epoch: int, indices: Sequence[Any], sampler: str) -> None:
+        """This rank's sampler says that these are the samples, or batches, of an epoch. Raises `InputError`."""
+        if store_of_ranks() is None:
+            return
+        self._draws[epoch] += 1
+        plain = [
+            [plain_index(each) for each in (chosen if isinstance(chosen, (list, tuple)) else [chosen])]
+            for chosen in indices
+        ]
+        digest = hashlib.blake2b(json.dumps(plain).encode(), digest_size=16).hexdigest()
+        self._tell(f"samples of epoch {epoch}, {sampler}, {self._draws[epoch]}", digest)
         self.look()
 
     def look_at(self, batch: int) -> None:
@@ -88,6 +106,13 @@ def _apart(what: str, own: str, first: str) -> str:
     if what == "about":
         names = differing(json.loads(own), json.loads(first))
         return f"rank {world.rank()} has made another dataset or loader than rank 0 (other: {names}); {SPLIT_HINT}"
+    if what.startswith("samples"):
+        drawn = what.rpartition(",")[0]
+        return (
+            f"rank {world.rank()}'s sampler gives other samples than rank 0's ({drawn}): make it of the same indices "
+            "on all ranks (a shuffle of them needs a seed), and let the loader deal them to the ranks; with "
+            "shard_by_rank=False each rank takes what its own sampler says"
+        )
     return (
         f"rank {world.rank()} took {own} batches of {what} of a loader, and rank 0 took {first}, so they are not in "
         "the same epoch any more: have all ranks iterate alike, or call loader.set_epoch(epoch) where an epoch begins"
@@ -105,6 +130,12 @@ def description(loader: Any) -> dict[str, Any]:
         "on_error": loader.on_error,
         **(batches if loader.is_stream else {}),
     }
+
+
+def for_ranks(loader: Any) -> dict[str, Any]:
+    """What must be the same on all ranks; a feed server is alone, and may have been given other batches."""
+    return {**loader.about(), "batch_size": loader.batch_size, "drop_last": bool(loader.drop_last),
+            "seed": loader.seed, "sampler": type(loader.own_sampler).__qualname__, "shards": loader.shards}  # fmt: skip
 
 
 def changes(before: Made, now: Made) -> list[str]:

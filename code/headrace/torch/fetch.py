@@ -29,6 +29,7 @@ MOST_PARTS = 1 << 16
 """Of an epoch of an `IterableDataset`."""
 _epochs: dict[int, int] = {}
 """The epoch that each dataset of this process was told last, by its id: loaders keep theirs alive."""
+_epochs_of_script: dict[int, int] = {}
 _COLLATE = 1 << 40
 """A place that no sample of a batch has: the collate function's draws."""
 
@@ -149,6 +150,16 @@ def datasets_within(dataset: Any, depth: int = 0) -> list[Any]:
     inside = [getattr(dataset, "dataset", None), *(getattr(dataset, "datasets", None) or ())]
     found = [each for each in inside if isinstance(each, Dataset)] if depth < DEEPEST else []
     return [dataset, *(deeper for each in found for deeper in datasets_within(each, depth + 1))]
+
+
+def epoch_set_by_script(dataset: Any) -> int | None:
+    """The epoch that a dataset, or one inside it, holds and was not told by a `Maker`; None where it holds none."""
+    for each in datasets_within(dataset):
+        if callable(getattr(each, "set_epoch", None)) and type(getattr(each, "epoch", None)) is int:
+            if each.epoch != _epochs.get(id(each)):
+                _epochs_of_script[id(each)] = each.epoch
+            return _epochs_of_script.get(id(each))
+    return None
 
 
 def _takes_lists(dataset: Any) -> bool:

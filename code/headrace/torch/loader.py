@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -15,11 +14,13 @@ from headrace.context import TrainerContext
 from headrace.errors import InputError
 from headrace.settings import STALL_TIMEOUT_VARIABLE
 from headrace.torch import registry, waiting, world
-from headrace.torch.alike import Alike, description, refuse_changes
-from headrace.torch.fetch import ON_ERROR, Maker, Order, tell_skipped
+from headrace.torch.alike import Alike, description, for_ranks, refuse_changes
+from headrace.torch.fetch import ON_ERROR, Maker, tell_skipped
 from headrace.torch.fingerprint import fingerprint
+from headrace.torch.iteration import Iteration
 from headrace.torch.order import Epoch
-from headrace.torch.sampling import check_sampler, count_of, epoch_indices, epoch_of, is_distributed, plain_index
+from headrace.torch.sampling import check_sampler, count_of, epoch_indices, is_distributed, order_maker
+from headrace.torch.set_by_script import SetByScript
 from headrace.torch.sources import Sources
 from headrace.torch.streaming import Streaming
 from headrace.torch.streams import StreamMaker, stream_maker
@@ -48,7 +49,8 @@ class DataLoader(TorchDataLoader[Any]):
         num_workers: processes that make batches. In local mode this rank's; 0: this process makes them. A feed server
             has the largest of all its loaders; where one is 0, one for each of its host's processors.
         timeout: seconds that a batch may take to be made; 0: on feed servers 0.8 `stall_timeout_s`, else without end.
-        seed: of order and random draws; by default that of `generator`, else how many loaders like it were used before.
+        seed: of order and random draws; by default that of `generator`, else another for each loader of the script. A
+            loader that is made anew has another one, too.
         on_error: `raise`: a sample that raises ends the job. `skip`: it is left out of its batch, and counted.
         shard_by_rank: False: this rank takes all samples, whatever the others do.
         shards: parts of an `IterableDataset`'s epoch, which the order follows from; by default `num_workers` for each
@@ -83,16 +85,15 @@ class DataLoader(TorchDataLoader[Any]):
         self._streaming = Streaming(self, shards, self.rank, self._world, self._limit_s) if self.is_stream else None
         self.on_error, self.skipped = on_error, 0
         self._sampler_given, self._batch_sampler_given = sampler is not None, batch_sampler is not None
-        self.epoch = self._position = self._taken = self._open_iterations = 0
+        self._position = self._taken = self._open_iterations = 0
         self._begun = self._whole = False  # this epoch
         self._first_epoch: int | None = None
         self._at_first_batch = fingerprint(dataset, exact=True) if self._feeds else {}
         self._about = description(self)
-        self._kind = json.dumps([self._about, batch_size, type(self.sampler).__qualname__, self._world])
-        # A loader that is made anew for each epoch goes on in another order, as torch's would.
-        default = registry.times_used(self._kind)
-        self.seed = int(seed if seed is not None else self.generator.initial_seed() if self.generator else default)
-        self._sampler_epoch = epoch_of(batch_sampler or self.sampler)
+        self._kind = registry.kind([self._about, batch_size, type(self.sampler).__qualname__], self.generator)
+        self.seed = int(registry.default_seed(self._kind, self.generator) if seed is None else seed)
+        self._set_by_script = SetByScript(self)
+        self.epoch = self._set_by_script.first
         self._made = registry.register(self)
         cut = self.is_stream and (batch_size, self.drop_last)  # by who makes the batches
         made_by = (self.collate_fn, self.worker_init_fn, on_error, self.batch_sampler is None, cut)
@@ -107,6 +108,11 @@ class DataLoader(TorchDataLoader[Any]):
             self._at_first_batch = fingerprint(self.dataset, exact=True)
 
     @property
+    def own_sampler(self) -> Any:
+        """What says which samples an epoch has: the batch sampler if the script gave one, else the sampler."""
+        return self.batch_sampler if self._batch_sampler_given else self.sampler
+
+    @property
     def made_elsewhere(self) -> bool:
         """Whether feed servers make the batches."""
         return bool(self._feeds)
@@ -118,6 +124,11 @@ class DataLoader(TorchDataLoader[Any]):
         return Maker(self.dataset, self.collate_fn, self.batch_sampler is not None, self.on_error)
 
     @property
+    def shards(self) -> int:
+        """Parts of an `IterableDataset`'s epoch; 0: a map-style dataset has none."""
+        return self._streaming.shards if self._streaming else 0
+
+    @property
     def local_workers(self) -> int:
         """Processes of this rank that make its batches in local mode; 0: it makes them itself."""
         return self._streaming.local_workers if self._streaming else self.num_workers
@@ -126,17 +137,11 @@ class DataLoader(TorchDataLoader[Any]):
         """What must be the same on a rank and on a feed server, as it was when the loader was made."""
         return self._about
 
-    def _as_ranks_have_it(self) -> dict[str, Any]:
-        """What must be the same on all ranks; a feed server is alone, and may have been given other batches."""
-        own = self.batch_sampler if self._batch_sampler_given else self.sampler
-        return {**self._about, "batch_size": self.batch_size, "drop_last": bool(self.drop_last), "seed": self.seed,
-                "sampler": type(own).__qualname__, "shards": self._streaming and self._streaming.shards}  # fmt: skip
-
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is over this epoch, which has an order of its own; without it, over the next one."""
         if is_distributed(self.sampler):
             self.sampler.set_epoch(epoch)
-            self._sampler_epoch = epoch
+            self._set_by_script.seen()
         if epoch != self.epoch or self._begun:
             self.epoch, self._position, self._begun, self._whole = int(epoch), 0, False, False
             if self._streaming:
@@ -166,26 +171,26 @@ class DataLoader(TorchDataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         registry.batch_asked_for()
-        return self._streamed(self._streaming) if self._streaming else self._batches()
+        return Iteration(self._streamed(self._streaming) if self._streaming else self._batches(), self)
 
     def _begin(self) -> None:
         """An iteration begins: over which epoch, and whether over the same as on the other ranks."""
-        own_sampler = self.batch_sampler if self._batch_sampler_given else self.sampler
-        if (set_there := epoch_of(own_sampler)) is not None and set_there != self._sampler_epoch:
-            self.set_epoch(set_there)  # the script has set it on the sampler
+        if (set_there := self._set_by_script.since()) is not None:
+            self.set_epoch(set_there)
         elif self._begun:
             if not self._open_iterations:  # else a thread may have read ahead, as far as it came
                 self._compare(lambda: self._alike.moves_on(self.epoch, self._taken))
             self.epoch, self._position = self.epoch + 1, 0
             if self._streaming:
                 self._streaming.begin_epoch()
+        self._set_by_script.seen()
         self._begun, self._whole, self._taken = True, False, 0
         self._first_epoch = self.epoch if self._first_epoch is None else self._first_epoch
         if self._feeds:
             refuse_changes(self._at_first_batch, self.dataset)
-        self._compare(lambda: self._alike.begins(self._as_ranks_have_it()))
+        self._compare(lambda: self._alike.begins(for_ranks(self)))
 
-    def _streamed(self, streaming: Streaming) -> Iterator[Any]:
+    def _streamed(self, streaming: Streaming) -> Generator[Any, None, None]:
         self._begin()
         number = self.epoch
         self._open_iterations += 1
@@ -207,22 +212,15 @@ class DataLoader(TorchDataLoader[Any]):
             registry.was_used(self._kind)
         self._compare(lambda: self._alike.look_at(self._taken))
 
-    def _batches(self) -> Iterator[Any]:
+    def _batches(self) -> Generator[Any, None, None]:
         self._begin()
         batched, given = self._batch_sampler_given, self._batch_sampler_given or self._sampler_given
-        sampler = self.batch_sampler if batched else self.sampler
-        indices = epoch_indices(sampler, given, batched, self.dataset, self.seed, self.epoch)
-        self._sampler_epoch = epoch_of(sampler)
-        epoch, seed, number = self._whole_epoch(self._position, len(indices)), self.seed, self.epoch
-
-        def order(step: int) -> Order:
-            positions = epoch.positions(step)
-            if batched:
-                chosen = [plain_index(each) for each in indices[positions[0]]]
-                return Order(seed, number, [positions[0]] * len(chosen), chosen)
-            return Order(seed, number, positions, [plain_index(indices[each]) for each in positions])
-
-        source = self._sources.batches(order, len(epoch))
+        indices = epoch_indices(self.own_sampler, given, batched, self.dataset, self.seed, self.epoch)
+        if given and not is_distributed(self.sampler):
+            self._compare(lambda: self._alike.draws(self.epoch, indices, type(self.own_sampler).__name__))
+        self._set_by_script.seen()
+        epoch, number = self._whole_epoch(self._position, len(indices)), self.epoch
+        source = self._sources.batches(order_maker(indices, batched, epoch, self.seed, number), len(epoch))
         self._open_iterations += 1
         try:
             for step in range(len(epoch)):
@@ -232,6 +230,8 @@ class DataLoader(TorchDataLoader[Any]):
                 self._took(number)
                 self.skipped += tell_skipped(made.skipped, self.skipped)
                 yield made.batch
+            if (self._taken, number) == (1, self._first_epoch):
+                registry.was_used(self._kind)  # its only batch was trained on
         finally:
             self._open_iterations -= 1
             source.close()
@@ -243,7 +243,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     def _whole_epoch(self, start: int, count: int | None = None) -> Epoch:
         if count is None:
-            own = self.batch_sampler if self._batch_sampler_given else self.sampler
+            own = self.own_sampler
             count = len(self.dataset) if is_distributed(own) else count_of(own)  # type: ignore[arg-type]
         batch = 1 if self._batch_sampler_given or self.batch_size is None else self.batch_size
         drop_uneven = is_distributed(self.sampler) and self.sampler.drop_last

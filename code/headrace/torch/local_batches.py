@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, get_worker_info
 
-from headrace.errors import HeadraceError, InputError
+from headrace.errors import HeadraceError
 from headrace.torch import world
 from headrace.torch.fetch import Made, Order, SampleError, StreamOrder, own_draws
 from headrace.torch.forking import reopen_files
@@ -36,32 +36,31 @@ class LocalBatches:
         self._busy = False
 
     def begin(self, order: Callable[[int], Order | StreamOrder], steps: int) -> LocalEpoch:
-        """The steps of one epoch; `ENDLESS` until closed. Raises `InputError` while persistent workers make another."""
-        if not self._persistent:
-            loader, orders = self._make()
-        elif self._busy:
-            raise InputError("a second iteration over a loader with persistent_workers began before the first was over")
-        else:
-            self._kept = loader, orders = self._kept or self._make()
+        """The steps of one epoch; `ENDLESS` until closed. While persistent workers make another, others make this."""
+        keeps = self._persistent and not self._busy
+        if keeps:
+            self._kept = loader, orders = self._kept or self._make(persistent=True)
             self._busy = True
+        else:
+            loader, orders = self._make(persistent=False)
         theirs = self._theirs
         assert isinstance(loader.generator, torch.Generator)
         # Loader processes draw their seeds from it: others in each epoch and on each rank.
         loader.generator.manual_seed(sample_seed(theirs.seed, theirs.epoch, theirs.rank, _WORKERS))
         orders.begin(order, steps)
-        return LocalEpoch(iter(loader), self._ended)
+        return LocalEpoch(iter(loader), self._ended if keeps else _nothing)
 
     def _ended(self) -> None:
         self._busy = False
 
-    def _make(self) -> tuple[TorchDataLoader[Any], _Orders]:
+    def _make(self, persistent: bool) -> tuple[TorchDataLoader[Any], _Orders]:
         theirs, orders = self._theirs, _Orders()
         count = theirs.local_workers
         begin = functools.partial(_begin_worker, theirs.worker_init_fn, theirs.dataset)
         workers = {
             "num_workers": count, "timeout": theirs.timeout, "prefetch_factor": theirs.prefetch_factor,
             "worker_init_fn": _begin_stream_worker if theirs.is_stream else begin,
-            "persistent_workers": self._persistent,
+            "persistent_workers": persistent,
             "multiprocessing_context": theirs.multiprocessing_context,
         } if count else {}  # fmt: skip
         maker = theirs.maker()
@@ -160,6 +159,10 @@ def _rank_alone(group: Any = None) -> int:
 
 def _world_alone(group: Any = None) -> int:
     return 1
+
+
+def _nothing() -> None:
+    pass
 
 
 def _as_it_is(batches: list[Any]) -> Any:

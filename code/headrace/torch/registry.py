@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import json
 import threading
 import weakref
 from collections.abc import Callable
@@ -32,6 +33,11 @@ _asked = threading.Lock()
 _living: weakref.WeakSet[Any] = weakref.WeakSet()
 _before_first_batch: list[tuple[int, Any, tuple[Any, ...]]] = []
 _used: collections.Counter[str] = collections.Counter()
+_APART = 1_000_003
+"""Between the seeds of two loaders; an epoch adds one. torch looks at 32 bits of a seed."""
+_places: collections.Counter[str] = collections.Counter()
+_first_places: dict[str, int] = {}
+_generators: list[Any] = []
 
 
 def known_to_servers(number: int, dataset: Any, made_by: tuple[Any, ...]) -> int:
@@ -52,6 +58,33 @@ def known_to_servers(number: int, dataset: Any, made_by: tuple[Any, ...]) -> int
 def times_used(kind: str) -> int:
     """How many loaders of this kind have been trained on in this process."""
     return _used[kind]
+
+
+def kind(description: list[Any], generator: Any) -> str:
+    """What loaders have in common that a script makes anew for each epoch: all of this, and the script's generator."""
+    if generator is not None and not any(each is generator for each in _generators):
+        _generators.append(generator)
+    return json.dumps([description, [each is generator for each in _generators].index(True) if generator else None])
+
+
+def default_seed(kind: str, generator: Any) -> int:
+    """Another one for each use of a loader: one that is made anew for each epoch goes on in another order, as torch's.
+
+    Another one for each of the script's loaders, too, so that two over one dataset do not draw alike: the first has
+    0, 1, 2, … One that is made once training has begun has that of the first of its kind.
+
+    Args:
+        generator: the script's own, or None.
+    """
+    if generator is not None:
+        return int(generator.initial_seed()) + times_used(kind)
+    if not Serving.begun:
+        place = sum(_places.values())
+        _places[kind] += 1
+        _first_places.setdefault(kind, place)
+    else:
+        place = _first_places.get(kind, 0)
+    return place * _APART + times_used(kind)
 
 
 def was_used(kind: str) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler
 
 from headrace.errors import InputError
-from headrace.torch.fetch import own_draws, seed_all
-from headrace.torch.order import sample_seed
+from headrace.torch.fetch import Order, own_draws, seed_all
+from headrace.torch.order import Epoch, sample_seed
 
+_MORE_THAN_SAID = 64
+"""A sampler that yields so many more than twice its length has no end."""
 _DRAWS = 1 << 41
 """A place that no sample has: a sampler's draws."""
 
@@ -63,7 +65,7 @@ def epoch_indices(sampler: Any, given: bool, of_batches: bool, dataset: Any, see
         return order
     with own_draws():
         _seed(sampler, sample_seed(seed, epoch, 0, _DRAWS), epoch)
-        drawn = list(itertools.islice(sampler, count_of(sampler)))
+        drawn = _drawn(sampler, count_of(sampler))
     for each in drawn:
         if of_batches and not len(each):
             raise InputError(f"{type(sampler).__name__} yields a batch without samples")
@@ -74,6 +76,27 @@ def epoch_indices(sampler: Any, given: bool, of_batches: bool, dataset: Any, see
                     "come from a batch_sampler"
                 )
     return drawn
+
+
+def order_maker(
+    indices: Sequence[Any], of_batches: bool, epoch: Epoch, seed: int, number: int
+) -> Callable[[int], Order]:
+    """What makes a rank's order of a step, in epoch `number`."""
+
+    def order(step: int) -> Order:
+        positions = epoch.positions(step)
+        if of_batches:
+            chosen = [plain_index(each) for each in indices[positions[0]]]
+            return Order(seed, number, [positions[0]] * len(chosen), chosen)
+        return Order(seed, number, positions, [plain_index(indices[each]) for each in positions])
+
+    return order
+
+
+def _drawn(sampler: Any, count: int) -> list[Any]:
+    """All that it yields, even where that is more than its length; of an endless one as much as that."""
+    drawn = list(itertools.islice(sampler, 2 * count + _MORE_THAN_SAID))
+    return drawn if len(drawn) < 2 * count + _MORE_THAN_SAID else drawn[:count]
 
 
 def count_of(sampler: Any) -> int:

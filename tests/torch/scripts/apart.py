@@ -6,6 +6,7 @@ import random
 import headrace.torch
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import SubsetRandomSampler
 
 parser = argparse.ArgumentParser(allow_abbrev=False)
 parser.add_argument("--how", default="")
@@ -18,7 +19,8 @@ if args.how == "split":
     random.shuffle(numbers)
 if args.how == "own part":
     numbers = numbers[rank :: headrace.torch.world_size()]
-loader = headrace.torch.DataLoader([float(number) for number in numbers], 2, shuffle=True)
+chosen = SubsetRandomSampler(random.sample(numbers, 20)) if args.how == "sample" else None
+loader = headrace.torch.DataLoader([float(number) for number in numbers], 2, shuffle=not chosen, sampler=chosen)
 if args.how == "peek" and rank == 0:
     next(iter(loader))
 model = DistributedDataParallel(torch.nn.Linear(1, 1))

@@ -1,0 +1,39 @@
+"""One iteration over a loader, as torch's: with a length, and no end where there was an error."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any
+
+
+class Iteration(Iterator[Any]):
+    """A loader's batches.
+
+    A script may catch what `next` raises, and go on. The batches after that one are not to be had, and that they are
+    missing must not look like the end of the epoch: the process ends.
+    """
+
+    def __init__(self, batches: Generator[Any, None, None], loader: Any) -> None:
+        self._batches, self._loader = batches, loader
+        self._error: Exception | None = None
+
+    def __next__(self) -> Any:
+        if self._error is not None:
+            raise SystemExit(
+                f"the loader has raised, and the script went on: {self._error}; to leave such samples out, give the "
+                "loader on_error='skip'"
+            )
+        try:
+            return next(self._batches)
+        except StopIteration:
+            raise
+        except Exception as error:
+            self._error = error
+            raise
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def close(self) -> None:
+        """Give up what is left of the epoch."""
+        self._batches.close()

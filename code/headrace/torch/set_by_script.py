@@ -1,0 +1,49 @@
+"""What a script sets on its sampler or its dataset in place of the loader: the epoch, or another sampler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.errors import InputError
+from headrace.torch.fetch import epoch_set_by_script
+from headrace.torch.sampling import epoch_of
+
+
+class SetByScript:
+    """Looks after one loader's sampler and dataset.
+
+    Attributes:
+        first: the epoch that the loader begins with.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self._samplers = self._now()
+        self.seen()
+        self.first = self._on_sampler or 0
+
+    def seen(self) -> None:
+        """What is there now is known."""
+        self._on_sampler, self._on_dataset = self._epochs()
+
+    def since(self) -> int | None:
+        """The epoch that was set since it was last seen; None: none.
+
+        Raises:
+            InputError: the loader has another sampler than it was made with.
+        """
+        if any(now is not then for now, then in zip(self._now(), self._samplers, strict=True)):
+            raise InputError(
+                "the script has put another sampler into the loader, as InfiniteDataLoader and MultiEpochsDataLoader "
+                "do: give the loader its sampler when it is made; persistent_workers=True keeps processes over epochs"
+            )
+        on_sampler, on_dataset = self._epochs()
+        if on_sampler is not None and on_sampler != self._on_sampler:
+            return on_sampler
+        return on_dataset if on_dataset != self._on_dataset else None
+
+    def _epochs(self) -> tuple[int | None, int | None]:
+        return epoch_of(self._loader.own_sampler), epoch_set_by_script(self._loader.dataset)
+
+    def _now(self) -> tuple[Any, Any]:
+        return self._loader.batch_sampler, self._loader.sampler

@@ -1,0 +1,130 @@
+"""What scripts do to loaders, samplers and datasets beside iterating, as torch's would take it."""
+
+import pytest
+import torch
+from headrace.errors import InputError
+from headrace.torch import DataLoader
+from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
+
+from tests.torch.draws import Draws, batches, indices
+from tests.torch.test_what_people_write import BOTH, Numbers, all_of
+
+
+def test_two_loaders_over_one_dataset_draw_in_other_orders(feeds):
+    first = feeds.loader([], Draws(), 4, shuffle=True)
+    second, third = DataLoader(Draws(), 4, shuffle=True), DataLoader(Draws(20), 4, shuffle=True)
+    pairs = list(zip(indices(first), indices(second), strict=True))
+    assert sum(a == b for a, b in pairs) < 10
+    assert sorted(indices(third)) == list(range(20))
+
+
+def test_loaders_made_anew_with_a_generator_that_is_kept_go_on_in_another_order(feeds):
+    generator = torch.Generator().manual_seed(7)
+    orders = [indices(feeds.loader([], Draws(), 4, shuffle=True, generator=generator))]
+    orders += [indices(DataLoader(Draws(), 4, shuffle=True, generator=generator)) for _ in range(2)]
+    assert len({tuple(order) for order in orders}) == 3
+    again = feeds.loader([], Draws(), 4, shuffle=True, generator=torch.Generator().manual_seed(7))
+    assert indices(again) == orders[0]
+
+
+def test_a_loader_of_one_batch_that_is_made_anew_goes_on_in_another_order(feeds):
+    orders = [indices(feeds.loader([], Draws(), 53, shuffle=True))]
+    orders += [indices(DataLoader(Draws(), 53, shuffle=True)) for _ in range(2)]
+    assert len({tuple(order) for order in orders}) == 3
+
+
+def test_an_epoch_that_was_set_on_a_sampler_before_its_loader_was_made_counts(feeds):
+    sampler = DistributedSampler(Draws(), 2, 1, seed=3)
+    sampler.set_epoch(7)
+    expected = list(sampler)
+    assert indices(feeds.loader([], Draws(), 4, sampler=sampler, rank=1, world=2)) == expected
+
+
+class Curriculum(Numbers):
+    epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __getitem__(self, index):
+        return self.epoch
+
+
+@BOTH
+def test_the_epoch_that_a_script_sets_on_its_dataset_counts(feeds, remote):
+    data = Curriculum(8)
+    loader = feeds.loader([feeds.serve(1, Curriculum(8), 4)] if remote else [], data, 4)
+    seen = []
+    for epoch in (11, 12, 20):
+        data.set_epoch(epoch)
+        seen.append(set(all_of(loader)))
+    assert seen == [{11}, {12}, {20}]
+    assert set(all_of(loader)) == {21}  # of itself, the next
+
+
+@BOTH
+def test_an_epoch_that_is_set_on_a_dataset_counts_for_all_its_loaders(feeds, remote):
+    data = Curriculum(8)
+    train = feeds.loader([feeds.serve(1, Curriculum(8), 4)] if remote else [], data, 4)
+    check = train if remote else DataLoader(data, 4)
+    for epoch in (3, 4):
+        data.set_epoch(epoch)
+        assert set(all_of(train)) == {epoch}
+        assert set(all_of(check)) == {epoch + (check is train)}
+
+
+class MoreThanSaid(BatchSampler):
+    def __len__(self):
+        return 3
+
+
+class Endless(SequentialSampler):
+    def __iter__(self):
+        while True:
+            yield from super().__iter__()
+
+
+def test_all_that_a_sampler_yields_comes_and_of_an_endless_one_as_much_as_its_length(feeds):
+    more = MoreThanSaid(SequentialSampler(Draws()), 4, False)
+    assert indices(feeds.loader([], Draws(), batch_sampler=more)) == list(range(53))
+    assert indices(feeds.loader([], Draws(), 4, sampler=Endless(Draws()))) == list(range(53))
+
+
+def test_another_sampler_put_into_a_loader_is_refused(feeds):
+    loader = feeds.loader([], Draws(), 4)
+    object.__setattr__(loader, "batch_sampler", Endless(Draws()))
+    with pytest.raises(InputError, match="give the loader its sampler when it is made"):
+        next(iter(loader))
+
+
+class Bad(Numbers):
+    def __getitem__(self, index):
+        if index == 9:
+            raise ValueError("bad file")
+        return index
+
+
+@BOTH
+def test_what_a_script_leaves_out_by_catching_an_error_does_not_look_like_the_end_of_the_epoch(feeds, remote):
+    loader = feeds.loader([feeds.serve(1, Bad(40), 4)] if remote else [], Bad(40), 4)
+    taken, iterator = [], iter(loader)
+    assert len(iterator) == 10
+    with pytest.raises(SystemExit, match="on_error='skip'"):
+        while True:
+            try:
+                taken += next(iterator).tolist()
+            except StopIteration:
+                break
+            except Exception:
+                continue
+    assert taken == list(range(8))
+
+
+def test_a_second_iteration_beside_persistent_workers_has_workers_of_its_own(feeds):
+    expected = batches(feeds.loader([], Draws(), 4, shuffle=True))
+    loader = feeds.loader([], Draws(), 4, shuffle=True, num_workers=1, persistent_workers=True)
+    look = iter(loader)
+    next(look)
+    assert len(list(loader)) == len(expected)
+    look.close()
+    assert len(list(loader)) == len(expected)
