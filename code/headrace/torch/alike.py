@@ -149,13 +149,21 @@ def changes(before: Made, now: Made) -> list[str]:
     ]
 
 
-def refuse_changes(before: Mapping[str, str], dataset: Any) -> None:
+def as_it_is(loader: Any) -> dict[str, str]:
+    """What makes its samples and batches, exactly, for `refuse_changes`."""
+    made = {"collate_fn": str(id(loader.collate_fn))}
+    made |= {f"collate_fn.{name}": repr(each) for name, each in getattr(loader.collate_fn, "__dict__", {}).items()
+             if isinstance(each, (bool, int, float, str))}  # fmt: skip
+    return {**fingerprint(loader.dataset, exact=True), **made}
+
+
+def refuse_changes(before: Mapping[str, str], loader: Any) -> None:
     """Raises `InputError` where feed servers have another dataset than this script, which has changed its own.
 
     Args:
-        before: its exact fingerprint when the first batch was asked for.
+        before: `as_it_is` when the first batch was asked for.
     """
-    changed = changes(before, fingerprint(dataset, exact=True))
+    changed = changes(before, as_it_is(loader))
     if changed:
         raise InputError(
             f"the dataset has changed since the first batch ({', '.join(changed[:5])}), and data hosts do not see "

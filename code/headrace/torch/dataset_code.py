@@ -1,4 +1,4 @@
-"""What a dataset's own code reads and writes while it makes a sample, as its bytecode tells; where its files are."""
+"""What a dataset's own code reads while it makes a sample, as its bytecode tells; where its files are."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ import numpy as np
 import torch
 
 _LIBRARIES = tuple(dict.fromkeys(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")))
-_SAMPLES = ("__getitem__", "__getitems__", "__len__", "__iter__", "__next__")
+SAMPLES = ("__getitem__", "__getitems__", "__len__", "__iter__", "__next__")
 _HOLDING = (list, tuple, dict, set, frozenset, np.ndarray, torch.Tensor)
 """Kinds of globals that are data, and not a rank's own number."""
-_FILLING = {"append", "add", "setdefault", "update", "extend", "insert", "pop", "popitem", "move_to_end", "put"}
-"""Methods of containers that change them."""
 
 
 def from_its_class(value: Any) -> dict[str, Any]:
@@ -39,25 +37,13 @@ def from_its_class(value: Any) -> dict[str, Any]:
 def globals_of_samples(kind: type) -> dict[str, Any]:
     """Data among the script's globals that samples are made of."""
     found: dict[str, Any] = {}
-    for method in _reached(kind, _SAMPLES):
-        for step in _instructions(method.__code__):
+    for method in reached(kind, SAMPLES):
+        for step in instructions(method.__code__):
             if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
                 value = method.__globals__.get(step.argval)
                 if isinstance(value, _HOLDING):
                     found[step.argval] = value
     return found
-
-
-def written_while_training(kind: type) -> set[str]:
-    """Attributes that the dataset itself may change in a sample, as caches and counters are, or in `set_epoch`."""
-    stored: set[str] = set()
-    for method in _reached(kind, (*_SAMPLES, "set_epoch")):
-        steps = list(_instructions(method.__code__))
-        stored |= {step.argval for step in steps if step.opname == "STORE_ATTR"}
-        loaded = {step.argval for step in steps if step.opname in ("LOAD_ATTR", "LOAD_METHOD")}
-        if loaded & _FILLING or any(step.opname in ("STORE_SUBSCR", "DELETE_SUBSCR") for step in steps):
-            stored |= loaded
-    return stored
 
 
 def folder_of(values: Sequence[Any]) -> str:
@@ -76,7 +62,7 @@ def is_the_scripts(kind: type) -> bool:
     return kind.__module__ == "__main__" or (bool(file) and not file.startswith(_LIBRARIES))
 
 
-def _reached(kind: type, names: tuple[str, ...]) -> list[types.FunctionType]:
+def reached(kind: type, names: tuple[str, ...]) -> list[types.FunctionType]:
     """These methods of a class, and its others that they call."""
     found: dict[str, types.FunctionType] = {}
     waiting = list(names)
@@ -87,15 +73,15 @@ def _reached(kind: type, names: tuple[str, ...]) -> list[types.FunctionType]:
             found[name] = method
             waiting += [
                 str(step.argval)
-                for step in _instructions(method.__code__)
+                for step in instructions(method.__code__)
                 if step.opname in ("LOAD_ATTR", "LOAD_METHOD")
             ]
     return list(found.values())
 
 
-def _instructions(code: types.CodeType) -> Iterator[dis.Instruction]:
+def instructions(code: types.CodeType) -> Iterator[dis.Instruction]:
     """Those of functions within, too."""
     yield from dis.get_instructions(code)
     for each in code.co_consts:
         if isinstance(each, types.CodeType):
-            yield from _instructions(each)
+            yield from instructions(each)

@@ -25,12 +25,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
-from headrace.torch.dataset_code import (
-    folder_of,
-    from_its_class,
-    is_the_scripts,
-    written_while_training,
-)
+from headrace.torch.dataset_code import folder_of, from_its_class, is_the_scripts
+from headrace.torch.dataset_writes import written_while_training
 
 PLACES = 4096
 """Looked at, of a long array or list."""
@@ -81,7 +77,7 @@ def _name_all(found: dict[str, str], value: Any, path: str, look: _Look, depth: 
         found[path or WHOLE] = _told(value, look)
         return
     found[f"{path}.type" if path else "type"] = type(value).__qualname__
-    left_out = written_while_training(type(value)) if look.exact else ()
+    left_out = written_while_training(type(value)) if look.exact else ()  # type: ignore[arg-type]
     for name, attribute in sorted({**from_its_class(value), **vars(value)}.items()):
         dotted = f"{path}.{name}" if path else name
         if isinstance(attribute, Dataset):
@@ -155,6 +151,8 @@ class _Walk:
         elif type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "to_numpy"):
             rows = value[:: max(value.size // PLACES, 1)] if hasattr(value, "__len__") else value
             self._text(repr((getattr(value, "shape", ()), np.asarray(rows.to_numpy()).tolist())))
+        elif self._look.exact and type(value).__name__ == "Synchronized":  # multiprocessing.Value
+            self._text(repr(value.value))
         elif type(value).__module__.partition(".")[0] == "torchvision":
             self._text(_plainly(value))
         elif hasattr(value, "__dict__") and (_is_a_table(value) or is_the_scripts(type(value))):

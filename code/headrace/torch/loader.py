@@ -14,9 +14,8 @@ from headrace.context import TrainerContext
 from headrace.errors import InputError
 from headrace.settings import STALL_TIMEOUT_VARIABLE
 from headrace.torch import registry, waiting, world
-from headrace.torch.alike import Alike, description, for_ranks, refuse_changes
+from headrace.torch.alike import Alike, as_it_is, description, for_ranks, refuse_changes
 from headrace.torch.fetch import ON_ERROR, Maker, tell_skipped
-from headrace.torch.fingerprint import fingerprint
 from headrace.torch.iteration import Iteration
 from headrace.torch.order import Epoch
 from headrace.torch.sampling import check_sampler, count_of, epoch_indices, is_distributed, order_maker
@@ -88,7 +87,7 @@ class DataLoader(TorchDataLoader[Any]):
         self._position = self._taken = self._open_iterations = 0
         self._begun = self._whole = False  # this epoch
         self._first_epoch: int | None = None
-        self._at_first_batch = fingerprint(dataset, exact=True) if self._feeds else {}
+        self._at_first_batch = as_it_is(self) if self._feeds else {}
         self._about = description(self)
         self._kind = registry.kind([self._about, batch_size, type(self.sampler).__qualname__], self.generator)
         self.seed = int(registry.default_seed(self._kind, self.generator) if seed is None else seed)
@@ -105,7 +104,7 @@ class DataLoader(TorchDataLoader[Any]):
     def note_dataset(self) -> None:
         """The script is about to take its first batch: feed servers have the dataset as it is now."""
         if self._feeds:
-            self._at_first_batch = fingerprint(self.dataset, exact=True)
+            self._at_first_batch = as_it_is(self)
 
     @property
     def own_sampler(self) -> Any:
@@ -187,7 +186,7 @@ class DataLoader(TorchDataLoader[Any]):
         self._begun, self._whole, self._taken = True, False, 0
         self._first_epoch = self.epoch if self._first_epoch is None else self._first_epoch
         if self._feeds:
-            refuse_changes(self._at_first_batch, self.dataset)
+            refuse_changes(self._at_first_batch, self)
         self._compare(lambda: self._alike.begins(for_ranks(self)))
 
     def _streamed(self, streaming: Streaming) -> Generator[Any, None, None]:

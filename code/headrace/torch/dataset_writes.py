@@ -1,0 +1,115 @@
+"""What a dataset changes of itself while it makes a sample, or in `set_epoch`: caches, counters, what it opens.
+
+Read from the source of its methods; where there is none, from their bytecode, which tells less apart.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import textwrap
+import types
+from collections.abc import Iterator
+
+from headrace.torch.dataset_code import SAMPLES, instructions, reached
+
+_FILLING = {"append", "add", "setdefault", "update", "extend", "insert", "pop", "popitem", "move_to_end", "put",
+            "clear", "remove", "discard", "sort", "reverse", "appendleft", "popleft", "fill"}  # fmt: skip
+"""Methods of containers that change them."""
+_INSIDE = {"get", "setdefault"}
+"""Methods that hand out what a container holds."""
+_FILLING_ARGUMENTS = {"shuffle", "heappush", "heappop", "copyto", "insort"}
+
+
+@functools.cache
+def written_while_training(kind: type) -> frozenset[str]:
+    """Attributes of this class's objects that their own methods may change while they make samples."""
+    return frozenset(name for method in reached(kind, (*SAMPLES, "set_epoch")) for name in _written_by(method))
+
+
+def _written_by(method: types.FunctionType) -> set[str]:
+    try:
+        (function,) = ast.parse(textwrap.dedent(inspect.getsource(method))).body
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return _as_bytecode_tells(method)
+    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or not function.args.args:
+        return _as_bytecode_tells(method)
+    return _Method(function).written()
+
+
+def _as_bytecode_tells(method: types.FunctionType) -> set[str]:
+    steps = list(instructions(method.__code__))
+    loaded = {str(step.argval) for step in steps if step.opname in ("LOAD_ATTR", "LOAD_METHOD")}
+    fills = loaded & _FILLING or any(step.opname in ("STORE_SUBSCR", "DELETE_SUBSCR") for step in steps)
+    return {str(step.argval) for step in steps if step.opname == "STORE_ATTR"} | (loaded if fills else set())
+
+
+class _Method:
+    """One method's source."""
+
+    def __init__(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self._function, self._own = function, function.args.args[0].arg
+        self._aliases: dict[str, str] = {}
+        """Local names for what an attribute holds, or for something inside it."""
+        for _ in range(2):  # a name for a name
+            for target, value in self._assigned():
+                if isinstance(target, ast.Name) and (of := self._attribute(value)):
+                    self._aliases[target.id] = of
+
+    def written(self) -> set[str]:
+        """Names of attributes."""
+        found: set[str | None] = set()
+        for node in ast.walk(self._function):
+            if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+                found |= {node.attr, self._attribute(node.value)}
+            elif isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+                found.add(self._attribute(node.value))
+            elif isinstance(node, ast.AugAssign):
+                found.add(self._attribute(node.target))
+            elif isinstance(node, ast.Call):
+                found |= set(self._filled_by(node))
+        return {name for name in found if name}
+
+    def _filled_by(self, call: ast.Call) -> Iterator[str | None]:
+        yield from (self._attribute(each.value) for each in call.keywords if each.arg == "out")
+        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        if isinstance(call.func, ast.Attribute):
+            in_place = name.endswith("_") and not name.endswith("__")  # torch's
+            if name in _FILLING or in_place:
+                yield self._attribute(call.func.value)
+        of_its_own = isinstance(call.func, ast.Attribute) and self._is_own(call.func.value)
+        if of_its_own or name in _FILLING_ARGUMENTS:
+            yield from (self._attribute(each) for each in call.args if isinstance(each, (ast.Attribute, ast.Name)))
+        if name == "setattr" and len(call.args) > 1 and isinstance(call.args[1], ast.Constant):
+            yield str(call.args[1].value)
+
+    def _assigned(self) -> Iterator[tuple[ast.expr, ast.expr]]:
+        for node in ast.walk(self._function):
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    pairs = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+                    yield from zip(target.elts, node.value.elts) if pairs else [(target, node.value)]  # type: ignore[attr-defined]  # noqa: B905
+            elif isinstance(node, (ast.For, ast.comprehension)):
+                yield node.target, node.iter
+            elif isinstance(node, (ast.NamedExpr, ast.AnnAssign)) and node.value:
+                yield node.target, node.value
+            elif isinstance(node, ast.withitem) and node.optional_vars:
+                yield node.optional_vars, node.context_expr
+
+    def _attribute(self, value: ast.expr) -> str | None:
+        """The attribute of the dataset's own that this is, or is inside of."""
+        while True:
+            if isinstance(value, ast.Attribute):
+                if self._is_own(value.value):
+                    return value.attr
+                value = value.value
+            elif isinstance(value, ast.Subscript):
+                value = value.value
+            elif isinstance(value, ast.Call) and getattr(value.func, "attr", "") in _INSIDE:
+                value = value.func
+            else:
+                return self._aliases.get(value.id) if isinstance(value, ast.Name) else None
+
+    def _is_own(self, value: ast.expr) -> bool:
+        return isinstance(value, ast.Name) and value.id == self._own

@@ -1,0 +1,100 @@
+"""Which of its attributes a dataset changes itself: those may differ from what data hosts have, others may not."""
+
+import multiprocessing
+import random
+
+import pytest
+import torch
+from headrace.errors import InputError
+from headrace.torch.dataset_writes import written_while_training
+
+from tests.torch.test_what_people_write import Numbers
+
+
+class Cached(Numbers):
+    """As people write them: what it reads, what it fills, and what it only calls."""
+
+    def __getitem__(self, index):
+        if index not in self.cache:
+            self.cache[index] = self.load(index)
+        kept = self.recent
+        kept.append(index)
+        self.seen += 1
+        self.counts[index % 3] += 1
+        self.by_kind.setdefault("all", []).append(index)
+        random.shuffle(self.order)
+        self.keep(self.lately, index)
+        label = self.labels[index].copy()
+        label[0] = self.size
+        out = {}
+        out["x"] = self.mean + self.transform(self.images[index])
+        self.buffer.add_(1)
+        return out, label
+
+    def load(self, index):
+        return self.images[index] * self.std
+
+    def keep(self, where, index):
+        where.append(index)
+
+    def set_epoch(self, epoch):
+        self.stage = epoch
+
+
+FILLED = {"cache", "recent", "seen", "counts", "by_kind", "order", "lately", "buffer", "stage"}
+
+
+def test_what_a_dataset_fills_is_told_from_what_it_only_reads():
+    assert written_while_training(Cached) == FILLED
+
+
+def test_without_its_source_more_counts_as_written():
+    made = {}
+    source = (
+        "class Made(Numbers):\n    def __getitem__(self, i):\n        self.cache[i] = self.mean\n        return i\n"
+    )
+    exec(source, {"Numbers": Numbers}, made)
+    assert {"cache"} <= written_while_training(made["Made"])
+
+
+class Mosaic(Numbers):
+    def __getitem__(self, index):
+        label = [0]
+        label[0] = self.mosaic
+        return float(label[0])
+
+
+def change_dataset(loader):
+    loader.dataset.mosaic = False
+
+
+def change_collate(loader):
+    loader.collate_fn.mixup = False
+
+
+def change_shared(loader):
+    loader.dataset.shared.value = 3
+
+
+class Collate:
+    mixup = True
+
+    def __init__(self):
+        self.mixup = True
+
+    def __call__(self, samples):
+        return torch.tensor(samples) + self.mixup
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [(change_dataset, "mosaic"), (change_collate, "collate_fn.mixup"), (change_shared, "shared")],
+)
+def test_what_a_script_switches_off_while_it_trains_is_refused_on_data_hosts(feeds, change, name):
+    shared = multiprocessing.Value("i", 0)
+    address = feeds.serve(1, Mosaic(8, mosaic=True, shared=shared), 4, collate_fn=Collate())
+    loader = feeds.loader([address], Mosaic(8, mosaic=True, shared=shared), 4, collate_fn=Collate())
+    assert len(list(loader)) == 2
+    change(loader)
+    with pytest.raises(InputError, match=rf"has changed since the first batch \({name}\)"):
+        list(loader)
