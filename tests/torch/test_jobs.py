@@ -165,12 +165,13 @@ def test_what_a_script_holds_while_it_trains_is_there_where_its_batches_are_made
     [("peek", "rank 1 took 10 batches of epoch 0 of a loader, and rank 0 took 1"),
      ("split", "rank 1 has made another dataset or loader than rank 0"),
      ("sample", "rank 1's sampler gives other samples than rank 0's (samples of epoch 0, SubsetRandomSampler)"),
-     ("own part", "rank 1 has made another dataset or loader than rank 0")],
+     ("own part", "rank 1 has made another dataset or loader than rank 0"),
+     ("stop", "its script has ended, and rank0 waits for it in a collective")],
 )  # fmt: skip
 def test_ranks_that_would_not_share_the_samples_end_the_job(tmp_path, source, how, message):
     run = run_job(
         tmp_path, TORCH, f"--source_dir={source}", "--training_script=apart.py", "--no-is_hetero",
-        f"--hyperparameter=how={how}",
+        f"--hyperparameter=how={how}", "--hyperparameter=stall_timeout_s=40",
     )  # fmt: skip
     assert run.code == 1
     assert message in run.summary["root_cause"]["message"], run.summary["root_cause"]

@@ -84,6 +84,22 @@ def test_of_pytorchs_ranks_the_one_that_does_not_wait_in_a_collective_is_named()
     assert log.missing_in_allreduce() == []
 
 
+def test_a_rank_that_has_ended_is_named_once_all_others_wait_for_it():
+    log = ranks()
+    log.label("[1,2]<stdout>:headrace event=rank_ended rank=2")
+    for rank in (0, 1):
+        log.label(f"[1,{rank}]<stdout>:headrace event=waits_for_ranks rank={rank}")
+    assert log.ended_and_awaited() is None  # rank 3 may still come
+    log.label("[1,3]<stdout>:headrace event=waits_for_ranks rank=3")
+    cause = log.ended_and_awaited()
+    assert (cause.process, cause.message.partition(":")[0]) == (
+        "rank2", "its script has ended, and rank0 waits for it in a collective"
+    )  # fmt: skip
+    for rank in (0, 1, 3):
+        log.label(f"[1,{rank}]<stdout>:headrace event=rank_ended rank={rank}")
+    assert log.ended_and_awaited() is None
+
+
 def test_otherwise_the_trainer_waits_for_data():
     cause = diagnose("algo-2", "11 s (stall_timeout_s)", ranks(), {}, "data from the tf.data service")
     assert (cause.host, cause.process) == ("algo-2", "trainer")

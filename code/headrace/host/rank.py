@@ -22,7 +22,7 @@ import urllib.parse
 from collections.abc import Sequence
 
 from headrace.context import TrainerContext
-from headrace.events import RANK_FAILED, format_event
+from headrace.events import RANK_ENDED, RANK_FAILED, format_event
 from headrace.host import rendezvous
 from headrace.host.preflight.run import run_preflight
 from headrace.prctl import die_with_parent
@@ -52,12 +52,14 @@ def main() -> None:
             rendezvous.set_environ(os.environ)
         if preflight != "only":
             run_command_line(arguments[2:])
+        _say_ended()
     except SystemExit as leaving:
         code = int(leaving.code) if isinstance(leaving.code, int) else int(leaving.code is not None)
         if isinstance(leaving.code, str):
             print(leaving.code, file=sys.stderr)
         if code:
             _abort(code, in_a_line(leaving))
+        _say_ended()
     except BaseException as error:
         if rendezvous.is_wanted(os.environ) and rendezvous.is_consequence(error):
             time.sleep(rendezvous.CONSEQUENCE_S)
@@ -67,6 +69,12 @@ def main() -> None:
     finally:
         if watch:
             watch.stop()
+
+
+def _say_ended() -> None:
+    """Of PyTorch's ranks; Horovod tells those that wait itself."""
+    if rendezvous.is_wanted(os.environ):
+        print(format_event(RANK_ENDED, rank=os.environ["RANK"]), flush=True)
 
 
 def _watch() -> Watch | None:

@@ -9,7 +9,15 @@ import urllib.parse
 from collections.abc import Sequence
 from dataclasses import replace
 
-from headrace.events import PREFLIGHT_FAILED, RANK_FAILED, WAITS_FOR_ENDS, WAITS_FOR_RANKS, Event, parse_event
+from headrace.events import (
+    PREFLIGHT_FAILED,
+    RANK_ENDED,
+    RANK_FAILED,
+    WAITS_FOR_ENDS,
+    WAITS_FOR_RANKS,
+    Event,
+    parse_event,
+)
 from headrace.host.mpi import MPIRUN
 from headrace.outcome import LOG_TAIL_LINES, RootCause
 from headrace.topology import Host
@@ -47,6 +55,7 @@ class RankLog:
         self._first_failure: RootCause | None = None
         self._missing_ranks: list[int] = []
         self._waiting_ranks: set[int] = set()
+        self._ended_ranks: set[int] = set()
         self._waits_for_ends = ""
         self._seen: set[str] = set()
         self._lines = 0
@@ -73,6 +82,8 @@ class RankLog:
                 self._waits_for_ends = words.format_map(told)
             if event and event.name == WAITS_FOR_RANKS:
                 self._waiting_ranks.add(_number(event.fields.get("rank", "")))
+            if event and event.name == RANK_ENDED:
+                self._ended_ranks.add(_number(event.fields.get("rank", "")))
             if event and event.name == RANK_FAILED:
                 self._fail(self._raised(event))
             elif event and event.name == PREFLIGHT_FAILED:
@@ -131,6 +142,18 @@ class RankLog:
                 # Of several that are silent, some may wait where it cannot be seen: for a GPU.
                 missing = silent if len(silent) == 1 else [] if silent else list(everyone)
             return [(self._host_of(rank), f"rank{rank}") for rank in missing]
+
+    def ended_and_awaited(self) -> RootCause | None:
+        """A rank whose script has ended while all that go on wait in a collective, which can never be; None: none."""
+        with self._lock:
+            everyone = set(range(len(self._hosts) * self._ranks_per_host))
+            if not (self._waiting_ranks and self._ended_ranks and self._waiting_ranks | self._ended_ranks == everyone):
+                return None
+            ended, waiting = min(self._ended_ranks), min(self._waiting_ranks - self._ended_ranks, default=None)
+        if waiting is None:
+            return None
+        why = f"its script has ended, and rank{waiting} waits for it in a collective: all must stop at the same step"
+        return RootCause(self._host_of(ended), f"rank{ended}", why)
 
     def _fail(self, cause: RootCause) -> None:
         self._first_failure = self._first_failure or cause

@@ -111,6 +111,8 @@ class Leader:
                 run.ranks.progressed()
             if self._stepping:
                 self._timeline.look(self._statuses_heard(), self._hosts.lost, time.monotonic())
+            if cause := run.ranks.ended_and_awaited():
+                self._fail(Verdict(cause, stalled=True))
             if silence_s is not None:
                 silence = f"{silence_s:.0f} s ({watchdog.limit_name})"
                 cause = diagnose(run.state.host, silence, run.ranks, self._statuses(), run.service.waited_for)
