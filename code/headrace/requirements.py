@@ -8,13 +8,13 @@ from pathlib import Path
 from headrace.errors import InputError
 from headrace.own_files import CONSTRAINTS, PACKAGE, REQUIREMENTS
 
-DEVELOPMENT = "# For developing headrace"
-"""What follows in code/constraints.txt is of no concern to hosts."""
+NOT_FOR_HOSTS = "# Hosts are not told of the rest"
+"""What follows in code/constraints.txt is of no concern to hosts, where the user's own versions may stand."""
 
 
 def host_constraints(own: Path) -> str:
     """The versions that must agree on hosts."""
-    return (own / CONSTRAINTS).read_text(encoding="utf-8").partition(DEVELOPMENT)[0]
+    return (own / CONSTRAINTS).read_text(encoding="utf-8").partition(NOT_FOR_HOSTS)[0]
 
 
 def join_requirements(theirs: Path | bytes | None, own: Path) -> str:
