@@ -1,5 +1,6 @@
 """Which of its attributes a dataset changes itself: those may differ from what data hosts have, others may not."""
 
+import argparse
 import multiprocessing
 import random
 
@@ -61,7 +62,20 @@ class Mosaic(Numbers):
     def __getitem__(self, index):
         label = [0]
         label[0] = self.mosaic
-        return float(label[0])
+        return float(label[0]) * SIZE * args.strength
+
+
+SIZE = 32
+args = argparse.Namespace(strength=0.5, lr=0.1)
+
+
+def change_global(loader):
+    global SIZE
+    SIZE += 32
+
+
+def change_argument(loader):
+    args.lr, args.strength = 0.2, args.strength + 1
 
 
 def change_dataset(loader):
@@ -88,7 +102,13 @@ class Collate:
 
 @pytest.mark.parametrize(
     ("change", "name"),
-    [(change_dataset, "mosaic"), (change_collate, "collate_fn.mixup"), (change_shared, "shared")],
+    [
+        (change_dataset, "mosaic"),
+        (change_collate, "collate_fn.mixup"),
+        (change_shared, "shared"),
+        (change_global, "global SIZE"),
+        (change_argument, "global args.strength"),
+    ],
 )
 def test_what_a_script_switches_off_while_it_trains_is_refused_on_data_hosts(feeds, change, name):
     shared = multiprocessing.Value("i", 0)

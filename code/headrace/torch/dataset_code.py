@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import dis
+import itertools
 import os
 import sys
 import sysconfig
@@ -19,8 +21,12 @@ _HOLDING = (list, tuple, dict, set, frozenset, np.ndarray, torch.Tensor)
 """Kinds of globals that are data, and not a rank's own number."""
 
 
-def from_its_class(value: Any) -> dict[str, Any]:
-    """What the script's classes give their objects, and what of the script's globals makes samples."""
+def from_its_class(value: Any, exact: bool = False) -> dict[str, Any]:
+    """What the script's classes give their objects, and what of the script's globals makes samples.
+
+    Args:
+        exact: numbers and texts among the globals too, which may differ between ranks, but not within a process.
+    """
     found: dict[str, Any] = {}
     for kind in reversed(type(value).__mro__):
         if is_the_scripts(kind):
@@ -30,19 +36,23 @@ def from_its_class(value: Any) -> dict[str, Any]:
                 if not name.startswith("__") and not callable(each) and not hasattr(each, "__get__")
             }
     if is_the_scripts(type(value)):
-        found |= {f"global {name}": each for name, each in globals_of_samples(type(value)).items()}
+        found |= {f"global {name}": each for name, each in globals_of_samples(type(value), exact).items()}
     return found
 
 
-def globals_of_samples(kind: type) -> dict[str, Any]:
-    """Data among the script's globals that samples are made of."""
+def globals_of_samples(kind: type, exact: bool) -> dict[str, Any]:
+    """Data among the script's globals that samples are made of; of parsed arguments, those that are read."""
     found: dict[str, Any] = {}
+    kinds = (*_HOLDING, bool, int, float, str) if exact else _HOLDING
     for method in reached(kind, SAMPLES):
-        for step in instructions(method.__code__):
+        steps = list(instructions(method.__code__))
+        for step, following in itertools.pairwise(steps):
             if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
                 value = method.__globals__.get(step.argval)
-                if isinstance(value, _HOLDING):
+                if isinstance(value, kinds):
                     found[step.argval] = value
+                elif exact and isinstance(value, (argparse.Namespace, types.SimpleNamespace)):
+                    found[f"{step.argval}.{following.argval}"] = getattr(value, str(following.argval), None)
     return found
 
 

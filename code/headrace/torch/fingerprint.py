@@ -78,7 +78,7 @@ def _name_all(found: dict[str, str], value: Any, path: str, look: _Look, depth: 
         return
     found[f"{path}.type" if path else "type"] = type(value).__qualname__
     left_out = written_while_training(type(value)) if look.exact else ()  # type: ignore[arg-type]
-    for name, attribute in sorted({**from_its_class(value), **vars(value)}.items()):
+    for name, attribute in sorted({**from_its_class(value, look.exact), **vars(value)}.items()):
         dotted = f"{path}.{name}" if path else name
         if isinstance(attribute, Dataset):
             _name_all(found, attribute, dotted, look, depth + 1)
