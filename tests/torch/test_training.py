@@ -42,6 +42,21 @@ def test_a_training_goes_on_with_the_epoch_after_the_last_one_that_was_kept(begi
     assert list(again) == [2]
 
 
+def test_a_long_epoch_is_kept_on_the_way_and_goes_on_there_after_a_crash(begin, tmp_path):
+    training, seen = begin(), []
+    training._checkpoint = headrace.torch.Checkpoint("kept", every_s=1e-9)
+    for _ in training.epochs(1):
+        for step, (numbers,) in enumerate(training.steps()):
+            if step == 3:
+                break  # and nothing more comes of it
+            seen += numbers[:, 0].int().tolist()
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
+        f"epoch-0000-step-{position:06d}" for position in (8, 16, 24)
+    ]
+    seen += seen_in(begin(), 1)[0]
+    assert sorted(seen) == list(range(40))
+
+
 def test_an_epoch_that_the_script_ends_early_is_over(begin):
     assert [len(each) for each in seen_in(begin(), 2, steps=2).values()] == [16, 16]
     assert list(seen_in(begin(), 3)) == [2]

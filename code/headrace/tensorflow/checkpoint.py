@@ -1,4 +1,4 @@
-"""Checkpoints to resume from: whole or not there, at each epoch's end and when the job is asked to stop."""
+"""Checkpoints to resume from: whole or not there, at each epoch's end, every ten minutes, and before a stop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tensorflow as tf
 from headrace.context import TrainerContext
 from headrace.events import CHECKPOINTS_ON_REQUEST, say
 from headrace.tensorflow import world
-from headrace.training.checkpoint_folder import KEPT_CHECKPOINTS, CheckpointFolder
+from headrace.training.checkpoint_folder import EVERY_S, KEPT_CHECKPOINTS, CheckpointFolder
 from headrace.training.signal_files import SignalFiles
 
 Logs = dict[str, Any] | None
@@ -47,19 +47,23 @@ class Stream(Protocol):
 
 
 class Checkpoint(keras.callbacks.Callback):
-    """Keeps a checkpoint of each epoch on rank 0 and resumes from the newest whole one.
+    """Keeps a checkpoint of each epoch, and in long ones more, on rank 0, and resumes from the newest whole one.
 
-    A checkpoint is a folder `epoch-NNNN` (or `epoch-NNNN-step-NNNNNN`, made when the job was asked to stop)
-    that appears under its name only when all of it is on disk. It has the ledger of the data too, where
-    `data.Shards` makes them.
+    A checkpoint is a folder `epoch-NNNN` (or `epoch-NNNN-step-NNNNNN`, made when the job was asked to stop or when
+    the last one was `every_s` ago) that appears under its name only when all of it is on disk. It has the ledger of
+    the data too, where `data.Shards` makes them.
 
     Args:
         folder: where; by default the job's checkpoint folder.
         kept: how many to keep.
+        every_s: seconds after which one is made in mid-epoch; 0: none is.
     """
 
-    def __init__(self, folder: str | Path | None = None, kept: int = KEPT_CHECKPOINTS) -> None:
+    def __init__(
+        self, folder: str | Path | None = None, kept: int = KEPT_CHECKPOINTS, every_s: float = EVERY_S
+    ) -> None:
         super().__init__()
+        self._every_s = every_s
         context = TrainerContext.from_environ(os.environ)
         self._folder = CheckpointFolder(Path(folder) if folder else context.checkpoint_dir, WEIGHTS_FILE, kept)
         self._signals = SignalFiles(context.signal_dir, world.rank)
@@ -95,11 +99,15 @@ class Checkpoint(keras.callbacks.Callback):
         step, steps = self._batch + self._skipped_steps, self._steps()
         if self._skipped_steps and step >= steps:
             self.model.stop_training = EPOCH_OVER
-        if world.rank() == 0 and self._signals.stop_requested():
-            # All ranks hold the same weights, so rank 0 can save them alone; the launcher ends the job after it.
-            over = 0 < steps <= step
+        if world.rank() != 0:
+            return
+        over = 0 < steps <= step
+        # All ranks hold the same weights, so rank 0 can save them alone.
+        if self._signals.stop_requested():
             self._save(self._epoch + over, 0 if over else step)
-            time.sleep(STOPPING_S)
+            time.sleep(STOPPING_S)  # the launcher ends the job
+        elif not over and self._folder.is_due(self._every_s):
+            self._save(self._epoch, step)
 
     @property
     def skipped_steps(self) -> int:

@@ -1,4 +1,4 @@
-"""Checkpoints: model, optimizer and the loader's place, at each epoch's end and when the job is asked to stop."""
+"""Checkpoints: model, optimizer and the loader's place, at each epoch's end, every ten minutes, and before a stop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.context import TrainerContext
 from headrace.errors import InputError
 from headrace.events import CHECKPOINTS_ON_REQUEST, say
 from headrace.torch import world
-from headrace.training.checkpoint_folder import KEPT_CHECKPOINTS, CheckpointFolder
+from headrace.training.checkpoint_folder import EVERY_S, KEPT_CHECKPOINTS, CheckpointFolder
 from headrace.training.signal_files import SignalFiles
 
 STATE_FILE = "state.pt"
@@ -28,19 +28,23 @@ STOPPING_S = 30.0
 
 
 class Checkpoint:
-    """Keeps a checkpoint of each epoch on rank 0, and resumes from the newest whole one, on any number of ranks.
+    """Keeps a checkpoint of each epoch, and in long ones more, on rank 0; resumes from the newest whole one, on any
+    number of ranks.
 
-    A checkpoint is a folder `epoch-NNNN` (or `epoch-NNNN-step-NNNNNN`, made when the job was asked to stop; the number
-    is the loader's position, in samples) that appears under its name only when all of it is on disk.
+    A checkpoint is a folder `epoch-NNNN` (or `epoch-NNNN-step-NNNNNN`, made when the job was asked to stop or when the
+    last one was `every_s` ago; the number is the loader's position, in samples) that appears under its name only when
+    all of it is on disk.
 
     Args:
         folder: where; by default the job's checkpoint folder.
         kept: how many to keep.
         state: what else to keep: objects with `state_dict` and `load_state_dict`, such as a schedule, by name.
+        every_s: seconds after which one is made in mid-epoch; 0: none is.
     """
 
     def __init__(self, folder: str | Path | None = None, kept: int = KEPT_CHECKPOINTS,
-                 state: Mapping[str, Any] | None = None) -> None:  # fmt: skip
+                 state: Mapping[str, Any] | None = None, every_s: float = EVERY_S) -> None:  # fmt: skip
+        self._every_s = every_s
         context = TrainerContext.from_environ(os.environ)
         self._folder = CheckpointFolder(Path(folder) if folder else context.checkpoint_dir, STATE_FILE, kept)
         self._signals = SignalFiles(context.signal_dir, world.rank)
@@ -86,11 +90,13 @@ class Checkpoint:
         return int(place["epoch"])
 
     def step_made(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, loader: Any) -> None:
-        """Keep a checkpoint and wait to be ended, if the job is to stop."""
-        if world.rank() == 0 and self._signals.stop_requested():
-            # All ranks hold the same weights, so rank 0 can save them alone; the launcher ends the job after it.
+        """Keep a checkpoint if one is due; if the job is to stop, then wait to be ended."""
+        stops = world.rank() == 0 and self._signals.stop_requested()
+        # All ranks hold the same weights, so rank 0 can save them alone.
+        if stops or (world.rank() == 0 and self._folder.is_due(self._every_s)):
             self.save(model, optimizer, loader.state_dict())
-            time.sleep(STOPPING_S)
+        if stops:
+            time.sleep(STOPPING_S)  # the launcher ends the job
 
     def save(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, place: Mapping[str, int]) -> None:
         """Keep a checkpoint; rank 0 does, the others do nothing.

@@ -10,11 +10,14 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 KEPT_CHECKPOINTS = 3
+EVERY_S = 600.0
+"""Between two checkpoints, at most, where epochs take longer."""
 
 
 class CheckpointFolder:
@@ -27,6 +30,7 @@ class CheckpointFolder:
 
     def __init__(self, folder: Path, weights_file: str, kept: int = KEPT_CHECKPOINTS) -> None:
         self._folder, self._weights_file, self._kept = folder, weights_file, kept
+        self._saved_at = time.monotonic()
 
     def save(
         self, epoch: int, step: int, write_weights: Callable[[Path], None], records: Mapping[str, Mapping[str, Any]]
@@ -51,9 +55,14 @@ class CheckpointFolder:
         shutil.rmtree(final, ignore_errors=True)
         os.replace(partial, final)
         _sync(self._folder)
+        self._saved_at = time.monotonic()
         for old in self._checkpoints()[: -self._kept]:
             shutil.rmtree(old, ignore_errors=True)
         return final
+
+    def is_due(self, every_s: float) -> bool:
+        """Whether the newest of this process is so old; never with 0."""
+        return 0 < every_s <= time.monotonic() - self._saved_at
 
     def newest(self) -> Path | None:
         """The folder of the newest checkpoint."""

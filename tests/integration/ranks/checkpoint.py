@@ -32,6 +32,15 @@ if hvd.rank() == 0:
     shutil.copytree(folder / "epoch-0003", folder / ".partial-epoch-0004")
     (folder / "epoch-0005").mkdir()
 
+# In a long epoch, each time that one is due.
+often = folder.parent / "often"
+make_model().fit(x, y, epochs=1, batch_size=8, verbose=0, callbacks=[
+    hvd.callbacks.BroadcastGlobalVariablesCallback(0), Checkpoint(often, kept=9, every_s=1e-9)
+])  # fmt: skip
+if hvd.rank() == 0:
+    steps = [f"epoch-0000-step-{step:06d}" for step in (1, 2, 3)]
+    assert sorted(path.name for path in often.iterdir()) == [*steps, "epoch-0001"], list(often.iterdir())
+
 resumed = make_model()
 assert Checkpoint(folder).restore(resumed) == 3
 hvd.broadcast_global_variables(resumed)
