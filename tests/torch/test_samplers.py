@@ -3,6 +3,7 @@
 import pytest
 import torch
 from headrace.errors import InputError
+from headrace.torch.sampling import plainly
 from torch.utils.data import (
     BatchSampler,
     DistributedSampler,
@@ -113,3 +114,11 @@ def test_batch_samplers_and_single_samples_work_too(feeds):
     assert one != other  # each sample has draws of its own
     single = list(feeds.loader([feeds.serve(0, Draws(5), None)], Draws(5), None))
     assert [each["index"] for each in single] == list(range(5))
+
+
+@pytest.mark.parametrize(
+    ("drawn", "expected"),
+    [(3, 3), ("a", "a"), (torch.tensor(3), 3), ([3, "a"], [3, "a"]), ((3,), [3]), (torch.tensor([3, 4]), [3, 4])],
+)
+def test_what_samplers_yield_is_compared_whatever_it_is(drawn, expected):
+    assert plainly(drawn) == expected

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from headrace.errors import InputError
 from headrace.torch import world
 from headrace.torch.fingerprint import EMPTY, OPAQUE, Made, fingerprint
-from headrace.torch.sampling import plain_index
+from headrace.torch.sampling import plainly
 
 LOOK_AT_BATCHES = frozenset({1, 2, 4, 8, 16, 32, 64, 128, 256})
 """Of an epoch: then rank 0's word is looked for, as long as it has not come."""
@@ -56,11 +56,8 @@ class Alike:
         if store_of_ranks() is None:
             return
         self._draws[epoch] += 1
-        plain = [
-            [plain_index(each) for each in (chosen if isinstance(chosen, (list, tuple)) else [chosen])]
-            for chosen in indices
-        ]
-        digest = hashlib.blake2b(json.dumps(plain).encode(), digest_size=16).hexdigest()
+        drawn = json.dumps([plainly(each) for each in indices])
+        digest = hashlib.blake2b(drawn.encode(), digest_size=16).hexdigest()
         self._tell(f"samples of epoch {epoch}, {sampler}, {self._draws[epoch]}", digest)
         self.look()
 

@@ -90,7 +90,8 @@ class DataLoader(TorchDataLoader[Any]):
         self._at_first_batch = as_it_is(self) if self._feeds else {}
         self._about = description(self)
         self._kind = registry.kind([self._about, batch_size, type(self.sampler).__qualname__], self.generator)
-        self.seed = int(registry.default_seed(self._kind, self.generator) if seed is None else seed)
+        default = registry.default_seed(self._kind, self.generator, self._about["size"])
+        self.seed = int(default if seed is None else seed)
         self._set_by_script = SetByScript(self)
         self.epoch = self._set_by_script.first
         self._made = registry.register(self)

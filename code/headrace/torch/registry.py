@@ -67,20 +67,23 @@ def kind(description: list[Any], generator: Any) -> str:
     return json.dumps([description, [each is generator for each in _generators].index(True) if generator else None])
 
 
-def default_seed(kind: str, generator: Any) -> int:
+def default_seed(kind: str, generator: Any, size: int | None) -> int:
     """Another one for each use of a loader: one that is made anew for each epoch goes on in another order, as torch's.
 
-    Another one for each of the script's loaders, too, so that two over one dataset do not draw alike: the first has
-    0, 1, 2, … One that is made once training has begun has that of the first of its kind.
+    Another one for each of the script's loaders of one size, too, so that two over one dataset, or over two that are
+    zipped, do not draw in step: the first has 0, 1, 2, … One that is made once training has begun has that of the
+    first of its kind. Loaders of other sizes do not count: one rank alone may have made such a one.
 
     Args:
         generator: the script's own, or None.
+        size: of its dataset; None: it has none.
     """
     if generator is not None:
         return int(generator.initial_seed()) + times_used(kind)
     if not Serving.begun:
-        place = sum(_places.values())
-        _places[kind] += 1
+        alike = kind if size is None else str(size)
+        place = _places[alike]
+        _places[alike] += 1
         _first_places.setdefault(kind, place)
     else:
         place = _first_places.get(kind, 0)

@@ -114,6 +114,12 @@ def plain_index(index: Any) -> int | str:
     return index if isinstance(index, str) else int(index)
 
 
+def plainly(drawn: Any) -> Any:
+    """What a sampler or a batch sampler has drawn, as JSON has it."""
+    is_batch = hasattr(drawn, "__len__") and not isinstance(drawn, str) and getattr(drawn, "ndim", 1) > 0
+    return [plain_index(each) for each in drawn] if is_batch else plain_index(drawn)
+
+
 def _seed(sampler: Any, seed: int, epoch: int) -> None:
     """All that the sampler draws from begins anew."""
     seed_all(seed)
