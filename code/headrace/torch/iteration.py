@@ -19,9 +19,10 @@ class Iteration(Iterator[Any]):
 
     def __next__(self) -> Any:
         if self._error is not None:
+            said = str(self._error).partition("\n")[0]
             raise SystemExit(
-                f"the loader has raised, and the script went on: {self._error}; to leave such samples out, give the "
-                "loader on_error='skip'"
+                "the script went on after its loader had raised (to leave bad samples out, give the loader "
+                f"on_error='skip'): {said}"
             )
         try:
             return next(self._batches)
