@@ -88,8 +88,10 @@ class _Method:
         for node in ast.walk(self._function):
             if isinstance(node, ast.Assign):
                 for target in node.targets:
-                    pairs = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
-                    yield from zip(target.elts, node.value.elts) if pairs else [(target, node.value)]  # type: ignore[attr-defined]  # noqa: B905
+                    if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                        yield from zip(target.elts, node.value.elts, strict=False)  # one may be starred
+                    else:
+                        yield target, node.value
             elif isinstance(node, (ast.For, ast.comprehension)):
                 yield node.target, node.iter
             elif isinstance(node, (ast.NamedExpr, ast.AnnAssign)) and node.value:
