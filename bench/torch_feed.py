@@ -21,7 +21,7 @@ from tests.torch.ports import free_port
 
 WAYS = ("tcp", "feed", "grpc", "pickle", "flight")
 FORMS = ("uint8_224", "float32_224", "uint8_32")
-IMAGES = 1600
+IMAGES = 4800
 HEAVY = Path(__file__).parent / "torch_heavy.py"
 RAY = Path(__file__).parents[1] / ".venv-peers" / "ray"
 

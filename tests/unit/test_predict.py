@@ -61,6 +61,14 @@ def test_a_trainer_that_is_busy_itself_is_said_to_be_the_limit():
     assert predict(work, Group(1, 1, FAST), Group(1, 1, FAST), "both").limit == "the model's own CPU time"
 
 
+def test_a_pipeline_in_the_trainers_process_holds_up_its_step_on_a_host_with_one_processor_only():
+    work, nobody = Workload(batch=100, ideal_step_s=0.01, make_cpu_s=2e-5), Group(0, 0, FAST)
+    one, two = (predict(work, Group(1, cpus, FAST), nobody, "trainer") for cpus in (1, 2))
+    assert (one.limit, one.step_s) == ("compute", pytest.approx(0.0115))
+    assert (two.limit, two.step_s) == ("compute", pytest.approx(0.01))
+    assert predict(work, Group(1, 1, FAST), Group(1, 1, FAST), "data").step_s == pytest.approx(0.01)
+
+
 def test_dnn_hosts_that_make_batches_for_each_other_use_their_network():
     work = Workload(batch=1000, ideal_step_s=0.001, make_cpu_s=1e-6, sample_bytes=1_000_000)
     nobody = Group(0, 0, FAST)

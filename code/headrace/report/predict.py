@@ -12,6 +12,9 @@ compute, make, receive, send: CPU seconds a sample; hand over: send and receive,
 both groups make batches, x settles where both are done at the same time, because each rank takes what is ready first.
 It is the model of the tf.data papers (a pipeline's rate is that of its scarcest resource), with the trainer's share of
 receiving added.
+
+On a host with one processor, a pipeline in the trainer's process holds up the step even where it needs less time than
+the step leaves: each `next` wakes its threads, and they run until the scheduler gives the trainer its next turn.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ UTILIZATION = 0.98
 GIB = 2**30
 TRANSFER_CPU_S_PER_GIB = 0.3
 """CPU seconds for a GiB to be sent, or received: see `make bench BENCH=transport`."""
+SCHEDULER_TURN_S = 1.5e-3
+"""That threads run before others of the same processor do: Linux's shortest slice, on a machine with two processors."""
 SHARES = 400
 """Steps in which the share that the data hosts make is looked for."""
 
@@ -111,8 +116,9 @@ def _with_share(work: Workload, trainer: Group, data: Group, share: float, serve
     }
     # Workers serve whichever rank asks: of what dnn hosts make, most goes to other dnn hosts.
     between_dnn_hosts = (1 - share) * (trainer.hosts - 1) / trainer.hosts if served else 0.0
+    held_up_s = 0.0 if served or trainer.cpus > 1 else min(_busy_s(work.make_cpu_s, work, trainer), SCHEDULER_TURN_S)
     times = {
-        "compute": work.ideal_step_s,
+        "compute": work.ideal_step_s + held_up_s,
         max(on_trainer, key=lambda name: on_trainer[name]): _busy_s(sum(on_trainer.values()), work, trainer),
         "preprocessing on data hosts": _busy_s(share * (work.make_cpu_s + work.send_cpu_s), work, data),
         "network of dnn hosts": _network_s(share + between_dnn_hosts, work, trainer),
