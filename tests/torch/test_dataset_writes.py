@@ -61,7 +61,7 @@ def test_without_its_source_more_counts_as_written():
 class Mosaic(Numbers):
     def __getitem__(self, index):
         label = [0]
-        label[0] = self.mosaic
+        label[0] = self.pseudo_labels.get(index, self.mosaic)
         return float(label[0]) * SIZE * args.strength
 
 
@@ -80,6 +80,10 @@ def change_argument(loader):
 
 def change_dataset(loader):
     loader.dataset.mosaic = False
+
+
+def fill_dataset(loader):
+    loader.dataset.pseudo_labels[3] = 1
 
 
 def change_collate(loader):
@@ -104,6 +108,7 @@ class Collate:
     ("change", "name"),
     [
         (change_dataset, "mosaic"),
+        (fill_dataset, "pseudo_labels"),
         (change_collate, "collate_fn.mixup"),
         (change_shared, "shared"),
         (change_global, "global SIZE"),
@@ -112,8 +117,9 @@ class Collate:
 )
 def test_what_a_script_switches_off_while_it_trains_is_refused_on_data_hosts(feeds, change, name):
     shared = multiprocessing.Value("i", 0)
-    address = feeds.serve(1, Mosaic(8, mosaic=True, shared=shared), 4, collate_fn=Collate())
-    loader = feeds.loader([address], Mosaic(8, mosaic=True, shared=shared), 4, collate_fn=Collate())
+    data = Mosaic(8, mosaic=True, shared=shared, pseudo_labels={})
+    address = feeds.serve(1, data, 4, collate_fn=Collate())
+    loader = feeds.loader([address], data, 4, collate_fn=Collate())
     assert len(list(loader)) == 2
     change(loader)
     with pytest.raises(InputError, match=rf"has changed since the first batch \({name}\)"):

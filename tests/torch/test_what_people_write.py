@@ -144,12 +144,19 @@ def test_a_datasets_set_epoch_is_called_wherever_samples_are_made(feeds, remote)
     assert [set(all_of(loader)) for _ in range(3)] == [{0}, {1}, {2}]
 
 
-def test_what_is_opened_or_filled_meanwhile_is_no_change(feeds):
-    address = feeds.serve(1, Numbers(20, file=None, cache={}, lock=None), 4)
-    data = Numbers(20, file=None, cache={}, lock=None)
+class Keeping(Numbers):
+    def __getitem__(self, index):
+        self.cache[index] = index
+        return self.cache[index]
+
+
+def test_what_a_script_opens_or_the_dataset_itself_fills_meanwhile_is_no_change(feeds):
+    address = feeds.serve(1, Keeping(20, file=None, cache={}, lock=None), 4)
+    data = Keeping(20, file=None, cache={}, lock=None)
     loader = feeds.loader([address], data, 4)
     list(loader)
-    data.file, data.cache[3], data.lock = open(__file__), 3, threading.Lock()  # noqa: SIM115
+    assert data[3] == 3
+    data.file, data.lock = open(__file__), threading.Lock()  # noqa: SIM115
     assert len(all_of(loader)) == 20
 
 

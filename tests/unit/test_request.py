@@ -138,6 +138,7 @@ def test_metric_definitions_find_the_values_in_the_launchers_log_lines():
         ({}, {"role_arn": "nobody"}, "no role ARN"),
         ({}, {"max_run_s": 0}, "--max_run is 0"),
         ({}, {"max_wait_s": 10}, "add --spot"),
+        ({}, {"spot": True, "keep_alive_period_s": 60}, "no warm pools of spot hosts"),
         ({}, {"spot": True, "max_wait_s": 10}, "shorter than --max_run"),
         ({}, {"subnets": ("subnet-1",)}, "go together"),
         ({}, {"output_s3_uri": "bucket/x"}, "no S3 location"),

@@ -56,6 +56,8 @@ class CloudOptions:
             raise InputError(f"--volume_size is {self.volume_size_gb}; expected 1 to {MAX_VOLUME_GB} GB")
         if self.max_wait_s is not None and not self.spot:
             raise InputError("--max_wait is for managed spot training; add --spot, or leave it out")
+        if self.keep_alive_period_s and self.spot:
+            raise InputError("SageMaker has no warm pools of spot hosts; leave out --keep_alive_period or --spot")
         if self.max_wait_s is not None and self.max_wait_s < self.max_run_s:
             raise InputError(
                 f"--max_wait {self.max_wait_s} is shorter than --max_run {self.max_run_s}, which it includes"

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from headrace.errors import InputError
 from headrace.torch import world
-from headrace.torch.fingerprint import EMPTY, OPAQUE, Made, fingerprint
+from headrace.torch.fingerprint import OPAQUE, Made, fingerprint
 from headrace.torch.sampling import plainly
 
 LOOK_AT_BATCHES = frozenset({1, 2, 4, 8, 16, 32, 64, 128, 256})
@@ -136,13 +136,11 @@ def for_ranks(loader: Any) -> dict[str, Any]:
 
 
 def changes(before: Made, now: Made) -> list[str]:
-    """The attributes that hold other values now; what was opened or filled since is none. Both prints are exact."""
+    """The attributes that hold other values now; what was opened since is none. Both prints are exact."""
     return [
         name
         for name in sorted(set(before) & set(now))
-        if before[name] != now[name]
-        and before[name] != EMPTY
-        and (before[name].startswith(OPAQUE) or not now[name].startswith(OPAQUE))
+        if before[name] != now[name] and (before[name].startswith(OPAQUE) or not now[name].startswith(OPAQUE))
     ]
 
 

@@ -38,8 +38,8 @@ VALUES_AT_ONCE = 8  # of an array, which cost as much as another object
 MOST_NAMES = 64
 """Attributes that are told apart."""
 WHOLE = "itself"
-EMPTY, OPAQUE = "empty", "?"
-"""Of a container without anything in it; and the prefix for an object of which only the type counts."""
+OPAQUE = "?"
+"""The prefix for an object of which only the type counts."""
 _NUMBERS = (bool, int, float, complex, type(None))
 _EXACT = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, enum.Enum, slice, torch.dtype, torch.Size)
 _DRAWING = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
@@ -89,8 +89,6 @@ def _name_all(found: dict[str, str], value: Any, path: str, look: _Look, depth: 
 def _told(value: Any, look: _Look) -> str:
     if isinstance(value, (str, os.PathLike)) and os.sep in str(value) and not look.exact:
         return "a path"
-    if isinstance(value, (list, tuple, dict, set, frozenset, str, bytes)) and not value:
-        return EMPTY
     walk = _Walk(look)
     walk.add(value, 0)
     return (OPAQUE if walk.opaque else "") + walk.digest.hexdigest()[:16]
