@@ -98,6 +98,23 @@ def test_another_sampler_put_into_a_loader_is_refused(feeds):
         next(iter(loader))
 
 
+@BOTH
+def test_another_batch_size_set_on_a_loaders_batch_sampler_is_refused(feeds, remote):
+    loader = feeds.loader([feeds.serve(1, Draws(), 4)] if remote else [], Draws(), 4)
+    list(loader)
+    loader.batch_sampler.batch_size = 8
+    with pytest.raises(InputError, match="make a loader of that batch size"):
+        list(loader)
+
+
+def test_a_batch_sampler_of_the_scripts_own_may_be_given_another_batch_size(feeds):
+    own = BatchSampler(SequentialSampler(Draws()), 4, False)
+    loader = feeds.loader([feeds.serve(1, Draws(), batch_sampler=own)], Draws(), batch_sampler=own)
+    list(loader)
+    own.batch_size = 8
+    assert [len(each[0]) for each in batches(loader)] == [8] * 6 + [5]
+
+
 class Bad(Numbers):
     def __getitem__(self, index):
         if index == 9:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch.utils.data import BatchSampler
+
 from headrace.errors import InputError
 from headrace.torch.fetch import epoch_set_by_script
 from headrace.torch.sampling import epoch_of
@@ -18,7 +20,7 @@ class SetByScript:
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
-        self._samplers = self._now()
+        self._samplers, self._batch_then = self._now(), self._batch()
         self.seen()
         self.first = self._on_sampler or 0
 
@@ -30,12 +32,17 @@ class SetByScript:
         """The epoch that was set since it was last seen; None: none.
 
         Raises:
-            InputError: the loader has another sampler than it was made with.
+            InputError: the loader has another sampler than it was made with, or makes other batches.
         """
         if any(now is not then for now, then in zip(self._now(), self._samplers, strict=True)):
             raise InputError(
                 "the script has put another sampler into the loader, as InfiniteDataLoader and MultiEpochsDataLoader "
                 "do: give the loader its sampler when it is made; persistent_workers=True keeps processes over epochs"
+            )
+        if self._batch() != self._batch_then:
+            raise InputError(
+                "the script has set another batch_size, or drop_last, on the loader's batch_sampler: make a loader of "
+                "that batch size, or give one a batch_sampler of your own"
             )
         on_sampler, on_dataset = self._epochs()
         if on_sampler is not None and on_sampler != self._on_sampler:
@@ -47,3 +54,9 @@ class SetByScript:
 
     def _now(self) -> tuple[Any, Any]:
         return self._loader.batch_sampler, self._loader.sampler
+
+    def _batch(self) -> tuple[Any, Any] | None:
+        """Of the batch sampler that torch has made, which headrace's loader takes the place of."""
+        made = self._loader.batch_sampler
+        its_place_is_taken = type(made) is BatchSampler and made is not self._loader.own_sampler
+        return (made.batch_size, made.drop_last) if its_place_is_taken else None
