@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from headrace.errors import InputError
 from headrace.own_files import CONSTRAINTS, PACKAGE, REQUIREMENTS
@@ -13,8 +18,9 @@ NOT_FOR_HOSTS = "# Hosts are not told of the rest"
 
 
 def host_constraints(own: Path) -> str:
-    """The versions that must agree on hosts."""
-    return (own / CONSTRAINTS).read_text(encoding="utf-8").partition(NOT_FOR_HOSTS)[0]
+    """The versions that must agree on hosts; empty where the folder has none."""
+    file = own / CONSTRAINTS
+    return file.read_text(encoding="utf-8").partition(NOT_FOR_HOSTS)[0] if file.is_file() else ""
 
 
 def join_requirements(theirs: Path | bytes | None, own: Path) -> str:
@@ -36,3 +42,30 @@ def join_requirements(theirs: Path | bytes | None, own: Path) -> str:
         )
     kept = [line for line in text.splitlines() if not re.match(rf"\s*{PACKAGE.name}\b(?![-_.])", line)]
     return "\n".join([*kept, ours])
+
+
+def refuse_clashes(requirements: str, constraints: str) -> None:
+    """Raises `InputError` for a line of which no version fits the constraints: pip would fail on every host."""
+    for asked in _parsed(requirements):
+        told = [each for each in _parsed(constraints) if canonicalize_name(each.name) == canonicalize_name(asked.name)]
+        if told and not any(_agree(asked.specifier, each.specifier) for each in told):
+            raise InputError(
+                f"--source_dir: {REQUIREMENTS} asks for {asked.name}{asked.specifier}, and hosts run headrace with "
+                f"{asked.name}{told[0].specifier}: pip would refuse both there; change that line, or leave it out"
+            )
+
+
+def _parsed(text: str) -> Iterator[Requirement]:
+    """The lines that name a package and its versions; others, such as options and links, are pip's alone."""
+    for line in text.splitlines():
+        try:
+            yield Requirement(line.partition(" #")[0].strip())
+        except InvalidRequirement:
+            continue
+
+
+def _agree(one: SpecifierSet, other: SpecifierSet) -> bool:
+    """Whether some version is in both: if any is, then one that a side names, or one just above it."""
+    named = {each.version.removesuffix(".*") for each in (*one, *other)} or {"0"}
+    near = [version for name in named for version in (name, f"{name}.1")]
+    return any(one.contains(each, prereleases=True) and other.contains(each, prereleases=True) for each in near)

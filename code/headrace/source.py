@@ -73,14 +73,16 @@ def source_files(source_dir: Path, left_out: Collection[Path] = ()) -> list[Path
 def host_files(source_dir: Path, left_out: Collection[Path] = ()) -> dict[Path, Path | bytes]:
     """All that hosts get, by its place in their source dir: the user's files, and headrace's own beside them.
 
-    A source dir with a headrace of its own, as the `code` of a checkout, is taken as it is.
+    A source dir with a headrace of its own, as the `code` of a checkout, is taken as it is, but for versions that are
+    of no concern to hosts.
 
     Raises:
         InputError: one of the user's files would take the place of one of headrace's.
     """
     files: dict[Path, Path | bytes] = {file: source_dir / file for file in source_files(source_dir, left_out)}
     if has_headrace(source_dir):
-        return files
+        told = {Path(CONSTRAINTS): host_constraints(source_dir).encode()}
+        return files | {file: content for file, content in told.items() if file in files}
     refuse_shadows(source_dir, files)
     own = own_folder()
     files |= {Path(name): own / name for name in SCRIPTS}

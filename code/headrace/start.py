@@ -63,7 +63,9 @@ def _run_here(arguments: argparse.Namespace) -> int:
         raise InputError("--dry_run shows a request to SageMaker; leave out --no-is_cloud_job")
     spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), read_instances())
     cpus = parse_cpus(arguments.cpus or "", arguments.is_hetero)
-    check_installation((*MODULES[spec.framework], "mpi4py", "psutil", "grpc", "pyroute2", "pathspec"), spec.framework)
+    check_installation(
+        (*MODULES[spec.framework], "mpi4py", "psutil", "grpc", "pyroute2", "pathspec", "packaging"), spec.framework
+    )
     from headrace.local.cluster import run_job
     from headrace.local.console import Console
     from headrace.local.options import LocalOptions
@@ -94,7 +96,7 @@ def _warn_of_syntax(script: Path) -> None:
 def _submit(arguments: argparse.Namespace) -> int:
     refuse_flags(arguments, HERE_ONLY, "on this machine (--no-is_cloud_job)")
     table = read_instances(arguments.prices).with_prices(arguments.price or ())
-    check_installation(("boto3", "pathspec"))
+    check_installation(("boto3", "pathspec", "packaging"))
     from headrace.submit.start import submit
     from headrace.submit.validate import check_instance_type
 

@@ -40,6 +40,8 @@ def test_the_uploaded_archive_holds_exactly_the_source_dir(aws):
     code = ROOT / "code"
     tracked = subprocess.run(["git", "ls-files"], cwd=code, capture_output=True, text=True, check=True).stdout.split()
     assert set(tracked) <= set(packed)
+    told = packed.pop("constraints.txt")  # only the versions that must agree on hosts
+    assert b"tensorflow==" in told and (code / "constraints.txt").read_bytes().startswith(told)
     assert {name: (code / name).read_bytes() for name in packed} == packed
     submitted = aws.sagemaker.describe_training_job(TrainingJobName="job")["HyperParameters"]
     assert json.loads(submitted["sagemaker_submit_directory"]) == f"s3://{BUCKET}/headrace/job/source/sourcedir.tar.gz"

@@ -2,13 +2,17 @@
 
 import os
 import re
+import shutil
 import tarfile
 from pathlib import Path
 
 import pytest
 from headrace.errors import InputError
+from headrace.own_files import own_folder
 from headrace.source import host_files, refuse_too_much, source_files
-from headrace.submit.pack import pack_source
+from headrace.submit.pack import files_to_send, pack_source
+
+CODE = own_folder()
 
 
 def write(folder, **files):
@@ -143,6 +147,38 @@ def test_requirements_that_cannot_be_joined_are_refused(tmp_path, text):
     (tmp_path / "requirements.txt").write_bytes(text)
     with pytest.raises(InputError, match=r"requirements\.txt"):
         host_files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["protobuf==5.29.5", "Protobuf <4 # old", "tensorflow>=2.10,<2.20", "tensorflow[and-cuda]==2.19.*", "psutil~=5.9"],
+)
+@pytest.mark.parametrize("checkout", [False, True])
+def test_a_version_that_no_host_could_install_is_refused_before_anything_is_sent(tmp_path, line, checkout):
+    source = tmp_path / "code"
+    if checkout:
+        shutil.copytree(CODE, source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    else:
+        source.mkdir()
+    with open(source / "requirements.txt", "a") as requirements:
+        requirements.write(f"\n{line}\n")
+    with pytest.raises(InputError, match=r"hosts run headrace with .* change that line"):
+        files_to_send(source)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["tqdm==1", "protobuf", "protobuf>6", "psutil>=5.9", "keras>=3,<4", "tensorflow==2.21.0", "numpy==1.26", "-r a.txt",
+     "tensorflow @ https://example.org/tensorflow.whl", "grpcio!=1.76", "not a line"],
+)  # fmt: skip
+def test_versions_that_agree_or_are_the_users_own_affair_are_left_to_pip(tmp_path, line):
+    (tmp_path / "requirements.txt").write_text(line)
+    assert line in files_to_send(tmp_path)[Path("requirements.txt")].decode()
+
+
+def test_a_checkouts_own_source_dir_tells_hosts_only_of_versions_that_must_agree():
+    told = host_files(CODE)[Path("constraints.txt")].decode()
+    assert "tensorflow==" in told and "numpy" not in told and "pytest" not in told
 
 
 @pytest.mark.parametrize("file", ["random.py", "numpy.py", "json/__init__.py"])

@@ -8,7 +8,9 @@ import tarfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from headrace.source import host_files, refuse_secrets, refuse_too_much, source_files
+from headrace.own_files import REQUIREMENTS, own_folder
+from headrace.requirements import host_constraints, refuse_clashes
+from headrace.source import has_headrace, host_files, refuse_secrets, refuse_too_much, source_files
 
 
 def pack_source(source_dir: Path, archive: Path, left_out: Collection[Path] = ()) -> list[Path]:
@@ -18,14 +20,34 @@ def pack_source(source_dir: Path, archive: Path, left_out: Collection[Path] = ()
         left_out: folders that hosts do not get.
 
     Raises:
-        InputError: it holds what looks like a secret, or too much, or a file that is in the way.
+        InputError: as `files_to_send`.
+    """
+    files = files_to_send(source_dir, left_out)
+    pack_files(files, archive)
+    return list(files)
+
+
+def files_to_send(source_dir: Path, left_out: Collection[Path] = ()) -> dict[Path, Path | bytes]:
+    """All that hosts get, by its place.
+
+    Raises:
+        InputError: the source dir holds what looks like a secret, or too much, or a file that is in the way; or it
+            requires what hosts cannot install.
     """
     theirs = source_files(source_dir, left_out)
     refuse_secrets(source_dir, theirs)
     refuse_too_much(source_dir, theirs)
     files = host_files(source_dir, left_out)
-    pack_files(files, archive)
-    return list(files)
+    if required := _text(files, REQUIREMENTS):
+        own = source_dir if has_headrace(source_dir) else own_folder()
+        refuse_clashes(required, host_constraints(own))
+    return files
+
+
+def _text(files: Mapping[Path, Path | bytes], name: str) -> str:
+    """Empty where there is no such file."""
+    content = files.get(Path(name), b"")
+    return (content.read_bytes() if isinstance(content, Path) else content).decode(errors="replace")
 
 
 def pack_files(files: Mapping[Path, Path | bytes], archive: Path) -> None:

@@ -20,6 +20,7 @@ from headrace.submit.client import Ended, Submission, ask
 from headrace.submit.cloud_options import CloudOptions
 from headrace.submit.console import Console
 from headrace.submit.images import FRAMEWORK_VERSIONS, default_image
+from headrace.submit.pack import files_to_send
 from headrace.submit.pricing import describe_cost
 from headrace.submit.request import build_request, checkpoint_uri
 from headrace.submit.validate import check_request
@@ -41,6 +42,7 @@ def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable) -
     retries = DEFAULT_RETRIES if arguments.retries is None else arguments.retries
     if retries < 0:
         raise InputError(f"--retries is {retries}; expected 0 or more")
+    files_to_send(spec.source_dir, spec.left_out)
     if arguments.dry_run:
         options = _dry_options(spec, arguments)
         request = build_request(spec, options, PLACEHOLDER_SECRET)
