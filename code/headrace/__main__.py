@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -41,12 +42,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command not in COMMANDS:
             raise InputError(f"no command {command!r}; there are {', '.join(COMMANDS)}")
         module, _, function = COMMANDS[command][0].partition(":")
-        return int(getattr(importlib.import_module(module), function or "main")(rest))
+        code = int(getattr(importlib.import_module(module), function or "main")(rest))
+        sys.stdout.flush()
+        return code
     except HeadraceError as error:
         print(f"headrace: error: {error}", file=sys.stderr)
         return error.exit_code
     except ImportError as error:
         print(f"headrace: error: {command} needs a package that is not here: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # `| head`: whoever read has what they wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in the buffer goes nowhere
+        return 1
+    except OSError as error:
+        print(f"headrace: error: {command}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("headrace: interrupted", file=sys.stderr)

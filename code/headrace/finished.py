@@ -35,6 +35,10 @@ def _folder_of(region: str | None, run: Path) -> Path:
         return run
     if RunPaths(OUTPUT_DIR / run).summary.is_file():
         return OUTPUT_DIR / run
+    if any((OUTPUT_DIR / run).glob("algo-*")):
+        raise InputError(
+            f"{OUTPUT_DIR / run} has no summary: the job still runs, or was killed before it could leave one"
+        )
     if len(run.parts) != 1:
         raise InputError(f"{run}: no such folder")
     check_installation(("boto3",))

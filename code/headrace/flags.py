@@ -104,8 +104,8 @@ def build_parser(prog: str = "start_job.py", source_dir: Path | None = None) -> 
     cloud.add_argument("--volume_size", type=int, metavar="GB", help="disk of each host (default: 50)")
     cloud.add_argument("--spot", action="store_true", default=None, help="managed spot training, with checkpoints")
     cloud.add_argument("--max_wait", type=int, metavar="S", help="with --spot: waiting and running together")
-    cloud.add_argument("--subnets", nargs="+", metavar="ID", help="of the VPC that the hosts join")
-    cloud.add_argument("--security_group_ids", nargs="+", metavar="ID")
+    cloud.add_argument("--subnets", nargs="+", action="extend", metavar="ID", help="of the VPC that the hosts join")
+    cloud.add_argument("--security_group_ids", nargs="+", action="extend", metavar="ID")
     cloud.add_argument("--encrypt_inter_container_traffic", action=yes_no, help="default: with more than one host")
     cloud.add_argument("--enable_network_isolation", action="store_true", default=None,
                        help="no network but between the hosts; needs an image that has everything")  # fmt: skip

@@ -6,6 +6,7 @@ Needed before a job (ranks per host, cost limits) and after it (cost, advice), s
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -30,6 +31,8 @@ class InstanceType:
     usd_per_hour: float
 
     def __post_init__(self) -> None:
+        if not all(map(math.isfinite, (self.memory_gib, self.network_gbps, self.usd_per_hour))):
+            raise ValueError("memory_gib, network_gbps and usd_per_hour must be numbers")
         if self.vcpus < 1 or self.gpus < 0 or self.memory_gib <= 0 or self.network_gbps <= 0 or self.usd_per_hour < 0:
             raise ValueError("vcpus, memory_gib and network_gbps must be above 0, gpus and usd_per_hour 0 or more")
 
@@ -99,7 +102,7 @@ def read_instances(own: Path | None = None) -> InstanceTable:
 
 def _read(path: Path) -> InstanceTable:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read the instance types in {path}: {error}") from error
     dates = [match[1] for line in lines if (match := re.match(r"#\s*as of:\s*(\S+)", line))]

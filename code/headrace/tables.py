@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import io
+import sys
+
+RULE = "\u2500"
+"""What Rich draws below the head; not every locale has it."""
 
 
 class Table:
@@ -27,4 +31,13 @@ class Table:
         console = Console(file=io.StringIO(), width=10_000, color_system=None)
         console.print(self._table)
         assert isinstance(console.file, io.StringIO)
-        return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+        text = "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+        return text if _can_be_shown(RULE) else text.replace(RULE, "-")
+
+
+def _can_be_shown(character: str) -> bool:
+    try:
+        character.encode(sys.stdout.encoding or "utf-8")
+    except (UnicodeError, LookupError):
+        return False
+    return True

@@ -25,6 +25,8 @@ WRONG = [
     ([*SMALL[:2], *SMALL[4:]], 2, "no region: give --region"),
     ([*SMALL, "--retries", "-1"], 2, "--retries is -1"),
     ([*SMALL, "--framework_version", "1.2.3", "--image_uri", ""], 2, "look at --framework_version"),
+    ([*SMALL, "--framework_version", "2.10", "--image_uri", ""], 2, "2.10 has Python 3.9, and headrace needs 3.10"),
+    ([*SMALL, "--tag", "a=1", "--tag", "a=2"], 2, "--tag gives one key twice"),
 ]
 
 

@@ -98,6 +98,17 @@ def test_an_epoch_of_so_many_steps_counts_those_before_a_resume(begin):
     assert len(list(again.steps(4))) == 1
 
 
+@pytest.mark.parametrize(("most", "total"), [(2, 4), (None, 10), (500, 10)])
+def test_the_first_step_tells_how_many_are_to_come_and_a_loader_that_has_fewer_is_told(begin, capfd, most, total):
+    training = begin()
+    for _ in training.epochs(2):
+        list(training.steps(most))
+        training.end_epoch()
+    said = capfd.readouterr().out
+    assert f"total_steps={total}" in said
+    assert said.count("event=short_epoch steps=5 asked_for=500") == (most == 500)
+
+
 class Numbers(torch.utils.data.IterableDataset):
     def __iter__(self):
         return iter(torch.arange(16.0)[:, None])

@@ -20,7 +20,8 @@ def summary(**changes):
     batch, make_s = 8 * 256, 0.192 * 96 * UTILIZATION / 8  # CPU seconds of a rank's batch
     host = {"group": "dnn_group", "instance_type": "ml.p4d.24xlarge", "cpus": 96, "cpu_utilization": 1.0, "cpu_s": {}}
     return EMPTY_REPORT | {
-        "job_name": "run", "outcome": "succeeded", "root_cause": None, "tf_data_mode": "local", "is_hetero": False,
+        "job_name": "run", "outcome": "succeeded", "root_cause": None, "framework": "tensorflow",
+        "tf_data_mode": "local", "is_hetero": False,
         "world_size": 8, "global_batch_size": batch, "steps": 1000, "epochs": 2, "steps_per_epoch": 500,
         "step_time_ms": {"median": 192.0, "mean": 192.0, "p90": 192.0}, "ideal_step_time_ms": 86.0,
         "rank_cpu_s_per_step": make_s, "sample_bytes": 32 * 32 * 3, "train_s": 192.0, "samples_per_s": batch / 0.192,
@@ -79,6 +80,24 @@ def test_a_simulated_hosts_cpus_stand_for_all_of_the_types(tmp_path, capsys):
         measured(summary(), TABLE, "ml.p4d.24xlarge")
 
 
+def test_the_flags_start_a_job_of_the_runs_framework_and_of_no_types_here(tmp_path, capsys):
+    types = ["--data_instance_type", "ml.c5.18xlarge"]
+    assert "start_job.py --framework pytorch --num_of_data" in plan(tmp_path, capsys, *types, framework="pytorch")
+    said = plan(tmp_path, capsys, simulated=True, framework="pytorch")
+    assert "start_job.py --no-is_cloud_job --framework pytorch --num_of_data" in said
+
+
+def test_another_number_of_ranks_than_the_type_would_have_is_told_with_the_batch_that_makes_up_for_it(tmp_path, capsys):
+    said = plan(tmp_path, capsys, "--as", "ml.g5.12xlarge", simulated=True)
+    assert "give each rank a batch of 512, since a host of ml.g5.12xlarge has 4 where the run's had 8" in said
+    assert "give each rank" not in plan(tmp_path, capsys, "--as", "dnn_group=ml.p4d.24xlarge", simulated=True)
+
+
+def test_the_whole_of_the_planned_training_is_told(tmp_path, capsys):
+    said = plan(tmp_path, capsys, "--epochs", "1000", ideal_step_time_ms=190.0)
+    assert "in all: 1,024,000,000 samples in 26.7 h, $" in said
+
+
 def test_the_fastest_within_a_budget_and_the_cheapest_within_a_deadline():
     run = measured(summary(), TABLE)
     found = options(run, [kind for kind in TABLE.types.values() if not kind.gpus], 8)
@@ -121,6 +140,8 @@ def test_a_run_that_has_measured_too_little_is_refused_with_the_reason(changes, 
         (["--as", "ml.nothing.large"], "--as ml.nothing.large"),
         (["--data_instance_type", "ml.nothing.large"], "lacks it"),
         (["--budget_usd", "1", "--price", "x"], "--price 'x'"),
+        (["--budget_usd", "nan"], "--budget_usd is nan"),
+        (["--max_hours", "0"], "--max_hours is 0"),
     ],
 )
 def test_wrong_flags_are_refused(tmp_path, flags, message):

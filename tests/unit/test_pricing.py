@@ -34,7 +34,8 @@ def test_a_type_without_a_price_is_said_and_never_counted_as_free():
 def test_own_tables_add_to_the_built_in_one(tmp_path):
     header = next(line for line in TABLE.read_text().splitlines() if not line.startswith("#"))
     own = tmp_path / "prices.csv"
-    own.write_text(f"# as of: 2030-01\n{header}\nml.c9.large,2,0,,4,10,0.5\n")
+    text = f"# as of: 2030-01\n{header}\nml.c9.large,2,0,,4,10,0.5\n"
+    own.write_text(text, encoding="utf-8-sig")  # as spreadsheets save it
     table = read_instances(own)
     assert (table.get("ml.c9.large").usd_per_hour, table.as_of) == (0.5, "2030-01")
     assert table.get("ml.c5.xlarge")
@@ -49,7 +50,13 @@ def test_malformed_prices_are_refused(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a,b\n1,2\n", "instance_type,vcpus,gpus,gpu,memory_gib,network_gbps,usd_per_hour\nx,0,0,,1,1,1"]
+    "text",
+    [
+        "",
+        "a,b\n1,2\n",
+        "instance_type,vcpus,gpus,gpu,memory_gib,network_gbps,usd_per_hour\nx,0,0,,1,1,1",
+        "instance_type,vcpus,gpus,gpu,memory_gib,network_gbps,usd_per_hour\nx,1,0,,1,1,nan",
+    ],
 )
 def test_malformed_tables_are_refused(tmp_path, text):
     (tmp_path / "prices.csv").write_text(text)

@@ -10,6 +10,7 @@ from headrace.errors import InputError
 from headrace.report.command import main as report
 from headrace.report.compare import compare
 from headrace.report.runs import describe_run, read_summary
+from headrace.report.verdict import verdict
 
 
 def summary(name, samples_per_s, **changes):
@@ -55,6 +56,13 @@ def test_a_failed_run_is_told_with_its_root_cause():
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", "{}"])
+def test_a_run_that_somebody_stopped_is_no_failed_one():
+    cause = {"host": "algo-2", "role": "launcher", "message": "was stopped by SIGTERM", "log_tail": []}
+    stopped = summary("one", 0.0, outcome="failed", root_cause=cause, interrupted=True)
+    assert "failed" not in compare([stopped]) + verdict([stopped], [None])[0]
+    assert verdict([stopped], [None]) == ["one was interrupted after 10 steps."]
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path, content):
     if content is not None:
         (tmp_path / "summary.json").write_text(content)
@@ -87,6 +95,11 @@ def write_run(folder, **changes):
         '{"hosts": {"algo-1": {"restarts": []}}, "job_name": "x", "outcome": "succeeded"}',
         '{"hosts": {"algo-1": {"gpu": {"utilization": 0.5}}}, "job_name": "x", "outcome": "succeeded"}',
         '{"hosts": {"algo-1": {"most_memory_bytes": "x"}}, "job_name": "x", "outcome": "succeeded"}',
+        '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "workers": [1]}',
+        '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "workers": {"algo-1:6001": 5}}',
+        '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "workers": {"a": {"share": [1]}}}',
+        '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "workers": {"a": {"batches": "1"}}}',
+        '{"hosts": ' + "[" * 100_000,
         "\ud800",
     ],
 )

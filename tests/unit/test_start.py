@@ -135,6 +135,14 @@ def test_a_python_that_lacks_even_what_is_needed_to_begin_is_told_which_to_use()
     assert "use .venv/bin/python" in result.stderr and "pathspec" in result.stderr
 
 
+def test_output_that_nobody_reads_or_that_fits_nowhere_ends_without_a_traceback():
+    command = f"PYTHONPATH={ROOT / 'code'} {sys.executable} -u -m headrace --help"
+    full = subprocess.run(f"{command} > /dev/full", shell=True, capture_output=True, text=True, check=False)
+    assert (full.returncode, full.stderr.count("\n")) == (1, 1) and "No space left" in full.stderr
+    unread = subprocess.run(f"{command} | true", shell=True, capture_output=True, text=True, check=False)
+    assert unread.stderr == ""
+
+
 def test_a_script_that_does_not_compile_is_warned_of_before_hosts_are_billed(tmp_path, monkeypatch, capsys):
     (tmp_path / "train_dnn.py").write_text("if True print(1)\n")
     assert main(["--dry_run", "--source_dir", str(tmp_path)]) == 0

@@ -64,6 +64,7 @@ def _summary_without_leader(
         "job_name": spec.job_name,
         "outcome": "failed",
         "root_cause": cause,
+        "framework": spec.framework,
         "tf_data_mode": spec.tf_data_mode,
         "is_hetero": spec.is_hetero,
         "local_workers": spec.local_workers,

@@ -52,10 +52,10 @@ def advise(found: Sequence[Option], samples: float, budget_usd: float | None, ma
     if max_hours is not None:
         allowed = [each for each in allowed if each.hours(samples) <= max_hours]
     if not allowed:
-        price = f" and ${least.cost_usd(samples):.2g}" if least.usd_per_hour is not None else ""
+        price = f" and ${least.cost_usd(samples):.4g}" if least.usd_per_hour is not None else ""
         raise InputError(
-            f"no job keeps to that: the cheapest takes {least.hours(samples):.2g} h{price}, "
-            f"the fastest {quickest.hours(samples):.2g} h"
+            f"no job keeps to that: the cheapest takes {least.hours(samples):.4g} h{price}, "
+            f"the fastest {quickest.hours(samples):.4g} h"
         )
     if alone in allowed and alone.input_bound_share <= HARDLY_WAITS:
         choice = alone
@@ -98,4 +98,6 @@ def _price_of(option: Option, than: Option) -> str:
     if theirs is None or not ours:
         return ""
     change = theirs / ours - 1
+    if abs(change) < NEARLY - 1:
+        return ", at about the same price of a sample"
     return f", {abs(change):.0%} {'cheaper' if change < 0 else 'dearer'} a sample"

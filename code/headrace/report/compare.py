@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.report.prices import Price
-from headrace.report.runs import INPUT_BOUND_FROM, accuracy, read_summary
+from headrace.report.runs import INPUT_BOUND_FROM, accuracy, read_summary, was_interrupted
 from headrace.settings import OneLineParser
 from headrace.tables import Table
 
@@ -32,7 +32,7 @@ def compare_rows(summaries: Sequence[Summary], prices: Sequence[Price | None] = 
     """Rows of a table, each a name and a cell for each run; the first has the runs' names."""
     rows = [
         ("", [summary["job_name"] for summary in summaries]),
-        ("outcome", [summary["outcome"] for summary in summaries]),
+        ("outcome", ["interrupted" if was_interrupted(summary) else summary["outcome"] for summary in summaries]),
         ("data", [_data(summary) for summary in summaries]),
         ("ranks × batch", [_ranks(summary) for summary in summaries]),
         ("step time, median", [f"{summary['step_time_ms']['median']:.0f} ms" for summary in summaries]),

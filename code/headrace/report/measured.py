@@ -24,6 +24,9 @@ class Measured:
     trainer: Group
     trainer_type: InstanceType | None
     """None: not known, or only simulated; then nothing has a price."""
+    framework: str
+    is_simulated: bool
+    """With no word of which types its hosts stand for."""
     has_service: bool
     """Whether workers made the batches."""
     has_data_hosts: bool
@@ -60,6 +63,7 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: str |
             f"the run was simulated: {dnn[0]['cpus']} CPU of its dnn hosts stands for {kind.vcpus} of {kind.name}"
         )
         notes.append(f"the model's arithmetic is taken to last as long on {kind.name} as it did here")
+        notes += _ranks_note(summary["world_size"] / len(dnn), kind, work.batch, len(dnn))
     elif not kind:
         notes.append("networks are taken for unlimited")
     notes.append("a vCPU of any type makes as many samples as one of this run's hosts")
@@ -67,6 +71,8 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: str |
         work=work,
         trainer=group_of(len(dnn), kind) if kind else Group(len(dnn), dnn[0]["cpus"], NO_LIMIT),
         trainer_type=kind,
+        framework=summary["framework"],
+        is_simulated=bool(summary.get("simulated")) and kind is None,
         has_service=summary["tf_data_mode"] == "service",
         has_data_hosts=len(dnn) < len(hosts),
         step_s=summary["step_time_ms"]["mean"] / 1000,
@@ -74,6 +80,17 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: str |
         steps_per_epoch=summary["steps_per_epoch"],
         notes=tuple(notes),
     )
+
+
+def _ranks_note(ranks: float, kind: InstanceType, batch: int, hosts: int) -> list[str]:
+    """A job on the type itself has one rank for each GPU, and so other steps, unless its batches are larger."""
+    theirs = max(kind.gpus, 1)
+    if ranks == theirs:
+        return []
+    return [
+        f"a step has the run's {batch} samples: give each rank a batch of {batch / hosts / theirs:g}, since a host of "
+        f"{kind.name} has {theirs} where the run's had {ranks:g}"
+    ]
 
 
 def group_of(count: int, kind: InstanceType) -> Group:

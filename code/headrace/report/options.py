@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from headrace.instances import InstanceType
 from headrace.report.measured import NO_LIMIT, Measured, group_of
 from headrace.report.predict import PLACEMENTS, Group, Placement, Prediction, predict
+from headrace.settings import FRAMEWORKS
 
 NEARLY = 1.02
 """As good as the best: a difference that is smaller than the error of predictions counts for nothing."""
@@ -48,15 +49,17 @@ class Option:
         return (self.hosts if self.usd_per_hour is None else self.usd_per_hour) / self.samples_per_s
 
     def flags(self, run: Measured) -> str:
-        """start_job.py's."""
+        """start_job.py's, for hosts of the plan's; the script's own are the user's."""
+        here = "--no-is_cloud_job " if run.is_simulated else ""
+        here += f"--framework {run.framework} " if run.framework != FRAMEWORKS[0] else ""
         kind = f" --dnn_instance_type {run.trainer_type.name}" if run.trainer_type else ""
         dnn = f"--num_of_dnn_instances {run.trainer.hosts}{kind}"
         if not self.data_hosts:
             service = " --tf_data_mode service" if run.has_service and not run.has_data_hosts else ""
-            return f"--no-is_hetero {dnn}{service}"
+            return f"{here}--no-is_hetero {dnn}{service}"
         data_type = f" --data_instance_type {self.data_type}" if self.data_type else ""
         workers = " --local_workers off" if self.placement == "data" else ""
-        return f"--num_of_data_instances {self.data_hosts}{data_type} {dnn}{workers}"
+        return f"{here}--num_of_data_instances {self.data_hosts}{data_type} {dnn}{workers}"
 
 
 def options(run: Measured, data_types: Sequence[InstanceType], most_hosts: int, like_cpus: float = 0) -> list[Option]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -31,10 +32,14 @@ def main(argv: Sequence[str], finder: Finder = as_given) -> int:
     for name in ("max_data_hosts", "epochs"):
         if getattr(given, name) is not None and getattr(given, name) < 1:
             raise InputError(f"--{name} is {getattr(given, name)}; expected 1 or more")
+    for name in ("budget_usd", "max_hours"):
+        if getattr(given, name) is not None and not 0 < getattr(given, name) < math.inf:
+            raise InputError(f"--{name} is {getattr(given, name)}; expected a number above 0")
     table = read_instances(given.prices).with_prices(given.price or ())
     folder = finder(given.region)(given.run)
     summary = read_summary(folder)
-    run = measured(summary, table, given.stands_for)
+    # `report` takes GROUP=TYPE; here the dnn group alone is stood for.
+    run = measured(summary, table, (given.stands_for or "").removeprefix("dnn_group=") or None)
     if given.data_instance_type and not run.trainer_type:
         raise InputError("--data_instance_type needs to know what the dnn hosts are: give --as TYPE, or --prices")
     if given.epochs and not run.steps_per_epoch:
@@ -52,14 +57,16 @@ def main(argv: Sequence[str], finder: Finder = as_given) -> int:
         print(json.dumps({**_as_json(run, advice, found), **looked}, indent=2))
     else:
         prices = "your prices" if given.price or given.prices else f"on-demand prices in us-east-1 as of {table.as_of}"
-        print(told(summary["job_name"], run, advice, prices, bool(summary.get("simulated"))))
+        print(told(summary["job_name"], run, advice, prices))
+        if given.epochs or given.budget_usd or given.max_hours:
+            print(f"\n{told_whole(advice.choice, samples)}")
         if given.lint:
             print("\nlooking for what is cheaper than hosts …", flush=True)
             print(told_looked(look_at(folder, summary), run.work.make_cpu_s))
     return 0
 
 
-def told(name: str, run: Measured, advice: Advice, prices: str, simulated: bool) -> str:
+def told(name: str, run: Measured, advice: Advice, prices: str) -> str:
     """The plan as text."""
     work, own = run.work, run.step_s
     lines = [
@@ -86,11 +93,18 @@ def told(name: str, run: Measured, advice: Advice, prices: str, simulated: bool)
     lines += ["assumed:", *(f"  {note}" for note in run.notes)]
     if run.trainer_type:
         lines.append(f"  {prices}, storage not counted")
-    elif simulated:
+    elif run.is_simulated:
         lines.append("  the run was simulated, so hosts here have no price; --as TYPE takes its dnn hosts for TYPE")
     else:
         lines.append("  the dnn hosts' instance type is not in the table, so nothing has a price; see --prices")
     return "\n".join(lines)
+
+
+def told_whole(option: Option, samples: float) -> str:
+    """What the whole of the planned training takes, as text."""
+    cost = option.cost_usd(samples)
+    price = "" if cost is None else f", ${_usd(cost)}"
+    return f"in all: {samples:,.0f} samples in {option.hours(samples):,.3g} h{price}"
 
 
 def told_looked(looked: Looked, make_cpu_s: float) -> str:

@@ -18,7 +18,8 @@ STOPPED = "was stopped by"
 INPUT_BOUND_FROM = 0.1
 """From this share of a step on it is worth a thought who makes the batches."""
 OF_THE_LEADER: dict[str, Any] = {
-    "tf_data_mode": "local", "is_hetero": False, "time_to_first_step_s": 0.0, "teardown_s": 0.0,
+    "framework": "tensorflow", "tf_data_mode": "local", "is_hetero": False,
+    "time_to_first_step_s": 0.0, "teardown_s": 0.0,
 }  # fmt: skip
 OF_A_HOST: dict[str, Any] = {
     "group": "", "instance_type": "", "cpu_utilization": 0.0, "cpus": 0, "cpu_s": {}, "restarts": {},
@@ -44,7 +45,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
         summary = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{folder} is no finished run: cannot read {path.name} ({error.strerror})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(summary, dict) or not isinstance(summary.get("hosts"), dict) or not summary["hosts"]:
         raise InputError(f"{path} is not a run's summary: it names no hosts")
@@ -61,7 +62,21 @@ def read_summary(folder: Path) -> dict[str, Any]:
             if host.get(part) is not None:
                 _check(host, {part: like}, f"{path}, {name}")
         _check(summary["hosts"][name]["cpu_s"], dict.fromkeys(summary["hosts"][name]["cpu_s"], 0.0), f"{path}, {name}")
+    _check_workers(summary, str(path))
     return summary
+
+
+def _check_workers(summary: dict[str, Any], where: str) -> None:
+    """Older runs, and those without the service, tell of none."""
+    workers = summary.setdefault("workers", {})
+    _check(summary, {"workers": {}}, where)
+    for name, worker in workers.items():
+        if not isinstance(worker, dict):
+            raise InputError(f"{where} is not a run's summary: workers.{name} is {worker!r:.50}")
+        share = worker.get("share", {})
+        told = {name: 0.0 for name, value in worker.items() if name != "share" and value is not None}
+        _check({"share": share, **worker}, {"share": {}, **told}, f"{where}, {name}")
+        _check(share, dict.fromkeys(share, 0.0), f"{where}, {name}")
 
 
 def _check(record: Mapping[str, Any], like: Mapping[str, Any], where: str) -> None:
@@ -75,6 +90,11 @@ def _check(record: Mapping[str, Any], like: Mapping[str, Any], where: str) -> No
             _check(record[name], example, where)
 
 
+def was_interrupted(summary: Mapping[str, Any]) -> bool:
+    """Whether somebody stopped it here, by Ctrl-C or a signal, before it was done."""
+    return bool(summary.get("interrupted")) and summary["outcome"] != "succeeded"
+
+
 def accuracy(summary: Mapping[str, Any]) -> float | None:
     """Held-out accuracy where it was measured, else training accuracy."""
     metrics = summary.get("final_metrics", {})
@@ -86,7 +106,7 @@ def describe_run(summary: Mapping[str, Any], folder: Path, trains: bool = True) 
     """A few lines for the end of a run: how it ended, why, how fast it was, where its files are."""
     lines = [f"{summary['job_name']} {summary['outcome']}"]
     cause = summary.get("root_cause")
-    if summary.get("interrupted") and summary["outcome"] != "succeeded":
+    if was_interrupted(summary):
         lines = [f"{summary['job_name']} was interrupted"]
     if cause and not (summary.get("interrupted") and STOPPED in cause["message"]):
         lines.append(f"  root cause   {cause['role']} on {cause['host']}: {cause['message']}")

@@ -86,7 +86,7 @@ def _records(path: Path, timeline: Timeline) -> Iterator[dict[str, Any]]:
         try:
             record = json.loads(line)
             record["time"] = float(record["time"])
-        except (ValueError, KeyError, TypeError, OverflowError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             timeline.unreadable += 1
         else:
             yield record

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.report.prices import Price
-from headrace.report.runs import INPUT_BOUND_FROM
+from headrace.report.runs import INPUT_BOUND_FROM, was_interrupted
 from headrace.topology import DATA_GROUP
 
 
@@ -28,6 +28,8 @@ def verdict(summaries: Sequence[Mapping[str, Any]], prices: Sequence[Price | Non
 
 def _of_one(summary: Mapping[str, Any]) -> str:
     name, cause = summary["job_name"], summary.get("root_cause")
+    if was_interrupted(summary):
+        return f"{name} was interrupted after {summary['steps']} steps."
     if cause:
         return f"{name} failed: {cause['role']} on {cause['host']}: {cause['message']}"
     if not summary["steps"]:

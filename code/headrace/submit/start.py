@@ -135,6 +135,8 @@ def _options(spec: JobSpec, arguments: argparse.Namespace, region: str, role: st
 
 def _tags(texts: list[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in texts]
+    if len({key for key, _, _ in pairs}) < len(pairs):
+        raise InputError("--tag gives one key twice")
     for key, separator, _ in pairs:
         if not key or not separator:
             raise InputError(f"--tag {key!r} is not of the form KEY=VALUE")
@@ -150,8 +152,9 @@ def _explain(spec: JobSpec, options: CloudOptions, table: InstanceTable) -> None
         _say(f"figures go to MLflow too, at {where}; hosts need mlflow-skinny: put it into your requirements.txt")
     if options.enable_network_isolation:
         _say("network isolation: nothing can be installed at the start; --image_uri must bring all that headrace needs")
-    if spec.is_hetero and options.sharded_channels:
-        _say("a sharded channel gives each host its own files: its datasets need processing mode `off`, not `dynamic`")
+    if spec.tf_data_mode == "service" and options.sharded_channels:
+        own = "shard_by_rank=False" if spec.framework == "pytorch" else "distribute(..., shared=False)"
+        _say(f"a sharded channel gives each host its own files: give its datasets {own}")
     if not options.checkpoint_s3_uri:
         uri = checkpoint_uri(spec, options)
         _say(f"checkpoints of this job alone: {uri}; to go on from them in another: --checkpoint_s3_uri {uri}")

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from headrace.errors import InputError
+from headrace.events import say
 from headrace.torch import registry, world
 from headrace.torch.checkpoint import Checkpoint
 from headrace.torch.wait_times import GpuWaiting, Waiting
@@ -47,6 +48,7 @@ class Training:
         self._meter = Meter(world.rank, world.world_size, loader.batch_size or 1, log_every, open_scalars,
                             lambda: self._sample_bytes)  # fmt: skip
         self._epoch = self._epochs = 0
+        self._told_that_shorter = False
 
     def epochs(self, epochs: int) -> Iterator[int]:
         """The epochs that are still to be trained, counted from 0."""
@@ -54,8 +56,6 @@ class Training:
         first = self._checkpoint.restore(self._model, self._optimizer, self._loader) if self._checkpoint else 0
         self._epochs = epochs
         self._meter.begin()
-        with contextlib.suppress(TypeError):  # an iterable dataset has no length
-            self._meter.expect((epochs - first) * len(self._loader))
         for self._epoch in range(first, epochs):
             self._loader.set_epoch(self._epoch)
             yield self._epoch
@@ -74,8 +74,8 @@ class Training:
         waiting = GpuWaiting() if world.device().type == "cuda" else Waiting()
         begun_at = self._loader.state_dict()["position"]
         steps, asked_at, asked_cpu_s = 0, time.perf_counter(), time.process_time()
+        self._expect(most)
         if most:
-            self._meter.expect((self._epochs - self._epoch) * most)
             each = (self._loader.batch_size or 1) * world.world_size()
             most -= begun_at // each
             if most <= 0:
@@ -101,6 +101,17 @@ class Training:
                 "the loader gives no batch: with drop_last a step needs batch_size samples for each rank; give more "
                 "samples or smaller batches"
             )
+
+    def _expect(self, most: int | None) -> None:
+        """Tell how many steps are to come, as far as that is known; epochs are as long as the loader at most."""
+        with contextlib.suppress(TypeError):  # an iterable dataset has no length
+            there = len(self._loader)
+            if most and there < most and world.rank() == 0 and not self._told_that_shorter:
+                self._told_that_shorter = True
+                say("short_epoch", steps=there, asked_for=most)
+            most = min(most or there, there)
+        if most:
+            self._meter.expect((self._epochs - self._epoch) * most)
 
     def progress(self) -> None:
         """Something was done that is no step: a batch of an evaluation, for one."""

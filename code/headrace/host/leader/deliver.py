@@ -63,6 +63,7 @@ def write_summary(run: HostRun, hosts: Hosts, times: JobTimes, outcome: Outcome)
     record = summary.build_summary(
         run.plan.topology,
         run.plan.settings.job_name,
+        run.plan.settings.framework,
         run.service,
         run.plan.settings.local_workers,
         outcome,

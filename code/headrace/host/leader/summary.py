@@ -30,6 +30,7 @@ def take_trainer_report(output_dir: Path) -> dict[str, Any]:
 def build_summary(
     topology: Topology,
     job_name: str,
+    framework: str,
     service: DataService,
     local_workers: str,
     outcome: Outcome,
@@ -61,6 +62,7 @@ def build_summary(
         "job_name": job_name,
         "outcome": outcome.status,
         "root_cause": outcome.root_cause and outcome.root_cause.as_json(),
+        "framework": framework,
         "tf_data_mode": service.mode,
         "is_hetero": topology.is_hetero,
         "local_workers": local_workers,
