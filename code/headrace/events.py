@@ -5,7 +5,9 @@ An event is `headrace event=NAME key=value …` anywhere in a log line. Values h
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -43,8 +45,12 @@ def format_event(event_name: str, /, **fields: object) -> str:
 
 
 def say(event_name: str, /, **fields: object) -> None:
-    """Print an event: a rank and a server tell their launcher this way."""
-    print(format_event(event_name, **fields), flush=True)
+    """Print an event: a rank and a server tell their launcher this way, whatever the script does to its output."""
+    line = format_event(event_name, **fields)
+    for stream in (sys.stdout, sys.__stderr__):
+        with contextlib.suppress(OSError, ValueError):  # the script closed it
+            print(line, file=stream, flush=True)
+            return
 
 
 def parse_event(line: str) -> Event | None:

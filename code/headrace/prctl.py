@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import time
 
@@ -20,6 +21,14 @@ def die_with_parent(signum: int = signal.SIGKILL) -> None:
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent dies, so that none escapes teardown."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def allow_open_files(most: int = 1 << 16) -> None:
+    """Let this process, and those that it starts, open so many files and connections, where the hard limit lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def yield_to_others(nice: int) -> None:

@@ -8,6 +8,8 @@ import time
 import pytest
 from headrace.errors import InputError
 from headrace.torch import connection as wire
+from headrace.torch.feed_admission import MOST_AT_THE_DOOR
+from headrace.training.handshake import LIMIT_S
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +27,17 @@ def test_who_does_not_hold_the_secret_gets_nothing_and_delays_nobody(feeds):
         with pytest.raises(OSError, match=r"secret|nothing"):
             wire.HANDSHAKE.enter(address, "wrong")
         assert indices(feeds.loader([address], Draws(), 4)) == list(range(53))
+
+
+def test_connections_that_never_speak_keep_no_rank_out(feeds):
+    address = feeds.serve(1, Draws(), 4)
+    host, port = address.split(":")
+    with contextlib.ExitStack() as stack:
+        for _ in range(MOST_AT_THE_DOOR + 50):
+            stack.enter_context(socket.create_connection((host, int(port))))
+        began = time.monotonic()
+        assert indices(feeds.loader([address], Draws(), 4)) == list(range(53))
+        assert time.monotonic() - began < LIMIT_S  # after that they are gone by themselves
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -148,6 +148,13 @@ def test_a_rank_that_was_killed_is_the_root_cause():
     assert (cause.host, cause.process, cause.pid, cause.signal) == ("algo-1", "rank1", 99, "SIGKILL")
 
 
+def test_a_rank_that_left_without_telling_mpi_is_named():
+    log = ranks()
+    log.label("mpirun has exited due to process rank 1 with PID 0 on")
+    cause = log.root_cause(FALLBACK)
+    assert (cause.process, "os._exit" in cause.message) == ("rank1", True)
+
+
 def test_without_a_word_about_ranks_mpirun_is_the_root_cause():
     assert ranks().root_cause(FALLBACK) is FALLBACK
 

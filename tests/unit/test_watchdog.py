@@ -100,6 +100,14 @@ def test_a_rank_that_has_ended_is_named_once_all_others_wait_for_it():
     assert log.ended_and_awaited() is None
 
 
+def test_ranks_that_have_all_ended_and_are_still_there_are_told_of():
+    log = ranks()
+    for rank in range(4):
+        log.label(f"[1,{rank}]<stdout>:headrace event=rank_ended rank={rank}")
+    cause = diagnose("algo-2", "11 s (stall_timeout_s)", log, {}, "data from the feed servers")
+    assert "the script has ended on all ranks, and processes of theirs have not" in cause.message
+
+
 def test_otherwise_the_trainer_waits_for_data():
     cause = diagnose("algo-2", "11 s (stall_timeout_s)", ranks(), {}, "data from the tf.data service")
     assert (cause.host, cause.process) == ("algo-2", "trainer")

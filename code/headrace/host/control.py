@@ -32,6 +32,8 @@ SERVICE = "headrace.Control"
 MAX_MESSAGE_BYTES = 256 * 1024
 CALL_TIMEOUT_S = 3.0
 REFUSAL_LOG_INTERVAL_S = 5.0
+SILENT_MS = 5000
+"""A connection that says nothing is closed after so long."""
 START_TIMEOUT_S = 10.0
 STOP_GRACE_S = 2.0
 
@@ -75,7 +77,8 @@ class ControlServer:
         self._end_loop()
 
     async def _start(self) -> tuple[grpc.aio.Server, int]:
-        options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
+        options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+                   ("grpc.server_handshake_timeout_ms", SILENT_MS)]  # fmt: skip
         server = grpc.aio.server(options=options)
         methods = {"hello": self._unary("hello", self._auth.hello)}
         for name in self._handlers:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headrace import __version__
+from headrace import __version__, prctl
 from headrace.errors import HeadraceError, InputError
 from headrace.host.causes import failure_of, unexpected
 from headrace.host.control import ControlServer, Handler
@@ -46,6 +46,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
     if list(argv) in (["-h"], ["--help"]):
         print(HELP)
         return 0
+    prctl.allow_open_files()  # whoever can reach the ports can open connections
     describe = list(argv) == ["--describe"]
     try:
         settings = read_settings([] if describe else argv, environ)

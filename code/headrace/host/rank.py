@@ -11,6 +11,7 @@ A program that the script started and left running ends with it: it would keep m
 from __future__ import annotations
 
 import atexit
+import contextlib
 import faulthandler
 import os
 import signal
@@ -22,10 +23,10 @@ import urllib.parse
 from collections.abc import Sequence
 
 from headrace.context import TrainerContext
-from headrace.events import RANK_ENDED, RANK_FAILED, format_event
+from headrace.events import RANK_ENDED, RANK_FAILED, say
 from headrace.host import rendezvous
 from headrace.host.preflight.run import run_preflight
-from headrace.prctl import die_with_parent
+from headrace.prctl import adopt_orphans, die_with_parent
 from headrace.processes import end_children
 from headrace.progress import Watch
 from headrace.rank_failure import in_a_line, leave_failure
@@ -34,6 +35,7 @@ from headrace.settings import PREFLIGHT_VARIABLE
 
 def main() -> None:
     die_with_parent()
+    adopt_orphans()  # of `program &`, whose shell has ended, too
     # Whole lines, so that mpirun's tags stand in front of them and not inside.
     sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     faulthandler.register(signal.SIGUSR1, all_threads=True)
@@ -58,13 +60,14 @@ def main() -> None:
         if isinstance(leaving.code, str):
             print(leaving.code, file=sys.stderr)
         if code:
-            _abort(code, in_a_line(leaving))
+            _abort(code & 0xFF or 1, in_a_line(leaving))  # sys.exit(os.system(…)) gives 256, and that ends with 0
         _say_ended()
     except BaseException as error:
         if rendezvous.is_wanted(os.environ) and rendezvous.is_consequence(error):
             time.sleep(rendezvous.CONSEQUENCE_S)
         trace = _own_trace(error, arguments[2])
-        sys.stderr.write("".join(trace))
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write("".join(trace))
         _abort(1, in_a_line(error), "".join(trace).splitlines())
     finally:
         if watch:
@@ -74,7 +77,7 @@ def main() -> None:
 def _say_ended() -> None:
     """Of PyTorch's ranks; Horovod tells those that wait itself."""
     if rendezvous.is_wanted(os.environ):
-        print(format_event(RANK_ENDED, rank=os.environ["RANK"]), flush=True)
+        say(RANK_ENDED, rank=os.environ["RANK"])
 
 
 def _watch() -> Watch | None:
@@ -97,8 +100,9 @@ def _abort(code: int, error: str, trace: Sequence[str] = ()) -> None:
     if rank.isdecimal():
         leave_failure(TrainerContext.from_environ(os.environ).signal_dir, int(rank), code, error, list(trace))
     quoted = urllib.parse.quote(error, safe=string.punctuation.replace("%", ""))
-    print(format_event(RANK_FAILED, rank=rank, pid=os.getpid(), exit_code=code, error=quoted), flush=True)
-    sys.stderr.flush()
+    say(RANK_FAILED, rank=rank, pid=os.getpid(), exit_code=code, error=quoted)
+    with contextlib.suppress(OSError, ValueError):  # the script closed it
+        sys.stderr.flush()
     import mpi4py
 
     mpi4py.rc.initialize = False

@@ -28,6 +28,8 @@ _TAG = re.compile(r"\[\d+,(?P<rank>\d+)\]<std(?:out|err)>:")
 _SIGNALLED = re.compile(
     r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal (?P<signal>\d+)"
 )
+# … and about one that ended without MPI's knowing.
+_LEFT = re.compile(r"mpirun has exited due to process rank (?P<rank>\d+) with PID")
 # Horovod 0.28's stall inspector: its words, a heading, then a line for each rank that has not come.
 _STALL = re.compile(r"stall_inspector|One or more tensors were submitted|^Stalled ops:")
 _MISSING = re.compile(r"^Missing ranks:|waiting for remainder of ranks")
@@ -99,6 +101,9 @@ class RankLog:
                 host = self._host_of(int(signalled["rank"]))
                 who_died = f"rank{signalled['rank']}"
                 self._fail(RootCause(host, who_died, f"was killed by {name}", int(signalled["pid"]), signal=name))
+            if left := _LEFT.search(text):
+                why = "ended without a word, as os._exit does: raise an error, or let the script run to its end"
+                self._fail(RootCause(self._host_of(int(left["rank"])), f"rank{left['rank']}", why))
         return who, text
 
     def root_cause(self, fallback: RootCause) -> RootCause:
@@ -142,6 +147,12 @@ class RankLog:
                 # Of several that are silent, some may wait where it cannot be seen: for a GPU.
                 missing = silent if len(silent) == 1 else [] if silent else list(everyone)
             return [(self._host_of(rank), f"rank{rank}") for rank in missing]
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether the script has ended on every rank, as far as ranks say so."""
+        with self._lock:
+            return self._ended_ranks == set(range(len(self._hosts) * self._ranks_per_host))
 
     def ended_and_awaited(self) -> RootCause | None:
         """A rank whose script has ended while all that go on wait in a collective, which can never be; None: none."""

@@ -120,6 +120,8 @@ class _Cluster:
             self._interrupts += 1
 
         previous = {signum: signal.signal(signum, interrupt) for signum in (signal.SIGINT, signal.SIGTERM)}
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+            previous[signal.SIGHUP] = signal.signal(signal.SIGHUP, interrupt)
         try:
             for host in self._spec.hosts():
                 self._start(host)

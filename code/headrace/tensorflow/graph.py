@@ -6,6 +6,7 @@ The graph is the truth: Python's dataset objects are ornaments on it. They only 
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -102,21 +103,26 @@ class DatasetGraph:
 
     def __init__(self, dataset: tf.data.Dataset) -> None:
         self._spec = dataset.element_spec
+        self._own_name = f"headrace-{uuid.uuid4().hex}"
         self.definition = graphdef.graph_of(dataset)
-        self._by_name = {node.name: node for node in self.definition.node}
-        self._functions = {function.signature.name: function for function in self.definition.library.function}
+        self.functions = {function.signature.name: function for function in self.definition.library.function}
+        self.look_again()
         sink = next(node for node in self.definition.node if node.op == _SINK)
         self.sink = self._node(sink.input[0], dataset)
+
+    def look_again(self) -> None:
+        """Nodes were added to its definition."""
+        self._by_name = {node.name: node for node in self.definition.node}
 
     def nodes_of(self, function: str) -> Iterator[Any]:
         """All operations of a function and of those that it calls."""
         seen, waiting = set(), [function]
         while waiting:
             name = waiting.pop()
-            if name in seen or name not in self._functions:
+            if name in seen or name not in self.functions:
                 continue
             seen.add(name)
-            for node in self._functions[name].node_def:
+            for node in self.functions[name].node_def:
                 yield node
                 waiting += [each.func.name for each in node.attr.values() if each.WhichOneof("value") == "func"]
 
@@ -127,7 +133,7 @@ class DatasetGraph:
 
     def constant(self, edge: str) -> NDArray[Any]:
         """The value of a constant; raises `InputError` where the value is only known later."""
-        node = self._behind(edge)
+        node = self.behind(edge)
         if node.op != "Const":
             raise InputError(f"an argument of the dataset is made by {node.op}, which is no constant")
         return np.asarray(tf.make_ndarray(node.attr["value"].tensor))
@@ -177,12 +183,15 @@ class DatasetGraph:
             return new[wanted]
         waiting = [wanted]
         while waiting:
-            name = waiting.pop().partition(":")[0]
+            name = waiting.pop().removeprefix("^").partition(":")[0]
             if name in added:
                 continue
             added.add(name)
             definition = part.node.add()
             definition.CopyFrom(self._by_name[name])
+            if definition.op == "VarHandleOp":
+                # Named after itself, it would be another dataset's as well.
+                definition.attr["shared_name"].s = f"{self._own_name}/{name}".encode()
             if ordered and "deterministic" in definition.attr and definition.attr["deterministic"].s == b"default":
                 definition.attr["deterministic"].s = b"true"
             if definition.op == "AssertCardinalityDataset" and not asserts and not self._is_endless(definition):
@@ -214,34 +223,24 @@ class DatasetGraph:
         """Whether it is a dataset that comes in there."""
         if edge.startswith("^"):
             return False
-        op = self._behind(edge).op
+        op = self.behind(edge).op
         return bool(_DATASET_OP.search(op)) and op not in _NO_DATASETS
 
-    def _behind(self, edge: str) -> Any:
+    def behind(self, edge: str) -> Any:
         """The node that makes an edge's value."""
         node = self._by_name[edge.partition(":")[0]]
-        return self._behind(node.input[0]) if node.op == "Identity" else node
+        return self.behind(node.input[0]) if node.op == "Identity" else node
 
     def _node(self, edge: str, dataset: Any) -> Node:
-        definition = self._behind(edge)
+        definition = self.behind(edge)
         where = origin.line_of(dataset)
         edges = [each for each in definition.input if self.makes_dataset(each)]
         made_of = dataset._inputs() if dataset is not None else []
         # Some datasets of Python's are several operations: what is within has the same line.
-        known = made_of if len(made_of) == len(edges) else [_Line(where)] * len(edges)
+        known = made_of if len(made_of) == len(edges) else [origin.Line(where)] * len(edges)
         inputs = tuple(self._node(each, part) for each, part in zip(edges, known, strict=True))
         op = re.sub(r"V\d$", "", definition.op)
         return Node(definition.name, op, inputs, where, definition, self)
-
-
-class _Line:
-    """Stands for a dataset of which only the line is known."""
-
-    def __init__(self, line: str) -> None:
-        self._headrace_line = line
-
-    def _inputs(self) -> list[Any]:
-        return []
 
 
 def _full(edge: str) -> str:

@@ -55,3 +55,13 @@ def dataset_base() -> Any:
     from tensorflow.python.data.ops.dataset_ops import DatasetV2
 
     return DatasetV2
+
+
+class Line:
+    """Stands for a dataset of which only the line is known."""
+
+    def __init__(self, line: str) -> None:
+        self._headrace_line = line
+
+    def _inputs(self) -> list[Any]:
+        return []

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from headrace.errors import HeadraceError, InputError
 from headrace.events import say
-from headrace.tensorflow import arrays, checks, world
+from headrace.tensorflow import arrays, checks, variables, world
 from headrace.tensorflow.blocks import in_blocks
 from headrace.tensorflow.distribution import Distribution
 from headrace.tensorflow.ends import end_together
@@ -39,6 +39,8 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[t
             checks.refuse_python(graph)
             checks.refuse_endings(graph, endless, how)
             arrays.send(graph.definition)
+            if how.exact:
+                variables.refuse_written(graph)
             in_parts = how.exact and how.sharding == "dynamic"
             made.append(_for_workers(graph, find_sources(graph), stream) if in_parts else dataset)
         return endless, [graph.fingerprints.of(graph.sink.name, seeds=False)] if how.shared else []
@@ -72,6 +74,8 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
     def make() -> _Found:
         graph = DatasetGraph(dataset)
         checks.refuse_generator(graph)
+        variables.refuse_written(graph)
+        variables.draw_apart(graph)
         sources = find_sources(graph, one_block_a_batch=True)
         made.append(graph.spliced(dict(map(_part, sources))))
         # Each rank makes its blocks itself, so here seeds count.

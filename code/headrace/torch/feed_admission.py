@@ -5,6 +5,7 @@ It keeps nothing: an answer follows from the order and the dataset, so another s
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -24,7 +25,7 @@ from headrace.torch.stream_processes import StreamProcesses
 from headrace.training.handshake import LIMIT_S
 
 MOST_AT_THE_DOOR = 256
-"""Connections that have not yet proved who they are; further ones are closed."""
+"""Connections that have not yet proved who they are; of more, the one that waits longest is closed."""
 SAMPLE_SHARE = 0.8
 """Of `stall_timeout_s`, for one sample: it is to be named before the watchdog ends the job."""
 FORK_AGAIN_S = 0.5
@@ -43,7 +44,9 @@ class FeedServer:
                  stall_timeout_s: float) -> None:  # fmt: skip
         self._address, self._secret, self._loaders = address, secret, loaders
         self._count, self._stall_timeout_s, self._port = processes, stall_timeout_s, port
-        self._door = threading.Semaphore(MOST_AT_THE_DOOR)
+        self._door: dict[socket.socket, None] = {}
+        """Connections that have not proved who they are, the oldest first."""
+        self._door_lock = threading.Lock()
         self._closed = threading.Event()
         self._mailboxes: list[socket.socket] = []
         self._processes: list[multiprocessing.process.BaseProcess] = []
@@ -118,15 +121,28 @@ class FeedServer:
                     return
                 time.sleep(FORK_AGAIN_S)
                 continue
-            if self._door.acquire(blocking=False):
-                threading.Thread(target=self._admit, args=(connection,), name="door", daemon=True).start()
-            else:
-                connection.close()
+            self._come_in(connection)
+            threading.Thread(target=self._admit, args=(connection,), name="door", daemon=True).start()
+
+    def _come_in(self, connection: socket.socket) -> None:
+        """A rank proves itself within milliseconds: where there are too many, whoever waits longest is none."""
+        with self._door_lock:
+            if len(self._door) >= MOST_AT_THE_DOOR:
+                oldest = next(iter(self._door))
+                del self._door[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # wakes its thread
+            self._door[connection] = None
+
+    def _leave_the_door(self, connection: socket.socket) -> None:
+        with self._door_lock:
+            self._door.pop(connection, None)
 
     def _admit(self, connection: socket.socket) -> None:
         try:
             with connection:
                 wire.HANDSHAKE.admit(connection, self._address, self._secret)
+                self._leave_the_door(connection)
                 connection.settimeout(LIMIT_S)
                 hello = wire.receive_record(connection)
                 loader, slot, problem = self._look_up(hello)
@@ -136,7 +152,7 @@ class FeedServer:
         except (OSError, InputError):
             pass  # nobody of ours, or gone again
         finally:
-            self._door.release()
+            self._leave_the_door(connection)
 
     def _hand_over(self, connection: socket.socket, loader: int, slot: int) -> None:
         """Raises `OSError`: whom it was meant for has just died."""

@@ -122,6 +122,12 @@ def diagnose(
     for host, name in suspended:
         waited = {"rank": " for it in an allreduce", "mpirun": ""}.get(name.rstrip("0123456789"), " for data")
         return RootCause(host, name, f"{stalled}: the trainer waited{waited}, and this process is suspended")
+    if ranks.all_ended:
+        why = (
+            "the script has ended on all ranks, and processes of theirs have not: a thread that is no daemon, an exit "
+            "handler that waits, or a program that holds their output"
+        )
+        return RootCause(leader, "trainer", f"{stalled}: {why}")
     if len(missing) == ranks.world_size > 1:
         why = (
             "the ranks wait for each other in different collectives, so they made unequal numbers of steps: a dataset "

@@ -1,0 +1,116 @@
+"""Variables and tables that a dataset's functions write: every process has its own, which begin alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from headrace.errors import InputError
+from headrace.tensorflow import graphdef
+from headrace.tensorflow.checks import AS_IT_IS
+from headrace.tensorflow.graph import DatasetGraph, Node
+
+_WRITING = re.compile(
+    r"Assign\w*Variable\w*|Resource(Scatter|StridedSliceAssign)\w*|LookupTable(Insert|Import|Remove)\w*"
+)
+_DRAWING = re.compile(r"Rng(ReadAndSkip|Skip)|Stateful(Standard|Truncated)?(Uniform|Normal|Random|Binomial)\w*")
+"""Of a tf.random.Generator, whose state they move on."""
+_CALLS = {"PartitionedCall": 0, "StatefulPartitionedCall": 0, "While": 0, "StatelessWhile": 0, "If": 1,
+          "StatelessIf": 1, "Case": 1, "StatelessCase": 1}  # fmt: skip
+"""Operations that call functions, and their inputs that no function gets."""
+_SEED_OF_KERAS = [2]
+"""Its shape; it is of int64."""
+_ANY = 1 << 62
+
+
+def refuse_written(graph: DatasetGraph) -> None:
+    """Raises `InputError` for a function that writes what it does not only draw random numbers from."""
+    seeds = {edge for node in graph.sink.subtree() for edge in _seeds(node)}
+    for node in graph.sink.subtree():
+        for _, edge in _written(node):
+            if edge not in seeds:
+                raise InputError(
+                    f"{node.where}: {node.kind}: it writes a variable or a table, and every worker or rank would "
+                    "write one of its own: a counter begins anew in each. Count with .enumerate(), keep a state with "
+                    f".scan(…), or write before the dataset is made{AS_IT_IS}"
+                )
+
+
+def draw_apart(graph: DatasetGraph) -> None:
+    """Seeds that the functions write begin elsewhere in each rank, so that no two draw the same numbers."""
+    seeds = {edge for node in graph.sink.subtree() for edge in _seeds(node)}
+    firsts = [each for each in graph.definition.node
+              if each.op == "AssignVariableOp" and graph.behind(each.input[0]).name in seeds]  # fmt: skip
+    for first in firsts:
+        shape = graph.behind(first.input[0]).attr["shape"].shape
+        graphdef.put_in_place(graph.definition, graph.behind(first.input[1]).name, _random(shape))
+    graph.look_again()
+
+
+def _seeds(node: Node) -> Iterator[str]:
+    """Names of the variables that are only the states of random generators."""
+    by_drawing = {edge for op, edge in _written(node) if _DRAWING.fullmatch(op)}
+    for op, edge in _written(node):
+        variable = node.graph.behind(edge) if edge else None
+        of_keras = variable is not None and [each.size for each in variable.attr["shape"].shape.dim] == _SEED_OF_KERAS
+        if edge and (edge in by_drawing or (of_keras and op == "AssignVariableOp" and _is_of_int64(variable))):
+            yield edge
+
+
+def _is_of_int64(variable: Any) -> bool:
+    return bool(variable.attr["dtype"].type == tf.int64.as_datatype_enum)
+
+
+def _random(shape: Any) -> Any:
+    """A graph whose `value:0` is another one in each process and each time."""
+    with tf.Graph().as_default() as made:
+        size = tf.constant([each.size for each in shape.dim], tf.int32)
+        limits = tf.constant(0, tf.int64), tf.constant(_ANY, tf.int64)
+        drawn = tf.raw_ops.RandomUniformInt(shape=size, minval=limits[0], maxval=limits[1])
+        tf.identity(drawn, name="value")
+    return made.as_graph_def()
+
+
+def _written(node: Node) -> Iterator[tuple[str, str]]:
+    """What the node's functions write: the operation, and the name of what it writes; empty where that is not known."""
+    edges = graphdef.arguments(node.definition)
+    for name, attribute in node.definition.attr.items():
+        if attribute.WhichOneof("value") == "func" and attribute.func.name:
+            captured = edges.get(f"{name}_other_arguments", edges.get("other_arguments", []))
+            yield from _written_by(
+                node.graph, attribute.func.name, [node.graph.behind(each).name for each in captured], ()
+            )
+
+
+def _written_by(
+    graph: DatasetGraph, name: str, captured: Sequence[str], above: tuple[str, ...]
+) -> Iterator[tuple[str, str]]:
+    """`captured`: what the function's last inputs are."""
+    function = graph.functions.get(name)
+    if function is None or name in above:
+        return
+    inputs = [each.name for each in function.signature.input_arg]
+    known = (
+        dict(zip(inputs[len(inputs) - len(captured) :], captured, strict=True)) if len(captured) <= len(inputs) else {}
+    )
+    nodes = {each.name: each for each in function.node_def}
+    for node in function.node_def:
+        if _WRITING.fullmatch(node.op) or _DRAWING.fullmatch(node.op):
+            yield node.op, _origin(node.input[0], nodes, known)
+        elif node.op in _CALLS:
+            given = [_origin(each, nodes, known) for each in node.input if not each.startswith("^")][_CALLS[node.op] :]
+            for each in node.attr.values():
+                called = [each.func] if each.WhichOneof("value") == "func" else each.list.func
+                for one in called:
+                    yield from _written_by(graph, one.name, given, (*above, name))
+
+
+def _origin(edge: str, nodes: Mapping[str, Any], known: Mapping[str, str]) -> str:
+    name = edge.partition(":")[0]
+    if name in known:
+        return known[name]
+    node = nodes.get(name)
+    return _origin(node.input[0], nodes, known) if node is not None and node.op == "Identity" else ""
