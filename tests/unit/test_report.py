@@ -55,7 +55,6 @@ def test_a_failed_run_is_told_with_its_root_cause():
     assert "rank1 on algo-2: raised ValueError: x" in text
 
 
-@pytest.mark.parametrize("content", [None, "{", "[]", "{}"])
 def test_a_run_that_somebody_stopped_is_no_failed_one():
     cause = {"host": "algo-2", "role": "launcher", "message": "was stopped by SIGTERM", "log_tail": []}
     stopped = summary("one", 0.0, outcome="failed", root_cause=cause, interrupted=True)
@@ -63,6 +62,7 @@ def test_a_run_that_somebody_stopped_is_no_failed_one():
     assert verdict([stopped], [None]) == ["one was interrupted after 10 steps."]
 
 
+@pytest.mark.parametrize("content", [None, "{", "[]", "{}"])
 def test_a_folder_that_is_no_run_is_refused(tmp_path, content):
     if content is not None:
         (tmp_path / "summary.json").write_text(content)

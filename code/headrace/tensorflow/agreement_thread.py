@@ -64,8 +64,8 @@ class Stream:
         elif not place and self.uneven == "pad":
             self._tell(lambda agreement: agreement.ended(of_pass, 0))
             raise InputError(
-                f"rank {world.rank()} got no batch of {self.name!r}: it has fewer batches than there are ranks, or "
-                "none; make batches smaller, or use fewer ranks"
+                f"rank {world.rank()} got no batch of {self.name!r}: none, or so few that others had them "
+                "all; make batches smaller, use fewer ranks, or have each rank read its own: data.split_by_rank"
             )
         must_wait = not is_here or self.uneven == "drop"
         if must_wait:

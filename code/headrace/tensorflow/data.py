@@ -29,6 +29,9 @@ _SEED_STRIDE = 1_000_003
 REQUESTS = 8
 """Batches that a rank asks for ahead; what TensorFlow's autotuning comes to, which does not run here."""
 
+SHARE = 4
+"""Of a rank's part of an epoch it asks for one in so many at once, at most."""
+
 origin.note_lines()
 arrays.take_over()
 
@@ -98,13 +101,13 @@ def distribute(
     if context.tf_data_mode == "local":
         read = parts.of_this_rank if exact and shared else parts.whole
         return _on_trainer(read(dataset, how.uneven, job_name))
-    prepared, endless = parts.prepare(dataset, how, job_name)
+    prepared, endless, batches = parts.prepare(dataset, how, job_name)
     if compression == "auto":
         uncompressed = _protocol(how.data_transfer_protocol, "none", context, dataset.element_spec)
         stream = f"{context.job_name}-{job_name}"
         compression = choose_compression(dataset, f"grpc://{context.dispatcher}", stream, uncompressed)
     number = parts.register(prepared, f"grpc://{context.dispatcher}", COMPRESSIONS[compression], shared)
-    stream = _read(number, dataset.element_spec, how, context, compression, job_name)
+    stream = _read(number, dataset.element_spec, how, context, compression, job_name, _ahead(how, batches))
     if endless:
         return _on_trainer(stream.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)))
     return _on_trainer(end_together(stream, how.uneven, job_name))
@@ -138,7 +141,13 @@ def _on_trainer(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _read(
-    number: str, spec: object, how: Distribution, context: TrainerContext, compression: str, job_name: str
+    number: str,
+    spec: object,
+    how: Distribution,
+    context: TrainerContext,
+    compression: str,
+    job_name: str,
+    ahead: int | None,
 ) -> tf.data.Dataset:
     """A registered dataset, as the workers make it."""
     cache = None
@@ -158,11 +167,18 @@ def _read(
         job_name=stream,
         consumer_index=hvd.rank() if how.coordinated else None,
         num_consumers=hvd.size() if how.coordinated else None,
-        max_outstanding_requests=how.max_outstanding_requests or (None if how.coordinated else REQUESTS),
+        max_outstanding_requests=ahead,
         data_transfer_protocol=protocol,
         cross_trainer_cache=cache,
         target_workers=how.target_workers.upper(),
     )
+
+
+def _ahead(how: Distribution, batches: int) -> int | None:
+    """How many batches a rank asks for ahead; of few so few that the first rank to ask does not get them all."""
+    if how.max_outstanding_requests or how.coordinated:
+        return how.max_outstanding_requests
+    return REQUESTS if batches < 0 or not how.shared else min(max(batches // (SHARE * hvd.size()), 1), REQUESTS)
 
 
 _POLICIES = {

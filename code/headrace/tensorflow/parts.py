@@ -13,7 +13,7 @@ from headrace.tensorflow import arrays, checks, variables, world
 from headrace.tensorflow.blocks import in_blocks
 from headrace.tensorflow.distribution import Distribution
 from headrace.tensorflow.ends import end_together
-from headrace.tensorflow.graph import INFINITE, DatasetGraph, Node
+from headrace.tensorflow.graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
 from headrace.tensorflow.order import disorder
 from headrace.tensorflow.splits import SPLITS_PER_S, Source, find_sources, is_endless
 
@@ -24,17 +24,19 @@ WORKER_AHEAD = 2
 _FORGETTING = ("InterleaveDataset", "GroupByWindowDataset")
 
 
-def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[tf.data.Dataset | None, bool]:
-    """What the workers are to be given, on the ranks that give it, and whether it has no end, on every rank.
+def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[tf.data.Dataset | None, bool, int]:
+    """What the workers are to be given, on the ranks that give it; on every rank whether it has no end, and its size.
 
     Raises:
         InputError: on every rank, when it cannot be made by workers, or not in parts.
     """
     made: list[tf.data.Dataset] = []
+    sizes: list[int] = []
 
     def make() -> _Found:
         graph = DatasetGraph(dataset)
         endless = is_endless(graph.sink)
+        sizes.append(graph.sink.size if how.exact else UNKNOWN_SIZE)
         if world.rank() == 0 or not how.shared:
             checks.refuse_python(graph)
             checks.refuse_endings(graph, endless, how)
@@ -46,7 +48,7 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[t
         return endless, [graph.fingerprints.of(graph.sink.name, seeds=False)] if how.shared else []
 
     endless = _endless(_together(make))
-    return (made[0] if made else None), endless
+    return (made[0] if made else None), endless, sizes[0]
 
 
 def register(dataset: tf.data.Dataset | None, service: str, compression: str | None, shared: bool = True) -> str:
