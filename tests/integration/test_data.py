@@ -167,6 +167,30 @@ def test_in_local_mode_one_rank_reads_the_dataset_as_it_is(monkeypatch):
     ]
 
 
+def test_keras_trains_on_all_of_an_epoch_that_is_longer_than_the_first_and_does_not_wonder_at_its_end(recwarn):
+    import keras
+
+    lengths, seen = iter([2, 7, 3]), []
+
+    def batches():
+        yield from ([[float(number)]] for number in range(next(lengths)))
+
+    class Steps(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            seen.append(self.params["steps"])
+
+        def on_train_batch_end(self, batch, logs=None):
+            seen.append(batch)
+
+    shape = tf.TensorSpec([1, 1])
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=shape).map(lambda x: (x, x))
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(dataset, epochs=3, verbose=0, callbacks=[Steps()])
+    assert [each for each in seen if each is not None] == [*range(2), *range(7), *range(3)]
+    assert not [each for each in recwarn if "ran out of data" in str(each.message)]
+
+
 def test_seeds_differ_by_epoch_and_rank_and_come_again():
     seeds = [data.seed(7, epoch, rank) for epoch in range(20) for rank in range(20)]
     assert len(set(seeds)) == len(seeds)

@@ -14,7 +14,7 @@ import tensorflow as tf
 from headrace.context import GRPC, TrainerContext
 from headrace.errors import InputError
 from headrace.settings import STARTUP_TIMEOUT_VARIABLE
-from headrace.tensorflow import arrays, origin, parts, progress, sample_size, transfer
+from headrace.tensorflow import arrays, keras_epochs, origin, parts, progress, sample_size, transfer
 from headrace.tensorflow.arrays import from_arrays
 from headrace.tensorflow.compression import choose_compression
 from headrace.tensorflow.distribution import COMPRESSIONS, Distribution
@@ -34,6 +34,7 @@ SHARE = 4
 
 origin.note_lines()
 arrays.take_over()
+keras_epochs.end_by_themselves()
 
 
 def distribute(

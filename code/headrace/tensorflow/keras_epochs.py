@@ -1,0 +1,34 @@
+"""Keras takes the first epoch's steps for every epoch's; a stream that ranks share has longer and shorter ones.
+
+What a later epoch had beyond the first one's steps, and one, was never trained on, and nothing was said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+_MARK = "_headrace_ends"
+
+
+def end_by_themselves() -> None:
+    """From now on an epoch of a dataset of unknown length lasts as long as its batches. Called once, by `data`."""
+    from keras.src.trainers.epoch_iterator import EpochIterator
+
+    if hasattr(EpochIterator, _MARK):
+        return
+    original, warning = EpochIterator.catch_stop_iteration, EpochIterator._interrupted_warning
+
+    @contextlib.contextmanager
+    def catch(self: Any) -> Iterator[None]:
+        with original(self):
+            yield
+        self._num_batches = self.data_adapter.num_batches  # as it was known before, and not as it was counted
+
+    def warn(self: Any) -> None:
+        if self.steps_per_epoch or self.data_adapter.num_batches:  # else the end is no surprise
+            warning(self)
+
+    EpochIterator.catch_stop_iteration, EpochIterator._interrupted_warning = catch, warn
+    setattr(EpochIterator, _MARK, True)
