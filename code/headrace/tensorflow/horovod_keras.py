@@ -68,7 +68,7 @@ __all__ = [
 
 
 def DistributedOptimizer(  # noqa: N802  (Horovod's name)
-    optimizer: keras.optimizers.Optimizer,
+    optimizer: keras.optimizers.Optimizer | str,
     compression: Any = Compression.none,
     op: Any = Average,
 ) -> keras.optimizers.Optimizer:
@@ -78,13 +78,21 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     Keras model.
 
     Args:
-        optimizer: a Keras 3 optimizer; its configuration is taken, not its state.
+        optimizer: a Keras 3 optimizer, or the name of one. It becomes a distributed one itself; of one that has been
+            used already another is made, with its configuration and not its state.
         compression: `Compression.none` or `Compression.fp16`, for the gradients on the wire.
         op: `Average` (default) or `Sum`.
     """
     init()
+    optimizer = keras.optimizers.get(optimizer)
+    if _is_distributed(optimizer) and not optimizer.built:
+        return optimizer
     distributed = _distributed_class(type(optimizer), compression, op)
-    return distributed.from_config(optimizer.get_config())
+    if optimizer.built:
+        return distributed.from_config(optimizer.get_config())
+    # Not every optimizer or schedule can be made again from its configuration, which does not have all of it either.
+    optimizer.__class__ = distributed
+    return optimizer
 
 
 class DistributedGradientTape:

@@ -33,12 +33,12 @@ def measure_ideal_step(model: keras.Model, dataset: tf.data.Dataset, batch_size:
     batch = _cached_batch(dataset, batch_size)
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
-    variables = [*model.variables, *model.optimizer.variables]
-    before = [tf.identity(variable.value) for variable in variables]
-    generator = tf.random.get_global_generator()
-    generator_state = tf.identity(generator.state)
     iterator = iter(_with_spec_of(tf.data.Dataset.from_tensors(batch).repeat(), dataset))
     model.make_train_function()
+    variables = _variables(model, iterator)
+    before = [tf.identity(variable) for variable in variables]
+    generator = tf.random.get_global_generator()
+    generator_state = tf.identity(generator.state)
     steps_per_call = max(int(model.steps_per_execution), 1)
 
     def call_s() -> float:
@@ -63,6 +63,18 @@ def measure_ideal_step(model: keras.Model, dataset: tf.data.Dataset, batch_size:
     return IdealStep.of(times_s, cpu_s)
 
 
+def _variables(model: keras.Model, iterator: Any) -> list[tf.Variable]:
+    """All that a step may write: the model's and its optimizer's, and what else a train_step of the script's has.
+
+    Such as further optimizers, or an average of the weights: tracing the step makes and finds them, and runs nothing.
+    """
+    parts = [cell.cell_contents for cell in getattr(model.train_function, "__closure__", None) or ()]
+    traced = [part.get_concrete_function(iterator) for part in parts if hasattr(part, "get_concrete_function")]
+    own = [variable.value for variable in (*model.variables, *model.optimizer.variables)]
+    found = {id(variable): variable for variable in (*own, *(each for one in traced for each in one.graph.variables))}
+    return list(found.values())
+
+
 def _wait_for(logs: Any) -> None:
     """Until the step is really over: its results are computed in the background on an accelerator."""
     for value in tf.nest.flatten(logs):
@@ -72,7 +84,8 @@ def _wait_for(logs: Any) -> None:
 def _cached_batch(dataset: tf.data.Dataset, batch_size: int | None) -> Any:
     specs = tf.nest.flatten(dataset.element_spec)
     shapes = [spec.shape for spec in specs if isinstance(spec, tf.TensorSpec)]
-    if len(shapes) < len(specs) or any(_open_dimensions(shape, batch_size) for shape in shapes):
+    texts = any(spec.dtype == tf.string for spec in specs if isinstance(spec, tf.TensorSpec))  # of some grammar
+    if texts or len(shapes) < len(specs) or any(_open_dimensions(shape, batch_size) for shape in shapes):
         return next(iter(dataset.take(1)))
     return tf.nest.map_structure(lambda spec: _made_up(spec, batch_size), dataset.element_spec)
 

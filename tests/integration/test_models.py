@@ -1,0 +1,116 @@
+"""What people's models and optimizers are, beyond one model with one optimizer that Keras knows."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from headrace.tensorflow import horovod_keras, ideal, world
+
+ROWS = tf.ones([4, 3])
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """This process is the only rank, and needs no MPI for it."""
+    monkeypatch.setattr(horovod_keras, "init", lambda: None)
+    monkeypatch.setattr(world, "size", lambda: 1)
+    monkeypatch.setattr(world, "same_on_all_ranks", lambda value, name: value)
+
+
+class Adversaries(keras.Model):
+    """Two networks with an optimizer each, a teacher that follows, and a count of steps."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = keras.layers.Dense(1), keras.layers.Dense(1)
+        self.steps, self.teacher = tf.Variable(0), tf.Variable(1.0)
+        self.noise = keras.random.SeedGenerator(1)
+
+    def compile(self, first, second):
+        super().compile()
+        self.first, self.second = first, second
+
+    def train_step(self, rows):
+        self.steps.assign_add(1)
+        self.teacher.assign(self.teacher * 0.9)
+        rows += keras.random.normal(tf.shape(rows), seed=self.noise)
+        with tf.GradientTape(persistent=True) as tape:
+            losses = [tf.reduce_mean(layer(rows) ** 2) for layer in (self.one, self.two)]
+        for layer, loss, optimizer in zip((self.one, self.two), losses, (self.first, self.second), strict=True):
+            optimizer.apply_gradients(
+                zip(tape.gradient(loss, layer.trainable_weights), layer.trainable_weights, strict=True)
+            )
+        return {"loss": losses[0]}
+
+
+def test_measuring_the_ideal_step_leaves_no_trace_in_a_model_with_a_train_step_of_its_own():
+    model = Adversaries()
+    model.compile(horovod_keras.DistributedOptimizer(keras.optimizers.Adam()), keras.optimizers.Adagrad())
+    for layer in (model.one, model.two):
+        layer.build(ROWS.shape)
+    model.built = True
+    weights = [variable.numpy() for variable in model.variables]
+    ideal.measure_ideal_step(model, tf.data.Dataset.from_tensors(ROWS).repeat())
+    assert (int(model.steps), float(model.teacher)) == (0, 1.0)
+    assert [int(each.iterations) for each in (model.first, model.second)] == [0, 0]
+    assert all(np.all(variable.numpy() == np.float32(0.1)) for variable in model.second.variables[2:])
+    assert all(np.array_equal(*pair) for pair in zip(weights, (v.numpy() for v in model.variables), strict=True))
+
+
+def test_a_batch_of_texts_is_a_real_one_when_the_ideal_step_is_measured():
+    class Parsing(keras.Sequential):
+        def train_step(self, lines):
+            return super().train_step((tf.strings.to_number(lines)[:, None], tf.strings.to_number(lines)[:, None]))
+
+    model = Parsing([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    lines = tf.data.Dataset.from_tensor_slices(["1", "2"]).batch(2, drop_remainder=True).repeat()
+    assert ideal.measure_ideal_step(model, lines, 2).ms > 0
+
+
+class Rising(keras.optimizers.schedules.LearningRateSchedule):
+    """Without get_config, as people write them."""
+
+    def __call__(self, step):
+        return 0.1 * tf.cast(step + 1, tf.float32)
+
+
+class Own(keras.optimizers.SGD):
+    def __init__(self, factor):
+        super().__init__(0.1 * factor)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda: keras.optimizers.Adam(Rising()),
+        lambda: keras.optimizers.SGD(lambda: 0.1),
+        lambda: Own(2),
+        lambda: "adam",
+    ],
+)
+def test_any_optimizer_becomes_a_distributed_one(optimizer):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile(horovod_keras.DistributedOptimizer(optimizer()), "mse")
+    before = model.get_weights()[0]
+    model.fit(ROWS, tf.ones([4, 1]), verbose=0)
+    assert hasattr(model.optimizer, "headrace_reduction") and not np.array_equal(before, model.get_weights()[0])
+
+
+def test_what_is_left_out_of_weight_decay_stays_left_out():
+    optimizer = keras.optimizers.AdamW(0.1, weight_decay=0.5)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    optimizer = horovod_keras.DistributedOptimizer(optimizer)
+    bias = keras.Variable([1.0], name="bias")
+    optimizer.build([bias])
+    optimizer.apply([tf.constant([0.0])], [bias])
+    assert bias.numpy() == [1.0]
+
+
+def test_an_optimizer_that_was_used_is_begun_anew():
+    used = keras.optimizers.SGD(0.5)
+    weight = keras.Variable([1.0])
+    used.build([weight])
+    used.apply([tf.constant([0.0])], [weight])
+    new = horovod_keras.DistributedOptimizer(used)
+    assert new is not used and not new.built and float(new.learning_rate) == 0.5
