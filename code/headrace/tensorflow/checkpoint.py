@@ -127,6 +127,7 @@ class Checkpoint(keras.callbacks.Callback):
         epoch = step = steps = 0
         weights = self._folder.newest_weights()
         if world.rank() == 0 and weights:
+            self._folder.tell_of_own()
             if not model.optimizer.built:
                 model.optimizer.build(model.trainable_variables)
             model.load_weights(weights)

@@ -61,6 +61,7 @@ class Checkpoint:
         file = record = b""
         path = self._folder.newest() if world.rank() == 0 else None
         if path is not None:
+            self._folder.tell_of_own()
             file, record = (path / STATE_FILE).read_bytes(), (path / LOADER_FILE).read_bytes()
             epoch, step = self._folder.place()
             say("resumed", epoch=epoch, step=step, path=path)

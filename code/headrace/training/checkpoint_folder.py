@@ -20,6 +20,11 @@ EVERY_S = 600.0
 """Between two checkpoints, at most, where epochs take longer."""
 
 
+OF_ITS_OWN = "Give each training a folder of its own: Checkpoint(folder)"
+_WRITTEN: dict[Path, CheckpointFolder] = {}
+"""By this process."""
+
+
 class CheckpointFolder:
     """The checkpoints of one job.
 
@@ -56,9 +61,24 @@ class CheckpointFolder:
         os.replace(partial, final)
         _sync(self._folder)
         self._saved_at = time.monotonic()
+        _WRITTEN[final.resolve()] = self
         for old in self._checkpoints()[: -self._kept]:
+            if old == final:
+                print(
+                    f"checkpoint {final.name} is not kept, because {self._folder} has those of later epochs: a second "
+                    f"training in one script begins at epoch 0 again. {OF_ITS_OWN}", flush=True,
+                )  # fmt: skip
             shutil.rmtree(old, ignore_errors=True)
         return final
+
+    def tell_of_own(self) -> None:
+        """Say so where the newest checkpoint is that of another training of this very process."""
+        path = self.newest()
+        if path and _WRITTEN.get(path.resolve(), self) is not self:
+            print(
+                f"checkpoint {path.name} is of what this script has trained before, so that this training does not "
+                f"begin anew: of several folds, the later ones are not trained. {OF_ITS_OWN}", flush=True,
+            )  # fmt: skip
 
     def is_due(self, every_s: float) -> bool:
         """Whether the newest of this process is so old; never with 0."""

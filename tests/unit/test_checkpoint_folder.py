@@ -1,0 +1,26 @@
+"""Checkpoints of several trainings in one script: nothing happens to them without a word."""
+
+from headrace.training.checkpoint_folder import CheckpointFolder
+
+
+def save(folder, epoch):
+    return folder.save(epoch, 0, lambda path: path.write_text("weights"), {})
+
+
+def test_going_on_from_another_training_of_the_same_script_is_told(tmp_path, capsys):
+    first = CheckpointFolder(tmp_path, "weights", 3)
+    save(first, 1)
+    first.tell_of_own()
+    assert capsys.readouterr().out == ""
+    CheckpointFolder(tmp_path, "weights", 3).tell_of_own()
+    assert "epoch-0001 is of what this script has trained before" in capsys.readouterr().out
+
+
+def test_a_checkpoint_that_is_not_kept_since_there_are_those_of_later_epochs_is_told(tmp_path, capsys):
+    folder = CheckpointFolder(tmp_path, "weights", 2)
+    for epoch in (4, 5, 6):
+        save(folder, epoch)
+    assert capsys.readouterr().out == ""
+    assert not save(folder, 1).exists()
+    assert "epoch-0001 is not kept" in capsys.readouterr().out
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["epoch-0005", "epoch-0006"]
