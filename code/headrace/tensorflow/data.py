@@ -14,7 +14,7 @@ import tensorflow as tf
 from headrace.context import GRPC, TrainerContext
 from headrace.errors import InputError
 from headrace.settings import STARTUP_TIMEOUT_VARIABLE
-from headrace.tensorflow import arrays, keras_epochs, origin, parts, progress, sample_size, transfer
+from headrace.tensorflow import arrays, keras_epochs, origin, parts, progress, sample_size, transfer, world
 from headrace.tensorflow.arrays import from_arrays
 from headrace.tensorflow.compression import choose_compression
 from headrace.tensorflow.distribution import COMPRESSIONS, Distribution
@@ -179,7 +179,7 @@ def _ahead(how: Distribution, batches: int) -> int | None:
     """How many batches a rank asks for ahead; of few so few that the first rank to ask does not get them all."""
     if how.max_outstanding_requests or how.coordinated:
         return how.max_outstanding_requests
-    return REQUESTS if batches < 0 or not how.shared else min(max(batches // (SHARE * hvd.size()), 1), REQUESTS)
+    return REQUESTS if batches < 0 or not how.shared else min(max(batches // (SHARE * world.size()), 1), REQUESTS)
 
 
 _POLICIES = {
