@@ -3,13 +3,14 @@
 import argparse
 import multiprocessing
 import random
+import threading
 
 import pytest
 import torch
 from headrace.errors import InputError
 from headrace.torch.dataset_writes import written_while_training
 
-from tests.torch.test_what_people_write import Numbers
+from tests.torch.test_what_people_write import Numbers, all_of
 
 
 class Cached(Numbers):
@@ -124,3 +125,30 @@ def test_what_a_script_switches_off_while_it_trains_is_refused_on_data_hosts(fee
     change(loader)
     with pytest.raises(InputError, match=rf"has changed since the first batch \({name}\)"):
         list(loader)
+
+
+def test_a_dataset_that_the_script_changes_while_it_trains_is_refused_on_data_hosts(feeds):
+    address = feeds.serve(1, Numbers(20, stage=0, transform=None), 4)
+    data = Numbers(20, stage=0, transform=None)
+    loader = feeds.loader([address], data, 4)
+    data.stage = 0
+    list(loader)
+    data.stage = 1
+    with pytest.raises(InputError, match=r"has changed since the first batch \(stage\)"):
+        list(loader)
+
+
+class Keeping(Numbers):
+    def __getitem__(self, index):
+        self.cache[index] = index
+        return self.cache[index]
+
+
+def test_what_a_script_opens_or_the_dataset_itself_fills_meanwhile_is_no_change(feeds):
+    address = feeds.serve(1, Keeping(20, file=None, cache={}, lock=None), 4)
+    data = Keeping(20, file=None, cache={}, lock=None)
+    loader = feeds.loader([address], data, 4)
+    list(loader)
+    assert data[3] == 3
+    data.file, data.lock = open(__file__), threading.Lock()  # noqa: SIM115
+    assert len(all_of(loader)) == 20

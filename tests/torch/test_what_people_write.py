@@ -5,7 +5,6 @@ import signal
 import sqlite3
 import tarfile
 import tempfile
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -126,38 +125,11 @@ class Staged(Numbers):
         self.stage = epoch
 
 
-def test_a_dataset_that_the_script_changes_while_it_trains_is_refused_on_data_hosts(feeds):
-    address = feeds.serve(1, Numbers(20, stage=0, transform=None), 4)
-    data = Numbers(20, stage=0, transform=None)
-    loader = feeds.loader([address], data, 4)
-    data.stage = 0
-    list(loader)
-    data.stage = 1
-    with pytest.raises(InputError, match=r"has changed since the first batch \(stage\)"):
-        list(loader)
-
-
 @BOTH
 def test_a_datasets_set_epoch_is_called_wherever_samples_are_made(feeds, remote):
     addresses = [feeds.serve(2, Staged(20, stage=0), 4)] if remote else []
     loader = feeds.loader(addresses, Staged(20, stage=0), 4)
     assert [set(all_of(loader)) for _ in range(3)] == [{0}, {1}, {2}]
-
-
-class Keeping(Numbers):
-    def __getitem__(self, index):
-        self.cache[index] = index
-        return self.cache[index]
-
-
-def test_what_a_script_opens_or_the_dataset_itself_fills_meanwhile_is_no_change(feeds):
-    address = feeds.serve(1, Keeping(20, file=None, cache={}, lock=None), 4)
-    data = Keeping(20, file=None, cache={}, lock=None)
-    loader = feeds.loader([address], data, 4)
-    list(loader)
-    assert data[3] == 3
-    data.file, data.lock = open(__file__), threading.Lock()  # noqa: SIM115
-    assert len(all_of(loader)) == 20
 
 
 def test_each_loader_of_a_dataset_has_it_told_its_own_epoch_and_views_of_it_too(feeds):

@@ -6,7 +6,6 @@ The graph is the truth: Python's dataset objects are ornaments on it. They only 
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -103,7 +102,6 @@ class DatasetGraph:
 
     def __init__(self, dataset: tf.data.Dataset) -> None:
         self._spec = dataset.element_spec
-        self._own_name = f"headrace-{uuid.uuid4().hex}"
         self.definition = graphdef.graph_of(dataset)
         self.functions = {function.signature.name: function for function in self.definition.library.function}
         self.look_again()
@@ -189,9 +187,6 @@ class DatasetGraph:
             added.add(name)
             definition = part.node.add()
             definition.CopyFrom(self._by_name[name])
-            if definition.op == "VarHandleOp":
-                # Named after itself, it would be another dataset's as well.
-                definition.attr["shared_name"].s = f"{self._own_name}/{name}".encode()
             if ordered and "deterministic" in definition.attr and definition.attr["deterministic"].s == b"default":
                 definition.attr["deterministic"].s = b"true"
             if definition.op == "AssertCardinalityDataset" and not asserts and not self._is_endless(definition):
