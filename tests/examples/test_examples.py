@@ -16,7 +16,7 @@ EXAMPLES = sorted(path.stem for path in (ROOT / "code" / "examples").glob("*.py"
 SEEDS = range(int(os.environ.get("HEADRACE_SEEDS", "1")))
 FLAGS = {"service": ["--is_hetero"], "local": ["--no-is_hetero"]}
 MODES = os.environ.get("HEADRACE_MODES", "service local").split()
-LEARNED = {"tabular": 0.85, "gradient_accumulation": 0.85, "images_in_folders": 0.75}
+LEARNED = {"tabular": 0.85, "gradient_accumulation": 0.85}
 NOISE = 0.06
 CHECK = """
 import numpy as np

@@ -11,16 +11,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from headrace.tensorflow.arrays import ARRAY, mapped
 from headrace.tensorflow.graph import Node
+from headrace.tensorflow.kinds import BATCHES, FUNCTIONS, PASSING
+from headrace.tensorflow.rows import dataset_of, is_rows, tensors_of
+from headrace.tensorflow.spread import spread_block
 
 PARALLEL_BLOCKS = 4
 """Blocks that are made at once where functions make their elements."""
-FUNCTIONS = ("MapDataset", "ParallelMapDataset")
-"""One element out for each element in."""
-BATCHES = ("BatchDataset", "ParallelBatchDataset", "PaddedBatchDataset")
-PASSING = ("PrefetchDataset", "OptionsDataset", "CacheDataset", "AssertCardinalityDataset")
-"""What hands its input's elements on, in their order."""
 raw = tf.raw_ops
 
 
@@ -36,12 +33,17 @@ def block_of(node: Node, first: tf.Tensor, count: tf.Tensor, spec: Any = None) -
     return tf.data.experimental.from_variant(variant, spec or node.specs)
 
 
-def in_blocks(node: Node, size: int, blocks: tf.data.Dataset) -> tf.data.Dataset:
-    """The elements of a listing, made from a dataset of block numbers."""
+def in_blocks(node: Node, size: int, blocks: tf.data.Dataset, spread_over: int = 0) -> tf.data.Dataset:
+    """The elements of a listing, made from a dataset of block numbers.
+
+    Args:
+        spread_over: the listing's size, where a block is to have elements from everywhere in it.
+    """
 
     @tf.autograph.experimental.do_not_convert
     def make(number: tf.Tensor) -> tf.data.Dataset:
-        return block_of(node, number * size, tf.constant(size, tf.int64))
+        first, count = number * size, tf.constant(size, tf.int64)
+        return spread_block(node, first, count, spread_over) if spread_over else block_of(node, first, count)
 
     if any(each.op in FUNCTIONS for each in node.subtree()):
         return blocks.interleave(make, PARALLEL_BLOCKS, size, num_parallel_calls=PARALLEL_BLOCKS, deterministic=True)
@@ -50,30 +52,19 @@ def in_blocks(node: Node, size: int, blocks: tf.data.Dataset) -> tf.data.Dataset
 
 def is_addressable(node: Node) -> bool:
     """Whether a block costs no more than its own elements."""
-    if node.op in ("RangeDataset", "TensorSliceDataset") or is_arrays(node):
+    if node.op == "RangeDataset" or is_rows(node):
         return True
     if node.op in ("RepeatDataset", "ConcatenateDataset") and node.inputs[0].size <= 0:
         return False
     return node.op in (*_CUTS, *PASSING) and node.op != "ShuffleDataset" and all(map(is_addressable, node.inputs))
 
 
-def is_arrays(node: Node) -> bool:
-    """Whether it is the rows of mapped arrays (`headrace.tensorflow.arrays`)."""
-    return node.op == "FlatMapDataset" and "ImmutableConst" in node.function_ops
-
-
-def array_rows(node: Node) -> int:
-    """How many rows mapped arrays have."""
-    every = (each for name in node.functions for each in node.graph.nodes_of(name))
-    return next(each.attr["shape"].shape.dim[0].size for each in every if each.name == f"{ARRAY}0")
-
-
 def _cut(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """A block's variant; it may reach beyond the listing's end."""
     if node.op in PASSING:
         return _cut(node.inputs[0], first, count)
-    if is_arrays(node):
-        return _rows(node, first, count)
+    if is_rows(node):
+        return dataset_of(node, [each[first : first + count] for each in tensors_of(node)])
     sized = node.op not in ("RepeatDataset", "ConcatenateDataset") or node.inputs[0].size > 0
     if node.op in _CUTS and sized:
         return _CUTS[node.op](node, first, count)
@@ -88,29 +79,12 @@ def _range(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     return raw.RangeDataset(start=begin, stop=begin + count * step, step=step, **_types(node))
 
 
-def _slices(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    parts = [each[first : first + count] for each in node.graph.tensors(node, "components")]
-    shapes = [spec.shape for spec in node.specs]
-    return raw.TensorSliceDataset(components=parts, output_shapes=shapes)
-
-
-def _rows(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    maps = {each.name: each.attr for name in node.functions for each in node.graph.nodes_of(name)}
-    parts = []
-    for place in range(len(node.specs)):
-        given = maps[f"{ARRAY}{place}"]
-        shape = [dimension.size for dimension in given["shape"].shape.dim]
-        whole = mapped(given["memory_region_name"].s.decode(), tf.as_dtype(given["dtype"].type), shape, place)
-        parts.append(whole[first : first + count])
-    return raw.TensorSliceDataset(components=parts, output_shapes=[spec.shape for spec in node.specs])
-
-
 def _functions(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    return _on(node, [_cut(node.inputs[0], first, count)])
+    return node.on([_cut(node.inputs[0], first, count)])
 
 
 def _zip(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    return _on(node, [_cut(each, first, count) for each in node.inputs])
+    return node.on([_cut(each, first, count) for each in node.inputs])
 
 
 def _take(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
@@ -125,19 +99,19 @@ def _skip(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
 def _shard(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     shards = int(node.value("num_shards"))
-    return _on(node, [_cut(node.inputs[0], first * shards, count * shards)])
+    return node.on([_cut(node.inputs[0], first * shards, count * shards)])
 
 
 def _batch(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     size = int(node.value("batch_size"))
-    return _on(node, [_cut(node.inputs[0], first * size, count * size)])
+    return node.on([_cut(node.inputs[0], first * size, count * size)])
 
 
 def _concatenate(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     head, tail = node.inputs
     in_head = _within(first, count, head.size)
     rest = _cut(tail, tf.maximum(first - head.size, 0), count - in_head)
-    return _on(node, [_cut(head, first, in_head), rest])
+    return node.on([_cut(head, first, in_head), rest])
 
 
 def _repeat(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
@@ -159,13 +133,12 @@ def _shuffle(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         inner = inner.inputs[0]
     made = _part(inner, _in_order(node, inner), first, count)
     for each in reversed(later):
-        made = _on(each, [made])
+        made = each.on([made])
     return made
 
 
 _CUTS = {
     "RangeDataset": _range,
-    "TensorSliceDataset": _slices,
     "ZipDataset": _zip,
     "TakeDataset": _take,
     "SkipDataset": _skip,
@@ -184,7 +157,7 @@ def _whole(node: Node) -> tf.Tensor:
         return _whole(node.inputs[0])
     if node.op == "ShuffleDataset":
         return _in_order(node, node.inputs[0])
-    return _on(node, [_whole(each) for each in node.inputs])
+    return node.on([_whole(each) for each in node.inputs])
 
 
 def _in_order(node: Node, shuffled: Node) -> tf.Tensor:
@@ -193,11 +166,6 @@ def _in_order(node: Node, shuffled: Node) -> tf.Tensor:
     return raw.ShuffleDataset(
         input_dataset=_whole(shuffled), reshuffle_each_iteration=False, **numbers, **_types(shuffled)
     )
-
-
-def _on(node: Node, inputs: list[tf.Tensor]) -> tf.Tensor:
-    """The same transformation of other inputs."""
-    return node.graph.build(node, dict(zip(node.edges, inputs, strict=True)), ordered=True)
 
 
 def _part(node: Node, variant: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:

@@ -6,7 +6,7 @@ The graph is the truth: Python's dataset objects are ornaments on it. They only 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -76,6 +76,10 @@ class Node:
         yield self
         for each in self.inputs if self not in ends else ():
             yield from each.subtree(ends)
+
+    def on(self, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+        """The same transformation of other inputs, within the graph that is being made."""
+        return self.graph.build(self, dict(zip(self.edges, inputs, strict=True)), ordered=True)
 
     @cached_property
     def size(self) -> int:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 
 from headrace.tensorflow.graph import Node
+from headrace.tensorflow.kinds import EXPANDING
 
-EXPANDING = ("InterleaveDataset", "ParallelInterleaveDataset", "LegacyParallelInterleaveDataset", "FlatMapDataset",
-              "UnbatchDataset")  # fmt: skip
-"""What makes a dataset of each element."""
 _DECIDING = ("FilterDataset", "UniqueDataset", "TakeWhileDataset", "ScanDataset", "GroupByWindowDataset",
              "DirectedInterleaveDataset", *EXPANDING)  # fmt: skip
 """What comes next depends on the elements."""

@@ -128,7 +128,7 @@ def _for_workers(graph: DatasetGraph, sources: list[Source], stream: str) -> tf.
                 "many processors it has; call .batch() before data.distribute", flush=True,
             )  # fmt: skip
     new = {
-        source.node: in_blocks(source.node, source.block, tf.data.Dataset.range(source.blocks))
+        source.node: _blocks_of(source, tf.data.Dataset.range(source.blocks))
         for source in sources
         if not source.is_split_by_tensorflow
     }
@@ -170,7 +170,11 @@ def _part(source: Source) -> tuple[Node, tf.data.Dataset]:
             )
     if source.block == 1 and not source.expanding:
         return node, node.graph.dataset(node, ordered=True).shard(ranks, rank)
-    return node, in_blocks(node, source.block, tf.data.Dataset.range(source.blocks).shard(ranks, rank))
+    return node, _blocks_of(source, tf.data.Dataset.range(source.blocks).shard(ranks, rank))
+
+
+def _blocks_of(source: Source, numbers: tf.data.Dataset) -> tf.data.Dataset:
+    return in_blocks(source.node, source.block, numbers, source.elements if source.spread else 0)
 
 
 def _together(do: Callable[[], Any]) -> list[Any]:

@@ -16,10 +16,21 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from headrace.tensorflow.blocks import BATCHES, FUNCTIONS, PASSING, array_rows, is_addressable, is_arrays
+from headrace.tensorflow.blocks import is_addressable
 from headrace.tensorflow.checks import refusal, refuse_costly, refuse_unordered
 from headrace.tensorflow.graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
-from headrace.tensorflow.order import EXPANDING
+from headrace.tensorflow.kinds import (
+    BATCHES,
+    BY_PLACE,
+    EXPANDING,
+    FUNCTIONS,
+    ONE_BY_ONE,
+    ONE_TO_ONE,
+    REGROUPING,
+    SOURCES,
+)
+from headrace.tensorflow.rows import array_rows, is_arrays
+from headrace.tensorflow.spread import may_be_spread
 
 BLOCKS = 64
 """At least so many of a finite listing, where its batches allow it: workers are not equally fast."""
@@ -32,13 +43,6 @@ SKIPPING_BLOCKS = 32
 """At most so many where making a block means to make and skip all that comes before it."""
 SPLITS_PER_S = 3_300
 """Elements that a worker can ask the dispatcher for; `python -m bench.splits` measures it."""
-_ONE_TO_ONE = (*FUNCTIONS, *PASSING, "ShuffleDataset")
-_ONE_BY_ONE = (*_ONE_TO_ONE, "FilterDataset", "IgnoreErrorsDataset", "RepeatDataset")
-_REGROUPING = (*BATCHES, "RebatchDataset", "MapAndBatchDataset")
-_BY_PLACE = ("ZipDataset", "TakeDataset", "SkipDataset", "ShardDataset", "WindowDataset", "ScanDataset",
-             "UniqueDataset", "TakeWhileDataset", "GroupByWindowDataset", "DirectedInterleaveDataset")  # fmt: skip
-_SOURCES = ("RangeDataset", "TensorSliceDataset", "TensorDataset", "ListDataset", "CSVDataset", "TextLineDataset",
-            "TFRecordDataset", "FixedLengthRecordDataset", "SparseTensorSliceDataset")  # fmt: skip
 _SPLIT_BY_TENSORFLOW = ("RangeDataset", "TensorSliceDataset")
 
 
@@ -53,6 +57,8 @@ class Source:
     """Elements that are handed out at once."""
     expanding: Node | None
     """What makes many of each of its elements, if they stand for many, as files do."""
+    spread: bool
+    """Whether blocks have elements from everywhere in it, instead of elements in a row."""
 
     @property
     def blocks(self) -> int:
@@ -94,7 +100,7 @@ def is_endless(node: Node) -> bool:
     """Whether it has no end; what TensorFlow calls unknown may have one."""
     if node.size == INFINITE:
         return True
-    through = node.op in (*_ONE_BY_ONE, *EXPANDING, *_REGROUPING, "GroupByWindowDataset", "ConcatenateDataset")
+    through = node.op in (*ONE_BY_ONE, *EXPANDING, *REGROUPING, "GroupByWindowDataset", "ConcatenateDataset")
     return through and any(map(is_endless, node.inputs))
 
 
@@ -107,7 +113,7 @@ def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
         yield node, above  # with its repetitions numbered, batches are cut exactly
     elif is_arrays(node):
         yield node, above
-    elif node.op in (*_ONE_BY_ONE, *EXPANDING, *_REGROUPING) or _only_regroups(node):
+    elif node.op in (*ONE_BY_ONE, *EXPANDING, *REGROUPING) or _only_regroups(node):
         yield from _ends(node.inputs[0], path)
     elif node.op == "ConcatenateDataset":
         for each in node.inputs:
@@ -117,7 +123,7 @@ def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
             yield from _ends(each, path)
     elif node.op == "RandomDataset" and _is_unseeded(node):
         return  # every worker draws its own
-    elif node.op in (*_BY_PLACE, *_SOURCES):
+    elif node.op in (*BY_PLACE, *SOURCES):
         yield node, above
     elif node.op == "RandomDataset":
         raise refusal(node, "its seed is set (by itself or tf.random.set_seed), so every worker would draw the same "
@@ -128,7 +134,7 @@ def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
 
 
 def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Source:
-    if node.op in _BY_PLACE or node.op == "RepeatDataset":
+    if node.op in BY_PLACE or node.op == "RepeatDataset":
         refuse_unordered(node)
     addressable, elements = is_addressable(node), _count(node)
     if not addressable:
@@ -144,7 +150,7 @@ def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Sourc
         block = max(wanted // batch, 1) * batch
     if not addressable and elements > SKIPPING_BLOCKS * block:
         block = -(-elements // (SKIPPING_BLOCKS * block)) * block
-    return Source(node, elements, block, expanding)
+    return Source(node, elements, block, expanding, block > 1 and may_be_spread(node, elements, above))
 
 
 def _most(node: Node) -> int:
@@ -176,13 +182,13 @@ def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None]:
             size = max(size, 1) * max(int(node.value("batch_size")), 1)
         elif node.op in EXPANDING and not size:
             expanding = expanding or node
-        exact &= node.op in (*_ONE_TO_ONE, *BATCHES)
-        known &= node.op in (*_ONE_BY_ONE, *BATCHES) and not expanding
+        exact &= node.op in (*ONE_TO_ONE, *BATCHES)
+        known &= node.op in (*ONE_BY_ONE, *BATCHES) and not expanding
     return size, expanding
 
 
 def _drops_remainder(node: Node) -> bool:
-    if node.op in _REGROUPING:
+    if node.op in REGROUPING:
         return bool(node.value("drop_remainder"))
     if node.op != "GroupByWindowDataset":
         return False

@@ -1,0 +1,72 @@
+"""A listing that is shuffled as a whole: whoever makes a part of it has elements from everywhere in it."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from headrace.tensorflow.blocks import in_blocks
+from headrace.tensorflow.graph import DatasetGraph
+from headrace.tensorflow.splits import find_sources
+
+CLASSES, EACH = 8, 64
+SORTED = np.repeat(np.arange(CLASSES), EACH)
+Data = tf.data.Dataset
+
+
+def labels():
+    return Data.from_tensor_slices(SORTED)
+
+
+def of_blocks(dataset, numbers):
+    """The whole pipeline, of these blocks of its only listing."""
+    graph = DatasetGraph(dataset)
+    (source,) = find_sources(graph)
+    blocks = in_blocks(source.node, source.block, numbers(source.blocks), source.elements if source.spread else 0)
+    return [batch.numpy().tolist() for batch in graph.spliced({source.node: blocks})]
+
+
+def only_the_third(blocks):
+    return Data.from_tensors(np.int64(min(3, blocks - 1)))
+
+
+SHUFFLED = {
+    "of rows": labels().shuffle(CLASSES * EACH),
+    "of a range": Data.range(0, 2 * CLASSES * EACH, 2).map(lambda n: n // (2 * EACH)).shuffle(CLASSES * EACH),
+    "of pairs": Data.zip((labels(), labels())).shuffle(CLASSES * EACH).map(lambda a, b: (a + b) // 2),
+    "of what a function makes": labels().map(lambda n: n + 0).filter(lambda n: n >= 0).shuffle(CLASSES * EACH),
+    "with a buffer as large as it": labels().shuffle(tf.data.UNKNOWN_CARDINALITY),
+}
+
+
+@pytest.mark.parametrize("name", SHUFFLED)
+def test_who_gets_a_single_block_of_sorted_elements_makes_a_batch_of_all_kinds(name):
+    (batch,) = of_blocks(SHUFFLED[name].batch(4 * CLASSES), only_the_third)
+    assert set(batch) == set(range(CLASSES))
+
+
+@pytest.mark.parametrize("name", SHUFFLED)
+def test_all_blocks_together_have_each_element_once(name):
+    for batch in (7, 32, 512):
+        made = of_blocks(SHUFFLED[name].batch(batch), Data.range)
+        assert sorted(n for each in made for n in each) == SORTED.tolist()
+        assert [len(each) for each in made].count(batch) == CLASSES * EACH // batch
+
+
+@pytest.mark.parametrize("size", [2, 3, 10, 97, 1438])
+def test_it_makes_no_difference_what_the_number_of_elements_can_be_divided_by(size):
+    made = of_blocks(Data.range(size).shuffle(size).batch(2), Data.range)
+    assert sorted(n for each in made for n in each) == list(range(size))
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        Data.range(512).shuffle(100).batch(32),
+        Data.range(512).batch(32).shuffle(1000).map(lambda batch: batch),
+        Data.range(512).batch(32),
+    ],
+    ids=["a smaller buffer", "batches are shuffled", "no shuffle"],
+)
+def test_elements_in_a_row_stay_together_where_the_script_says_so(dataset):
+    batches = of_blocks(dataset, only_the_third)
+    elements = sorted(n for each in batches for n in each)
+    assert elements == list(range(elements[0], elements[0] + len(elements)))
