@@ -45,6 +45,8 @@ class Agreement:
         self._given_up: list[Pass] = []
         self._told = Pass(-1)
         self._wait: _Wait | None = None
+        self.others_read: dict[int, tuple[int, int]] = {}
+        """By rank: the newest pass that it is known to read while it trains, and after how many steps it began it."""
 
     # What happens on this rank
 
@@ -91,6 +93,10 @@ class Agreement:
         before = known.get(said.number, said)
         merged = Pass(said.number, max(said.batches, before.batches), said.ended or before.ended)
         self._peers[rank] = {**known, said.number: merged}
+
+    def reads(self, rank: int, number: int, began: int) -> None:
+        """Another rank trains with a pass that it began after so many steps."""
+        self.others_read[rank] = max((number, began), self.others_read.get(rank, (0, 0)))
 
     @property
     def somebody_ended(self) -> bool:

@@ -15,10 +15,16 @@ import numpy as np
 import tensorflow as tf
 
 from headrace.errors import InputError
-from headrace.tensorflow import world
+from headrace.tensorflow import progress, world
 from headrace.tensorflow.agreement import SAY_AFTER_S, Agreement, Pass
 from headrace.tensorflow.rank_messages import Numbers, Post
 
+SURE_AFTER_STEPS = 8
+"""Training steps by which a rank has begun a pass that another one has begun: they begin it at the same step."""
+_READS = 2
+"""A message's last number: this rank trains with the pass. Otherwise 1 if it has ended, and 0."""
+_OTHER = -1
+"""A message's first number where it is no stream's."""
 _Note = Callable[[Agreement], list[tuple[int, bool]] | None]
 """Something that has happened; may make decisions."""
 
@@ -33,17 +39,31 @@ class Stream:
         self.somebody_ended = False
         self.had: dict[int, int] = {}
         """Batches so far, of the newest pass at least."""
+        self.others_read: dict[int, tuple[int, int]] = {}
+        """By rank, as `Agreement.others_read`."""
         self._owner = thread
         self._numbers = itertools.count(1)
         self._newest = 0
+        self._began: dict[int, int] = {}
+        self._told: set[int] = set()
+
+    def endless(self) -> Iterator[np.int64]:
+        """The number of a pass that begins, and that has no end to agree on."""
+        yield self._begins()
+
+    def _begins(self) -> np.int64:
+        self._newest = next(self._numbers)
+        self._began[self._newest] = progress.steps()
+        return np.int64(self._newest)
 
     def passes(self) -> Iterator[np.int64]:
         """The number of a pass that begins; it is over when TensorFlow drops this generator, with the iterator."""
-        number, before = next(self._numbers), self.had
-        self._newest, self.had = number, {number: 0}
+        before, begun = self.had, self._begins()
+        number = int(begun)
+        self.had = {number: 0}
         self._tell(lambda agreement: agreement.began(number, before))
         try:
-            yield np.int64(number)
+            yield begun
         finally:
             self._tell(lambda agreement: agreement.left(number))
 
@@ -60,6 +80,7 @@ class Stream:
                 "at a time. Distribute the dataset once more under another job_name"
             )
         if is_here:
+            self.reads(of_pass)
             self.had[of_pass] = place + 1
         elif not place and self.uneven == "pad":
             self._tell(lambda agreement: agreement.ended(of_pass, 0))
@@ -73,6 +94,30 @@ class Stream:
         elif self.somebody_ended:
             self._tell(lambda _: None)
         return np.bool_(must_wait)
+
+    def reads(self, number: int) -> None:
+        """A batch of a pass is taken; called now and then.
+
+        All ranks have made as many steps, for each averages gradients with the others. So who takes a batch well after
+        the step at which another began a newer pass, and has not begun it, will not: one of them has looked at the
+        stream alone, and each now has batches that the other has too.
+
+        Raises:
+            InputError: another rank reads a newer pass.
+        """
+        of_pass, steps = int(number), progress.steps()
+        began = self._began[of_pass]
+        if of_pass not in self._told and steps >= began + SURE_AFTER_STEPS:
+            self._told.add(of_pass)
+            self._owner.tell_reading(self, of_pass, began)
+        for rank, (other, since) in self.others_read.copy().items():
+            if other > self._newest and steps >= since + SURE_AFTER_STEPS:
+                raise InputError(
+                    f"rank {rank} trains with pass {other} over {self.name!r}, rank {world.rank()} with {of_pass}, "
+                    "so both may have the same samples. All ranks must begin to iterate over it equally often; what "
+                    "one rank alone looks at (if hvd.rank() == 0: next(iter(dataset))), it takes from the dataset "
+                    "before data.distribute"
+                )
 
     def _tell(self, what: _Note) -> None:
         self._owner.inbox.put((self, what))
@@ -100,10 +145,25 @@ class _AgreementThread:
         self.inbox.put((stream, joined))
         return stream
 
+    def tell(self, *numbers: int) -> None:
+        """Tell the others what no stream says."""
+        first, second, third = numbers
+        self._post.tell((_OTHER, first, second, third))
+
+    def tell_reading(self, stream: Stream, number: int, began: int) -> None:
+        """Tell the others which pass this rank trains with."""
+        self._post.tell((self.streams.index(stream), number, began, _READS))
+
     def _take(self, rank: int, numbers: Numbers) -> None:
-        index, number, batches, ended = numbers
-        said = Pass(number, batches, bool(ended))
-        self.inbox.put((index, lambda agreement: agreement.heard(rank, said)))
+        index, number, count, kind = numbers
+        if index == _OTHER:
+            for each in _listeners:
+                each(rank, number, count, kind)
+        elif kind == _READS:
+            self.inbox.put((index, lambda agreement: agreement.reads(rank, number, count)))
+        else:
+            said = Pass(number, count, bool(kind))
+            self.inbox.put((index, lambda agreement: agreement.heard(rank, said)))
 
     def _run(self) -> None:
         waiting = False
@@ -125,7 +185,7 @@ class _AgreementThread:
         agreement, joined = self._agreements[whose], len(self.streams)
         agreement.had(dict(whose.had))
         made = what(agreement) or []
-        whose.somebody_ended = agreement.somebody_ended
+        whose.somebody_ended, whose.others_read = agreement.somebody_ended, agreement.others_read
         agreement.had(dict(whose.had))  # once more: who had a batch before that was set has not said so
         index = self.streams.index(whose)
         for each in agreement.news():
@@ -139,6 +199,18 @@ class _AgreementThread:
 
 
 _thread: list[_AgreementThread] = []
+_listeners: list[Callable[[int, int, int, int], None]] = []
+
+
+def tell(*numbers: int) -> None:
+    """Three numbers for the listeners of all other ranks, if ranks have a stream in common; else nobody is told."""
+    for each in _thread:
+        each.tell(*numbers)
+
+
+def listen(heard: Callable[[int, int, int, int], None]) -> None:
+    """From now on it gets a rank and the three numbers that it tells, in a thread of the messages."""
+    _listeners.append(heard)
 
 
 def join(name: str, uneven: str) -> Stream:

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from headrace.tensorflow import progress, world
+from headrace.tensorflow import progress, trained, world
 from headrace.tensorflow.checkpoint import Checkpoint
 from headrace.tensorflow.ideal import measure_ideal_step
 from headrace.tensorflow.loop import Training
@@ -66,6 +66,7 @@ class Measure(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         progress.warn_if_apart()
+        trained.compare()
         self._meter.epoch(epoch + 1, {name: float(value) for name, value in (logs or {}).items()})
 
     def on_train_end(self, logs: Logs = None) -> None:

@@ -18,7 +18,7 @@ from headrace.tensorflow import arrays, keras_epochs, origin, parts, progress, s
 from headrace.tensorflow.arrays import from_arrays
 from headrace.tensorflow.compression import choose_compression
 from headrace.tensorflow.distribution import COMPRESSIONS, Distribution
-from headrace.tensorflow.ends import end_together
+from headrace.tensorflow.ends import end_together, read_alike
 from headrace.tensorflow.shards import Shards
 from headrace.tensorflow.transfer import agreed
 from headrace.training.freed_memory import keep_freed_memory
@@ -110,6 +110,7 @@ def distribute(
     number = parts.register(prepared, f"grpc://{context.dispatcher}", COMPRESSIONS[compression], shared)
     stream = _read(number, dataset.element_spec, how, context, compression, job_name, _ahead(how, batches))
     if endless:
+        stream = read_alike(stream, job_name) if how.exact and how.shared and not how.coordinated else stream
         return _on_trainer(stream.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)))
     return _on_trainer(end_together(stream, how.uneven, job_name))
 

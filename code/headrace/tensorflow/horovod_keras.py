@@ -36,7 +36,7 @@ from horovod.tensorflow import (
 
 from headrace.errors import InputError
 from headrace.tensorflow import horovod_callbacks as callbacks
-from headrace.tensorflow import progress, world
+from headrace.tensorflow import progress, trained, world
 from headrace.tensorflow.world import init
 
 __all__ = [
@@ -126,6 +126,7 @@ class DistributedGradientTape:
         gradients = self._tape.gradient(target, sources, *args, **options)
         flat = tf.nest.flatten(gradients, expand_composites=False)
         if world.size() > 1:
+            trained.note(tf.nest.flatten(sources, expand_composites=False))
             flat = _reduce(flat, self._compression, self._op)
         return tf.nest.pack_sequence_as(gradients, flat, expand_composites=False)
 
@@ -206,6 +207,7 @@ def _distributed_class(base: Any, compression: Any, op: Any) -> Any:
 
         def apply(self, grads: Any, trainable_variables: Any = None) -> None:
             if world.size() > 1:
+                trained.note(self._trainable_variables if trainable_variables is None else trainable_variables, self)
                 grads = _reduce(list(grads), compression, op)
             super().apply(grads, trainable_variables)
 

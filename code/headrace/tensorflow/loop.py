@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from headrace.tensorflow import horovod_callbacks, horovod_keras, progress
+from headrace.tensorflow import horovod_callbacks, horovod_keras, progress, trained
 from headrace.tensorflow.checkpoint import Checkpoint
 from headrace.tensorflow.meter import open_meter
 
@@ -83,6 +83,7 @@ class Training:
     def end_epoch(self, **metrics: Any) -> dict[str, float]:
         """The epoch is over; its metrics, averaged over the ranks."""
         progress.warn_if_apart()
+        trained.compare()
         averaged = horovod_keras.average_metrics(metrics) if metrics else {}
         horovod_callbacks.average_moving_statistics(self._model)
         self._meter.epoch(self._epoch + 1, averaged)

@@ -12,7 +12,7 @@ from headrace.events import say
 from headrace.tensorflow import arrays, checks, variables, world
 from headrace.tensorflow.blocks import in_blocks
 from headrace.tensorflow.distribution import Distribution
-from headrace.tensorflow.ends import end_together
+from headrace.tensorflow.ends import end_together, read_alike
 from headrace.tensorflow.graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
 from headrace.tensorflow.order import disorder
 from headrace.tensorflow.splits import SPLITS_PER_S, Source, find_sources, is_endless
@@ -84,7 +84,8 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
         listings = [graph.fingerprints.of(source.node.name) for source in sources]
         return is_endless(graph.sink), [graph.fingerprints.of(graph.sink.name, seeds=False), *listings]
 
-    return made[0] if _endless(_together(make)) else end_together(made[0], uneven, stream)
+    endless = _endless(_together(make))
+    return read_alike(made[0], stream) if endless else end_together(made[0], uneven, stream)
 
 
 def whole(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.Dataset:

@@ -24,6 +24,12 @@ def count_collective() -> None:
     _counter("collectives").assign_add(1, read_value=False)
 
 
+def steps() -> int:
+    """How often this rank has averaged gradients with the others, those of the ideal step's measurement too."""
+    counter = _counters.get("collectives")
+    return 0 if counter is None else int(counter.numpy())
+
+
 def warn_if_apart() -> None:
     """To be called at the end of an epoch, by then the gradients of several ranks have been averaged; warns once."""
     if world.size() > 1 and world.rank() == 0 and "collectives" not in _counters and not _warned:

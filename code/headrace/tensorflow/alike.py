@@ -1,0 +1,65 @@
+"""Whether ranks have the same model at the end of an epoch, from a little that each says. No threads, no TensorFlow."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+TOLERANCE = 1e-4
+"""Of a projection, as a share of the norm: more than rounding makes, and less than the difference of random weights."""
+KEPT = 16
+"""Epochs by which ranks may be apart and are still compared."""
+_PAIR = struct.Struct("=ff")
+_WORD = struct.Struct("=q")
+
+
+@dataclass(frozen=True)
+class Glance:
+    """What a rank says of its model: equal on ranks whose models are."""
+
+    projection: float
+    """The weights, each times 1 or -1, added up."""
+    norm: float
+    learning_rate: float
+    parts: float
+    """How many variables and optimizers it is of: those that are gone may not be gone on all ranks yet."""
+
+    def packed(self) -> tuple[int, int]:
+        """As two numbers of a message."""
+        pairs = ((self.projection, self.norm), (self.learning_rate, self.parts))
+        first, second = (_WORD.unpack(_PAIR.pack(*pair))[0] for pair in pairs)
+        return first, second
+
+    @classmethod
+    def unpacked(cls, first: int, second: int) -> Glance:
+        """From a message's two numbers."""
+        (projection, norm), (rate, parts) = (_PAIR.unpack(_WORD.pack(each)) for each in (first, second))
+        return cls(projection, norm, rate, parts)
+
+
+@dataclass
+class Comparison:
+    """What ranks have said, on rank 0."""
+
+    _said: dict[int, dict[int, Glance]] = field(default_factory=dict)
+    """By epoch and rank."""
+
+    def hears(self, rank: int, epoch: int, glance: Glance) -> str:
+        """Rank 0's own, or another's; how a rank's model differs from rank 0's, if one does."""
+        said = self._said.setdefault(epoch, {})
+        said[rank] = glance
+        for old in [each for each in self._said if each <= epoch - KEPT]:
+            del self._said[old]
+        others = said if rank == 0 else {rank: glance}
+        found = (_difference(said[0], each, other) for other, each in others.items()) if 0 in said else ()
+        return next(filter(None, found), "")
+
+
+def _difference(ours: Glance, theirs: Glance, rank: int) -> str:
+    if ours.parts != theirs.parts:
+        return ""
+    if abs(ours.projection - theirs.projection) > TOLERANCE * ours.norm:
+        return f"rank {rank}'s weights are not rank 0's"
+    if abs(ours.learning_rate - theirs.learning_rate) > TOLERANCE * abs(ours.learning_rate):
+        return f"rank {rank}'s learning rate is {theirs.learning_rate:g}, and rank 0's is {ours.learning_rate:g}"
+    return ""

@@ -1,0 +1,88 @@
+"""Run on two ranks by test_unlike_ranks.py: ranks that do not do the same, and ones that may seem not to."""
+
+import os
+import sys
+
+os.environ.pop("HEADRACE_TF_DATA_MODE", None)
+
+import headrace.tensorflow.horovod_keras as hvd
+import keras
+import numpy as np
+import tensorflow as tf
+from headrace.tensorflow import callbacks, data
+
+hvd.init()
+rank, what = hvd.rank(), sys.argv[1]
+rows = np.arange(192, dtype="float32")[:, None] / 192
+Data = tf.data.Dataset
+
+
+def stream(end, name):
+    dataset = Data.from_tensor_slices((rows, rows)).shuffle(192)
+    return data.distribute((dataset if end else dataset.repeat()).batch(4), job_name=name).prefetch(2)
+
+
+def model(seed):
+    keras.utils.set_random_seed(seed)
+    made = keras.Sequential([keras.Input((1,)), keras.layers.Dense(4), keras.layers.Dense(1)])
+    made.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+    return made
+
+
+def fit(made, train, *more, steps=None, epochs=2):
+    usual = [hvd.callbacks.MetricAverageCallback(), callbacks.Measure(train, 4)]
+    made.fit(train, epochs=epochs, steps_per_epoch=steps, verbose=0, callbacks=[*more, *usual])
+
+
+if what.startswith("looks"):
+    train = stream("end" in what, "train")
+    if rank == int(what[-1]):
+        for inputs, _ in train.take(1):
+            print("a batch:", inputs.shape)
+    fit(model(0), train, steps=None if "end" in what else 24)
+elif what == "begins":
+    fit(model(rank), stream(end=True, name="train"))
+elif what == "second model":
+    first, second, train = model(0), model(rank), stream(end=True, name="train")
+    training = callbacks.Training(first, first.optimizer, 4)
+    for _ in training.epochs(1):
+        for inputs, wanted in training.steps(train):
+            with tf.GradientTape(persistent=True) as tape:
+                loss = sum(tf.reduce_mean((each(inputs) - wanted) ** 2) for each in (first, second))
+            tape = hvd.DistributedGradientTape(tape)
+            for each in (first, second):
+                each.optimizer.__class__ = keras.optimizers.SGD  # the tape averages
+                each.optimizer.apply_gradients(
+                    zip(tape.gradient(loss, each.trainable_variables), each.trainable_variables, strict=True)
+                )
+        training.end_epoch(loss=loss)
+elif what == "rate":
+
+    class Slower(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.optimizer.learning_rate = 0.01 / (1 + rank)
+
+    fit(model(0), stream(end=True, name="train"), Slower(), epochs=3)
+else:
+    train, held_out = stream(end=False, name="train"), stream(end=False, name="held_out")
+    for _ in train.take(1):
+        pass
+
+    class Looks(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 3 and rank == 0:
+                for inputs, _ in train.take(2):
+                    print("a batch:", inputs.shape)
+
+        def on_epoch_end(self, epoch, logs=None):
+            if rank == 0:
+                self.model.evaluate(held_out, steps=20, verbose=0)
+
+    fit(model(0), train, Looks(), steps=24)
+    made, schedule = model(0), keras.optimizers.schedules.ExponentialDecay(0.01, 10, 0.9)
+    made.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(schedule)), "mse")
+    ended = stream(end=True, name="ended")
+    fit(made, ended, hvd.callbacks.BroadcastGlobalVariablesCallback(0))
+    fit(made, ended)
+hvd.allreduce(tf.constant(1.0))
+print("all promises kept", flush=True)

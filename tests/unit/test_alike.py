@@ -1,0 +1,57 @@
+"""What ranks say of their models, and when rank 0 finds that one is another."""
+
+import math
+
+import pytest
+from headrace.tensorflow.alike import KEPT, Comparison, Glance
+
+OURS = Glance(projection=3.5, norm=40.0, learning_rate=0.1, parts=5)
+SAME = Glance(projection=3.501, norm=40.0, learning_rate=0.1, parts=5)
+OTHER = Glance(projection=-2.0, norm=40.1, learning_rate=0.1, parts=5)
+SLOWER = Glance(projection=3.5, norm=40.0, learning_rate=0.05, parts=5)
+
+
+@pytest.mark.parametrize("glance", [OURS, OTHER, Glance(math.inf, 0.0, 1e-30, 1e6)])
+def test_what_is_said_in_a_message_is_heard(glance):
+    heard = Glance.unpacked(*glance.packed())
+    assert list(vars(heard).values()) == pytest.approx(list(vars(glance).values()))
+    assert all(-(2**63) <= each < 2**63 for each in glance.packed())
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_a_rank_with_another_model_is_named_whoever_speaks_first(order):
+    said, comparison = {0: OURS, 1: SAME, 2: OTHER}, Comparison()
+    found = [comparison.hears(rank, 1, said[rank]) for rank in order]
+    assert [each for each in found if each] == ["rank 2's weights are not rank 0's"]
+
+
+def test_another_learning_rate_is_told_while_weights_are_still_equal():
+    comparison = Comparison()
+    comparison.hears(0, 1, OURS)
+    assert comparison.hears(3, 1, SLOWER) == "rank 3's learning rate is 0.05, and rank 0's is 0.1"
+
+
+def test_ranks_are_compared_at_the_same_epoch_only():
+    comparison = Comparison()
+    assert not comparison.hears(0, 1, OURS)
+    assert not comparison.hears(1, 2, OTHER)
+    assert comparison.hears(1, 1, OTHER)
+
+
+def test_weights_that_are_no_numbers_any_more_are_not_called_different():
+    comparison, nan = Comparison(), Glance(math.nan, math.nan, 0.1, 5)
+    comparison.hears(0, 1, nan)
+    assert not comparison.hears(1, 1, nan)
+
+
+def test_epochs_of_long_ago_take_no_memory():
+    comparison = Comparison()
+    for epoch in range(100):
+        comparison.hears(1, epoch, OURS)
+    assert len(comparison._said) <= KEPT
+
+
+def test_a_rank_that_still_has_a_model_of_before_is_not_compared():
+    comparison = Comparison()
+    comparison.hears(0, 1, OURS)
+    assert not comparison.hears(1, 1, Glance(OTHER.projection, OTHER.norm, OTHER.learning_rate, parts=9))
