@@ -20,6 +20,7 @@ BENCHMARKS = {
     "pipeline": lambda repeats: [f"--repeats={repeats}"],
     "ranks": lambda repeats: [f"--repeats={repeats}"],
     "splits": lambda repeats: [f"--repeats={repeats}"],
+    "passes": lambda repeats: [f"--repeats={repeats}"],
     "startup": lambda repeats: [f"--repeats={repeats}"],
     "scaling": lambda repeats: [f"--repeats={repeats}"],
     "hosts": lambda repeats: [f"--repeats={repeats}"],
