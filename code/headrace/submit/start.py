@@ -42,7 +42,7 @@ def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable) -
     retries = DEFAULT_RETRIES if arguments.retries is None else arguments.retries
     if retries < 0:
         raise InputError(f"--retries is {retries}; expected 0 or more")
-    files_to_send(spec.source_dir, spec.left_out)
+    files_to_send(spec.source_dir, spec.left_out)  # what is wrong with them is told before AWS is asked anything
     if arguments.dry_run:
         options = _dry_options(spec, arguments)
         request = build_request(spec, options, PLACEHOLDER_SECRET)
