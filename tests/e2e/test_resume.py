@@ -7,8 +7,13 @@ import pytest
 
 from tests.support import finish, process_of, run_job, start, wait_for
 
-STEPS_PER_EPOCH = 1438 // 64  # the digits, two ranks with batches of 32
-SMALL = ["--num_of_data_instances=1", "--hyperparameter=model=small_cnn", "--hyperparameter=log_every=1"]
+SAMPLES = 1438  # the digits' training part
+BATCH = 4  # so small that an epoch is much longer than it takes to stop a job
+STEPS_PER_EPOCH = SAMPLES // (2 * BATCH)
+SMALL = [
+    "--num_of_data_instances=1",
+    *(f"--hyperparameter={each}" for each in ("model=small_cnn", "log_every=1", f"batch_size={BATCH}")),
+]
 
 
 def ask_to_stop(process, folder):
@@ -45,12 +50,12 @@ def test_a_job_goes_on_where_another_was_cut_off(tmp_path, digits, cut_off, name
     assert again.code == 0, again.output[-4000:]
     (resumed,) = again.events("resumed")
     assert (int(resumed.fields["epoch"]), int(resumed.fields["step"])) == (epoch, step)
-    steps = 1438 // (32 * ranks)
+    steps = SAMPLES // (BATCH * ranks)
     assert again.summary["steps"] == 2 * steps - step * steps // STEPS_PER_EPOCH
     (data,) = again.events("data_resumed")
     # Of what the resumed epoch's steps took, no element comes again but what other ranks told nobody of.
-    assert int(data.fields["left_out"]) + int(data.fields["repeated_at_most"]) >= step * 64
-    assert int(data.fields["repeated_at_most"]) <= 64 * STEPS_PER_EPOCH
+    assert int(data.fields["left_out"]) + int(data.fields["repeated_at_most"]) >= step * 2 * BATCH
+    assert int(data.fields["repeated_at_most"]) <= 2 * BATCH * STEPS_PER_EPOCH
     assert again.summary["final_metrics"]["val_accuracy"] > 0.1
 
 
