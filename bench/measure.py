@@ -60,16 +60,16 @@ def pinned(*cpus: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def service(cpus: Sequence[Sequence[int]]) -> Iterator[Any]:
-    """A real dispatcher, and a worker on each of these sets of processors."""
+def service(cpus: Sequence[Sequence[int]], **environ_of_last: str) -> Iterator[Any]:
+    """A real dispatcher, and a worker on each of these sets of processors; the last one has these variables besides."""
     from tests.integration.service import Service  # needs TensorFlow
 
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as work_dir:
         running = Service(Path(work_dir), workers=0)
         try:
-            for each in cpus:
+            for place, each in enumerate(cpus, 1):
                 with pinned(*each):
-                    running.add_worker()
+                    running.add_worker(**environ_of_last if place == len(cpus) else {})
             running.wait_for_workers()
             yield running
         finally:

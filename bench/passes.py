@@ -1,9 +1,11 @@
-"""What the end of a pass costs: epochs and evaluations of a stream that has an end.
+"""What a pass costs beside its batches: short epochs and evaluations of a stream that has an end.
 
     python -m bench.passes [--repeats 5]
 
-A reader knows that a pass is over once the dispatcher says so, and asks it now and then. The pipeline makes twenty
-batches of numbers on two workers, which take next to no time. A figure is seconds for each pass.
+A reader knows that a pass is over once the dispatcher says so, and asks it now and then. "end": the pipeline makes
+twenty batches of numbers on two workers, which take next to no time. "slow worker": a listing is shuffled as a whole,
+then comes a costly function; one of two workers needs ten times as long for it as the other. A figure is
+milliseconds for each pass.
 """
 
 import os
@@ -12,37 +14,70 @@ import time
 from bench import measure
 
 BATCHES, BATCH, PASSES = 20, 32, 5
+SLOW_ELEMENTS, SLOW_BATCH, SLOW_PASSES = 1600, 8, 3
+TIMES_SLOWER = 10
 
 
 def main(argv=None):
     repeats = measure.arguments(__doc__, argv).repeats
     import tensorflow as tf
+
+    first, second = measure.two_processors()
+    short = tf.data.Dataset.range(BATCHES * BATCH).batch(BATCH)
+    shuffled = tf.data.Dataset.range(SLOW_ELEMENTS).shuffle(SLOW_ELEMENTS).map(costly).batch(SLOW_BATCH)
+    rows, figures = [], {}
+    for name, dataset, passes, streams in (
+        ("passes_vs_tf_default", short, PASSES, {"end, data.distribute": ours, "end, TensorFlow's": theirs}),
+        ("passes_vs_shuffling_workers", shuffled, SLOW_PASSES,
+         {"slow worker, data.distribute": ours, "slow worker, which shuffles": as_it_is}),
+    ):  # fmt: skip
+        times = {name: [] for name in streams}
+        with measure.service([(first,), (second,)], SLOW="as-one-of-two") as service:
+            os.environ |= {"HEADRACE_TF_DATA_MODE": "service", "HEADRACE_DISPATCHER": service.address}
+            for repeat in range(repeats):
+                for which, distribute in streams.items():
+                    stream = distribute(dataset, f"{distribute.__name__}-{repeat}")
+                    start = time.perf_counter()
+                    for _ in range(passes):
+                        assert sum(1 for _ in stream) >= int(dataset.cardinality())
+                    times[which].append((time.perf_counter() - start) / passes)
+        rows += [{"pass": which, "ms": 1000 * measure.median(values)} for which, values in times.items()]
+        fast, slow = times.values()
+        figures[name] = measure.median([b / a for a, b in zip(fast, slow, strict=True)])
+    measure.leave("passes", figures, rows, repeats=repeats)
+
+
+def ours(dataset, name):
     from headrace.tensorflow import data
 
-    dataset = tf.data.Dataset.range(BATCHES * BATCH).batch(BATCH)
-    times = {}
-    with measure.service([(), ()]) as service:
-        os.environ |= {"HEADRACE_TF_DATA_MODE": "service", "HEADRACE_DISPATCHER": service.address}
-        for repeat in range(repeats):
-            streams = {
-                "data.distribute": data.distribute(dataset, job_name=f"ours-{repeat}"),
-                "TensorFlow's distribute": dataset.apply(
-                    tf.data.experimental.service.distribute(
-                        tf.data.experimental.service.ShardingPolicy.DYNAMIC,
-                        f"grpc://{service.address}",
-                        job_name=f"theirs-{repeat}",
-                    )
-                ),
-            }
-            for name, stream in streams.items():
-                start = time.perf_counter()
-                for _ in range(PASSES):
-                    assert sum(len(batch) for batch in stream) == BATCHES * BATCH
-                times.setdefault(name, []).append((time.perf_counter() - start) / PASSES)
-    rows = [{"stream": name, "ms/pass": 1000 * measure.median(values)} for name, values in times.items()]
-    ours, theirs = times.values()
-    figures = {"passes_vs_tf_default": measure.median([b / a for a, b in zip(ours, theirs, strict=True)])}
-    measure.leave("passes", figures, rows, repeats=repeats)
+    return data.distribute(dataset, job_name=name)
+
+
+def as_it_is(dataset, name):
+    """To the workers as the script has it: they shuffle."""
+    from headrace.tensorflow import data
+
+    return data.distribute(dataset, job_name=name, exact=False)
+
+
+def theirs(dataset, name):
+    """As TensorFlow distributes it."""
+    import tensorflow as tf
+
+    dynamic = tf.data.experimental.service.ShardingPolicy.DYNAMIC
+    address = f"grpc://{os.environ['HEADRACE_DISPATCHER']}"
+    return dataset.apply(tf.data.experimental.service.distribute(dynamic, address, job_name=name))
+
+
+def costly(number):
+    """The same number, after a millisecond or ten."""
+    import tensorflow as tf
+
+    slow = tf.strings.regex_full_match(tf.io.read_file("/proc/self/environ"), r"(.|\n)*SLOW=as-one-of-two(.|\n)*")
+    times = tf.where(slow, TIMES_SLOWER, 1)
+    some = tf.random.stateless_uniform([200_000], [0, 0])
+    made = tf.while_loop(lambda n, _: n < times, lambda n, x: (n + 1, tf.sin(x)), (0, some))[1]
+    return number + tf.cast(tf.reduce_sum(made) * 0, tf.int64)
 
 
 if __name__ == "__main__":

@@ -39,9 +39,10 @@ class Service:
         if workers:
             self.wait_for_workers()
 
-    def add_worker(self):
+    def add_worker(self, **environ):
+        """One more; with these variables besides."""
         self.worker_ports.append(free_port())
-        self.workers.append(self.start_worker(self.worker_ports[-1]))
+        self.workers.append(self.start_worker(self.worker_ports[-1], **environ))
 
     def wait_for_workers(self):
         deadline = threading.Timer(REGISTERED_TIMEOUT_S, self.dispatcher.kill)  # which ends its output
@@ -57,14 +58,14 @@ class Service:
         self.workers[number].kill()
         self.workers[number].wait()
 
-    def start_worker(self, port):
+    def start_worker(self, port, **environ):
         return self._start(
             "worker", f"--port={port}", f"--address=127.0.0.1:{port}", f"--dispatcher={self.address}",
-            f"--transfer_address=127.0.0.1:{self.transfer_ports.setdefault(port, free_port())}",
+            f"--transfer_address=127.0.0.1:{self.transfer_ports.setdefault(port, free_port())}", **environ,
         )  # fmt: skip
 
-    def _start(self, *arguments):
-        environ = {**self._environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    def _start(self, *arguments, **environ):
+        environ = {**self._environ, **environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
         command = [sys.executable, "-u", str(TRAIN_DATA), *arguments]
         return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 

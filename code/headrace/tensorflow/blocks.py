@@ -14,7 +14,7 @@ import tensorflow as tf
 from headrace.tensorflow.graph import Node
 from headrace.tensorflow.kinds import BATCHES, FUNCTIONS, PASSING
 from headrace.tensorflow.rows import dataset_of, is_rows, tensors_of
-from headrace.tensorflow.spread import spread_block
+from headrace.tensorflow.spread import Order, spread_block
 
 PARALLEL_BLOCKS = 4
 """Blocks that are made at once where functions make their elements."""
@@ -33,17 +33,17 @@ def block_of(node: Node, first: tf.Tensor, count: tf.Tensor, spec: Any = None) -
     return tf.data.experimental.from_variant(variant, spec or node.specs)
 
 
-def in_blocks(node: Node, size: int, blocks: tf.data.Dataset, spread_over: int = 0) -> tf.data.Dataset:
+def in_blocks(node: Node, size: int, blocks: tf.data.Dataset, order: Order | None = None) -> tf.data.Dataset:
     """The elements of a listing, made from a dataset of block numbers.
 
     Args:
-        spread_over: the listing's size, where a block is to have elements from everywhere in it.
+        order: in which its elements stand, where that is not its own.
     """
 
     @tf.autograph.experimental.do_not_convert
     def make(number: tf.Tensor) -> tf.data.Dataset:
         first, count = number * size, tf.constant(size, tf.int64)
-        return spread_block(node, first, count, spread_over) if spread_over else block_of(node, first, count)
+        return spread_block(node, first, count, order) if order else block_of(node, first, count)
 
     if any(each.op in FUNCTIONS for each in node.subtree()):
         return blocks.interleave(make, PARALLEL_BLOCKS, size, num_parallel_calls=PARALLEL_BLOCKS, deterministic=True)

@@ -20,6 +20,7 @@ from headrace.tensorflow.arrays import from_arrays
 from headrace.tensorflow.compression import choose_compression
 from headrace.tensorflow.distribution import COMPRESSIONS, Distribution
 from headrace.tensorflow.ends import end_together, read_alike
+from headrace.tensorflow.passes import in_turn
 from headrace.tensorflow.shards import Shards
 from headrace.tensorflow.transfer import agreed
 from headrace.training.freed_memory import keep_freed_memory
@@ -109,8 +110,12 @@ def distribute(
         uncompressed = _protocol(how.data_transfer_protocol, "none", context, dataset.element_spec)
         stream = f"{context.job_name}-{job_name}"
         compression = choose_compression(dataset, f"grpc://{context.dispatcher}", stream, uncompressed)
-    number = parts.register(prepared, f"grpc://{context.dispatcher}", COMPRESSIONS[compression], shared)
-    stream = _read(number, dataset.element_spec, how, context, compression, job_name, _ahead(how, batches))
+    numbers = parts.register(prepared, f"grpc://{context.dispatcher}", COMPRESSIONS[compression], shared)
+    ahead, streams = _ahead(how, batches), []
+    for order, number in enumerate(numbers):
+        name = f"{job_name}-order-{order}" if order else job_name
+        streams.append(_read(number, name, dataset.element_spec, how, context, compression, ahead))
+    stream = in_turn(streams)
     if endless:
         stream = read_alike(stream, job_name) if how.exact and how.shared and not how.coordinated else stream
         return _on_trainer(stream.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)))
@@ -146,11 +151,11 @@ def _on_trainer(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 def _read(
     number: str,
+    job_name: str,
     spec: object,
     how: Distribution,
     context: TrainerContext,
     compression: str,
-    job_name: str,
     ahead: int | None,
 ) -> tf.data.Dataset:
     """A registered dataset, as the workers make it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -15,6 +15,7 @@ from headrace.tensorflow.distribution import Distribution
 from headrace.tensorflow.ends import end_together, read_alike
 from headrace.tensorflow.graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
 from headrace.tensorflow.order import disorder
+from headrace.tensorflow.passes import orders_of
 from headrace.tensorflow.splits import SPLITS_PER_S, Source, find_sources, is_endless
 
 FEW_FILES = 4
@@ -24,8 +25,10 @@ WORKER_AHEAD = 2
 _FORGETTING = ("InterleaveDataset", "GroupByWindowDataset")
 
 
-def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[tf.data.Dataset | None, bool, int]:
+def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[list[tf.data.Dataset], bool, int]:
     """What the workers are to be given, on the ranks that give it; on every rank whether it has no end, and its size.
+
+    Given are several datasets where each pass is to have another one's order; elsewhere one.
 
     Raises:
         InputError: on every rank, when it cannot be made by workers, or not in parts.
@@ -44,23 +47,21 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[t
             if how.exact:
                 variables.refuse_written(graph)
             in_parts = how.exact and how.sharding == "dynamic"
-            made.append(_for_workers(graph, find_sources(graph), stream) if in_parts else dataset)
+            made.extend(_for_workers(graph, find_sources(graph), stream) if in_parts else [dataset])
         return endless, [graph.fingerprints.of(graph.sink.name, seeds=False)] if how.shared else []
 
     endless = _endless(_together(make))
-    return (made[0] if made else None), endless, sizes[0]
+    return made, endless, sizes[0]
 
 
-def register(dataset: tf.data.Dataset | None, service: str, compression: str | None, shared: bool = True) -> str:
-    """The number under which the dispatcher knows a dataset; if ranks share it, rank 0 sends it and all learn it."""
+def register(datasets: list[tf.data.Dataset], service: str, compression: str | None, shared: bool = True) -> list[str]:
+    """The numbers under which the dispatcher knows datasets; if ranks share them, rank 0 sends them and all learn."""
 
-    def send() -> str:
-        if dataset is None:
-            return ""
-        number = tf.data.experimental.service.register_dataset(service, dataset, compression=compression)
-        return str(number.numpy().decode())
+    def send() -> list[str]:
+        to_dispatcher = tf.data.experimental.service.register_dataset
+        return [to_dispatcher(service, each, compression=compression).numpy().decode() for each in datasets]
 
-    return str(_together(send)[0 if shared else world.rank()])
+    return list(_together(send)[0 if shared else world.rank()])
 
 
 def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.Dataset:
@@ -117,7 +118,8 @@ def _endless(everyones: list[_Found]) -> bool:
     return all(each[0] for each in everyones)
 
 
-def _for_workers(graph: DatasetGraph, sources: list[Source], stream: str) -> tf.data.Dataset:
+def _for_workers(graph: DatasetGraph, sources: list[Source], stream: str) -> list[tf.data.Dataset]:
+    """One dataset, or one for each order in which its listings are handed out."""
     for source in sources:
         place = f"{source.node.kind}:{source.node.where}"
         elements = "endless" if source.elements == INFINITE else source.elements
@@ -128,11 +130,22 @@ def _for_workers(graph: DatasetGraph, sources: list[Source], stream: str) -> tf.
                 f"{place} is handed out one element at a time: {SPLITS_PER_S:,} a second and worker at most, however "
                 "many processors it has; call .batch() before data.distribute", flush=True,
             )  # fmt: skip
-    new = {
-        source.node: _blocks_of(source, tf.data.Dataset.range(source.blocks))
-        for source in sources
-        if not source.is_split_by_tensorflow
-    }
+    shuffles = {each.node: each.shuffle for each in sources if each.shuffle and not each.repeated}
+    orders = orders_of(graph, shuffles.values())
+    return [_in_order(graph, sources, shuffles if orders else {}, order) for order in orders or [0]]
+
+
+def _in_order(graph: DatasetGraph, sources: list[Source], shuffles: Mapping[Node, Node], order: int) -> tf.data.Dataset:
+    """The dataset of blocks, and without these shuffles of listings, whose blocks come shuffled in this order."""
+    new: dict[Node, tf.data.Dataset] = {}
+    for source in sources:
+        numbers = tf.data.Dataset.range(source.blocks)
+        if source.node in shuffles:
+            new[source.node] = in_blocks(source.node, source.block, numbers, source.order(order))
+            shuffle = shuffles[source.node]
+            new[shuffle] = graph.dataset(shuffle.inputs[0], new)
+        elif not source.is_split_by_tensorflow:
+            new[source.node] = _blocks_of(source, numbers)
     _keep_splits(graph, new, {source.node for source in sources})
     return graph.spliced(new).prefetch(WORKER_AHEAD)
 
@@ -175,7 +188,10 @@ def _part(source: Source) -> tuple[Node, tf.data.Dataset]:
 
 
 def _blocks_of(source: Source, numbers: tf.data.Dataset) -> tf.data.Dataset:
-    return in_blocks(source.node, source.block, numbers, source.elements if source.spread else 0)
+    order = source.order()
+    # A shuffle that comes with a smaller buffer says that neighbours stay near each other.
+    spread = order and order.buffer == source.elements and source.block > 1
+    return in_blocks(source.node, source.block, numbers, order if spread else None)
 
 
 def _together(do: Callable[[], Any]) -> list[Any]:

@@ -30,7 +30,7 @@ from headrace.tensorflow.kinds import (
     SOURCES,
 )
 from headrace.tensorflow.rows import array_rows, is_arrays
-from headrace.tensorflow.spread import may_be_spread
+from headrace.tensorflow.spread import Order, order_of, shuffle_of
 
 BLOCKS = 64
 """At least so many of a finite listing, where its batches allow it: workers are not equally fast."""
@@ -57,13 +57,19 @@ class Source:
     """Elements that are handed out at once."""
     expanding: Node | None
     """What makes many of each of its elements, if they stand for many, as files do."""
-    spread: bool
-    """Whether blocks have elements from everywhere in it, instead of elements in a row."""
+    shuffle: Node | None
+    """What shuffles it, before anything looks at several of its elements."""
+    repeated: bool
+    """Whether a pass goes through it several times."""
 
     @property
     def blocks(self) -> int:
         """How many blocks it has."""
         return np.iinfo(np.int64).max // self.block if self.elements == INFINITE else -(-self.elements // self.block)
+
+    def order(self, number: int = 0) -> Order | None:
+        """The order of its elements that its shuffle is replaced by, or begins with."""
+        return order_of(self.shuffle, self.elements, number) if self.shuffle else None
 
     @property
     def is_split_by_tensorflow(self) -> bool:
@@ -150,7 +156,8 @@ def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Sourc
         block = max(wanted // batch, 1) * batch
     if not addressable and elements > SKIPPING_BLOCKS * block:
         block = -(-elements // (SKIPPING_BLOCKS * block)) * block
-    return Source(node, elements, block, expanding, block > 1 and may_be_spread(node, elements, above))
+    repeated = any(each.op == "RepeatDataset" for each in above)
+    return Source(node, elements, block, expanding, shuffle_of(node, elements, above), repeated)
 
 
 def _most(node: Node) -> int:

@@ -1,14 +1,18 @@
-"""Blocks of a listing that is shuffled as a whole: each has elements from everywhere in it.
+"""A listing that is shuffled: its blocks have elements from everywhere that the shuffle reaches.
 
 What stands side by side is often of one kind: a folder of images is listed class by class. A worker shuffles the
 blocks that it got. One that came late and got a single block made a batch of a single class of it, had the block been
 elements in a row.
+
+Where a pass goes through the listing once, a new order of it in each pass does what the shuffle is for. Then workers
+need none of their own, which would take a buffer full of elements, or all that there are, before it gives the first
+one: a slow worker as many as a fast one.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -16,43 +20,63 @@ from headrace.tensorflow.graph import INFINITE, Node
 from headrace.tensorflow.kinds import FUNCTIONS, ONE_BY_ONE, PASSING
 from headrace.tensorflow.rows import dataset_of, is_rows, tensors_of
 
-_GOLDEN = (math.sqrt(5) - 1) / 2
-"""Multiples of it, without their whole parts, fill the range from 0 to 1 evenly, however many they are."""
+_ROUNDS = 8
+"""Of the cipher that an order comes from; with TensorFlow's 4, place and number are correlated in 1,000 elements."""
 
 
-def may_be_spread(node: Node, elements: int, above: Sequence[Node]) -> bool:
-    """Whether nobody could tell: a shuffle over all of a listing comes before anything that looks at several elements.
+@dataclass(frozen=True)
+class Order:
+    """Where the elements of a shuffled listing stand, for whoever makes any part of it."""
+
+    elements: int
+    """Of the listing."""
+    buffer: int
+    """Of the shuffle: elements stay in windows that are no larger."""
+    number: int = 0
+    """Another one for another order."""
+
+    def numbers(self, places: tf.Tensor) -> tf.Tensor:
+        """The elements that stand at these places; both count from 0."""
+        size = tf.constant(self._window, tf.int64)
+        window = places // size
+        first = window * size
+        last = tf.minimum(first + size, self.elements) - first - 1
+        seed = tf.stack([tf.fill(tf.shape(places), tf.constant(self.number, tf.int64)), window, window], axis=-1)
+        return first + tf.raw_ops.RandomIndexShuffle(index=places - first, seed=seed, max_index=last, rounds=_ROUNDS)
+
+    @property
+    def _window(self) -> int:
+        """Windows are of equal size, as nearly as can be: the last elements are shuffled as well as the first."""
+        windows = -(-self.elements // self.buffer)
+        return -(-self.elements // windows)
+
+
+def shuffle_of(node: Node, elements: int, above: Sequence[Node]) -> Node | None:
+    """The shuffle of a listing's elements that comes before anything that looks at several, if there is one.
 
     Args:
         above: what reads the listing, nearest last.
     """
-    if elements == INFINITE or not _is_selectable(node):
-        return False
+    if elements == INFINITE or elements < 1 or not _is_selectable(node):
+        return None
     for each in reversed(above):
         if each.op == "ShuffleDataset":
-            buffer = int(each.value("buffer_size"))
-            return buffer < 0 or buffer >= elements  # less than 0: as large as the dataset
+            return each
         if each.op not in ONE_BY_ONE:
-            return False
-    return False
+            return None
+    return None
 
 
-def spread_block(node: Node, first: tf.Tensor, count: tf.Tensor, elements: int) -> tf.data.Dataset:
-    """`count` elements of a listing, from everywhere in it; over all blocks each element once.
-
-    Element number i of what is cut into blocks is element (i × step) mod `elements` of the listing.
-    """
-    numbers = tf.range(first, tf.minimum(first + count, elements))
-    variant = _selected(node, numbers * _step(elements) % elements)
-    return tf.data.experimental.from_variant(variant, node.specs)
+def order_of(shuffle: Node, elements: int, number: int = 0) -> Order:
+    """What a shuffle makes of a listing with so many elements."""
+    buffer = int(shuffle.value("buffer_size"))
+    return Order(elements, min(buffer, elements) if buffer > 0 else elements, number)  # -1: as large as the dataset
 
 
-def _step(elements: int) -> int:
-    """Has no divisor in common with `elements`, so that its multiples reach each number once."""
-    step = max(round(elements * _GOLDEN), 1)
-    while math.gcd(step, elements) != 1:
-        step += 1
-    return step
+def spread_block(node: Node, first: tf.Tensor, count: tf.Tensor, order: Order) -> tf.data.Dataset:
+    """The elements of a listing that stand at `count` places of an order, from `first` on, as far as there are any."""
+    numbers = order.numbers(tf.range(first, tf.minimum(first + count, order.elements)))
+    return tf.data.experimental.from_variant(_selected(node, numbers), node.specs)
 
 
 def _is_selectable(node: Node) -> bool:

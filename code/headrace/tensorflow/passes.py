@@ -1,0 +1,50 @@
+"""Another order of a listing in each pass over it, whoever makes which part.
+
+tf.data service hands the same dataset out in each pass, and what makes a part does not know which pass it is. So
+the dispatcher knows several datasets, which differ in the order of their listings alone, and readers take them in turn.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+
+import tensorflow as tf
+
+from headrace.tensorflow.graph import DatasetGraph, Node
+
+ORDERS = 16
+"""Passes, after which the orders come again."""
+FEW_ORDERS = 4
+"""With fewer, workers shuffle themselves."""
+ORDERS_BYTES = 256 << 20
+"""What the dispatcher is given of one dataset, in all its orders."""
+
+
+def orders_of(graph: DatasetGraph, shuffles: Collection[Node]) -> list[int]:
+    """The numbers of orders that listings are to have instead of these shuffles; none if workers had better shuffle."""
+    orders = min(ORDERS, ORDERS_BYTES // max(graph.definition.ByteSize(), 1))
+    if not shuffles or orders < FEW_ORDERS:
+        return []
+    seeds = [int(each.value(name)) for each in shuffles for name in ("seed", "seed2")]
+    first = random.Random(repr(seeds) if any(seeds) else None).getrandbits(60)
+    return [first + each for each in range(orders if any(map(_reshuffles, shuffles)) else 1)]
+
+
+def in_turn(streams: Sequence[tf.data.Dataset]) -> tf.data.Dataset:
+    """A dataset that is another one of these in each pass over it."""
+    if len(streams) == 1:
+        return streams[0]
+    spec = streams[0].element_spec
+    with tf.device("CPU:0"):
+        passes = tf.Variable(-1, dtype=tf.int64, trainable=False, name="passes")
+        variants = tf.stack([each._variant_tensor for each in streams])
+
+    def one_pass(number: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.experimental.from_variant(tf.gather(variants, number % len(streams)), spec)
+
+    return tf.data.Dataset.from_tensors(0).map(lambda _: passes.assign_add(1)).flat_map(one_pass)
+
+
+def _reshuffles(shuffle: Node) -> bool:
+    return bool(shuffle.attribute("reshuffle_each_iteration").b)

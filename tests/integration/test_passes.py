@@ -1,0 +1,95 @@
+"""A shuffled dataset with an end: each pass has another order, and no worker holds elements that another could make."""
+
+import contextlib
+import itertools
+from collections import Counter
+
+import pytest
+import tensorflow as tf
+from headrace.tensorflow import data, passes
+from headrace.tensorflow.graph import DatasetGraph
+from headrace.tensorflow.splits import find_sources
+
+from tests.integration.service import service
+
+ELEMENTS, BATCH = 1000, 10
+Data = tf.data.Dataset
+_names = itertools.count()
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    """Starts a service, as a job's."""
+
+    def start(workers):
+        running = opened.enter_context(service(tmp_path, workers))
+        monkeypatch.setenv("HEADRACE_TF_DATA_MODE", "service")
+        monkeypatch.setenv("HEADRACE_DISPATCHER", running.address)
+        return running
+
+    with contextlib.ExitStack() as opened:
+        yield start
+
+
+def distributed(dataset):
+    return data.distribute(dataset.batch(BATCH), job_name=f"stream-{next(_names)}")
+
+
+def one_pass(stream):
+    return [int(n) for batch in stream for n in batch]
+
+
+def orders(dataset):
+    graph = DatasetGraph(dataset)
+    return passes.orders_of(graph, [source.shuffle for source in find_sources(graph) if source.shuffle])
+
+
+@pytest.mark.parametrize("buffer", [ELEMENTS, 100])
+def test_every_pass_has_each_element_once_and_another_order(served, buffer):
+    served(2)
+    stream = distributed(Data.range(ELEMENTS).shuffle(buffer))
+    every = [one_pass(stream) for _ in range(passes.ORDERS + 2)]
+    assert all(sorted(each) == list(range(ELEMENTS)) for each in every)
+    same_place = [sum(a == b for a, b in zip(*two, strict=True)) for two in itertools.pairwise(every)]
+    assert max(same_place) < ELEMENTS / 10
+    assert all(sum(each[:200]) < 200 * 250 for each in every) == (buffer == 100)  # what is near stays near
+
+
+def test_a_seed_says_the_orders_and_one_order_can_be_asked_for(served):
+    served(1)
+    seeded = [distributed(Data.range(ELEMENTS).shuffle(ELEMENTS, seed=seed)) for seed in (5, 5, 6)]
+    first, again, other = (one_pass(stream) for stream in seeded)
+    assert first == again != other
+    assert one_pass(seeded[0]) != first
+    fixed = distributed(Data.range(ELEMENTS).shuffle(ELEMENTS, reshuffle_each_iteration=False))
+    assert one_pass(fixed) == one_pass(fixed) != sorted(one_pass(fixed))
+
+
+def test_a_slow_worker_makes_as_many_elements_as_it_has_time_for(served):
+    running = served(1)
+    running.add_worker(SLOW="100-times")
+    running.wait_for_workers()
+
+    def make(number):
+        environ = tf.io.read_file("/proc/self/environ")
+        slow = tf.strings.regex_full_match(environ, r"(.|\n)*SLOW=100-times(.|\n)*")
+        times = tf.where(slow, 100, 1)
+        some = tf.random.stateless_uniform([20_000], [0, 0])
+        made = tf.while_loop(lambda n, _: n < times, lambda n, x: (n + 1, tf.sin(x)), (0, some))[1]
+        return number, tf.cast(slow, tf.int64) + tf.cast(tf.reduce_sum(made) * 0, tf.int64)
+
+    stream = distributed(Data.range(ELEMENTS).shuffle(ELEMENTS).map(make))
+    for _ in range(3):
+        made = [tuple(map(int, pair)) for numbers, slow in stream for pair in zip(numbers, slow, strict=True)]
+        assert sorted(number for number, _ in made) == list(range(ELEMENTS))
+        assert Counter(slow for _, slow in made)[1] < ELEMENTS / 4
+
+
+def test_workers_shuffle_where_a_pass_goes_through_a_listing_more_than_once_or_the_listing_is_huge(monkeypatch):
+    dataset = Data.range(ELEMENTS).shuffle(ELEMENTS)
+    assert len(orders(dataset.batch(BATCH))) == passes.ORDERS
+    (source,) = find_sources(DatasetGraph(dataset.repeat(3).batch(BATCH)))
+    assert source.repeated
+    assert not orders(Data.range(ELEMENTS).batch(BATCH))
+    monkeypatch.setattr(passes, "ORDERS_BYTES", 3 * DatasetGraph(dataset).definition.ByteSize())
+    assert not orders(dataset)
