@@ -55,6 +55,17 @@ def test_every_pass_has_each_element_once_and_another_order(served, buffer):
     assert all(sum(each[:200]) < 200 * 250 for each in every) == (buffer == 100)  # what is near stays near
 
 
+def test_each_order_has_the_tables_and_variables_that_functions_read(served):
+    served(1)
+    words = tf.constant([f"w{n}" for n in range(200)])
+    keys = tf.lookup.KeyValueTensorInitializer(words, tf.range(200, dtype=tf.int64))
+    table, scale = tf.lookup.StaticHashTable(keys, -1), tf.Variable(3, dtype=tf.int64)
+    listing = Data.from_tensor_slices(words).take(150).shuffle(150)
+    stream = distributed(listing.map(lambda word: scale * table.lookup(word)))
+    for _ in range(passes.ORDERS):
+        assert sorted(one_pass(stream)) == [3 * n for n in range(150)]
+
+
 def test_a_seed_says_the_orders_and_one_order_can_be_asked_for(served):
     served(1)
     seeded = [distributed(Data.range(ELEMENTS).shuffle(ELEMENTS, seed=seed)) for seed in (5, 5, 6)]

@@ -33,6 +33,9 @@ SHUFFLED = {
     "of rows": labels().shuffle(CLASSES * EACH),
     "of a range": Data.range(0, 2 * CLASSES * EACH, 2).map(lambda n: n // (2 * EACH)).shuffle(CLASSES * EACH),
     "of pairs": Data.zip((labels(), labels())).shuffle(CLASSES * EACH).map(lambda a, b: (a + b) // 2),
+    "of a part": Data.zip((labels(), labels())).skip(0).take(10_000).map(lambda a, _: a).shuffle(CLASSES * EACH),
+    "of a part that begins later": Data.range(-5, CLASSES * EACH).skip(5).map(lambda n: n // EACH).shuffle(600),
+    "of a shard": Data.range(3 * CLASSES * EACH).shard(3, 1).map(lambda n: n // (3 * EACH)).shuffle(600),
     "of what a function makes": labels().map(lambda n: n + 0).filter(lambda n: n >= 0).shuffle(CLASSES * EACH),
     "with a buffer as large as it": labels().shuffle(tf.data.UNKNOWN_CARDINALITY),
 }

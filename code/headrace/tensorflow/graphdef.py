@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -29,6 +30,12 @@ def graph_of(dataset: tf.data.Dataset) -> Any:
     graph = graph_pb2.GraphDef()
     graph.ParseFromString(text.numpy())
     return graph
+
+
+def constants_of(graph: Any) -> Iterator[Any]:
+    """The protocol buffers of all constants, in functions too."""
+    for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
+        yield from (node.attr["value"].tensor for node in nodes if node.op == "Const")
 
 
 def arguments(definition: Any) -> dict[str, list[str]]:

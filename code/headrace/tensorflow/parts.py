@@ -15,7 +15,7 @@ from headrace.tensorflow.distribution import Distribution
 from headrace.tensorflow.ends import end_together, read_alike
 from headrace.tensorflow.graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
 from headrace.tensorflow.order import disorder
-from headrace.tensorflow.passes import orders_of
+from headrace.tensorflow.passes import in_orders, orders_of
 from headrace.tensorflow.splits import SPLITS_PER_S, Source, find_sources, is_endless
 
 FEW_FILES = 4
@@ -132,7 +132,9 @@ def _for_workers(graph: DatasetGraph, sources: list[Source], stream: str) -> lis
             )  # fmt: skip
     shuffles = {each.node: each.shuffle for each in sources if each.shuffle and not each.repeated}
     orders = orders_of(graph, shuffles.values())
-    return [_in_order(graph, sources, shuffles if orders else {}, order) for order in orders or [0]]
+    if not orders:
+        return [_in_order(graph, sources, {}, 0)]
+    return in_orders(_in_order(graph, sources, shuffles, orders[0]), orders)
 
 
 def _in_order(graph: DatasetGraph, sources: list[Source], shuffles: Mapping[Node, Node], order: int) -> tf.data.Dataset:

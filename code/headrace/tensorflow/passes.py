@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 import tensorflow as tf
 
 from headrace.tensorflow.graph import DatasetGraph, Node
+from headrace.tensorflow.graphdef import constants_of, graph_of
 
 ORDERS = 16
 """Passes, after which the orders come again."""
@@ -29,6 +30,21 @@ def orders_of(graph: DatasetGraph, shuffles: Collection[Node]) -> list[int]:
     seeds = [int(each.value(name)) for each in shuffles for name in ("seed", "seed2")]
     first = random.Random(repr(seeds) if any(seeds) else None).getrandbits(60)
     return [first + each for each in range(orders if any(map(_reshuffles, shuffles)) else 1)]
+
+
+def in_orders(dataset: tf.data.Dataset, numbers: Sequence[int]) -> list[tf.data.Dataset]:
+    """The same dataset, which has the first of these numbers in it, with each of them instead.
+
+    As TensorFlow's functions they would have to be traced again, in twenty times the time.
+    """
+    graph, made = graph_of(dataset), []
+    holders = [each for each in constants_of(graph) if list(each.int64_val) == [numbers[0]]]
+    for number in numbers:
+        for each in holders:
+            each.int64_val[:] = [number]
+        variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
+        made.append(tf.data.experimental.from_variant(variant, dataset.element_spec))
+    return made
 
 
 def in_turn(streams: Sequence[tf.data.Dataset]) -> tf.data.Dataset:

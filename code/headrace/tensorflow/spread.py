@@ -82,7 +82,8 @@ def spread_block(node: Node, first: tf.Tensor, count: tf.Tensor, order: Order) -
 def _is_selectable(node: Node) -> bool:
     if is_rows(node) or node.op == "RangeDataset":
         return True
-    return node.op in (*FUNCTIONS, *PASSING, "ZipDataset") and all(map(_is_selectable, node.inputs))
+    through = (*FUNCTIONS, *PASSING, "ZipDataset", "TakeDataset", "SkipDataset", "ShardDataset")
+    return node.op in through and all(map(_is_selectable, node.inputs))
 
 
 def _selected(node: Node, numbers: tf.Tensor) -> tf.Tensor:
@@ -92,6 +93,11 @@ def _selected(node: Node, numbers: tf.Tensor) -> tf.Tensor:
     if node.op == "RangeDataset":
         start, step = (int(node.value(name)) for name in ("start", "step"))
         return dataset_of(node, [tf.cast(start + numbers * step, node.specs[0].dtype)])
-    if node.op in PASSING:
+    if node.op in (*PASSING, "TakeDataset"):
         return _selected(node.inputs[0], numbers)
+    if node.op == "SkipDataset":
+        return _selected(node.inputs[0], numbers + int(node.value("count")))
+    if node.op == "ShardDataset":
+        shards, index = (int(node.value(name)) for name in ("num_shards", "index"))
+        return _selected(node.inputs[0], numbers * shards + index)
     return node.on([_selected(each, numbers) for each in node.inputs])
