@@ -38,7 +38,7 @@ def in_orders(dataset: tf.data.Dataset, numbers: Sequence[int]) -> list[tf.data.
     As TensorFlow's functions they would have to be traced again, in twenty times the time.
     """
     graph, made = graph_of(dataset), []
-    holders = [each for each in constants_of(graph) if list(each.int64_val) == [numbers[0]]]
+    holders = [each for each in constants_of(graph) if len(each.int64_val) == 1 and each.int64_val[0] == numbers[0]]
     for number in numbers:
         for each in holders:
             each.int64_val[:] = [number]

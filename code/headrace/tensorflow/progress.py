@@ -6,6 +6,8 @@ the transfer library. The thread that `headrace.host.rank` runs beside the scrip
 
 from __future__ import annotations
 
+import functools
+
 import tensorflow as tf
 
 from headrace import progress, received
@@ -37,6 +39,7 @@ def warn_if_apart() -> None:
         print(APART, flush=True)
 
 
+@functools.cache
 def count_transferred() -> None:
     """From now on the batches that come by headrace's own protocol count."""
     library = transfer.library_path()
