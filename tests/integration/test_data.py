@@ -197,17 +197,20 @@ def test_seeds_differ_by_epoch_and_rank_and_come_again():
     assert seeds == [data.seed(7, epoch, rank) for epoch in range(20) for rank in range(20)]
 
 
+LARGE = tf.data.Dataset.from_tensor_slices(tf.zeros([4_000, 9_000], tf.uint8)).repeat()
+
+
 @pytest.mark.parametrize(
-    "rows, repeats, block",
+    "listing, block",
     [
-        (tf.zeros([50_000], tf.float32), True, 2_048),
-        (tf.zeros([50_000], tf.float32), False, 768),
-        (tf.zeros([4_000, 9_000], tf.uint8), True, 896),
-        (tf.fill([50_000], "a file"), True, 256),
+        (tf.data.Dataset.from_tensor_slices(tf.zeros([500_000], tf.float32)), 2_048),
+        (tf.data.Dataset.from_tensor_slices(tf.zeros([50_000], tf.float32)), 768),
+        (tf.data.Dataset.from_tensor_slices(tf.zeros([50_000], tf.float32)).repeat(), 768),
+        (tf.data.Dataset.zip((LARGE, LARGE)), 384),
+        (tf.data.Dataset.from_tensor_slices(tf.fill([50_000], "a file")), 256),
     ],
-    ids=["small rows", "an end to share", "8 MiB of large rows", "text"],
+    ids=["small rows", "few to share", "few to share each time", "8 MiB of large rows", "text"],
 )
-def test_small_elements_are_handed_out_many_at_once_and_what_may_take_long_few(rows, repeats, block):
-    dataset = tf.data.Dataset.from_tensor_slices(rows)
-    dataset = (dataset.repeat() if repeats else dataset).batch(128)
+def test_small_elements_are_handed_out_many_at_once_and_what_may_take_long_few(listing, block):
+    dataset = listing.batch(128)
     assert [source.block for source in find_sources(DatasetGraph(dataset))] == [block]

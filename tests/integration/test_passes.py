@@ -41,7 +41,8 @@ def one_pass(stream):
 
 def orders(dataset):
     graph = DatasetGraph(dataset)
-    return passes.orders_of(graph, [source.shuffle for source in find_sources(graph) if source.shuffle])
+    shuffles = [source.shuffle for source in find_sources(graph)]
+    return passes.orders_of(graph, [each for each in shuffles if each and each.is_replaceable])
 
 
 @pytest.mark.parametrize("buffer", [ELEMENTS, 100])
@@ -96,11 +97,39 @@ def test_a_slow_worker_makes_as_many_elements_as_it_has_time_for(served):
         assert Counter(slow for _, slow in made)[1] < ELEMENTS / 4
 
 
-def test_workers_shuffle_where_a_pass_goes_through_a_listing_more_than_once_or_the_listing_is_huge(monkeypatch):
+REPEATED = {
+    "shuffled as a whole": Data.range(ELEMENTS).shuffle(ELEMENTS).repeat(),
+    "shuffled, with a smaller buffer": Data.range(ELEMENTS).map(lambda n: n).shuffle(100).map(lambda n: n).repeat(),
+    "shuffled after that": Data.range(ELEMENTS).repeat().shuffle(ELEMENTS),
+    "in batches": Data.range(ELEMENTS).shuffle(ELEMENTS).batch(30).map(lambda batch: batch).repeat().unbatch(),
+    "not shuffled": Data.range(ELEMENTS).repeat(),
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_of_a_listing_without_end_no_element_comes_again_before_the_others_came(served, name):
+    served(2)
+    batches = iter(distributed(REPEATED[name].map(lambda n: n + 0)))
+    every = [[int(n) for _ in range(ELEMENTS // BATCH) for n in next(batches)] for _ in range(4)]
+    # What two workers have in hand when the last element is given out may come among the next ones.
+    assert all(len(set(each)) > 0.8 * ELEMENTS for each in every)
+    assert all((each == sorted(each)) <= (name == "not shuffled") for each in every)
+
+
+def test_of_a_listing_that_is_repeated_a_few_times_all_elements_come_as_often(served):
+    served(2)
+    for dataset in (Data.range(ELEMENTS).shuffle(100).repeat(3), Data.range(ELEMENTS).map(abs).repeat(3).shuffle(10)):
+        stream = distributed(dataset)
+        for _ in range(2):
+            assert Counter(Counter(one_pass(stream)).values()) == {3: ELEMENTS}
+
+
+def test_workers_shuffle_what_is_huge_and_what_a_cache_repeats(monkeypatch):
     dataset = Data.range(ELEMENTS).shuffle(ELEMENTS)
-    assert len(orders(dataset.batch(BATCH))) == passes.ORDERS
-    (source,) = find_sources(DatasetGraph(dataset.repeat(3).batch(BATCH)))
-    assert source.repeated
+    assert len(orders(dataset.batch(BATCH))) == len(orders(dataset.repeat(3).batch(BATCH))) == passes.ORDERS
+    assert len(orders(dataset.repeat().batch(BATCH))) == 1  # each repetition has an order of its own
     assert not orders(Data.range(ELEMENTS).batch(BATCH))
+    assert not orders(dataset.cache().repeat().batch(BATCH))
+    assert not orders(dataset.repeat(2).repeat().batch(BATCH))
     monkeypatch.setattr(passes, "ORDERS_BYTES", 3 * DatasetGraph(dataset).definition.ByteSize())
     assert not orders(dataset)

@@ -21,7 +21,8 @@ def of_blocks(dataset, numbers):
     """The whole pipeline, of these blocks of its only listing."""
     graph = DatasetGraph(dataset)
     (source,) = find_sources(graph)
-    blocks = in_blocks(source.node, source.block, numbers(source.blocks), source.order())
+    order = source.shuffle and source.shuffle.order(source.elements)
+    blocks = in_blocks(source.node, source.block, numbers(source.blocks), order)
     return [batch.numpy().tolist() for batch in graph.spliced({source.node: blocks})]
 
 
@@ -69,6 +70,12 @@ def test_an_order_has_each_element_once_no_farther_away_than_the_shuffle_would_t
         numbers = Order(elements, min(buffer, elements), number).numbers(tf.constant(places)).numpy()
         assert sorted(numbers) == places.tolist()
         assert np.abs(numbers - places).max() < buffer
+
+
+def test_each_repetition_has_each_element_once_in_an_order_of_its_own():
+    every = Order(97, 20, repetitions=3).numbers(tf.range(3 * 97, dtype=tf.int64)).numpy().reshape(3, 97)
+    assert np.sort(every).tolist() == [list(range(97))] * 3
+    assert (every[0] == every[1]).mean() < 0.2 > (every[1] == every[2]).mean()
 
 
 def test_orders_differ_and_so_do_windows_of_one():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -17,6 +18,7 @@ from headrace.tensorflow.graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
 from headrace.tensorflow.order import disorder
 from headrace.tensorflow.passes import in_orders, orders_of
 from headrace.tensorflow.splits import SPLITS_PER_S, Source, find_sources, is_endless
+from headrace.tensorflow.spread import Shuffle
 
 FEW_FILES = 4
 """Files a rank, below which ranks that read themselves share records instead of files."""
@@ -130,24 +132,28 @@ def _for_workers(graph: DatasetGraph, sources: list[Source], stream: str) -> lis
                 f"{place} is handed out one element at a time: {SPLITS_PER_S:,} a second and worker at most, however "
                 "many processors it has; call .batch() before data.distribute", flush=True,
             )  # fmt: skip
-    shuffles = {each.node: each.shuffle for each in sources if each.shuffle and not each.repeated}
+    shuffles = {each.node: each.shuffle for each in sources if each.shuffle and each.shuffle.is_replaceable}
     orders = orders_of(graph, shuffles.values())
     if not orders:
         return [_in_order(graph, sources, {}, 0)]
     return in_orders(_in_order(graph, sources, shuffles, orders[0]), orders)
 
 
-def _in_order(graph: DatasetGraph, sources: list[Source], shuffles: Mapping[Node, Node], order: int) -> tf.data.Dataset:
+def _in_order(
+    graph: DatasetGraph, sources: list[Source], shuffles: Mapping[Node, Shuffle], order: int
+) -> tf.data.Dataset:
     """The dataset of blocks, and without these shuffles of listings, whose blocks come shuffled in this order."""
     new: dict[Node, tf.data.Dataset] = {}
     for source in sources:
-        numbers = tf.data.Dataset.range(source.blocks)
-        if source.node in shuffles:
-            new[source.node] = in_blocks(source.node, source.block, numbers, source.order(order))
-            shuffle = shuffles[source.node]
-            new[shuffle] = graph.dataset(shuffle.inputs[0], new)
+        if shuffle := shuffles.get(source.node):
+            shuffled = shuffle.order(source.elements, order)
+            numbers = tf.data.Dataset.range(-(-shuffled.places // source.block))
+            new[source.node] = in_blocks(source.node, source.block, numbers, shuffled)
+            replaced = {shuffle.node, shuffle.repeat}
+            for each in reversed([each for each in graph.sink.subtree([source.node]) if each in replaced]):
+                new[each] = graph.dataset(each.inputs[0], new)
         elif not source.is_split_by_tensorflow:
-            new[source.node] = _blocks_of(source, numbers)
+            new[source.node] = _blocks_of(source, tf.data.Dataset.range(source.blocks))
     _keep_splits(graph, new, {source.node for source in sources})
     return graph.spliced(new).prefetch(WORKER_AHEAD)
 
@@ -190,10 +196,12 @@ def _part(source: Source) -> tuple[Node, tf.data.Dataset]:
 
 
 def _blocks_of(source: Source, numbers: tf.data.Dataset) -> tf.data.Dataset:
-    order = source.order()
+    order = None
+    if source.shuffle and source.block > 1:
+        order = replace(source.shuffle, repeat=None).order(source.elements)
     # A shuffle that comes with a smaller buffer says that neighbours stay near each other.
-    spread = order and order.buffer == source.elements and source.block > 1
-    return in_blocks(source.node, source.block, numbers, order if spread else None)
+    whole = order and order.buffer == source.elements
+    return in_blocks(source.node, source.block, numbers, order if whole else None)
 
 
 def _together(do: Callable[[], Any]) -> list[Any]:

@@ -11,8 +11,9 @@ from collections.abc import Collection, Sequence
 
 import tensorflow as tf
 
-from headrace.tensorflow.graph import DatasetGraph, Node
+from headrace.tensorflow.graph import DatasetGraph
 from headrace.tensorflow.graphdef import constants_of, graph_of
+from headrace.tensorflow.spread import Shuffle
 
 ORDERS = 16
 """Passes, after which the orders come again."""
@@ -22,14 +23,18 @@ ORDERS_BYTES = 256 << 20
 """What the dispatcher is given of one dataset, in all its orders."""
 
 
-def orders_of(graph: DatasetGraph, shuffles: Collection[Node]) -> list[int]:
+def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle]) -> list[int]:
     """The numbers of orders that listings are to have instead of these shuffles; none if workers had better shuffle."""
-    orders = min(ORDERS, ORDERS_BYTES // max(graph.definition.ByteSize(), 1))
-    if not shuffles or orders < FEW_ORDERS:
+    if not shuffles:
         return []
-    seeds = [int(each.value(name)) for each in shuffles for name in ("seed", "seed2")]
+    orders = 1
+    if any(each.node.attribute("reshuffle_each_iteration").b and not each.is_endless for each in shuffles):
+        orders = min(ORDERS, ORDERS_BYTES // max(graph.definition.ByteSize(), 1))
+        if orders < FEW_ORDERS:
+            return []
+    seeds = [int(each.node.value(name)) for each in shuffles for name in ("seed", "seed2")]
     first = random.Random(repr(seeds) if any(seeds) else None).getrandbits(60)
-    return [first + each for each in range(orders if any(map(_reshuffles, shuffles)) else 1)]
+    return [first + each for each in range(orders)]
 
 
 def in_orders(dataset: tf.data.Dataset, numbers: Sequence[int]) -> list[tf.data.Dataset]:
@@ -60,7 +65,3 @@ def in_turn(streams: Sequence[tf.data.Dataset]) -> tf.data.Dataset:
         return tf.data.experimental.from_variant(tf.gather(variants, number % len(streams)), spec)
 
     return tf.data.Dataset.from_tensors(0).map(lambda _: passes.assign_add(1)).flat_map(one_pass)
-
-
-def _reshuffles(shuffle: Node) -> bool:
-    return bool(shuffle.attribute("reshuffle_each_iteration").b)

@@ -30,7 +30,7 @@ from headrace.tensorflow.kinds import (
     SOURCES,
 )
 from headrace.tensorflow.rows import array_rows, is_arrays
-from headrace.tensorflow.spread import Order, order_of, shuffle_of
+from headrace.tensorflow.spread import Shuffle, shuffle_of
 
 BLOCKS = 64
 """At least so many of a finite listing, where its batches allow it: workers are not equally fast."""
@@ -57,19 +57,13 @@ class Source:
     """Elements that are handed out at once."""
     expanding: Node | None
     """What makes many of each of its elements, if they stand for many, as files do."""
-    shuffle: Node | None
+    shuffle: Shuffle | None
     """What shuffles it, before anything looks at several of its elements."""
-    repeated: bool
-    """Whether a pass goes through it several times."""
 
     @property
     def blocks(self) -> int:
         """How many blocks it has."""
         return np.iinfo(np.int64).max // self.block if self.elements == INFINITE else -(-self.elements // self.block)
-
-    def order(self, number: int = 0) -> Order | None:
-        """The order of its elements that its shuffle is replaced by, or begins with."""
-        return order_of(self.shuffle, self.elements, number) if self.shuffle else None
 
     @property
     def is_split_by_tensorflow(self) -> bool:
@@ -151,13 +145,12 @@ def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Sourc
     elif one_block_a_batch:
         block = batch
     else:
-        most, repeats = _most(node), any(each.size == INFINITE for each in above)
-        wanted = most if repeats or elements == INFINITE else min(max(elements // BLOCKS, 1), most)
+        most = _most(node)
+        wanted = most if elements == INFINITE else min(max(elements // BLOCKS, 1), most)
         block = max(wanted // batch, 1) * batch
     if not addressable and elements > SKIPPING_BLOCKS * block:
         block = -(-elements // (SKIPPING_BLOCKS * block)) * block
-    repeated = any(each.op == "RepeatDataset" for each in above)
-    return Source(node, elements, block, expanding, shuffle_of(node, elements, above), repeated)
+    return Source(node, elements, block, expanding, shuffle_of(node, elements, above))
 
 
 def _most(node: Node) -> int:
