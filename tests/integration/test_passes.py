@@ -1,4 +1,4 @@
-"""A shuffled dataset with an end: each pass has another order, and no worker holds elements that another could make."""
+"""A shuffled listing: each pass and each repetition has another order, and no worker holds what another could make."""
 
 import contextlib
 import itertools
