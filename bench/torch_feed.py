@@ -4,24 +4,27 @@
 
 The race: a server on one processor sends the same batch of 32 images again and again to a consumer on another. "tcp"
 copies bytes into memory that is there already; the others hand out new tensors. "pickle" is the published sample's way:
-one gRPC stream of pickled batches. Then a heavy dataset (bench/torch_heavy.py): feed server and consumer on one
-processor and on two, torch's own DataLoader on the same two, and Ray Data where `tools/peers.py` has installed it.
+one gRPC stream of pickled batches. Then an epoch of a heavy dataset (bench/torch_heavy.py) on two processors: feed
+server and consumer, torch's own DataLoader, and Ray Data where `tools/peers.py` has installed it. At the end, what the
+second processor brings (bench/torch_scaling.py).
 """
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from bench import measure, torch_race
+from bench import measure, torch_race, torch_scaling
 from tests.support import wait_for_port
 from tests.torch.ports import free_port
 
 WAYS = ("tcp", "feed", "grpc", "pickle", "flight")
 FORMS = ("uint8_224", "float32_224", "uint8_32")
 IMAGES = 4800
+TURNS = 2
+"""Of `torch_scaling`, for each repeat."""
 HEAVY = Path(__file__).parent / "torch_heavy.py"
 RAY = Path(__file__).parents[1] / ".venv-peers" / "ray"
 
@@ -39,6 +42,10 @@ def main(argv=None):
         for name, found in heavy_rates(first, second):
             heavy.setdefault(name, []).append(found)
         print(f"torch: {repeat + 1} of {repeats}", flush=True)
+    scaling = torch_scaling.rates(TURNS * repeats, environ(), feed_server)
+    for name, of_turns in scaling.items():
+        heavy[f"{name}, 1 processor"] = [(one + other) / 2 for one, other, _ in of_turns]
+        heavy[f"{name}, 2 processors"] = [both for _, _, both in of_turns]
 
     def ratio(of, one, other):
         return measure.median([a / b for a, b in zip(of[one], of[other], strict=True)])
@@ -56,13 +63,13 @@ def main(argv=None):
         "torch_feed_vs_flight": ratio(rates, ("uint8_224", "feed"), ("uint8_224", "flight")),
         "torch_feed_vs_pickle_queue": ratio(per_core, ("uint8_224", "feed"), ("uint8_224", "pickle")),
         "torch_feed_uint8_vs_pickle_queue_float32": ratio(per_core, ("uint8_224", "feed"), ("float32_224", "pickle")),
-        "torch_scaling_efficiency": ratio(heavy, "feed, 2 processors", "feed, 1 processor") / 2,
-        "torch_scaling_vs_processors": ratio(heavy, "feed, 2 processors", "feed, 1 processor")
-        / ratio(heavy, "going nowhere, 2 processors", "going nowhere, 1 processor"),
-        "torch_epoch_vs_local_loader": ratio(heavy, "feed, 2 processors", "DataLoader, 2 workers"),
+        "torch_scaling_efficiency": torch_scaling.gain(scaling["feed"]),
+        "torch_scaling_vs_processors": torch_scaling.gain(scaling["feed"])
+        / torch_scaling.gain(scaling["going nowhere"]),
+        "torch_epoch_vs_local_loader": ratio(heavy, "epoch by the feed", "epoch by DataLoader, 2 workers"),
     }
-    if "Ray Data, 2 processors" in heavy:
-        figures["torch_epoch_vs_ray_data"] = ratio(heavy, "feed, 2 processors", "Ray Data, 2 processors")
+    if "epoch by Ray Data" in heavy:
+        figures["torch_epoch_vs_ray_data"] = ratio(heavy, "epoch by the feed", "epoch by Ray Data")
     measure.leave("torch", figures, rows, repeats=repeats)
 
 
@@ -86,45 +93,31 @@ def one_way(way, form, server_processor, own_processor):
 
 
 def heavy_rates(first, second):
-    """Name and images a second of each way to make the heavy dataset. One processor: the mean of both.
-
-    The consumer is on the same processors as the feed server, so that two are twice as many as one.
-    """
-    yield "feed, 1 processor", sum(with_server(each) for each in (first, second)) / 2
-    yield "feed, 2 processors", with_server(first, second)
-    yield "going nowhere, 1 processor", sum(sum(going_nowhere(each)) for each in (first, second)) / 2
-    yield "going nowhere, 2 processors", sum(going_nowhere(first, second))
-    yield "DataLoader, 2 workers", printed("loader", IMAGES, 2)
+    """Name and images a second of each way to make an epoch of the heavy dataset on two processors."""
+    with feed_server(IMAGES, first, second) as feeds:
+        yield "epoch by the feed", printed("feed", **feeds)
+    yield "epoch by DataLoader, 2 workers", printed("loader")
     if (RAY / ".ready").exists():
-        yield "Ray Data, 2 processors", printed("ray", IMAGES, 2, RAY_FOLDER=str(RAY))
+        yield "epoch by Ray Data", printed("ray", RAY_FOLDER=str(RAY))
 
 
-def with_server(*processors):
-    """Images a second of a feed server with a process for each, and its consumer on them too."""
-    processes = len(processors)
+@contextlib.contextmanager
+def feed_server(images, *processors):
+    """A feed server of so many images, with two processes on these processors; yields what its consumer is told."""
     port = free_port()
     command = [sys.executable, "-m", "headrace.torch.feed_server", f"--port={port}", f"--address=127.0.0.1:{port}"]
     with measure.pinned(*processors):
-        server = subprocess.Popen([*command, HEAVY, "feed", str(IMAGES), str(processes)], env=environ())
+        server = subprocess.Popen([*command, HEAVY, "feed", str(images), "2"], env=environ())
     try:
         wait_for_port(port, server)
-        with measure.pinned(*processors):
-            feeds = {"HEADRACE_TF_DATA_MODE": "service", "HEADRACE_FEEDS": f"127.0.0.1:{port}"}
-            return printed("feed", IMAGES, processes, **feeds)
+        yield {"HEADRACE_TF_DATA_MODE": "service", "HEADRACE_FEEDS": f"127.0.0.1:{port}"}
     finally:
         server.kill()
         server.wait()
 
 
-def going_nowhere(*processors):
-    """Images a second of a process on each of these at the same time."""
-    with ThreadPoolExecutor() as pool:
-        return list(pool.map(lambda each: printed("bare", IMAGES, 1, on=each), processors))
-
-
-def printed(*arguments, on=None, **more):
-    command = [sys.executable, str(HEAVY), *map(str, arguments)]
-    command = command if on is None else ["taskset", "--cpu-list", str(on), *command]
+def printed(way, **more):
+    command = [sys.executable, str(HEAVY), way, str(IMAGES), "2"]
     done = subprocess.run(command, env=environ() | more, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
     return json.loads(done.stdout.splitlines()[-1])["images_per_s"]
 

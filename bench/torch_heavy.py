@@ -1,6 +1,7 @@
 """A dataset that is heavy to make, and how fast it comes: for bench/torch_feed.py, each in a process of its own.
 
-`torch_heavy.py feed|loader|ray|bare …` prints images a second as JSON; as a script of a feed server it makes datasets.
+`torch_heavy.py feed|loader|ray|bare IMAGES WORKERS` prints images a second as JSON; with `--tell`, a line for each
+batch: when it came (monotonic seconds) and how many images so far. As a script of a feed server it makes datasets.
 """
 
 import json
@@ -46,6 +47,14 @@ def rate(batches, warm_up=2):
     return count / (time.perf_counter() - started)
 
 
+def tell(batches):
+    """When each batch came, and how many images have come by then."""
+    count = 0
+    for images, _ in batches:
+        count += len(images)
+        print(time.monotonic(), count, flush=True)
+
+
 def feed(count, workers):
     import headrace.torch
 
@@ -87,5 +96,8 @@ def ray_batches(count, workers):
 if __name__ == "__main__":
     ways = {"feed": feed, "loader": loader, "ray": ray_batches, "bare": bare}
     torch.set_num_threads(1)
-    found = rate(ways[sys.argv[1]](int(sys.argv[2]), int(sys.argv[3])))
-    print(json.dumps({"images_per_s": found}))
+    made = ways[sys.argv[1]](int(sys.argv[2]), int(sys.argv[3]))
+    if "--tell" in sys.argv:
+        tell(made)
+    else:
+        print(json.dumps({"images_per_s": rate(made)}))

@@ -31,6 +31,7 @@ from headrace.topology import Topology
 
 LONGEST_SOCKET_PATH, LONGEST_SOCKET_NAME = 107, 32
 """Bytes: of a path that a socket may have (unix(7)), and of what Python's multiprocessing adds to its folder's."""
+CYCLE_TIME_VARIABLE, CYCLE_TIME_OF_ONE_RANK_MS = "HOROVOD_CYCLE_TIME", 5
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ def trainer_environ(plan: HostPlan, service: DataService) -> dict[str, str]:
         "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(int(settings.stall_timeout_s / 5), 1)),
         # The second line of defence: Horovod ends the ranks itself, should nobody else.
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(int(settings.stall_timeout_s * 2) + 60),
+        **_horovod_environ(plan),
         CONTROL_HOSTS_VARIABLE: ",".join(f"{name}={address}:{CONTROL_PORT}" for address, name in names.items()),
         **_torch_environ(plan),
         **({"KERAS_BACKEND": "tensorflow"} if settings.framework == "tensorflow" else {}),
@@ -129,6 +131,12 @@ def trainer_environ(plan: HostPlan, service: DataService) -> dict[str, str]:
         PREFLIGHT_TIMEOUT_VARIABLE: f"{settings.preflight_timeout_s:g}",
         HOST_NAMES_VARIABLE: ",".join(f"{address}={name}" for address, name in names.items()),
     }
+
+
+def _horovod_environ(plan: HostPlan) -> dict[str, str]:
+    """One rank has nobody to reduce with: Horovod's thread need not look for work each millisecond, its default."""
+    alone = len(plan.topology.dnn_hosts) * plan.ranks_per_host == 1 and CYCLE_TIME_VARIABLE not in plan.environ
+    return {CYCLE_TIME_VARIABLE: str(CYCLE_TIME_OF_ONE_RANK_MS)} if alone else {}
 
 
 def _torch_environ(plan: HostPlan) -> dict[str, str]:

@@ -1,0 +1,97 @@
+"""What a second processor brings a feed, for bench/torch_feed.py.
+
+The same processes run on one processor, on the other, and on both, by turns of a few seconds: a machine whose speed
+changes does so for all three. "feed": a feed server with two processes, and its consumer. "going nowhere": two
+processes that make the same batches and send them to nobody, which is what the processors themselves give.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+from bench import measure
+
+HEAVY = Path(__file__).parent / "torch_heavy.py"
+MANY = 2_000_000
+SETTLE_S, TURN_S = 1.0, 4.0
+FIRST_BATCHES_S = 60.0
+
+
+def rates(turns, environ, feed_server):
+    """Images a second of `feed` and `going nowhere`, each as (first alone, second alone, both) for every turn.
+
+    Args:
+        environ: of processes.
+        feed_server: context manager that starts one of so many images on these processors; yields what a consumer is
+            told.
+    """
+    places = measure.two_processors()
+    found = {}
+    with feed_server(MANY, *places) as feeds, _tellers(["feed"], environ | feeds) as tellers:
+        found["feed"] = [_by_turns(tellers, places) for _ in range(turns)]
+    with _tellers(["bare", "bare"], environ) as tellers:
+        found["going nowhere"] = [_by_turns(tellers, places) for _ in range(turns)]
+    return found
+
+
+def gain(of_turns):
+    """Both processors together, of the two alone: 1 is twice one."""
+    return measure.median([both / (one + other) for one, other, both in of_turns])
+
+
+class _Teller:
+    """A process that tells of each batch, and what it has told."""
+
+    def __init__(self, way, environ):
+        command = [sys.executable, str(HEAVY), way, str(MANY), "2", "--tell"]
+        self.process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
+        self.told = []
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            at, count = line.split()
+            self.told.append((float(at), int(count)))
+
+    def rate(self, since, until):
+        """Images a second between the first and the last batch of that time."""
+        (began, before), *_, (ended, after) = [each for each in list(self.told) if since <= each[0] <= until]
+        return (after - before) / (ended - began)
+
+
+@contextlib.contextmanager
+def _tellers(ways, environ):
+    tellers = [_Teller(way, environ) for way in ways]
+    try:
+        deadline = time.monotonic() + FIRST_BATCHES_S
+        while not all(each.told for each in tellers):
+            if time.monotonic() > deadline or any(each.process.poll() is not None for each in tellers):
+                raise SystemExit("bench: error: no batch came")
+            time.sleep(0.1)
+        yield tellers
+    finally:
+        for each in tellers:
+            each.process.kill()
+            each.process.wait()
+
+
+def _by_turns(tellers, places):
+    first, second = places
+    return tuple(_on(tellers, each) for each in ({first}, {second}, {first, second}))
+
+
+def _on(tellers, processors):
+    for process in psutil.Process().children(recursive=True):
+        for thread in os.listdir(f"/proc/{process.pid}/task"):
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(int(thread), processors)
+    time.sleep(SETTLE_S)
+    began = time.monotonic()
+    time.sleep(TURN_S)
+    return sum(each.rate(began, time.monotonic()) for each in tellers)
