@@ -2,9 +2,10 @@
 
     python -m bench.ideal [--repeats 10]
 
-Three models train on one batch in memory, so no step waits. The ideal step time is measured before, as in any job, and
-compared with the median step of the two seconds after it: as measured, while a run reports at most its median. Those
-two seconds are compared with the next two, which shows how much the machine changes by itself.
+Three models train on one batch in memory, so no step waits. The ideal step time is measured, as before any job, then a
+second is trained, and so on by turns: a machine whose speed changes within seconds does so for both. A run is as many
+turns as `TURNS`; the medians of its measurements and of its training steps are compared. They are as measured, while a
+job reports at most its median. The single measurements are compared with the second after each, too.
 """
 
 import itertools
@@ -12,10 +13,10 @@ import time
 
 from bench import measure
 
-RUN_S = 2.0
+TURNS, TRAIN_S = 8, 1.0
 MODELS = {"dense": 32, "small_cnn": 64, "resnet50": 32}
 """With the images' size in pixels."""
-BATCH = 32
+BATCH, LEAST_STEPS = 32, 10
 
 
 def main(argv=None):
@@ -28,20 +29,22 @@ def main(argv=None):
     for name, size in MODELS.items():
         found = [one(keras, tf, name, size) for _ in range(repeats)]
         compared = {
-            "ideal, beside the run": [ideal_ms / first_ms - 1 for ideal_ms, first_ms, _ in found],
-            "run, beside its rest": [first_ms / rest_ms - 1 for _, first_ms, rest_ms in found],
+            "a run": [measure.median(ideal_ms) / measure.median(train_ms) - 1 for ideal_ms, train_ms in found],
+            "a single turn": [
+                a / b - 1 for ideal_ms, train_ms in found for a, b in zip(ideal_ms, train_ms, strict=True)
+            ],
         }
-        median_ms = measure.median([first_ms for _, first_ms, _ in found])
+        median_ms = measure.median([measure.median(train_ms) for _, train_ms in found])
         for what, errors in compared.items():
             worst.setdefault(what, []).extend(map(abs, errors))
-            rows.append({"model": name, "median step ms": median_ms, "what": what, "least error": f"{min(errors):+.1%}",
+            rows.append({"model": name, "median step ms": median_ms, "of": what, "least error": f"{min(errors):+.1%}",
                          "median error": f"{measure.median(errors):+.1%}", "most": f"{max(errors):+.1%}"})  # fmt: skip
-    of_ideal, of_run = (max(errors) for errors in worst.values())
-    measure.leave("ideal", {"ideal_error_max": of_ideal, "run_vs_itself_max": of_run}, rows, repeats=repeats)
+    of_run, of_turn = (max(errors) for errors in worst.values())
+    measure.leave("ideal", {"ideal_error_max": of_run, "ideal_error_of_a_turn_max": of_turn}, rows, repeats=repeats)
 
 
 def one(keras, tf, name, size):
-    """The ideal step time, and the median step times of the two halves of a run after it; milliseconds."""
+    """The ideal step times, and the medians of the training steps after each; milliseconds."""
     from headrace.tensorflow.ideal import measure_ideal_step
 
     keras.backend.clear_session()
@@ -49,20 +52,21 @@ def one(keras, tf, name, size):
     cached = tf.data.Dataset.from_tensors((pixels, tf.zeros([BATCH], tf.int32))).repeat()
     model = network(keras, name, (size, size, 3))
     model.compile("sgd", loss="sparse_categorical_crossentropy", jit_compile=False)
-    ideal = measure_ideal_step(model, cached, BATCH)
     times = []
 
     class Times(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             times.append(time.perf_counter())
 
-    half = int(RUN_S * 1000 / ideal.ms)
-    model.fit(cached, steps_per_epoch=2 * half, verbose=0, callbacks=[Times()])
-    taken_ms = [1000 * (after - before) for before, after in itertools.pairwise(times)]
-    first_ms, rest_ms = measure.median(taken_ms[:half]), measure.median(taken_ms[half:])
-    print(f"ideal: {name}: {ideal.ms:.2f} ± {ideal.error_ms:.2f} ms, median {first_ms:.2f} ms, then {rest_ms:.2f} ms",
-          flush=True)  # fmt: skip
-    return ideal.ms, first_ms, rest_ms
+    ideal_ms, train_ms = [], []
+    for _ in range(TURNS):
+        ideal_ms.append(measure_ideal_step(model, cached, BATCH).ms)
+        times.clear()
+        steps = max(int(TRAIN_S * 1000 / ideal_ms[-1]), LEAST_STEPS)
+        model.fit(cached, steps_per_epoch=steps, verbose=0, callbacks=[Times()])
+        train_ms.append(measure.median([1000 * (after - before) for before, after in itertools.pairwise(times)]))
+    print(f"ideal: {name}: {measure.median(ideal_ms):.2f} ms, trained at {measure.median(train_ms):.2f} ms", flush=True)
+    return ideal_ms, train_ms
 
 
 def network(keras, name, shape):

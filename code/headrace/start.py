@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import difflib
 import secrets
 import sys
 from collections.abc import Sequence
@@ -14,8 +15,10 @@ from pathlib import Path
 from headrace.errors import HeadraceError, InputError, SetupError
 from headrace.flags import CLOUD_ONLY, HERE_ONLY, build_parser, build_spec, parse_cpus, refuse_flags
 from headrace.instances import read_instances
+from headrace.job import JobSpec
 from headrace.paths import RunPaths
 from headrace.phases import Phases
+from headrace.settings import HYPERPARAMETERS
 from headrace.standard_streams import print_every_character
 
 MODULES = {"tensorflow": ("tensorflow", "horovod"), "pytorch": ("torch",)}
@@ -25,6 +28,9 @@ INSTALL = {
     "else `pip install headrace[local]` (or [submit]) and `headrace setup`",
     "pytorch": "in a checkout, `make setup-torch` and use .venv-torch/bin/python; else `pip install headrace[torch]`",
 }
+
+ALIKE = 0.8
+"""Of difflib's ratio: `lease` and `lease_s` have 0.83."""
 
 
 def main(argv: Sequence[str], prog: str = "start_job.py", source_dir: Path | None = None) -> int:
@@ -63,6 +69,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
         raise InputError("--dry_run shows a request to SageMaker; leave out --no-is_cloud_job")
     spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), read_instances())
     cpus = parse_cpus(arguments.cpus or "", arguments.is_hetero)
+    _warn_of_misspelt(spec)
     check_installation(
         (*MODULES[spec.framework], "mpi4py", "psutil", "grpc", "pyroute2", "pathspec", "packaging"), spec.framework
     )
@@ -93,6 +100,16 @@ def _warn_of_syntax(script: Path) -> None:
         print(f"headrace: warning: {script} does not compile with this Python {version}: {error}", file=sys.stderr)
 
 
+def _warn_of_misspelt(spec: JobSpec) -> None:
+    """A setting of the launcher with a slip in its name would reach the script alone, which takes what it knows."""
+    script = (spec.source_dir / spec.training_script).read_text(encoding="utf-8", errors="replace")
+    for name in sorted(set(spec.hyperparameters) - set(HYPERPARAMETERS)):
+        close = difflib.get_close_matches(name.replace("-", "_").lower(), HYPERPARAMETERS, 1, ALIKE)
+        if close and name not in script:
+            nobody = f"the launcher has no {name!r}, and {spec.training_script} does not name it"
+            print(f"headrace: warning: {nobody}; did you mean {close[0]}?", file=sys.stderr)
+
+
 def _submit(arguments: argparse.Namespace) -> int:
     refuse_flags(arguments, HERE_ONLY, "on this machine (--no-is_cloud_job)")
     table = read_instances(arguments.prices).with_prices(arguments.price or ())
@@ -104,6 +121,7 @@ def _submit(arguments: argparse.Namespace) -> int:
         check_instance_type(instance_type)
     spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), table)
     _warn_of_syntax(spec.source_dir / spec.training_script)
+    _warn_of_misspelt(spec)
     ended = submit(spec, arguments, table)
     if ended is None:
         return 0
