@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 from headrace.host import rank_processes
-from headrace.host.plan import HostPlan, python_environ
+from headrace.host.plan import HostPlan, python_environ, trainer_environ
+from headrace.host.services.none import NoDataService
 from headrace.resource_config import topology_from
 from headrace.settings import Settings
 
-from tests.unit.test_topology import homogeneous
+from tests.unit.test_topology import hetero, homogeneous
 
 
 class Process:
@@ -34,3 +35,15 @@ def test_temporary_files_are_the_hosts_own_where_torchs_sockets_have_room(framew
     settings = Settings(framework=framework, base_dir=Path("/") / ("r" * length) / "algo-1")
     plan = HostPlan(topology_from(homogeneous(), "test"), settings, Path("/code"), [], {})
     assert python_environ(plan).get("TMPDIR") == (str(plan.paths.work_dir) if own else None)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "given", "told"),
+    [(1, {}, "5"), (2, {}, None), (1, {"HOROVOD_CYCLE_TIME": "1"}, "1")],
+)
+def test_horovods_thread_looks_for_work_each_millisecond_only_where_ranks_have_others(ranks, given, told):
+    settings = Settings(processes_per_host=ranks)
+    topology = topology_from(hetero(current_host="algo-3"), "test")
+    plan = HostPlan(topology, settings, Path("/code"), [], given)
+    service = NoDataService(topology, settings, Path(), Path(), [])
+    assert trainer_environ(plan, service).get("HOROVOD_CYCLE_TIME") == told
