@@ -212,3 +212,12 @@ def test_the_attributes_that_differ_are_named():
     before = fingerprint(data)
     data.columns, data.opened = [2], threading.Lock()
     assert changes(before, fingerprint(data)) == ["columns"]
+
+
+def test_a_cache_that_a_library_keeps_for_its_process_tells_nothing():
+    streamed = type("Streamed", (Dataset,), {"__module__": "torch.utils.data"})
+    one, other = streamed(), streamed()
+    one._Streamed__files_cache, other._Streamed__files_cache = {(1, 2): 0}, {(3, 4): 0}
+    assert fingerprint(one) == fingerprint(other)
+    other.rows = [2]
+    assert fingerprint(one) != fingerprint(other)

@@ -82,7 +82,7 @@ def _name_all(found: dict[str, str], value: Any, path: str, look: _Look, depth: 
         dotted = f"{path}.{name}" if path else name
         if isinstance(attribute, Dataset):
             _name_all(found, attribute, dotted, look, depth + 1)
-        elif name not in left_out:
+        elif name not in left_out and not _is_a_librarys_cache(type(value), name):
             found[dotted] = _told(attribute, look)
 
 
@@ -233,6 +233,12 @@ def _state_of(drawing: Any) -> Any:
 
 def _plainly(value: Any) -> str:
     return _ADDRESS.sub("", repr(value))
+
+
+def _is_a_librarys_cache(holder: type, name: str) -> bool:
+    """Such as Hugging Face's of open file systems, whose keys have the process in them."""
+    owners = (kind for kind in holder.__mro__ if name.startswith(f"_{kind.__name__.lstrip('_')}__"))
+    return "cache" in name and not all(map(is_the_scripts, owners))
 
 
 def _is_a_table(value: Any) -> bool:
