@@ -13,6 +13,7 @@ import os
 import re
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 from headrace.outcome import LOG_TAIL_LINES, RootCause
@@ -26,6 +27,9 @@ MOST_CHARACTERS = 300
 _ABOUT_THE_NODE = re.compile(
     r"Detected at node|<stack traces|Hint:|\d+ (successful operations|derived errors|root error)"
 )
+
+last_words: list[Callable[[], None]] = []
+"""Called before a rank that has failed ends, which runs no exit handlers."""
 
 
 def leave_failure(folder: Path, rank: int, exit_code: int, error: str, trace: list[str]) -> None:

@@ -95,20 +95,20 @@ def read(dataset, **how):
 @contextlib.contextmanager
 def registered_once():
     """Within it, who calls `data.distribute` for one dataset reads one stream, as the ranks of a job do."""
-    from headrace.tensorflow import parts
+    from headrace.tensorflow import parts, stream_names
 
-    register, number, lock = parts.register, [], threading.Lock()
+    own_name, register, number, lock = stream_names.own_name, parts.register, [], threading.Lock()
 
     def once(*given):
         with lock:
             number[:] = number or [register(*given)]
         return number[0]
 
-    parts.register = once
+    parts.register, stream_names.own_name = once, str
     try:
         yield
     finally:
-        parts.register = register
+        parts.register, stream_names.own_name = register, own_name
 
 
 def consumers(ranks, dataset, **how):

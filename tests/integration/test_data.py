@@ -109,6 +109,16 @@ def test_coordinated_reads_give_all_ranks_batches_of_the_same_length(tmp_path, u
     assert lengths[0] == lengths[1]
 
 
+def test_each_dataset_of_a_script_has_a_stream_of_its_own(tmp_path, use):
+    with service(tmp_path / "work", 1) as running:
+        use(running.address)
+        numbers = tf.data.Dataset.range(1_000)
+        train, held_out = (data.distribute(each.batch(10)) for each in (numbers.skip(20).repeat(), numbers.take(20)))
+        first = next(iter(train))
+        assert sorted(int(n) for batch in held_out for n in batch) == list(range(20))
+        assert int(tf.reduce_min(first)) >= 20
+
+
 def test_ranks_may_share_batches_through_the_workers_cache(tmp_path, use):
     with service(tmp_path / "work", 1) as running:
         use(running.address)

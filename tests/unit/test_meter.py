@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from headrace import rank_failure
 from headrace.training.ideal_step import LEAST_STEPS, MOST_STEPS, IdealStep, steps_to_measure
 from headrace.training.meter import Meter
 from headrace.training.step_cpu import StepCpu
@@ -54,6 +55,26 @@ def test_where_waiting_is_measured_the_ideal_is_the_rest_of_the_step(report):
     told = report(None, *[(1, 0.1, 0.04, 0.0)] * 20)
     assert told["ideal_step_time_ms"] == pytest.approx(60.0)
     assert told["input_bound_share"] == pytest.approx(0.4)
+
+
+def test_what_a_script_takes_between_steps_is_no_waiting_for_data(report):
+    told = report(IdealStep(10.0, 0.1, 0.1), *[(1, 0.1, None, None, 0.05)] * 20)
+    assert told["between_steps_ms"] == pytest.approx(50.0)
+    assert told["ideal_step_time_ms"] == pytest.approx(60.0)
+    assert told["input_bound_share"] == pytest.approx(0.4)
+
+
+def test_the_report_of_a_rank_that_fails_has_all_its_steps(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_OUTPUT_DIR", str(tmp_path))
+    meter = Meter(lambda: 0, lambda: 2, 32, 10, NoScalars, lambda: 3072.0)
+    meter.begin(IdealStep(10.0, 0.1, 0.1))
+    for _ in range(13):
+        meter.steps(1, 0.02)
+    for each in rank_failure.last_words:
+        each()
+    assert json.loads((tmp_path / "trainer.json").read_text())["steps"] == 13
+    meter.end()
+    assert not rank_failure.last_words
 
 
 def burn(seconds):

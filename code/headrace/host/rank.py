@@ -29,7 +29,7 @@ from headrace.host.preflight.run import run_preflight
 from headrace.prctl import adopt_orphans, die_with_parent
 from headrace.processes import end_children
 from headrace.progress import Watch
-from headrace.rank_failure import in_a_line, leave_failure
+from headrace.rank_failure import in_a_line, last_words, leave_failure
 from headrace.settings import PREFLIGHT_VARIABLE
 
 
@@ -96,6 +96,9 @@ def _own_trace(error: BaseException, script: str) -> list[str]:
 
 
 def _abort(code: int, error: str, trace: Sequence[str] = ()) -> None:
+    for each in last_words:
+        with contextlib.suppress(Exception):
+            each()
     rank = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
     if rank.isdecimal():
         leave_failure(TrainerContext.from_environ(os.environ).signal_dir, int(rank), code, error, list(trace))

@@ -77,7 +77,7 @@ class Stream:
         if of_pass != self._newest:
             raise InputError(
                 f"a second iterator over {self.name!r} has begun, so the first one cannot go on: ranks agree on one "
-                "at a time. Distribute the dataset once more under another job_name"
+                "at a time. Distribute the dataset once more, and read that"
             )
         if is_here:
             self.reads(of_pass)

@@ -61,7 +61,9 @@ class Measure(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         now = time.perf_counter()
         made, self._batch = batch + 1 - self._batch, batch + 1  # more than one with `steps_per_execution`
-        self._meter.steps(made, now - (self._last_end or self._step_begin))
+        # What lies between two steps is other callbacks, those after this one in `fit`'s list above all.
+        before = self._last_end or self._step_begin
+        self._meter.steps(made, now - before, between_s=self._step_begin - before)
         self._last_end = now
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:

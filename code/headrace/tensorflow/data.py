@@ -15,7 +15,17 @@ from tensorflow.python.data.experimental.ops import data_service_ops
 from headrace.context import GRPC, TrainerContext
 from headrace.errors import InputError
 from headrace.settings import STARTUP_TIMEOUT_VARIABLE
-from headrace.tensorflow import arrays, keras_epochs, origin, parts, progress, sample_size, transfer, world
+from headrace.tensorflow import (
+    arrays,
+    keras_epochs,
+    origin,
+    parts,
+    progress,
+    sample_size,
+    stream_names,
+    transfer,
+    world,
+)
 from headrace.tensorflow.arrays import from_arrays
 from headrace.tensorflow.compression import choose_compression
 from headrace.tensorflow.distribution import COMPRESSIONS, Distribution
@@ -74,7 +84,8 @@ def distribute(
 
     Args:
         dataset: batches, as the workers are to make them.
-        job_name: which stream this is; a second dataset of the same script needs a second name.
+        job_name: which stream this is, for messages and logs. Each call has a stream of its own: where a name is taken,
+            a number is added.
         others: see `Distribution`.
 
     Raises:
@@ -94,6 +105,7 @@ def distribute(
         uneven=uneven,
         exact=exact,
     )
+    job_name = stream_names.own_name(job_name)
     context = TrainerContext.from_environ(os.environ)
     if target_workers == "local" and context.local_workers == "off":
         raise InputError("target_workers='local' finds no worker in a job with --local_workers off")

@@ -70,15 +70,17 @@ class Training:
         self._meter.expect((self._epochs - self._epoch) * (steps or 0))
         batches = iter(dataset if steps is None else dataset.take(steps))
         asked_at = time.perf_counter()
-        for number, batch in enumerate(batches):
-            waited_s = time.perf_counter() - asked_at
-            yield batch
-            now = time.perf_counter()
-            self._meter.steps(1, now - asked_at, waited_s)
-            asked_at = now
-            if checkpoint:
-                checkpoint.on_train_batch_end(number)
-        self._meter.steps_over()
+        try:
+            for number, batch in enumerate(batches):
+                waited_s = time.perf_counter() - asked_at
+                yield batch
+                now = time.perf_counter()
+                self._meter.steps(1, now - asked_at, waited_s)
+                asked_at = now
+                if checkpoint:
+                    checkpoint.on_train_batch_end(number)
+        finally:  # also where the script breaks out of its loop
+            self._meter.steps_over()
 
     def end_epoch(self, **metrics: Any) -> dict[str, float]:
         """The epoch is over; its metrics, averaged over the ranks."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class Training:
         self._model, self._optimizer, self._loader = model, optimizer, loader
         self._checkpoint = checkpoint
         self._sample_bytes = 0.0
+        self._batches = self._samples = 0
         self._meter = Meter(world.rank, world.world_size, loader.batch_size or 1, log_every, open_scalars,
                             lambda: self._sample_bytes)  # fmt: skip
         self._epoch = self._epochs = 0
@@ -80,27 +81,36 @@ class Training:
             most -= begun_at // each
             if most <= 0:
                 return
-        for batch in self._loader:
-            waiting.batch_is_here()
-            # With feed servers, threads of this process receive during steps too: then it would tell nothing.
-            waited_cpu_s = None if self._loader.made_elsewhere else time.process_time() - asked_cpu_s
-            if not self._sample_bytes:
-                self._sample_bytes = batch_bytes(batch) / (self._loader.batch_size or 1)
-            yield batch
-            waited_s = waiting.step_is_over()
-            now = time.perf_counter()
-            self._meter.steps(1, now - asked_at, waited_s, waited_cpu_s)
-            steps, asked_at, asked_cpu_s = steps + 1, now, time.process_time()
-            if self._checkpoint:
-                self._checkpoint.step_made(self._model, self._optimizer, self._loader)
-            if most and steps >= most:
-                break
-        self._meter.steps_over()
+        try:
+            for batch in self._loader:
+                waiting.batch_is_here()
+                # With feed servers, threads of this process receive during steps too: then it would tell nothing.
+                waited_cpu_s = None if self._loader.made_elsewhere else time.process_time() - asked_cpu_s
+                self._look_at(batch)
+                yield batch
+                waited_s = waiting.step_is_over()
+                now = time.perf_counter()
+                self._meter.steps(1, now - asked_at, waited_s, waited_cpu_s)
+                steps, asked_at, asked_cpu_s = steps + 1, now, time.process_time()
+                if self._checkpoint:
+                    self._checkpoint.step_made(self._model, self._optimizer, self._loader)
+                if most and steps >= most:
+                    break
+        finally:  # also where the script breaks out of its loop
+            self._meter.steps_over()
         if not steps and begun_at == 0:
             raise InputError(
                 "the loader gives no batch: with drop_last a step needs batch_size samples for each rank; give more "
                 "samples or smaller batches"
             )
+
+    def _look_at(self, batch: Any) -> None:
+        """What a batch holds. A batch sampler's are counted, since the loader does not know how large they are."""
+        if not self._loader.batch_size:
+            self._batches, self._samples = self._batches + 1, self._samples + (samples_of(batch) or 1)
+            self._meter.batches_hold(self._samples / self._batches)
+        if not self._sample_bytes:
+            self._sample_bytes = batch_bytes(batch) / (self._loader.batch_size or samples_of(batch) or 1)
 
     def _expect(self, most: int | None) -> None:
         """Tell how many steps are to come, as far as that is known; epochs are as long as the loader at most."""
@@ -127,6 +137,13 @@ class Training:
         return averaged
 
 
+def samples_of(batch: Any) -> int:
+    """The first dimension of the first tensor or array in a batch; 0 where it has none."""
+    if getattr(batch, "shape", ()):
+        return int(batch.shape[0])
+    return next((found for each in _parts_of(batch) if (found := samples_of(each))), 0)
+
+
 def batch_bytes(batch: Any) -> int:
     """Bytes of all tensors and arrays in a batch, however it nests them; 0 where one does not say."""
     try:
@@ -138,10 +155,13 @@ def batch_bytes(batch: Any) -> int:
 def _nested_bytes(batch: Any) -> int:
     if hasattr(batch, "nbytes"):
         return int(batch.nbytes)
+    return sum(_nested_bytes(each) for each in _parts_of(batch))
+
+
+def _parts_of(batch: Any) -> Iterable[Any]:
     if dataclasses.is_dataclass(batch):
-        return sum(_nested_bytes(getattr(batch, each.name)) for each in dataclasses.fields(batch))
-    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else ()
-    return sum(_nested_bytes(each) for each in parts)
+        return [getattr(batch, each.name) for each in dataclasses.fields(batch)]
+    return batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else ()
 
 
 def average(metrics: dict[str, Any]) -> dict[str, float]:

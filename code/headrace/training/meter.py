@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import math
@@ -11,19 +12,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Protocol
 
-import numpy as np
-
+from headrace import rank_failure
 from headrace.context import TrainerContext
 from headrace.events import say
 from headrace.paths import METRICS, TENSORBOARD, TRAINER_REPORT
 from headrace.training.ideal_step import IdealStep
 from headrace.training.signal_files import SignalFiles
 from headrace.training.step_cpu import StepCpu
+from headrace.training.step_times import StepTimes
 
 REPORT_INTERVAL_S = 5.0
 """How often the report is renewed within an epoch, for jobs that end there."""
-MEDIAN_OF = 1000
-"""The last so many steps."""
 
 
 class Scalars(Protocol):
@@ -66,12 +65,10 @@ class Meter:
         self._signals = SignalFiles(context.signal_dir, rank)
         self._open_scalars, self._sample_bytes = open_scalars, sample_bytes
         self._next_report = 0.0
-        self._ideal_step = IdealStep()
         self._cpu, self._knows_waited_cpu = StepCpu(), False
         self._steps = self._epochs = self._total_steps = 0
         self._epoch_steps = self._epoch_began = 0  # of the longest epoch: a resumed one is shorter
-        self._step_s: list[float] = []
-        self._waited_s: list[float] = []
+        self._times = StepTimes()
         self._train_begin = 0.0
         self._final_metrics: dict[str, float] = {}
         self._metrics: IO[str] | None = None
@@ -82,9 +79,13 @@ class Meter:
         """How many steps this run is going to make, where that is known before the first."""
         self._total_steps = self._total_steps or steps
 
+    def batches_hold(self, samples: float) -> None:
+        """How many samples a batch has, where that is known only now."""
+        self._batch_size = max(round(samples), 1)
+
     def begin(self, ideal: IdealStep | None = None) -> None:
         """Training begins. None: no ideal step was measured; each step's waiting is."""
-        self._ideal_step = ideal or IdealStep()
+        self._times.ideal = ideal or IdealStep()
         if self._rank() == 0:
             with self._disk():
                 self._output_dir.mkdir(parents=True, exist_ok=True)
@@ -92,25 +93,34 @@ class Meter:
                 self._scalars = self._open_scalars(self._output_dir / TENSORBOARD)
             if ideal:
                 say("ideal_step", step_ms=ideal.ms, error_ms=ideal.error_ms)
+            # Where the script raises or exits, it has made more steps than the last report says.
+            atexit.register(self.write_report)
+            rank_failure.last_words.append(self.write_report)
         self._train_begin = time.perf_counter()
 
     def progress(self) -> None:
         """Something was done that is no step."""
         self._signals.progress()
 
-    def steps(self, made: int, took_s: float, waited_s: float | None = None, waited_cpu_s: float | None = None) -> None:
+    def steps(
+        self,
+        made: int,
+        took_s: float,
+        waited_s: float | None = None,
+        waited_cpu_s: float | None = None,
+        between_s: float = 0.0,
+    ) -> None:
         """So many steps were made.
 
         Args:
             took_s: for all of them.
             waited_s: how much of that went by before their batch was there.
             waited_cpu_s: CPU seconds of this process in that time, where nothing else goes on in it meanwhile.
+            between_s: how much the script took for itself before the step: its callbacks. They wait for no data.
         """
-        self._step_s += [took_s / made] * made
+        self._times.made(made, took_s, waited_s, between_s)
         self._cpu.made(made, waited_cpu_s or 0.0)
         self._knows_waited_cpu |= waited_cpu_s is not None
-        if waited_s is not None:
-            self._waited_s += [waited_s / made] * made
         before, self._steps = self._steps, self._steps + made
         self._signals.progress()
         if self._rank() == 0:
@@ -118,6 +128,9 @@ class Meter:
                 say("first_step", **({"total_steps": self._total_steps} if self._total_steps else {}))
             if self._steps // self._log_every != before // self._log_every:
                 self._write_step(max(self._log_every, made))
+            if time.monotonic() >= self._next_report:
+                self._next_report = time.monotonic() + REPORT_INTERVAL_S
+                self.write_report()
 
     def steps_over(self) -> None:
         """What comes until the next step is none of it: an evaluation, a checkpoint."""
@@ -139,6 +152,8 @@ class Meter:
     def end(self) -> None:
         """Training is over."""
         self._signals.ended()
+        atexit.unregister(self.write_report)
+        rank_failure.last_words.clear()
         if self._rank() == 0:
             self.write_report()
             for stream in (self._metrics, self._scalars):
@@ -148,24 +163,21 @@ class Meter:
 
     def write_report(self) -> None:
         """The trainer's part of `summary.json`, as it is now."""
-        # The very first step waits for the first batch of a cold pipeline; it is start-up.
-        times_ms = np.asarray(self._step_s[1:] or self._step_s or [0.0]) * 1000
-        mean_ms = float(np.mean(times_ms))
+        times, ideal = self._times, self._times.ideal
+        steps = times.without_the_first
+        mean_ms = times.mean_ms(steps)
         report = {
             "world_size": self._size(),
             "global_batch_size": self._batch_size * self._size(),
             "epochs": self._epochs,
             "steps": self._steps,
             "steps_per_epoch": self._epoch_steps,
-            "step_time_ms": {
-                "median": round(float(np.median(times_ms)), 3),
-                "mean": round(mean_ms, 3),
-                "p90": round(float(np.percentile(times_ms, 90)), 3),
-            },
+            "step_time_ms": times.summary(),
             "samples_per_s": round(self._samples_per_s(mean_ms), 3),
-            "ideal_step_time_ms": round(self._ideal(len(times_ms)), 3),
-            "ideal_step_time_error_ms": round(self._ideal_step.error_ms, 3),
-            "input_bound_share": round(self._input_bound(mean_ms, len(times_ms)), 4),
+            "ideal_step_time_ms": round(times.ideal_ms(steps), 3),
+            "between_steps_ms": round(times.between_ms(steps), 3),
+            "ideal_step_time_error_ms": round(ideal.error_ms, 3),
+            "input_bound_share": round(times.input_bound_share(steps), 4),
             "rank_cpu_s_per_step": round(self._cpu.per_step_s(), 6),
             "compute_cpu_s_per_step": round(self._compute_cpu_s(), 6),
             "sample_bytes": round(self._sample_bytes(), 3),
@@ -186,36 +198,22 @@ class Meter:
             self._disk_failed = True
 
     def _write_step(self, recent: int) -> None:
-        step_ms = float(np.mean(self._step_s[-recent:])) * 1000
-        samples_per_s, share = self._samples_per_s(step_ms), self._input_bound(step_ms, recent)
+        step_ms, share, ideal_ms = (
+            self._times.mean_ms(recent), self._times.input_bound_share(recent), self._times.ideal_ms(recent)
+        )  # fmt: skip
+        samples_per_s = self._samples_per_s(step_ms)
         say("step", step=self._steps, step_ms=step_ms, samples_per_s=samples_per_s, input_bound=share)
-        if time.monotonic() >= self._next_report:
-            self._next_report = time.monotonic() + REPORT_INTERVAL_S
-            self.write_report()
         self._write({"step_time_ms": step_ms, "samples_per_s": samples_per_s, "input_bound_share": share,
-                     "ideal_step_time_ms": self._ideal(recent)})  # fmt: skip
+                     "ideal_step_time_ms": ideal_ms})  # fmt: skip
 
     def _samples_per_s(self, step_ms: float) -> float:
         return self._batch_size * self._size() * 1000 / step_ms if step_ms else 0.0
 
-    def _ideal(self, recent: int) -> float:
-        """Milliseconds of a step that waits for nothing: measured before training, or what waiting leaves of a step.
-
-        What half of the steps have done better counts, where the first measurement was worse.
-        """
-        if self._ideal_step.ms or not self._waited_s:
-            made_s = self._step_s[max(len(self._step_s) - MEDIAN_OF, 1) :]
-            return min(self._ideal_step.ms, float(np.median(made_s)) * 1000) if made_s else self._ideal_step.ms
-        return max(float(np.mean(self._step_s[-recent:]) - np.mean(self._waited_s[-recent:])) * 1000, 0.0)
-
     def _compute_cpu_s(self) -> float:
         """CPU seconds of a step on this rank without those that batches cost; 0: not known."""
-        if self._ideal_step.ms:
-            return self._ideal_step.cpu_s
+        if self._times.ideal.ms:
+            return self._times.ideal.cpu_s
         return self._cpu.outside_waiting_s() if self._knows_waited_cpu else 0.0
-
-    def _input_bound(self, step_ms: float, recent: int) -> float:
-        return min(max(1 - self._ideal(recent) / step_ms, 0.0), 1.0) if step_ms else 0.0
 
     def _write(self, values: dict[str, float]) -> None:
         if self._metrics:

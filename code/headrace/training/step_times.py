@@ -1,0 +1,71 @@
+"""How long steps took, how much of that they waited for data, and how long one takes that waits for nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace.training.ideal_step import IdealStep
+
+MEDIAN_OF = 1000
+"""The last so many steps."""
+
+
+class StepTimes:
+    """Of all steps of a run; `recent` steps are the last so many."""
+
+    def __init__(self) -> None:
+        self.ideal = IdealStep()
+        """As measured before training; all zero where it was not."""
+        self._step_s: list[float] = []
+        self._waited_s: list[float] = []
+        self._between_s: list[float] = []
+
+    def made(self, count: int, took_s: float, waited_s: float | None, between_s: float) -> None:
+        """So many steps were made, in `took_s` together; see `Meter.steps`."""
+        self._step_s += [took_s / count] * count
+        self._between_s += [between_s / count] * count
+        if waited_s is not None:
+            self._waited_s += [waited_s / count] * count
+
+    @property
+    def without_the_first(self) -> int:
+        """All steps but the very first, which waits for the first batch of a cold pipeline: that is start-up."""
+        return max(len(self._step_s) - 1, 1)
+
+    def summary(self) -> dict[str, float]:
+        """Median, mean and 90th percentile, in milliseconds."""
+        times_ms = np.asarray(self._step_s[1:] or self._step_s or [0.0]) * 1000
+        return {
+            "median": round(float(np.median(times_ms)), 3),
+            "mean": round(float(np.mean(times_ms)), 3),
+            "p90": round(float(np.percentile(times_ms, 90)), 3),
+        }
+
+    def mean_ms(self, recent: int) -> float:
+        """Of a step."""
+        return _mean_ms(self._step_s, recent)
+
+    def between_ms(self, recent: int) -> float:
+        """What the script took for itself between two steps: its callbacks."""
+        return _mean_ms(self._between_s, recent)
+
+    def ideal_ms(self, recent: int) -> float:
+        """Milliseconds of a step that waits for nothing.
+
+        Measured before training, with what the script takes between steps; or what waiting leaves of a step. What half
+        of the steps have done better counts, where the measurement was worse.
+        """
+        if not self.ideal.ms and self._waited_s:
+            return max(self.mean_ms(recent) - _mean_ms(self._waited_s, recent), 0.0)
+        ideal_ms = self.ideal.ms + (self.between_ms(recent) if self.ideal.ms else 0.0)
+        made_s = self._step_s[max(len(self._step_s) - MEDIAN_OF, 1) :]
+        return min(ideal_ms, float(np.median(made_s)) * 1000) if made_s else ideal_ms
+
+    def input_bound_share(self, recent: int) -> float:
+        """1 − ideal ÷ actual."""
+        step_ms = self.mean_ms(recent)
+        return min(max(1 - self.ideal_ms(recent) / step_ms, 0.0), 1.0) if step_ms else 0.0
+
+
+def _mean_ms(times_s: list[float], recent: int) -> float:
+    return float(np.mean(times_s[-recent:])) * 1000 if times_s else 0.0
