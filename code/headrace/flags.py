@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headrace.errors import InputError
 from headrace.instances import InstanceTable
-from headrace.job import DISTRIBUTIONS, ISOLATIONS, Channel, InstanceGroup, JobSpec
+from headrace.job import DISTRIBUTIONS, ISOLATIONS, LOCAL_PROCESSES_PER_HOST, Channel, InstanceGroup, JobSpec
 from headrace.own_files import TRAINING_SCRIPTS, own_folder
 from headrace.paths import as_given
 from headrace.settings import FRAMEWORKS, LOCAL_WORKERS, TF_DATA_MODES, OneLineParser, default_mode
@@ -22,7 +22,6 @@ EXAMPLE = """examples:
   {prog} --role ROLE --dry_run > job.json                               only show the request
   {prog} --no-is_cloud_job --num_of_data_instances 2 --processes_per_host 2 \\
       --hyperparameter model=small_cnn --channel training=data/digits         run it on this machine"""
-LOCAL_PROCESSES_PER_HOST = 2
 DEFAULT_DATA_INSTANCES = 2
 HERE_ONLY = ("cpus", "isolation")
 CLOUD_ONLY = (

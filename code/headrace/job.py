@@ -16,6 +16,8 @@ MAX_INSTANCE_GROUPS = 5
 MAX_INSTANCES = 1000
 """Of a group. SageMaker's interface allows more; a number above this is a typing error."""
 MAX_PROCESSES = 999
+LOCAL_PROCESSES_PER_HOST = 2
+"""Ranks of a simulated dnn host, where nobody says."""
 """On a host, of a kind: workers' ports begin at 6001, and those of the transfer at 7001."""
 DISTRIBUTIONS = ("launcher", "mpi")
 """Who starts MPI on SageMaker: headrace's launcher, or the toolkit."""

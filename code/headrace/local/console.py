@@ -27,7 +27,7 @@ class Console:
     def __init__(self, phases: Phases | None = None, stream: TextIO | None = None) -> None:
         stream = stream or sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (it was closed)
         self._phases = phases
-        self._color = stream.isatty() and not os.environ.get("NO_COLOR")
+        self._color = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         self.display = Display(stream, phases.text if phases else None)
 
     def say(self, text: str) -> None:

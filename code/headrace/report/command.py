@@ -31,6 +31,9 @@ def main(argv: Sequence[str], finder: Finder = as_given) -> int:
     runs = _read(folders)
     summaries = [summary for summary, _ in runs]
     prices = [price(summary, table, stands_for) for summary in summaries]
+    dated = "your prices" if given.price or given.prices else f"on-demand prices in us-east-1 as of {table.as_of}"
+    # First of all: who reads the text may stop to.
+    path = write_page(runs, given.output or folders[-1], prices, _notes(runs, prices, dated))
     print(compare(summaries, prices))
     print()
     for line in verdict(summaries, prices):
@@ -38,8 +41,6 @@ def main(argv: Sequence[str], finder: Finder = as_given) -> int:
     for summary, cost in zip(summaries, prices, strict=True):
         if stands_for and not cost:
             print(f"{summary['job_name']} has no price: --as says what simulated hosts of both groups stand for")
-    dated = "your prices" if given.price or given.prices else f"on-demand prices in us-east-1 as of {table.as_of}"
-    path = write_page(runs, given.output or folders[-1], prices, _notes(runs, prices, dated))
     print(f"report: {path}")
     return 0
 

@@ -8,11 +8,14 @@ from typing import Any
 
 from headrace.errors import InputError
 from headrace.instances import InstanceTable, InstanceType
-from headrace.report.predict import GIB, TRANSFER_CPU_S_PER_GIB, Group, Workload
+from headrace.report.predict import GIB, TRANSFER_CPU_S_PER_GIB, Group, Placement, Workload, predict
+from headrace.report.runs import was_interrupted
 from headrace.topology import DATA_GROUP
 
 FEW_STEPS = 20
 SHORT_EPOCH = 50
+RECEIVE_CPU_S_PER_BATCH = 3e-3
+"""Beside what its bytes cost, at most: iterators and threads of a rank that waits for nothing."""
 NO_LIMIT = float("inf")
 
 
@@ -24,6 +27,8 @@ class Measured:
     trainer: Group
     trainer_type: InstanceType | None
     """None: not known, or only simulated; then nothing has a price."""
+    trainer_type_name: str
+    """Of a job on SageMaker, or of what a simulated one stands for; else empty."""
     framework: str
     is_simulated: bool
     """With no word of which types its hosts stand for."""
@@ -35,6 +40,13 @@ class Measured:
     steps: int
     steps_per_epoch: int
     """0: no epoch was finished."""
+    ranks_per_host: float
+    stands_for_type: bool
+    """A simulated run, taken for one on a type."""
+    outside_share: float
+    """Of the time of training: what was no step."""
+    own_step_s: float | None
+    """What the formulas say for the run's own hosts; None: which processors its simulated hosts share is not known."""
     notes: tuple[str, ...]
     """What was assumed, or not measured."""
 
@@ -67,10 +79,16 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: str |
     elif not kind:
         notes.append("networks are taken for unlimited")
     notes.append("a vCPU of any type makes as many samples as one of this run's hosts")
+    if kind:
+        notes.append("networks at the rates of the table; types of up to 16 vCPUs keep theirs for minutes only")
+    elif summary.get("simulated"):
+        notes.append("hosts here have processors of their own; those that share them are slower than told")
+    trainer = group_of(len(dnn), kind) if kind else Group(len(dnn), dnn[0]["cpus"], NO_LIMIT)
     return Measured(
         work=work,
-        trainer=group_of(len(dnn), kind) if kind else Group(len(dnn), dnn[0]["cpus"], NO_LIMIT),
+        trainer=trainer,
         trainer_type=kind,
+        trainer_type_name=kind.name if kind else "" if summary.get("simulated") else dnn[0]["instance_type"],
         framework=summary["framework"],
         is_simulated=bool(summary.get("simulated")) and kind is None,
         has_service=summary["tf_data_mode"] == "service",
@@ -78,8 +96,29 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: str |
         step_s=summary["step_time_ms"]["mean"] / 1000,
         steps=summary["steps"],
         steps_per_epoch=summary["steps_per_epoch"],
+        stands_for_type=bool(stands_for),
+        outside_share=_outside_share(summary),
+        ranks_per_host=summary["world_size"] / len(dnn),
+        own_step_s=_own_step_s(work, trainer, summary, table),
         notes=tuple(notes),
     )
+
+
+def _outside_share(summary: Mapping[str, Any]) -> float:
+    steps_s = summary["steps"] * summary["step_time_ms"]["mean"] / 1000
+    return max(1 - steps_s / summary["train_s"], 0.0) if summary["train_s"] > 0 else 0.0
+
+
+def _own_step_s(work: Workload, trainer: Group, summary: Mapping[str, Any], table: InstanceTable) -> float | None:
+    data = [host for host in summary["hosts"].values() if host["group"] == DATA_GROUP]
+    has_service = summary["tf_data_mode"] == "service"
+    if not data:
+        return predict(work, trainer, Group(0, 0, NO_LIMIT), "trainer", has_service).step_s
+    kind = table.get(data[0]["instance_type"])
+    if summary.get("simulated") or kind is None:
+        return None
+    placement: Placement = "data" if summary.get("local_workers") == "off" else "both"
+    return predict(work, trainer, group_of(len(data), kind), placement).step_s
 
 
 def _ranks_note(ranks: float, kind: InstanceType, batch: int, hosts: int) -> list[str]:
@@ -114,13 +153,14 @@ def _check(summary: Mapping[str, Any]) -> None:
 
 def _workload(summary: Mapping[str, Any], hosts: list[Mapping[str, Any]], scale: float) -> tuple[Workload, list[str]]:
     """CPU seconds a sample, multiplied by `scale`, and what is to be said of them."""
-    batch, sample_bytes = summary["global_batch_size"], max(summary["sample_bytes"], 0.0)
+    batch, sample_bytes = summary["global_batch_size"], _sample_bytes(summary)
     per_sample = scale * summary["world_size"] / batch
     rank, compute = (summary[key] * per_sample for key in ("rank_cpu_s_per_step", "compute_cpu_s_per_step"))
     by_size = TRANSFER_CPU_S_PER_GIB * sample_bytes / GIB
     notes = []
     if summary["outcome"] != "succeeded":
-        notes.append(f"the run {summary['outcome']}; the plan is made from the {summary['steps']} steps that it made")
+        how = "was interrupted" if was_interrupted(summary) else summary["outcome"]
+        notes.append(f"the run {how}; the plan is made from the {summary['steps']} steps that it made")
     elif summary["steps"] < FEW_STEPS:
         notes.append(f"the run made {summary['steps']} steps; {FEW_STEPS} and more tell better")
     if 0 < summary["steps_per_epoch"] < SHORT_EPOCH:
@@ -138,14 +178,35 @@ def _workload(summary: Mapping[str, Any], hosts: list[Mapping[str, Any]], scale:
             notes.append("the model's own CPU time was not measured: all of the ranks' counts for preprocessing")
     else:
         workers_s = sum(host["cpu_s"].get("worker", 0.0) for host in hosts)
-        make = max(scale * workers_s / (summary["steps"] * batch) - by_size, 0.0)
-        notes.append("the workers' CPU time counts all that they made, batches of an evaluation too")
+        make = max(scale * workers_s / _samples_made(summary) - by_size, 0.0)
         if not compute:
             compute = max(rank - by_size, 0.0)
             notes.append("the cost of receiving was not measured: it is taken from a sample's bytes")
-        receive = max(rank - compute, 0.0)
+        # Ranks also spend CPU time while they wait, for batches and for each other.
+        most = by_size + scale * RECEIVE_CPU_S_PER_BATCH * summary["world_size"] / batch
+        receive = min(max(rank - compute, 0.0), most)
     ideal_s = summary["ideal_step_time_ms"] / 1000
     return Workload(batch, ideal_s, make, compute, sample_bytes, receive, by_size), notes
+
+
+def _delivered(summary: Mapping[str, Any], figure: str) -> float:
+    """Of all workers; 0 where ranks count nothing."""
+    return float(sum(worker.get(figure) or 0 for worker in summary.get("workers", {}).values()))
+
+
+def _samples_made(summary: Mapping[str, Any]) -> float:
+    """By workers: also for evaluations, and for steps that a failed run has not made any more."""
+    of_a_rank = float(summary["global_batch_size"] / summary["world_size"])
+    return max(_delivered(summary, "batches") * of_a_rank, float(summary["steps"] * summary["global_batch_size"]))
+
+
+def _sample_bytes(summary: Mapping[str, Any]) -> float:
+    """On the wire; where the shape is open, as its batches came."""
+    batches_per_s = _delivered(summary, "batches_per_s")
+    if summary["sample_bytes"] > 0 or not batches_per_s:
+        return max(float(summary["sample_bytes"]), 0.0)
+    of_a_rank = float(summary["global_batch_size"] / summary["world_size"])
+    return _delivered(summary, "bytes_per_s") / batches_per_s / of_a_rank
 
 
 def _type(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from headrace.instances import InstanceType
+from headrace.job import LOCAL_PROCESSES_PER_HOST
 from headrace.report.measured import NO_LIMIT, Measured, group_of
 from headrace.report.predict import PLACEMENTS, Group, Placement, Prediction, predict
 from headrace.settings import FRAMEWORKS
@@ -52,14 +53,24 @@ class Option:
         """start_job.py's, for hosts of the plan's; the script's own are the user's."""
         here = "--no-is_cloud_job " if run.is_simulated else ""
         here += f"--framework {run.framework} " if run.framework != FRAMEWORKS[0] else ""
-        kind = f" --dnn_instance_type {run.trainer_type.name}" if run.trainer_type else ""
-        dnn = f"--num_of_dnn_instances {run.trainer.hosts}{kind}"
+        kind = f" --dnn_instance_type {run.trainer_type_name}" if run.trainer_type_name else ""
+        dnn = f"--num_of_dnn_instances {run.trainer.hosts}{kind}{self._ranks(run)}"
         if not self.data_hosts:
             service = " --tf_data_mode service" if run.has_service and not run.has_data_hosts else ""
             return f"{here}--no-is_hetero {dnn}{service}"
         data_type = f" --data_instance_type {self.data_type}" if self.data_type else ""
         workers = " --local_workers off" if self.placement == "data" else ""
         return f"{here}--num_of_data_instances {self.data_hosts}{data_type} {dnn}{workers}"
+
+    @staticmethod
+    def _ranks(run: Measured) -> str:
+        """The flag for the run's ranks on a host, unless start_job.py takes as many by itself.
+
+        A simulated run that stands for a type has that one's.
+        """
+        own = max(run.trainer_type.gpus, 1) if run.trainer_type else LOCAL_PROCESSES_PER_HOST * run.is_simulated
+        as_by_itself = run.stands_for_type or run.ranks_per_host == own
+        return "" if as_by_itself else f" --processes_per_host {run.ranks_per_host:g}"
 
 
 def options(run: Measured, data_types: Sequence[InstanceType], most_hosts: int, like_cpus: float = 0) -> list[Option]:

@@ -22,6 +22,7 @@ from headrace.tables import Table
 
 WHO_MAKES = {"trainer": "dnn hosts alone", "data": "data hosts alone", "both": "both"}
 MOST_DATA_HOSTS = 8
+UNTOLD_UNTIL = 0.05
 UNEXPLAINED_FROM = 0.2
 """Of a step: what the formulas miss below that is their error, not something to look for."""
 
@@ -75,22 +76,30 @@ def told(name: str, run: Measured, advice: Advice, prices: str) -> str:
         f"  to make a sample: {work.make_cpu_s * 1e3:.3f} ms of one CPU; the model's own work on it: "
         f"{work.compute_cpu_s * 1e3:.3f} ms; on the wire: {_bytes(work.sample_bytes)}",
     ]
-    if not run.has_data_hosts:  # of others it is not known which processors simulated hosts share
-        lines.append(f"  the formulas say {advice.alone.prediction.step_s * 1000:.1f} ms for this run itself")
+    if run.own_step_s:
+        lines.append(f"  the formulas say {run.own_step_s * 1000:.1f} ms for this run itself")
     lines.append("")
     rows = Table(
         "", "batches made by", "data hosts", "step", "waiting", "limit", "samples/s", "$/hour", "$/million", "$/epoch"
     )
     for option in advice.shown:
         rows.add(*_row(option, advice, work.batch * run.steps_per_epoch))
-    lines += [rows.text(), "", *advice.lines]
-    if unexplained := unexplained_s(run, advice):
+    lines += [rows.text(), ""]
+    if unexplained := unexplained_s(run):
         lines.append(
-            f"But this run's steps took {unexplained * 1000:.0f} ms longer than its processors and network explain: it "
-            "waited for disks or S3, or other programs used the machine. Find that first; then plan from another run."
+            f"First find out why this run's steps took {unexplained * 1000:.0f} ms longer than its processors and "
+            "network explain: a pipeline that keeps few processors busy (num_parallel_calls, num_workers; --lint "
+            "tells), disks or S3, or other programs on the machine. Then plan from another run. What follows knows "
+            "nothing of it:"
         )
+    lines += advice.lines
     lines += [f"  start_job.py {advice.choice.flags(run)}", ""]
     lines += ["assumed:", *(f"  {note}" for note in run.notes)]
+    if run.outside_share > UNTOLD_UNTIL:
+        lines.append(
+            f"  steps alone: {run.outside_share:.0%} of the run's training time went to evaluations, checkpoints and "
+            "the like, which hours, prices and limits here leave out"
+        )
     if run.trainer_type:
         lines.append(f"  {prices}, storage not counted")
     elif run.is_simulated:
@@ -116,10 +125,10 @@ def told_looked(looked: Looked, make_cpu_s: float) -> str:
     return "\n".join([*([table.text(), ""] if looked.stages else []), *first])
 
 
-def unexplained_s(run: Measured, advice: Advice) -> float:
-    """The seconds of a step that no formula accounts for; 0 where they are few, and of runs with data hosts."""
-    extra = run.step_s - advice.alone.prediction.step_s
-    return 0.0 if run.has_data_hosts or extra < UNEXPLAINED_FROM * run.step_s else extra
+def unexplained_s(run: Measured) -> float:
+    """The seconds of a step that no formula accounts for; 0 where they are few, or the formulas know too little."""
+    extra = run.step_s - run.own_step_s if run.own_step_s else 0.0
+    return 0.0 if extra < UNEXPLAINED_FROM * run.step_s else extra
 
 
 def _row(option: Option, advice: Advice, epoch: float) -> list[str]:
@@ -153,7 +162,7 @@ def _as_json(run: Measured, advice: Advice, found: Sequence[Option]) -> dict[str
         "fastest": option(advice.fastest),
         "flags": advice.choice.flags(run),
         "advice": advice.lines,
-        "unexplained_s": unexplained_s(run, advice),
+        "unexplained_s": unexplained_s(run),
         "assumed": run.notes,
         "options": [option(each) for each in found],
     }

@@ -36,9 +36,8 @@ def read_timeline(folder: Path) -> Timeline:
     """A run's timeline; empty where the run has left none."""
     timeline = Timeline()
     records = list(_records(RunPaths(folder).metrics, timeline))
-    begin = min((each["time"] for each in records if "step_time_ms" in each), default=None)
-    if begin is None:
-        return timeline
+    steps = [each["time"] for each in records if "step_time_ms" in each]
+    begin = min(steps or [each["time"] for each in records], default=0.0)  # of a run of few steps none is told
     for each in records:
         try:
             _add(timeline, each, each["time"] - begin)

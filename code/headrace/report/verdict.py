@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headrace.report.advice import HARDLY_WAITS
 from headrace.report.prices import Price
 from headrace.report.runs import INPUT_BOUND_FROM, was_interrupted
 from headrace.topology import DATA_GROUP
@@ -38,7 +39,9 @@ def _of_one(summary: Mapping[str, Any]) -> str:
     if share > INPUT_BOUND_FROM:
         return f"{name} is input-bound: it waited for data {share:.0%} of its time."
     has_data_hosts = any(host["group"] == DATA_GROUP for host in summary["hosts"].values())
-    more = "Its data hosts keep up." if has_data_hosts else "Data hosts could hardly help it."
+    little = share > HARDLY_WAITS
+    without = f"`headrace plan {name}` says whether data hosts pay." if little else "Data hosts could hardly help it."
+    more = "Its data hosts keep up." if has_data_hosts else without
     return f"{name} is not input-bound: it waited for data {share:.0%} of its time. {more}"
 
 
