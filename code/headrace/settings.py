@@ -200,6 +200,11 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     )
 
 
+def without_password(uri: str) -> str:
+    """A URI for the log: without a name and a password."""
+    return re.sub(r"//[^/@]*@", "//", uri)
+
+
 def default_mode(is_hetero: bool) -> str:
     """Where batches are made when nobody says: on data hosts, if there are any."""
     return "service" if is_hetero else "local"

@@ -1,5 +1,8 @@
 """Datasets that are made of the same things are the same to a feed server; others are not."""
 
+import argparse
+import collections
+import copy
 import datetime
 import functools
 import multiprocessing
@@ -221,3 +224,17 @@ def test_a_cache_that_a_library_keeps_for_its_process_tells_nothing():
     assert fingerprint(one) == fingerprint(other)
     other.rows = [2]
     assert fingerprint(one) != fingerprint(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (collections.deque([1, 2]), collections.deque([2, 1])),
+        (argparse.Namespace(size=8), argparse.Namespace(size=16)),
+        ("cats/1/2.png", "cats/2/2.png"),
+        (torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)),
+    ],
+)
+def test_queues_arguments_relative_paths_and_models_tell_datasets_apart(one, other):
+    assert fingerprint(Table(one)) != fingerprint(Table(other))
+    assert fingerprint(Table(one)) == fingerprint(Table(copy.deepcopy(one)))

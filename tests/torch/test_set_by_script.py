@@ -74,6 +74,50 @@ def test_an_epoch_that_is_set_on_a_dataset_counts_for_all_its_loaders(feeds, rem
         assert set(all_of(check)) == {epoch + (check is train)}
 
 
+class Shuffled(Numbers):
+    """Its epochs have orders of their own, which it draws."""
+
+    def __init__(self, count):
+        super().__init__(count)
+        self.order = list(range(count))
+
+    def set_epoch(self, epoch):
+        self.order = torch.randperm(len(self.order)).tolist()
+
+    def __getitem__(self, index):
+        return self.order[index]
+
+
+@BOTH
+def test_what_set_epoch_draws_is_the_same_wherever_samples_are_made(feeds, remote):
+    servers = [feeds.serve(2, Shuffled(32), 4) for _ in range(2)] if remote else []
+    epochs = [all_of(feeds.loader(servers, Shuffled(32), 4, seed=3)) for _ in range(2)]
+    assert sorted(epochs[0]) == list(range(32)) and epochs[0] == epochs[1]
+
+
+class OfTwo(Curriculum):
+    def set_epoch(self, epoch, of):
+        raise AssertionError("who calls it is the script")
+
+
+class Wrapped(Numbers):
+    def __init__(self, base):
+        super().__init__(len(base))
+        self.parts = [base]
+
+    def __getitem__(self, index):
+        return self.parts[0][index]
+
+
+@BOTH
+def test_epochs_reach_datasets_however_they_are_held(feeds, remote):
+    data = Wrapped(Curriculum(8))
+    loader = feeds.loader([feeds.serve(1, Wrapped(Curriculum(8)), 4)] if remote else [], data, 4)
+    data.parts[0].set_epoch(5)
+    assert set(all_of(loader)) == {5}
+    assert set(all_of(feeds.loader([], OfTwo(8), 4))) == {0}
+
+
 class MoreThanSaid(BatchSampler):
     def __len__(self):
         return 3

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 
 from headrace.display import Display
@@ -14,7 +13,12 @@ from headrace.events import parse_event
 from headrace.instances import InstanceTable
 from headrace.job import JobSpec
 from headrace.phases import Phases
-from headrace.settings import MLFLOW_EXPERIMENT_VARIABLE, MLFLOW_URI_VARIABLE, PLACEHOLDER_SECRET
+from headrace.settings import (
+    MLFLOW_EXPERIMENT_VARIABLE,
+    MLFLOW_URI_VARIABLE,
+    PLACEHOLDER_SECRET,
+    without_password,
+)
 from headrace.submit.aws import Account, account_of, default_bucket, find_region, role_arn_of
 from headrace.submit.client import Ended, Submission, ask
 from headrace.submit.cloud_options import CloudOptions
@@ -148,7 +152,7 @@ def _explain(spec: JobSpec, options: CloudOptions, table: InstanceTable) -> None
     _say(f"{spec.job_name} in {options.region}, {spec.processes_per_host} ranks on each dnn host, {options.image_uri}")
     _say(describe_cost(spec, table, options.max_run_s, options.spot))
     if uri := options.environment.get(MLFLOW_URI_VARIABLE):
-        where = re.sub(r"//[^/@]*@", "//", uri)  # without a name and a password
+        where = without_password(uri)
         _say(f"figures go to MLflow too, at {where}; hosts need mlflow-skinny: put it into your requirements.txt")
     if options.enable_network_isolation:
         _say("network isolation: nothing can be installed at the start; --image_uri must bring all that headrace needs")

@@ -10,11 +10,13 @@ import collections
 import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
 
+from headrace.context import TrainerContext
 from headrace.errors import InputError
 from headrace.torch import world
 from headrace.torch.fingerprint import OPAQUE, Made, fingerprint
@@ -39,9 +41,16 @@ class Alike:
         self._told = False
         self._draws: collections.Counter[int] = collections.Counter()
         """How often each epoch's samples were drawn."""
+        self._launched = bool(TrainerContext.from_environ(os.environ).signal_dir.name)
 
     def begins(self, about: Mapping[str, Any]) -> None:
-        """This rank iterates over a loader of which this is known. Raises `InputError`."""
+        """This rank iterates over a loader of which this is known. Raises `InputError`, also where it is alone."""
+        if self._launched and store_of_ranks() is None:
+            raise InputError(
+                "the ranks are not connected, so each would train a model of its own on its part of the samples: call "
+                "headrace.torch.init(), or torch.distributed.init_process_group(), before the first batch, and put the "
+                "model into DistributedDataParallel; with shard_by_rank=False each rank has all samples"
+            )
         if not self._told:
             self._told = self._tell("about", json.dumps(about, sort_keys=True))
         self.look()
@@ -174,6 +183,7 @@ def differing(own: Mapping[str, Any], other: Mapping[str, Any]) -> str:
         ours, theirs = own.get(name), other.get(name)
         if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
             names += [f"dataset.{each}" for each in sorted({*ours, *theirs}) if ours.get(each) != theirs.get(each)]
+            names = list(dict.fromkeys(names))
         elif ours != theirs:
             names.append(f"{name}: {ours!r:.60} and {theirs!r:.60}")
     return ", ".join(names[:5]) or "nothing that can be told"

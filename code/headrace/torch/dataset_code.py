@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import Dataset
 
 _LIBRARIES = tuple(dict.fromkeys(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")))
 SAMPLES = ("__getitem__", "__getitems__", "__len__", "__iter__", "__next__")
@@ -70,6 +71,19 @@ def is_the_scripts(kind: type) -> bool:
     """Whether a class is neither Python's nor a library's."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
     return kind.__module__ == "__main__" or (bool(file) and not file.startswith(_LIBRARIES))
+
+
+def is_a_librarys_cache(holder: type, name: str) -> bool:
+    """Such as Hugging Face's of open file systems, whose keys have the process in them."""
+    owners = (kind for kind in holder.__mro__ if name.startswith(f"_{kind.__name__.lstrip('_')}__"))
+    return "cache" in name and not all(map(is_the_scripts, owners))
+
+
+def is_a_table(value: Any) -> bool:
+    """Whether samples may come of it; what stands for another process's object is none."""
+    rows = callable(getattr(value, "__getitem__", None)) and callable(getattr(value, "__len__", None))
+    elsewhere = type(value).__module__.partition(".")[0] == "multiprocessing"
+    return (rows and not elsewhere) or isinstance(value, Dataset)
 
 
 def reached(kind: type, names: tuple[str, ...]) -> list[types.FunctionType]:

@@ -43,6 +43,8 @@ class FeedServer:
     def __init__(self, address: str, port: int, secret: str, loaders: Sequence[Any], processes: int,
                  stall_timeout_s: float) -> None:  # fmt: skip
         self._address, self._secret, self._loaders = address, secret, loaders
+        for loader in loaders:
+            loader.note_dataset()
         self._count, self._stall_timeout_s, self._port = processes, stall_timeout_s, port
         self._door: dict[socket.socket, None] = {}
         """Connections that have not proved who they are, the oldest first."""

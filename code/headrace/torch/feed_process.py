@@ -27,7 +27,8 @@ from torch.utils.data import _utils
 
 from headrace.errors import HeadraceError, InputError
 from headrace.torch import connection as wire
-from headrace.torch.fetch import Maker, Order, StreamOrder, read_order, seed_all
+from headrace.torch.draws import seed_all
+from headrace.torch.fetch import Maker, Order, StreamOrder, read_order
 from headrace.torch.message import encode
 from headrace.torch.streams import StreamMaker
 from headrace.training.freed_memory import keep_freed_memory

@@ -5,31 +5,25 @@ The same code runs in a feed server's processes and in local mode, so that both 
 
 from __future__ import annotations
 
-import contextlib
-import random
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import torch
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Subset
 
 from headrace.errors import HeadraceError, InputError
 from headrace.events import say
 from headrace.torch import world
+from headrace.torch.dataset_epochs import datasets_within, takes_epoch, tell_epoch
+from headrace.torch.draws import seed_all
 from headrace.torch.order import sample_seed
 
 ON_ERROR = ("raise", "skip")
-DEEPEST = 6
 MOST_SKIPS_TOLD = 10
 MOST_PARTS = 1 << 16
 """Of an epoch of an `IterableDataset`."""
-_epochs: dict[int, int] = {}
-"""The epoch that each dataset of this process was told last, by its id: loaders keep theirs alive."""
-_epochs_of_script: dict[int, int] = {}
 _COLLATE = 1 << 40
 """A place that no sample of a batch has: the collate function's draws."""
 
@@ -87,16 +81,14 @@ class Maker:
 
     def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], batched: bool, on_error: str) -> None:
         self._dataset, self._collate_fn, self._batched, self._on_error = dataset, collate_fn, batched, on_error
-        self._told = [each for each in datasets_within(dataset) if callable(getattr(each, "set_epoch", None))]
+        self._told = [each for each in datasets_within(dataset) if takes_epoch(each)]
         self.at: Any = None
         """The index of the sample that is being made; None: none."""
 
     def make(self, order: Order) -> Made:
         """The batch. Raises `SampleError`."""
         for each in self._told:  # loaders of one dataset may be in different epochs
-            if _epochs.get(id(each)) != order.epoch:
-                _epochs[id(each)] = order.epoch
-                each.set_epoch(order.epoch)
+            tell_epoch(each, order.seed, order.epoch)
         skipped: list[tuple[Any, str]] = []
         samples = list(self._samples(order, skipped))
         if not samples:
@@ -145,48 +137,12 @@ def tell_skipped(skipped: Sequence[tuple[Any, str]], before: int) -> int:
     return len(skipped)
 
 
-def datasets_within(dataset: Any, depth: int = 0) -> list[Any]:
-    """A dataset, and those within it, as `Subset` and `ConcatDataset` have them."""
-    inside = [getattr(dataset, "dataset", None), *(getattr(dataset, "datasets", None) or ())]
-    found = [each for each in inside if isinstance(each, Dataset)] if depth < DEEPEST else []
-    return [dataset, *(deeper for each in found for deeper in datasets_within(each, depth + 1))]
-
-
-def epoch_set_by_script(dataset: Any) -> int | None:
-    """The epoch that a dataset, or one inside it, holds and was not told by a `Maker`; None where it holds none."""
-    for each in datasets_within(dataset):
-        if callable(getattr(each, "set_epoch", None)) and type(getattr(each, "epoch", None)) is int:
-            if each.epoch != _epochs.get(id(each)):
-                _epochs_of_script[id(each)] = each.epoch
-            return _epochs_of_script.get(id(each))
-    return None
-
-
 def _takes_lists(dataset: Any) -> bool:
     """Whether it makes the samples of a batch together, by a way of its own; `Subset` only passes that on."""
     innermost = dataset
     while isinstance(innermost, Subset):
         innermost = innermost.dataset
     return all(callable(getattr(each, "__getitems__", None)) for each in (dataset, innermost))
-
-
-def seed_all(seed: int) -> None:
-    """Python's, NumPy's and torch's CPU generators begin anew."""
-    torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed & 0xFFFFFFFF)
-
-
-@contextlib.contextmanager
-def own_draws() -> Iterator[None]:
-    """What is drawn inside changes nothing outside."""
-    states = torch.get_rng_state(), random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(states[0])
-        random.setstate(states[1])
-        np.random.set_state(states[2])
 
 
 def read_order(record: Any) -> Order | StreamOrder:

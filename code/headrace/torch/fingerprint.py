@@ -8,6 +8,8 @@ an attribute that names one is left out, and of other paths the last two parts c
 
 from __future__ import annotations
 
+import argparse
+import collections
 import dataclasses
 import datetime
 import decimal
@@ -25,7 +27,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
-from headrace.torch.dataset_code import folder_of, from_its_class, is_the_scripts
+from headrace.torch.dataset_code import folder_of, from_its_class, is_a_librarys_cache, is_a_table, is_the_scripts
 from headrace.torch.dataset_writes import written_while_training
 
 PLACES = 4096
@@ -48,14 +50,15 @@ _DEVICE = re.compile(r"(cuda|cpu|mps)(:\d+)?")
 Made = Mapping[str, str]
 
 
-def fingerprint(dataset: Any, exact: bool = False) -> dict[str, str]:
+def fingerprint(dataset: Any, exact: bool = False, settled: bool = False) -> dict[str, str]:
     """By attribute, dotted for datasets within datasets; differs where the datasets do, as far as they tell.
 
     Args:
         exact: for one process at two times: folders and devices count, what the dataset itself writes does not.
+        settled: what the dataset itself writes does not count.
     """
     found: dict[str, str] = {}
-    _name_all(found, dataset, "", _Look(exact, isinstance(dataset, IterableDataset)))
+    _name_all(found, dataset, "", _Look(exact, exact or settled, isinstance(dataset, IterableDataset)))
     if len(found) > MOST_NAMES:
         names = sorted(found)[MOST_NAMES:]
         rest = hashlib.sha256("".join(f"{name}{found.pop(name)}" for name in names).encode(errors="surrogatepass"))
@@ -66,6 +69,7 @@ def fingerprint(dataset: Any, exact: bool = False) -> dict[str, str]:
 @dataclasses.dataclass
 class _Look:
     exact: bool
+    settled: bool
     of_stream: bool
     """Parts of a stream follow from the generators that it holds, and from a share that a library has noted."""
     left: int = MOST_VALUES
@@ -77,17 +81,22 @@ def _name_all(found: dict[str, str], value: Any, path: str, look: _Look, depth: 
         found[path or WHOLE] = _told(value, look)
         return
     found[f"{path}.type" if path else "type"] = type(value).__qualname__
-    left_out = written_while_training(type(value)) if look.exact else ()  # type: ignore[arg-type]
+    left_out = _written(value, look)
     for name, attribute in sorted({**from_its_class(value, look.exact), **vars(value)}.items()):
         dotted = f"{path}.{name}" if path else name
         if isinstance(attribute, Dataset):
             _name_all(found, attribute, dotted, look, depth + 1)
-        elif name not in left_out and not _is_a_librarys_cache(type(value), name):
+        elif name not in left_out and not is_a_librarys_cache(type(value), name):
             found[dotted] = _told(attribute, look)
 
 
+def _written(value: Any, look: _Look) -> frozenset[str]:
+    """Attributes that do not count, since the object itself writes them."""
+    return written_while_training(type(value)) if look.settled else frozenset()  # type: ignore[arg-type]
+
+
 def _told(value: Any, look: _Look) -> str:
-    if isinstance(value, (str, os.PathLike)) and os.sep in str(value) and not look.exact:
+    if isinstance(value, (str, os.PathLike)) and os.path.isabs(value) and not look.exact:
         return "a path"
     walk = _Walk(look)
     walk.add(value, 0)
@@ -130,6 +139,12 @@ class _Walk:
             self._array(value, depth)
         elif isinstance(value, (list, tuple, range)):
             self._places(value, depth)
+        elif isinstance(value, collections.deque):
+            self._places(list(value), depth)
+        elif isinstance(value, (argparse.Namespace, types.SimpleNamespace)):
+            self.add(vars(value), depth)
+        elif isinstance(value, torch.nn.Module):
+            self.add(value.state_dict(), depth)
         elif isinstance(value, (set, frozenset, dict)) and len(value) > MOST_SORTED:
             self._text(str(len(value)))
         elif isinstance(value, (set, frozenset)):
@@ -153,9 +168,12 @@ class _Walk:
             self._text(repr(value.value))
         elif type(value).__module__.partition(".")[0] == "torchvision":
             self._text(_plainly(value))
-        elif hasattr(value, "__dict__") and (_is_a_table(value) or is_the_scripts(type(value))):
+        elif hasattr(value, "__dict__") and (is_a_table(value) or is_the_scripts(type(value))):
             names = is_the_scripts(type(value))  # in a library's, texts may be what it calls itself
+            left_out = _written(value, self._look)
             for name, attribute in sorted(vars(value).items()):
+                if name in left_out:
+                    continue
                 if not isinstance(attribute, (str, bytes)) or (names and os.sep not in str(attribute)):
                     self._text(name)
                     self.add(attribute, depth + 1)
@@ -169,6 +187,8 @@ class _Walk:
             return text
         if _DEVICE.fullmatch(text) or text == os.environ.get("SM_CURRENT_HOST"):
             return ""
+        if not os.path.isabs(text):
+            return text
         within = text.removeprefix(self._folder)
         return within if within != text else os.sep.join(text.split(os.sep)[-2:])
 
@@ -233,16 +253,3 @@ def _state_of(drawing: Any) -> Any:
 
 def _plainly(value: Any) -> str:
     return _ADDRESS.sub("", repr(value))
-
-
-def _is_a_librarys_cache(holder: type, name: str) -> bool:
-    """Such as Hugging Face's of open file systems, whose keys have the process in them."""
-    owners = (kind for kind in holder.__mro__ if name.startswith(f"_{kind.__name__.lstrip('_')}__"))
-    return "cache" in name and not all(map(is_the_scripts, owners))
-
-
-def _is_a_table(value: Any) -> bool:
-    """Whether samples may come of it; what stands for another process's object is none."""
-    rows = callable(getattr(value, "__getitem__", None)) and callable(getattr(value, "__len__", None))
-    elsewhere = type(value).__module__.partition(".")[0] == "multiprocessing"
-    return (rows and not elsewhere) or isinstance(value, Dataset)

@@ -16,6 +16,7 @@ from headrace.settings import STALL_TIMEOUT_VARIABLE
 from headrace.torch import registry, waiting, world
 from headrace.torch.alike import Alike, as_it_is, description, for_ranks, refuse_changes
 from headrace.torch.fetch import ON_ERROR, Maker, tell_skipped
+from headrace.torch.fingerprint import fingerprint
 from headrace.torch.iteration import Iteration
 from headrace.torch.order import Epoch
 from headrace.torch.sampling import check_sampler, count_of, epoch_indices, is_distributed, order_maker
@@ -79,7 +80,7 @@ class DataLoader(TorchDataLoader[Any]):
             raise InputError("on_error='skip' needs a map-style dataset: an iterator that has raised is over")
         super().__init__(dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, **torchs)
         if self._world > 1 and not self.is_stream:
-            check_sampler(batch_sampler or sampler)
+            check_sampler(sampler if batch_sampler is None else batch_sampler)
         self._limit_s = WAIT_SHARE * float(os.environ.get(STALL_TIMEOUT_VARIABLE) or DEFAULT_STALL_TIMEOUT_S)
         self._streaming = Streaming(self, shards, self.rank, self._world, self._limit_s) if self.is_stream else None
         self.on_error, self.skipped = on_error, 0
@@ -87,7 +88,7 @@ class DataLoader(TorchDataLoader[Any]):
         self._position = self._taken = self._open_iterations = 0
         self._begun = self._whole = False  # this epoch
         self._first_epoch: int | None = None
-        self._at_first_batch = as_it_is(self) if self._feeds else {}
+        self._at_first_batch: dict[str, str] = {}
         self._about = description(self)
         self._kind = registry.kind([self._about, batch_size, type(self.sampler).__qualname__], self.generator)
         default = registry.default_seed(self._kind, self.generator, self._about["size"])
@@ -101,9 +102,12 @@ class DataLoader(TorchDataLoader[Any]):
         self._alike = Alike(self._made)
         waiting.watch(world.rank(), world.world_size())
         self._sources = Sources(self, self._feeds, self._limit_s)
+        if registry.Serving.begun:
+            self.note_dataset()
 
     def note_dataset(self) -> None:
         """The script is about to take its first batch: feed servers have the dataset as it is now."""
+        self._about["then"] = fingerprint(self.dataset, settled=True)
         if self._feeds:
             self._at_first_batch = as_it_is(self)
 

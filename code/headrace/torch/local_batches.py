@@ -15,7 +15,8 @@ from torch.utils.data import Dataset, get_worker_info
 
 from headrace.errors import HeadraceError
 from headrace.torch import world
-from headrace.torch.fetch import Made, Order, SampleError, StreamOrder, own_draws
+from headrace.torch.draws import own_draws
+from headrace.torch.fetch import Made, Order, SampleError, StreamOrder
 from headrace.torch.forking import reopen_files
 from headrace.torch.order import sample_seed
 from headrace.training.freed_memory import keep_freed_memory

@@ -10,7 +10,8 @@ import torch
 from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler
 
 from headrace.errors import InputError
-from headrace.torch.fetch import Order, own_draws, seed_all
+from headrace.torch.draws import own_draws, seed_all
+from headrace.torch.fetch import Order
 from headrace.torch.order import Epoch, sample_seed
 
 _MORE_THAN_SAID = 64

@@ -7,7 +7,7 @@ from typing import Any
 from torch.utils.data import BatchSampler
 
 from headrace.errors import InputError
-from headrace.torch.fetch import epoch_set_by_script
+from headrace.torch.dataset_epochs import epoch_set_by_script
 from headrace.torch.sampling import epoch_of
 
 

@@ -15,7 +15,9 @@ from typing import Any
 from torch.utils.data import _utils
 
 from headrace.errors import InputError
-from headrace.torch.fetch import Made, SampleError, StreamOrder, datasets_within, seed_all, told
+from headrace.torch.dataset_epochs import begin_epoch, datasets_within, takes_epoch
+from headrace.torch.draws import seed_all
+from headrace.torch.fetch import Made, SampleError, StreamOrder, told
 from headrace.torch.order import sample_seed
 
 _BEGIN, _PART, _COLLATE = 1 << 43, 1 << 44, 1 << 45
@@ -100,8 +102,8 @@ class StreamMaker:
         tells = self._num_workers or order.parts > 1
         info = WorkerInfo(order.part, order.parts, seed, dataset) if tells else None
         for each in datasets_within(dataset):
-            if callable(getattr(each, "set_epoch", None)):
-                each.set_epoch(order.epoch)
+            if takes_epoch(each):
+                begin_epoch(each, order.seed, order.epoch)
         if info and self._worker_init_fn:
             seed_all(seed)
             tell(info)

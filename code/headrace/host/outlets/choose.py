@@ -10,7 +10,7 @@ from headrace.host.outlets.outlet import Outlet
 from headrace.host.outlets.tensorboard import to_event_file
 from headrace.host.plan import HostPlan
 from headrace.paths import METRICS, TENSORBOARD
-from headrace.settings import MLFLOW_URI_VARIABLE
+from headrace.settings import MLFLOW_URI_VARIABLE, without_password
 
 
 def open_outlets(plan: HostPlan, log: HostLog) -> list[Outlet]:
@@ -24,6 +24,7 @@ def open_outlets(plan: HostPlan, log: HostLog) -> list[Outlet]:
     if port:
         served = lambda: log.event("metrics_served", port=port)  # noqa: E731
         outlets.append(Outlet(f"OpenMetrics on port {port}", lambda: to_endpoint(port, job_name, served), log.say))
-    if plan.environ.get(MLFLOW_URI_VARIABLE):
-        outlets.append(Outlet("MLflow", lambda: MlflowRun(job_name, plan.environ).write, log.say))
+    if uri := plan.environ.get(MLFLOW_URI_VARIABLE):
+        name = f"MLflow at {without_password(uri)}"
+        outlets.append(Outlet(name, lambda: MlflowRun(job_name, plan.environ).write, log.say))
     return outlets

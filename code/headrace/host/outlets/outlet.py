@@ -53,7 +53,7 @@ class Outlet:
         self._thread.join(CLOSE_S)
         left = self._records.qsize() if self._thread.is_alive() else 0
         if self._dropped + left:
-            self._say(f"{self._name} was too slow: {self._dropped + left} records did not get there")
+            self._say(f"{self._name} was too slow, or did not answer: {self._dropped + left} records did not get there")
 
     def _drop_oldest(self) -> None:
         with contextlib.suppress(queue.Empty):
