@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 
+import keras
 import pytest
 import tensorflow as tf
 from headrace.errors import InputError
@@ -119,6 +120,18 @@ def test_each_dataset_of_a_script_has_a_stream_of_its_own(tmp_path, use):
         assert int(tf.reduce_min(first)) >= 20
 
 
+def test_an_epoch_that_keras_would_give_no_batch_is_refused(tmp_path, use):
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=False)
+    rows = tf.data.Dataset.range(32).map(lambda n: (tf.cast([n], tf.float32),) * 2).batch(4)
+    with service(tmp_path / "work", 1) as running:
+        use(running.address)
+        train = data.distribute(rows)
+        assert len(model.fit(train, epochs=3, verbose=0).epoch) == 3
+        with pytest.raises(InputError, match="Leave steps_per_epoch out"):
+            model.fit(train, epochs=3, steps_per_epoch=8, verbose=0)
+
+
 def test_ranks_may_share_batches_through_the_workers_cache(tmp_path, use):
     with service(tmp_path / "work", 1) as running:
         use(running.address)
@@ -144,6 +157,11 @@ MISUSE = {
     ),
     "py_function": (RANGE.map(lambda x: tf.py_function(lambda y: y, [x], tf.int64)), {}, "runs Python of this process"),
     "numpy_function": (RANGE.map(lambda x: tf.numpy_function(lambda y: y, [x], tf.int64)), {}, "runs Python"),
+    "batches of batches, which drop": (RANGE.batch(10).rebatch(8, True), {}, "and so would every worker or rank"),
+    "groups, which drop": (
+        RANGE.group_by_window(lambda x: x % 3, lambda _, group: group.batch(8, drop_remainder=True), 8), {},
+        "and so would every worker or rank",
+    ),
     "drop_remainder": (
         RANGE.filter(lambda x: x > 1).batch(32, drop_remainder=True), {}, "and so would every worker or rank",
     ),

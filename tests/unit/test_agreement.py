@@ -28,7 +28,7 @@ class Rank:
             return False
         if not self.waiting:
             here = self.at < self.batches
-            if here and self.uneven == "pad":
+            if here and self.uneven == "pad" and self.at != 1:
                 self.at += 1
                 self.handed_out = {self.passes: self.at}  # told with the next note, not at once
             else:

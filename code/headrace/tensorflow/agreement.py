@@ -14,6 +14,9 @@ from headrace.events import WAITS_FOR_ENDS, say
 
 SAY_AFTER_S = 15.0
 """Who waits so long at a stream's end says for whom."""
+FIRST_PATIENCE_S = 5.0
+"""How long a rank's second batch waits for the others' first, so that short streams have one for each rank; a rank that
+looks at a stream alone goes on then."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,8 @@ class Agreement:
         """What the others need to be told."""
         tell, self._given_up = [each for each in self._given_up if each.number], []
         mine = self._mine
-        needed = mine.ended or self._uneven == "drop" or self.somebody_ended or self._told.number != mine.number
+        first = self._told.number != mine.number or (mine.batches and not self._told.batches)
+        needed = mine.ended or self._uneven == "drop" or self.somebody_ended or first
         if mine.number and needed and mine != self._told:
             self._told = mine
             tell.append(mine)
@@ -141,6 +145,9 @@ class Agreement:
             if not wait.here or any(over):
                 return False
             return True if all(there) else None
+        if wait.here:  # this rank's second
+            have_one = all(each.batches or each.ended for each in passes)
+            return True if have_one or time.monotonic() - wait.since >= FIRST_PATIENCE_S else None
         if any(there):
             return True
         return False if all(over) else None

@@ -16,9 +16,10 @@ import tensorflow as tf
 
 from headrace.errors import InputError
 from headrace.tensorflow import progress, world
-from headrace.tensorflow.agreement import SAY_AFTER_S, Agreement, Pass
+from headrace.tensorflow.agreement import Agreement, Pass
 from headrace.tensorflow.rank_messages import Numbers, Post
 
+LOOK_EVERY_S = 1.0
 SURE_AFTER_STEPS = 8
 """Training steps by which a rank has begun a pass that another one has begun: they begin it at the same step."""
 _READS = 2
@@ -88,11 +89,11 @@ class Stream:
                 f"rank {world.rank()} got no batch of {self.name!r}: none, or so few that others had them "
                 "all; make batches smaller, use fewer ranks, or have each rank read its own: data.split_by_rank"
             )
-        must_wait = not is_here or self.uneven == "drop"
+        must_wait = not is_here or self.uneven == "drop" or place == 1
         if must_wait:
             self._tell(lambda agreement: agreement.waits(of_pass, place, is_here))
-        elif self.somebody_ended:
-            self._tell(lambda _: None)
+        elif self.somebody_ended or not place:
+            self._tell(lambda _: None)  # the others are to know
         return np.bool_(must_wait)
 
     def reads(self, number: int) -> None:
@@ -169,9 +170,10 @@ class _AgreementThread:
         waiting = False
         while True:
             try:
-                whose, what = self.inbox.get(timeout=SAY_AFTER_S if waiting else None)
+                whose, what = self.inbox.get(timeout=LOOK_EVERY_S if waiting else None)
             except queue.Empty:
-                pass
+                for stream in self.streams:
+                    self._deliver(stream, lambda _: None)  # what waits may have waited long enough
             else:
                 self._deliver(whose, what)
             waiting = sum(agreement.still_waits() for agreement in self._agreements.copy().values()) > 0

@@ -42,7 +42,7 @@ def from_arrays(arrays: Any) -> tf.data.Dataset:
     Raises:
         InputError: there are no rows, lengths differ, or something holds no numbers.
     """
-    given = nest.map_structure(np.ascontiguousarray, arrays)
+    given = nest.map_structure(_plain, arrays)
     flat = nest.flatten(given)
     lengths = {len(each) if each.ndim else -1 for each in flat}
     if len(lengths) != 1 or min(lengths) < 1:
@@ -63,6 +63,12 @@ def from_arrays(arrays: Any) -> tf.data.Dataset:
 
     blocks = tf.data.Dataset.range(-(-rows // BLOCK)).flat_map(tf.autograph.experimental.do_not_convert(block))
     return blocks.apply(tf.data.experimental.assert_cardinality(rows))
+
+
+def _plain(array: Any) -> NDArray[Any]:
+    """Its memory as TensorFlow has it: in a row, in this machine's order of bytes (FITS and IDX files have another)."""
+    plain = np.ascontiguousarray(array)
+    return plain if plain.dtype.isnative else plain.astype(plain.dtype.newbyteorder("="))
 
 
 def mapped(path: str, dtype: Any, shape: Collection[int], place: int) -> tf.Tensor:

@@ -119,6 +119,11 @@ def distribute(
         read = parts.of_this_rank if exact and shared else parts.whole
         return _on_trainer(read(dataset, how.uneven, job_name))
     prepared, endless, batches = parts.prepare(dataset, how, job_name)
+    if shared and uneven == "pad" and 0 <= batches < world.size():
+        raise InputError(
+            f"the dataset {job_name!r} has {batches} batches for {world.size()} ranks: make batches smaller, use fewer "
+            "ranks, or have each rank read its own part: data.split_by_rank"
+        )
     if compression == "auto":
         uncompressed = _protocol(how.data_transfer_protocol, "none", context, dataset.element_spec)
         stream = f"{context.job_name}-{job_name}"

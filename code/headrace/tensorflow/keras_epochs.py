@@ -9,6 +9,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from headrace.errors import InputError
+
 _MARK = "_headrace_ends"
 
 
@@ -19,6 +21,13 @@ def end_by_themselves() -> None:
     if hasattr(EpochIterator, _MARK):
         return
     original, warning = EpochIterator.catch_stop_iteration, EpochIterator._interrupted_warning
+    enumerate_steps = EpochIterator._enumerate_iterator
+
+    def counted(self: Any) -> Iterator[Any]:
+        self._headrace_asked = 0
+        for step in enumerate_steps(self):
+            self._headrace_asked += 1
+            yield step
 
     @contextlib.contextmanager
     def catch(self: Any) -> Iterator[None]:
@@ -27,8 +36,14 @@ def end_by_themselves() -> None:
         self._num_batches = self.data_adapter.num_batches  # as it was known before, and not as it was counted
 
     def warn(self: Any) -> None:
+        if self.steps_per_epoch and self._headrace_asked == 1 and not self.data_adapter.num_batches:
+            raise InputError(
+                f"an epoch has no batch: steps_per_epoch is {self.steps_per_epoch}, the dataset ended with the epoch "
+                "before, and Keras does not begin it anew. Leave steps_per_epoch out, or .repeat() the dataset"
+            )
         if self.steps_per_epoch or self.data_adapter.num_batches:  # else the end is no surprise
             warning(self)
 
     EpochIterator.catch_stop_iteration, EpochIterator._interrupted_warning = catch, warn
+    EpochIterator._enumerate_iterator = counted
     setattr(EpochIterator, _MARK, True)

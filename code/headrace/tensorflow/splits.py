@@ -172,7 +172,8 @@ def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None]:
     """
     size, exact, expanding, known = 0, True, None, True
     for node in reversed(above):
-        if not exact and _drops_remainder(node) and not is_endless(node.inputs[0]):
+        whole = exact and node.op in BATCHES
+        if not whole and _drops_remainder(node) and not is_endless(node.inputs[0]):
             raise refusal(
                 node, "of a dataset with an end drops its last batch, and so would every worker or rank: up to (batch "
                 "size - 1) × workers elements each epoch",

@@ -39,7 +39,7 @@ everyones = np.asarray(hvd.allgather(tf.constant(together, tf.int64))).tolist()
 assert sorted(everyones) == list(range(64)), "ranks that share a stream split it"
 
 # Arrays are mapped from files, and a list is a tensor, as everywhere in tf.data.
-images = np.arange(3_000 * 1_600, dtype=np.float32).reshape(3_000, 1_600)
+images = np.arange(3_000 * 1_600).astype(">f4").reshape(3_000, 1_600)  # as FITS files have it
 rows = data.distribute(
     tf.data.Dataset.from_tensor_slices((images, np.arange(3_000))).batch(50), uneven="keep", job_name="arrays"
 )
@@ -50,6 +50,14 @@ assert sorted(everyones) == list(range(3_000)), "pairs of arrays stay together"
 assert list(Path(os.environ["TMPDIR"], "arrays").iterdir()), "arrays were not mapped"
 stacked = tf.data.Dataset.from_tensor_slices([images, images])
 assert int(stacked.cardinality()) == 2
+
+# A short stream has a batch for each rank, whichever comes first.
+short = data.distribute(tf.data.Dataset.range(24).batch(4), job_name="short")
+for number in range(6):
+    time.sleep(0.3 * (rank == number % 2))
+    everyones = np.asarray(hvd.allgather(tf.constant(numbers_of(short), tf.int64))).tolist()
+    assert set(everyones) == set(range(24))
+assert "1 batches for 2 ranks" in refused(tf.data.Dataset.range(4).batch(4), job_name="too short")
 
 # An iterator that is given up takes no time to end, wherever it is.
 batches = data.distribute(tf.data.Dataset.range(10_000).repeat().batch(16), job_name="given up")
