@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,3 +28,12 @@ def own_draws() -> Iterator[None]:
         torch.set_rng_state(states[0])
         random.setstate(states[1])
         np.random.set_state(states[2])
+
+
+def state_of(drawing: Any) -> Any:
+    """What a generator draws next follows from it."""
+    if isinstance(drawing, torch.Generator):
+        return drawing.get_state().tolist()
+    if isinstance(drawing, np.random.Generator):
+        return drawing.bit_generator.state
+    return drawing.getstate() if isinstance(drawing, random.Random) else drawing.get_state()

@@ -29,6 +29,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from headrace.torch.dataset_code import folder_of, from_its_class, is_a_librarys_cache, is_a_table, is_the_scripts
 from headrace.torch.dataset_writes import written_while_training
+from headrace.torch.draws import state_of
 
 PLACES = 4096
 """Looked at, of a long array or list."""
@@ -155,7 +156,7 @@ class _Walk:
                 self.add(value[key], depth + 1)
         elif isinstance(value, _DRAWING):
             if self._look.of_stream:
-                self._text(repr(_state_of(value)))
+                self._text(repr(state_of(value)))
             return self._look.of_stream
         elif self._look.of_stream and dataclasses.is_dataclass(value) and not isinstance(value, type):
             self.add(vars(value), depth + 1)
@@ -241,14 +242,6 @@ class _Walk:
         for each in held:
             self.add(each, depth + 1)
         return True
-
-
-def _state_of(drawing: Any) -> Any:
-    if isinstance(drawing, torch.Generator):
-        return drawing.get_state().tolist()
-    if isinstance(drawing, np.random.Generator):
-        return drawing.bit_generator.state
-    return drawing.getstate() if isinstance(drawing, random.Random) else drawing.get_state()
 
 
 def _plainly(value: Any) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset
 
 from headrace import progress
-from headrace.context import TrainerContext
 from headrace.errors import InputError
 from headrace.settings import STALL_TIMEOUT_VARIABLE
 from headrace.torch import registry, waiting, world
@@ -66,12 +65,7 @@ class DataLoader(TorchDataLoader[Any]):
                  shard_by_rank: bool = True, shards: int = 0, **torchs: Any) -> None:  # fmt: skip
         if on_error not in ON_ERROR:
             raise InputError(f"on_error is {on_error!r}; expected one of {', '.join(ON_ERROR)}")
-        self._feeds: Sequence[str] = ()
-        context = TrainerContext.from_environ(os.environ)
-        if not registry.Serving.on:
-            if os.environ.get("HEADRACE_SERVER_NAME"):
-                raise InputError(registry.OTHER_PROCESS)
-            self._feeds = [each for each in context.feeds.split(",") if each]
+        self._feeds = registry.feeds(os.environ)
         self.rank, self._world = (world.rank(), world.world_size()) if shard_by_rank else (0, 1)
         self.is_stream = isinstance(dataset, IterableDataset)
         if shards and not self.is_stream:

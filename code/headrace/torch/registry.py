@@ -6,8 +6,11 @@ import collections
 import json
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from headrace.context import TrainerContext
+from headrace.errors import InputError
 
 OTHER_PROCESS = (
     "the script starts processes that make loaders (torch.multiprocessing.spawn, for one): headrace starts a process "
@@ -107,6 +110,20 @@ def register(loader: Any) -> int:
 def is_asked_for() -> bool:
     """In a feed server: whether it serves, in a thread of the script's perhaps."""
     return _asked.locked()
+
+
+def feeds(environ: Mapping[str, str]) -> Sequence[str]:
+    """HOST:PORT of the feed servers that a loader of this process reads from; none in a feed server itself.
+
+    Raises:
+        InputError: a feed server's script makes loaders in a process of its own.
+    """
+    found = [each for each in TrainerContext.from_environ(environ).feeds.split(",") if each]
+    if Serving.on:
+        return ()
+    if environ.get("HEADRACE_SERVER_NAME"):
+        raise InputError(OTHER_PROCESS)
+    return found
 
 
 def batch_asked_for() -> None:
