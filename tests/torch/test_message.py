@@ -208,3 +208,7 @@ def test_a_batch_of_more_than_the_limit_is_refused():
     eighth = np.zeros(MOST_BATCH_BYTES // 8, np.uint8)  # never touched, so it takes no memory
     with pytest.raises(InputError, match="8 GiB"):
         encode([eighth] * 9)
+
+
+def test_texts_of_numpys_travel_even_when_they_are_empty():
+    assert travel([np.str_(""), np.str_("a"), np.bytes_(b"")]) == ["", "a", b""]

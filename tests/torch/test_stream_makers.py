@@ -4,6 +4,7 @@ import collections
 import itertools
 import os
 import queue
+import random
 import signal
 import threading
 import time
@@ -136,3 +137,27 @@ def test_nothing_is_left_running_when_an_iteration_is_broken_off(feeds):
     assert not feeds.servers[0]._streams._processes
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("feed part")]
     assert collections.Counter(indices([plain(batch) for batch in loader])).most_common(1)[0][1] == 1
+
+
+class Shuffling(IterableDataset):
+    """Wraps another object, and shuffles its files in place."""
+
+    def __init__(self, inner):
+        self.inner, self.files = inner, list(range(24))
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def __iter__(self):
+        random.shuffle(self.files)
+        return iter(self.files)
+
+
+def test_a_wrapper_that_shuffles_its_list_has_the_same_order_in_every_mode(feeds):
+    address = feeds.serve(1, Shuffling(object()), 4, shards=1)
+    served, local = (feeds.loader(each, Shuffling(object()), 4, shards=1, seed=2) for each in ([address], []))
+    orders = [
+        [[number for batch in loader for number in batch.tolist()] for _ in range(3)] for loader in (served, local)
+    ]
+    assert orders[0] == orders[1]
+    assert len(set(map(tuple, orders[0]))) == 3

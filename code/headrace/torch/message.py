@@ -69,7 +69,7 @@ def _describe(value: Any, buffers: Buffers, depth: int) -> Any:
     if (type(value) is np.ndarray or isinstance(value, np.generic)) and not value.dtype.hasobject:
         array = np.ascontiguousarray(value)
         buffers.append(bytes_of(array))
-        described = value.dtype.descr if value.dtype.names else value.dtype.str
+        described = array.dtype.descr if array.dtype.names else array.dtype.str  # an empty text's is of one letter
         return {"array": described, "shape": list(value.shape), "scalar": isinstance(value, np.generic)}
     if type(value) is bytes:
         buffers.append(memoryview(value))

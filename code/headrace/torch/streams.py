@@ -96,7 +96,7 @@ class StreamMaker:
             raise SampleError(told(error, f"collate_fn, of batch {order.number} of part {order.part},")) from error
 
     def _begun(self, order: StreamOrder) -> Iterator[Any]:
-        dataset = copy.copy(self._dataset)  # parts that share a process do not share what iteration changes
+        dataset = _copied(self._dataset)  # parts that share a process do not share what iteration changes
         # As in torch, `seed - id` is the same in all parts.
         seed = sample_seed(order.seed, order.epoch, 0, _PART) % (1 << 62) + order.part
         tells = self._num_workers or order.parts > 1
@@ -134,6 +134,19 @@ class StreamMaker:
             if sample is _OVER:
                 return
             yield sample
+
+
+def _copied(dataset: Any) -> Any:
+    """With lists of its own, which a dataset may shuffle where a part begins."""
+    try:
+        copied = copy.copy(dataset)
+    except RecursionError:  # a wrapper that looks for what it lacks in an object that an empty copy lacks too
+        copied = object.__new__(type(dataset))
+        copied.__dict__.update(vars(dataset))
+    lists = {name: list(each) for name, each in getattr(copied, "__dict__", {}).items() if type(each) is list}
+    for name, each in lists.items():
+        copied.__dict__[name] = each
+    return copied
 
 
 def stream_maker(loader: Any) -> StreamMaker:
