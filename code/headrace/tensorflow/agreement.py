@@ -7,7 +7,7 @@ this pass I have had so many batches, and that was all, or not.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from headrace.events import WAITS_FOR_ENDS, say
@@ -39,10 +39,14 @@ class _Wait:
 
 
 class Agreement:
-    """One stream's, on one rank; for one thread alone."""
+    """One stream's, on one rank; for one thread alone.
 
-    def __init__(self, stream: str, uneven: str, ranks: int, rank: int) -> None:
-        self._stream, self._uneven, self._rank = stream, uneven, rank
+    Args:
+        gone: ranks that read nothing any more; may grow.
+    """
+
+    def __init__(self, stream: str, uneven: str, ranks: int, rank: int, gone: Collection[int] = frozenset()) -> None:
+        self._stream, self._uneven, self._rank, self._gone = stream, uneven, rank, gone
         self._peers: dict[int, dict[int, Pass]] = {other: {} for other in range(ranks) if other != rank}
         self._mine = Pass()
         self._given_up: list[Pass] = []
@@ -104,7 +108,7 @@ class Agreement:
     @property
     def somebody_ended(self) -> bool:
         """Whether another rank has had all of its batches in this pass."""
-        return any(each[self._mine.number].ended for each in self._peers.values() if self._mine.number in each)
+        return any(each.ended for each in self._now().values())
 
     def news(self) -> list[Pass]:
         """What the others need to be told."""
@@ -138,7 +142,7 @@ class Agreement:
 
     def _verdict(self, wait: _Wait) -> bool | None:
         """Whether batch `wait.at` is for all ranks; None while that is not known."""
-        passes = [each.get(self._mine.number, Pass(self._mine.number)) for each in self._peers.values()]
+        passes = self._now().values()
         there = [each.batches > wait.at for each in passes]
         over = [each.ended and each.batches <= wait.at for each in passes]
         if self._uneven == "drop":
@@ -152,10 +156,15 @@ class Agreement:
             return True
         return False if all(over) else None
 
+    def _now(self) -> dict[int, Pass]:
+        """How far the others have come in this pass, as far as is known; who is gone comes no further."""
+        number = self._mine.number
+        known = {rank: each.get(number, Pass(number)) for rank, each in self._peers.items()}
+        return {rank: replace(each, ended=each.ended or rank in self._gone) for rank, each in known.items()}
+
     def _say_waiting(self, wait: _Wait) -> None:
         number = self._mine.number
-        passes = {rank: each.get(number, Pass()) for rank, each in self._peers.items()}
-        behind = [rank for rank, each in passes.items() if not each.ended and each.batches <= wait.at]
+        behind = [rank for rank, each in self._now().items() if not each.ended and each.batches <= wait.at]
         say(WAITS_FOR_ENDS, stream=self._stream, rank=self._rank, batches=wait.at, ranks=",".join(map(str, behind)))
         for rank in behind:
             newest = max(self._peers[rank], default=0)

@@ -130,14 +130,16 @@ class _AgreementThread:
     def __init__(self) -> None:
         self.inbox: queue.SimpleQueue[tuple[Stream | int, _Note]] = queue.SimpleQueue()  # destructors may put into it
         self.streams: list[Stream] = []
+        self.gone: set[int] = set()
+        """Ranks whose scripts have ended."""
         self._agreements: dict[Stream, Agreement] = {}
         self._early: list[tuple[int, _Note]] = []
-        self._post = Post(self._take)
+        self._post = Post(self._take, self._rank_gone)
         threading.Thread(target=self._run, name="ends of streams", daemon=True).start()
 
     def open(self, name: str, uneven: str) -> Stream:
         """A stream that this rank takes part in."""
-        stream, agreement = Stream(name, uneven, self), Agreement(name, uneven, world.size(), world.rank())
+        stream, agreement = Stream(name, uneven, self), Agreement(name, uneven, world.size(), world.rank(), self.gone)
 
         def joined(_: Agreement) -> None:
             self.streams.append(stream)
@@ -145,6 +147,12 @@ class _AgreementThread:
         self._agreements[stream] = agreement
         self.inbox.put((stream, joined))
         return stream
+
+    def _rank_gone(self, rank: int) -> None:
+        for each in range(world.size()) if rank == 0 else (rank,):  # what others say comes by rank 0
+            self.gone.add(each)
+        for stream in self.streams.copy():
+            self.inbox.put((stream, lambda _: None))
 
     def tell(self, *numbers: int) -> None:
         """Tell the others what no stream says."""

@@ -2,11 +2,13 @@
 
 Horovod's collectives are for what all ranks do in the same order; MPI itself is Horovod's, which ends it when the first
 rank leaves. So rank 0 listens on a port of its own, the others connect, and it passes on what each says.
-Who connects proves that it has the token that rank 0 gave all ranks through Horovod.
+Who connects proves that it has the token that rank 0 gave all ranks through Horovod. A rank whose script has ended says
+nothing more, and the others hear of that too.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import hmac
@@ -29,6 +31,8 @@ HELLO_TIMEOUT_S = 5.0
 _NONCE_BYTES = 16
 _HELLO = struct.Struct("!q32s")  # rank, proof
 _MESSAGE = struct.Struct("!qqqqq")  # rank, and four numbers
+_GONE = (-2, 0, 0, 0)
+"""What rank 0 says in the name of a rank that is gone."""
 Numbers = tuple[int, int, int, int]
 
 
@@ -48,13 +52,14 @@ class Post:
 
     Args:
         heard: gets a rank and its numbers, in a thread of this object's.
+        gone: gets a rank that says nothing more: its script has ended; of rank 0, nobody's words come any more.
 
     Raises:
         DeadlineError: on every rank, when one cannot reach rank 0.
     """
 
-    def __init__(self, heard: Callable[[int, Numbers], None]) -> None:
-        self._heard = heard
+    def __init__(self, heard: Callable[[int, Numbers], None], gone: Callable[[int], None]) -> None:
+        self._heard, self._gone = heard, gone
         self._rank = world.rank()
         self._lock = threading.Lock()
         self._links: list[_Link] = []
@@ -84,6 +89,13 @@ class Post:
         for each in world.of_all_ranks(failed, "headrace.post.here"):
             if each:
                 raise DeadlineError(each)
+        atexit.register(self._leave)  # before Horovod's and MPI's own ends, which wait for the other ranks
+
+    def _leave(self) -> None:
+        with self._lock:
+            for link in self._links:
+                with contextlib.suppress(OSError):
+                    link.socket.shutdown(socket.SHUT_RDWR)
 
     def tell(self, numbers: Numbers) -> None:
         """Send to all other ranks; a rank that is gone is gone."""
@@ -108,6 +120,9 @@ class Post:
         with self._lock:
             self._links.remove(link)
         link.socket.close()
+        if link.rank >= 0:
+            self._pass_on(_MESSAGE.pack(link.rank, *_GONE), link.rank)
+            self._gone(link.rank)
 
     def _run(self) -> None:
         while True:
@@ -151,7 +166,10 @@ class Post:
             rank, *numbers = _MESSAGE.unpack(message)
             if self._rank == 0:
                 self._pass_on(message, rank)
-            self._heard(rank, tuple(numbers))
+            if tuple(numbers) == _GONE:
+                self._gone(rank)
+            else:
+                self._heard(rank, tuple(numbers))
 
 
 def _connect(addresses: list[str], port: int, token: bytes, rank: int) -> socket.socket:
