@@ -82,7 +82,7 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: str |
     if kind:
         notes.append("networks at the rates of the table; types of up to 16 vCPUs keep theirs for minutes only")
     elif summary.get("simulated"):
-        notes.append("hosts here have processors of their own; those that share them are slower than told")
+        notes.append("each host here is taken to have its processors to itself; hosts that share them are slower")
     trainer = group_of(len(dnn), kind) if kind else Group(len(dnn), dnn[0]["cpus"], NO_LIMIT)
     return Measured(
         work=work,

@@ -47,8 +47,6 @@ class TorchFeed:
         environ = {
             "CUDA_VISIBLE_DEVICES": "-1",
             "PYTHONPATH": os.pathsep.join(filter(None, [str(self._source_dir), os.environ.get("PYTHONPATH")])),
-            # Forked processes lack the threads that OpenMP started before, and would wait for them.
-            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or "1",
             # A script, or Lightning, may ask MPI who it is: no rank, and no MPI daemon is needed to say so.
             "OMPI_MCA_ess_singleton_isolated": "1",
             STALL_TIMEOUT_VARIABLE: str(math.ceil(settings.stall_timeout_s)),
