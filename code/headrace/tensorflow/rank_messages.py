@@ -52,7 +52,7 @@ class Post:
 
     Args:
         heard: gets a rank and its numbers, in a thread of this object's.
-        gone: gets a rank that says nothing more: its script has ended; of rank 0, nobody's words come any more.
+        gone: gets a rank that says nothing more: its script has ended; without rank 0, no rank hears another.
 
     Raises:
         DeadlineError: on every rank, when one cannot reach rank 0.
