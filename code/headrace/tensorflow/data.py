@@ -119,7 +119,7 @@ def distribute(
         read = parts.of_this_rank if exact and shared else parts.whole
         return _on_trainer(read(dataset, how.uneven, job_name))
     prepared, endless, batches = parts.prepare(dataset, how, job_name)
-    if shared and uneven == "pad" and 0 <= batches < world.size():
+    if shared and uneven == "pad" and 0 <= batches < world.size() and world.size() > 1:
         raise InputError(
             f"the dataset {job_name!r} has {batches} batches for {world.size()} ranks: make batches smaller, use fewer "
             "ranks, or have each rank read its own part: data.split_by_rank"
