@@ -102,7 +102,10 @@ def _warn_of_syntax(script: Path) -> None:
 
 def _warn_of_misspelt(spec: JobSpec) -> None:
     """A setting of the launcher with a slip in its name would reach the script alone, which takes what it knows."""
-    script = (spec.source_dir / spec.training_script).read_text(encoding="utf-8", errors="replace")
+    try:
+        script = (spec.source_dir / spec.training_script).read_text(encoding="utf-8", errors="replace")
+    except OSError:  # the job's to say
+        return
     for name in sorted(set(spec.hyperparameters) - set(HYPERPARAMETERS)):
         close = difflib.get_close_matches(name.replace("-", "_").lower(), HYPERPARAMETERS, 1, ALIKE)
         if close and name not in script:

@@ -128,7 +128,7 @@ def test_an_epoch_that_keras_would_give_no_batch_is_refused(tmp_path, use):
         use(running.address)
         train = data.distribute(rows)
         assert len(model.fit(train, epochs=3, verbose=0).epoch) == 3
-        with pytest.raises(InputError, match="Leave steps_per_epoch out"):
+        with pytest.raises(InputError, match="Leave the number of steps out"):
             model.fit(train, epochs=3, steps_per_epoch=8, verbose=0)
 
 

@@ -6,6 +6,7 @@ import headrace.torch
 import pytest
 import torch
 from headrace.errors import InputError
+from headrace.torch.training import samples_of
 
 
 @pytest.fixture
@@ -123,3 +124,20 @@ def test_a_training_on_a_stream_goes_on_after_a_stop_at_an_epochs_last_step():
     again.load_state_dict(state)
     training = headrace.torch.Training(model, torch.optim.SGD(model.parameters(), 0.01), again)
     assert [len(list(training.steps())) for _ in training.epochs(2)] == [0, 2]
+
+
+def test_samples_of_a_batch_samplers_batches_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_OUTPUT_DIR", str(tmp_path))
+    model = torch.nn.Linear(1, 1)
+    data = torch.utils.data.TensorDataset(torch.arange(24.0)[:, None])
+    batches = torch.utils.data.BatchSampler(torch.utils.data.SequentialSampler(data), 8, drop_last=False)
+    loader = headrace.torch.DataLoader(data, batch_sampler=batches)
+    seen_in(headrace.torch.Training(model, torch.optim.SGD(model.parameters(), 0.1), loader), 1)
+    report = json.loads((tmp_path / "trainer.json").read_text())
+    assert report["global_batch_size"] == 8 and report["sample_bytes"] == 4
+
+
+def test_a_batch_that_does_not_say_how_many_samples_it_has_harms_nothing():
+    nested = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])
+    assert samples_of({"words": nested}) == samples_of(["a", 1]) == 0
+    assert samples_of({"ids": ["a"], "images": torch.zeros(5, 3)}) == 5

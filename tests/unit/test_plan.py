@@ -7,7 +7,7 @@ from headrace.context import EMPTY_REPORT
 from headrace.errors import InputError, SetupError
 from headrace.instances import read_instances
 from headrace.report.advice import advise
-from headrace.report.measured import RECEIVE_CPU_S_PER_BATCH, measured
+from headrace.report.measured import measured
 from headrace.report.options import options
 from headrace.report.plan import main
 from headrace.report.predict import UTILIZATION
@@ -68,16 +68,6 @@ def test_a_simulated_run_has_no_price_unless_it_stands_for_a_type(tmp_path, caps
     assert "cheapest" not in said
     said = plan(tmp_path, capsys, "--as", "ml.p4d.24xlarge", simulated=True)
     assert "96 CPU of its dnn hosts stands for 96 of ml.p4d.24xlarge" in said
-
-
-def test_a_simulated_hosts_cpus_stand_for_all_of_the_types(tmp_path, capsys):
-    """One CPU that needs half of a step for the batches stands for the type's 96 that need as much."""
-    host = {"group": "dnn_group", "instance_type": "ml.x.y", "cpus": 1, "cpu_s": {}}
-    run = summary(simulated=True, hosts={"algo-1": host}, rank_cpu_s_per_step=0.192 * UTILIZATION / 8)
-    found = measured(run, TABLE, "ml.p4d.24xlarge")
-    assert options(found, [], 0)[0].prediction.step_s == pytest.approx(0.192, rel=0.01)
-    with pytest.raises(InputError, match="--as is for simulated runs"):
-        measured(summary(), TABLE, "ml.p4d.24xlarge")
 
 
 def test_the_flags_start_a_job_of_the_runs_framework_and_of_no_types_here(tmp_path, capsys):
@@ -150,45 +140,6 @@ def test_wrong_flags_are_refused(tmp_path, flags, message):
         main([str(tmp_path), *flags])
 
 
-def test_a_service_run_is_measured_by_its_workers():
-    hosts = {
-        "algo-1": {"group": "data_group", "instance_type": "ml.c5.18xlarge", "cpus": 72, "cpu_s": {"worker": 2048.0}},
-        "algo-2": {"group": "dnn_group", "instance_type": "ml.p4d.24xlarge", "cpus": 96, "cpu_s": {"worker": 0.0}},
-    }
-    service = {"tf_data_mode": "service", "is_hetero": True, "hosts": hosts, "sample_bytes": 0.0}
-    run = measured(summary(compute_cpu_s_per_step=0.2, rank_cpu_s_per_step=0.3, **service), TABLE)
-    assert run.has_service and run.has_data_hosts
-    assert run.work.make_cpu_s == pytest.approx(1e-3)  # 2,048 s for 1,000 steps of 2,048 samples
-    assert run.work.receive_cpu_s == pytest.approx(RECEIVE_CPU_S_PER_BATCH * 8 / 2048)  # the rest is waiting
-    assert any("bytes of a sample are not known" in note for note in run.notes)
-
-
-def service_run(**changes):
-    hosts = {
-        "algo-1": {"group": "data_group", "instance_type": "ml.c5.18xlarge", "cpus": 72, "cpu_s": {"worker": 2048.0}},
-        "algo-2": {"group": "dnn_group", "instance_type": "ml.p4d.24xlarge", "cpus": 96, "cpu_s": {"worker": 0.0}},
-    }
-    workers = {
-        "algo-1/worker": {"batches": 16_000, "batches_per_s": 80.0, "bytes_per_s": 80.0 * 256 * 3072, "share": {}}
-    }
-    service = {"tf_data_mode": "service", "is_hetero": True, "hosts": hosts, "workers": workers, "sample_bytes": 0.0}
-    return summary(compute_cpu_s_per_step=0.2, rank_cpu_s_per_step=0.21, **service | changes)
-
-
-def test_what_workers_made_beyond_the_steps_costs_no_step():
-    """Evaluations, and what a run that failed had ready: 16,000 batches of a rank are 2,000 steps."""
-    run = measured(service_run(), TABLE)
-    assert run.work.sample_bytes == pytest.approx(3072)
-    assert run.work.make_cpu_s == pytest.approx(0.5e-3, rel=0.01)
-
-
-def test_of_a_run_with_data_hosts_of_known_types_the_own_step_is_predicted_too(tmp_path, capsys):
-    slow = {"median": 900.0, "mean": 900.0, "p90": 900.0}
-    assert measured(service_run(), TABLE).own_step_s == pytest.approx(0.086)
-    assert "ms longer than its processors" in plan(tmp_path, capsys, **service_run(step_time_ms=slow))
-    assert measured(service_run(simulated=True), TABLE).own_step_s is None
-
-
 def test_the_flags_have_the_runs_ranks_where_the_type_has_others(tmp_path, capsys):
     assert "--processes_per_host" not in plan(tmp_path, capsys)
     assert "--processes_per_host 1" in plan(tmp_path, capsys, world_size=1)
@@ -197,17 +148,6 @@ def test_the_flags_have_the_runs_ranks_where_the_type_has_others(tmp_path, capsy
 def test_time_outside_steps_is_told(tmp_path, capsys):
     assert "50% of the run's training time went to" in plan(tmp_path, capsys, train_s=384.0)
     assert "training time went to" not in plan(tmp_path, capsys)
-
-
-def test_a_run_with_workers_whose_own_cpu_time_is_unknown_keeps_it_on_the_trainer():
-    """A loop of one's own: what its ranks use is the model's, but for receiving."""
-    hosts = {
-        "algo-1": {"group": "data_group", "instance_type": "ml.c5.18xlarge", "cpus": 72, "cpu_s": {"worker": 2048.0}},
-        "algo-2": {"group": "dnn_group", "instance_type": "ml.c5.18xlarge", "cpus": 72, "cpu_s": {}},
-    }
-    run = measured(summary(tf_data_mode="service", is_hetero=True, hosts=hosts, rank_cpu_s_per_step=5.2), TABLE)
-    assert run.work.compute_cpu_s == pytest.approx(5.2 * 8 / 2048, rel=0.01)
-    assert any("the cost of receiving was not measured" in note for note in run.notes)
 
 
 def test_of_jobs_as_cheap_the_faster_one_is_advised(tmp_path, capsys):

@@ -24,6 +24,7 @@ from headrace.tables import Table
 WHO_MAKES = {"trainer": "dnn hosts alone", "data": "data hosts alone", "both": "both"}
 MOST_DATA_HOSTS = 8
 UNTOLD_UNTIL = 0.05
+"""Of a run's training: what was no step, below that, changes no price that matters."""
 UNEXPLAINED_FROM = 0.2
 """Of a step: what the formulas miss below that is their error, not something to look for."""
 

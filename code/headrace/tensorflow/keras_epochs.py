@@ -38,8 +38,9 @@ def end_by_themselves() -> None:
     def warn(self: Any) -> None:
         if self.steps_per_epoch and self._headrace_asked == 1 and not self.data_adapter.num_batches:
             raise InputError(
-                f"an epoch has no batch: steps_per_epoch is {self.steps_per_epoch}, the dataset ended with the epoch "
-                "before, and Keras does not begin it anew. Leave steps_per_epoch out, or .repeat() the dataset"
+                "an epoch has no batch: steps_per_epoch (of an evaluation: validation_steps) is "
+                f"{self.steps_per_epoch}, the dataset has none, or ended with the epoch before, and Keras does not "
+                "begin it anew. Leave the number of steps out, or .repeat() the dataset"
             )
         if self.steps_per_epoch or self.data_adapter.num_batches:  # else the end is no surprise
             warning(self)

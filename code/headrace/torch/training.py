@@ -138,10 +138,11 @@ class Training:
 
 
 def samples_of(batch: Any) -> int:
-    """The first dimension of the first tensor or array in a batch; 0 where it has none."""
-    if getattr(batch, "shape", ()):
-        return int(batch.shape[0])
-    return next((found for each in _parts_of(batch) if (found := samples_of(each))), 0)
+    """The first dimension of the first tensor or array in a batch; 0 where one does not say."""
+    try:
+        return _first_dimension(batch)
+    except Exception:  # a nested tensor, or anything of the user's own: it is only a figure
+        return 0
 
 
 def batch_bytes(batch: Any) -> int:
@@ -150,6 +151,12 @@ def batch_bytes(batch: Any) -> int:
         return _nested_bytes(batch)
     except Exception:  # a sparse tensor, or anything of the user's own: it is only a figure
         return 0
+
+
+def _first_dimension(batch: Any) -> int:
+    if getattr(batch, "shape", ()):
+        return int(batch.shape[0])
+    return next((found for each in _parts_of(batch) if (found := _first_dimension(each))), 0)
 
 
 def _nested_bytes(batch: Any) -> int:
