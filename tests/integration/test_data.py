@@ -149,6 +149,10 @@ def test_automatic_compression_measures_and_says_what_it_found(tmp_path, use, ca
     assert "event=compression chosen=none" in capfd.readouterr().out  # noise does not shrink
 
 
+def in_python(x):
+    return tf.numpy_function(lambda y: y, [x], tf.int64)
+
+
 RANGE = tf.data.Dataset.range(100)
 MISUSE = {
     "from_generator": (
@@ -156,7 +160,10 @@ MISUSE = {
         "write the data to TFRecords first",
     ),
     "py_function": (RANGE.map(lambda x: tf.py_function(lambda y: y, [x], tf.int64)), {}, "runs Python of this process"),
-    "numpy_function": (RANGE.map(lambda x: tf.numpy_function(lambda y: y, [x], tf.int64)), {}, "runs Python"),
+    "switch_case": (
+        RANGE.map(lambda x: tf.switch_case(tf.constant(0), [lambda: in_python(x), lambda: x])), {}, "runs Python",
+    ),
+    "numpy_function": (RANGE.map(in_python), {}, "runs Python"),
     "batches of batches, which drop": (RANGE.batch(10).rebatch(8, True), {}, "and so would every worker or rank"),
     "groups, which drop": (
         RANGE.group_by_window(lambda x: x % 3, lambda _, group: group.batch(8, drop_remainder=True), 8), {},

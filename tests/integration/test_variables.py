@@ -76,6 +76,36 @@ def test_ranks_read_it_themselves_too(make):
     assert [number for batch in graph.spliced({}) for number in batch.numpy().tolist()] == list(range(48))
 
 
+def test_a_variable_that_changes_is_named_and_a_generators_state_is_none(tmp_path, use):
+    stage, flip = tf.Variable(1, dtype=tf.int64, name="stage"), keras.layers.RandomFlip(seed=1)
+    weights = tf.Variable(tf.zeros([300, 300]), name="weights")
+
+    def made(number):
+        kept = tf.reduce_sum(flip(IMAGE, training=True)) * tf.reduce_sum(weights)
+        return number * stage + tf.cast(kept, tf.int64)
+
+    with service(tmp_path / "work", 1) as running:
+        use(running.address)
+        dataset = tf.data.Dataset.range(40).map(made).batch(2)
+        (finite,) = consumers(1, dataset, job_name="finite")
+        (endless,) = consumers(1, dataset.repeat(), job_name="endless")
+        batches = iter(endless)
+        for _ in range(2):
+            assert sorted(int(n) for batch in finite for n in batch) == list(range(40))
+            assert all(len(next(batches)) == 2 for _ in range(20))
+            flip(IMAGE, training=True)  # the script's own
+        stage.assign(2)
+        for stream, name in ((finite, "stage"), (batches, "stage"), (finite, "weights")):
+            if name == "weights":
+                stage.assign(1)
+                weights.assign_add(tf.ones([300, 300]))
+            with pytest.raises(
+                tf.errors.OpError, match=rf"test_variables.py:\d+: the dataset reads the variable {name}:0"
+            ):
+                for _, _ in zip(stream, range(40), strict=False):
+                    pass
+
+
 def test_variables_of_two_datasets_are_two():
     ten, twenty = (tf.Variable(start, dtype=tf.int64) for start in (10, 20))
     first, second = (
@@ -143,3 +173,15 @@ def test_ranks_that_read_a_dataset_themselves_draw_apart(make):
         return [bool(each) for each in graph.spliced({})]
 
     assert drawn() != drawn()
+
+
+def test_with_tensorflows_seed_ranks_draw_the_same_in_each_run(monkeypatch):
+    monkeypatch.setattr(variables.context, "global_seed", lambda: 7)
+
+    def drawn(rank):
+        monkeypatch.setattr(variables.world, "rank", lambda: rank)
+        graph = DatasetGraph(tf.data.Dataset.range(64).map(flipping()))
+        variables.draw_apart(graph)
+        return [bool(each) for each in graph.spliced({})]
+
+    assert drawn(0) == drawn(0) != drawn(1)

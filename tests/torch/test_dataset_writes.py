@@ -3,7 +3,9 @@
 import argparse
 import multiprocessing
 import random
+import sys
 import threading
+import types
 
 import pytest
 import torch
@@ -123,6 +125,82 @@ def test_what_a_script_switches_off_while_it_trains_is_refused_on_data_hosts(fee
     loader = feeds.loader([address], data, 4, collate_fn=Collate())
     assert len(list(loader)) == 2
     change(loader)
+    with pytest.raises(InputError, match=rf"has changed since the first batch \({name}\)"):
+        list(loader)
+
+
+STRENGTH, MIX, CALLS, KEPT = 1, 0.5, 0, {}
+cfg = types.ModuleType("cfg_of_a_script")
+cfg.__file__, cfg.noise, sys.modules["cfg_of_a_script"] = "/project/cfg_of_a_script.py", 0.1, cfg
+
+
+class Settings:
+    size = 32
+
+
+def made_stronger(number):
+    global CALLS
+    CALLS += 1
+    KEPT[number] = CALLS
+    return number * STRENGTH * Settings.size
+
+
+class Helped(Numbers):
+    def __getitem__(self, index):
+        return self.transform(made_stronger(index))
+
+
+def noisy(number):
+    return number + cfg.noise
+
+
+def mixed(samples):
+    return torch.tensor(samples) * MIX
+
+
+class Mixer:
+    def __init__(self):
+        self.share, self.calls, self.best = 0.5, 0, 0.0
+
+    def collate(self, samples):
+        self.calls += 1
+        return torch.tensor(samples) * self.share
+
+
+def around(part):
+    def collate(samples):
+        return torch.tensor(samples) * part
+
+    def change(value):
+        nonlocal part
+        part = value
+
+    return collate, change
+
+
+mixer, (within, change_within) = Mixer(), around(0.5)
+
+
+@pytest.mark.parametrize(
+    ("collate_fn", "change", "name"),
+    [
+        (mixed, lambda: globals().update(STRENGTH=2), "global STRENGTH"),
+        (mixed, lambda: setattr(Settings, "size", 64), "global Settings.size"),
+        (mixed, lambda: setattr(cfg, "noise", 0.2), "global cfg.noise"),
+        (mixed, lambda: globals().update(MIX=0.25), "collate_fn.MIX"),
+        (mixer.collate, lambda: setattr(mixer, "share", 0.25), "collate_fn.share"),
+        (within, lambda: change_within(0.25), "collate_fn.part"),
+    ],
+)
+def test_what_helping_functions_read_is_looked_at_and_what_they_write_is_not(feeds, collate_fn, change, name):
+    data = Helped(8, transform=noisy)
+    address = feeds.serve(1, data, 4, collate_fn=collate_fn)
+    loader = feeds.loader([address], data, 4, collate_fn=collate_fn)
+    assert len(list(loader)) == 2
+    collate_fn([data[0]])  # as a validation loader of this process would
+    mixer.best = 1.0
+    assert len(list(loader)) == 2
+    change()
     with pytest.raises(InputError, match=rf"has changed since the first batch \({name}\)"):
         list(loader)
 

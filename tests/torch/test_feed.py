@@ -92,7 +92,7 @@ def test_another_dataset_on_the_rank_is_refused(feeds):
         list(feeds.loader([address], Draws(54), 4))
 
 
-def test_a_loader_made_after_the_first_batch_is_refused_with_what_to_do(feeds):
+def test_a_loader_that_servers_have_not_made_is_refused_with_what_to_do(feeds):
     address = feeds.serve(1, Draws(), 4)
     loader = feeds.loader([address], Draws(), 4)
     loader.number = 1

@@ -3,6 +3,7 @@
 import argparse
 import collections
 import copy
+import dataclasses
 import datetime
 import functools
 import multiprocessing
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from headrace.torch.alike import changes
+from headrace.torch.alike import changes, differing
 from headrace.torch.fingerprint import fingerprint
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, random_split
 
@@ -230,11 +231,78 @@ def test_a_cache_that_a_library_keeps_for_its_process_tells_nothing():
     ("one", "other"),
     [
         (collections.deque([1, 2]), collections.deque([2, 1])),
-        (argparse.Namespace(size=8), argparse.Namespace(size=16)),
         ("cats/1/2.png", "cats/2/2.png"),
         (torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)),
     ],
 )
-def test_queues_arguments_relative_paths_and_models_tell_datasets_apart(one, other):
+def test_queues_relative_paths_and_models_tell_datasets_apart(one, other):
     assert fingerprint(Table(one)) != fingerprint(Table(other))
     assert fingerprint(Table(one)) == fingerprint(Table(copy.deepcopy(one)))
+
+
+def transform_of(mean):
+    kind = type("Normalize", (), {"__module__": "torchvision.transforms", "__repr__": lambda _: f"Normalize({mean})"})
+    return kind()
+
+
+IMAGES = torch.rand(1000, 64, generator=torch.Generator().manual_seed(1))
+
+
+def with_mean(mean):
+    """What scripts compute of their images: numbers, arrays, a transform."""
+    mean = mean.float()
+    return Table([float(mean.mean()), mean, mean.numpy(), (IMAGES - mean) / 0.3, transform_of(float(mean[0]))])
+
+
+def test_numbers_that_were_added_up_in_another_order_are_the_same():
+    one, other = IMAGES.mean(0), IMAGES.flip(0).cumsum(0)[-1] / len(IMAGES)
+    assert not torch.equal(one, other)
+    assert differing({"made_of": fingerprint(with_mean(one))}, {"made_of": fingerprint(with_mean(other))}) == ""
+    assert fingerprint(with_mean(one), exact=True) != fingerprint(with_mean(other), exact=True)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (0.1, 0.2), ([0.1, 0.2], [0.2, 0.1]), (1.0, 1), ([1.0], [1.0, 0.0]), (float("inf"), float("nan")),
+        (torch.rand(50), torch.rand(50)), (np.arange(9.0), np.arange(9.0)[::-1]), (1 + 2j, 2 + 1j),
+        (torch.ones(4, dtype=torch.bfloat16), torch.ones(4)), (IMAGES[:500], IMAGES[500:]),
+        (transform_of(0.13), transform_of(0.31)), ([[0.5], 1], [[], 1]),
+    ],
+)  # fmt: skip
+def test_other_numbers_are_not(one, other):
+    made_of = [{"made_of": fingerprint(Table([each]))} for each in (one, other)]
+    assert differing(*made_of) == "dataset.columns"
+    many = [{f"name{number}": 0.5 for number in range(100)} | {"zz": each} for each in (one, other)]
+    assert differing(*({"made_of": fingerprint(Named(each))} for each in many)) == "dataset.others"
+
+
+class Named(Dataset):
+    def __init__(self, attributes):
+        vars(self).update(attributes)
+
+
+@dataclasses.dataclass
+class Settings:
+    size: int
+    gpus: int = 0
+
+
+class Resized(Dataset):
+    def __init__(self, settings):
+        self.settings = settings
+
+    def __getitem__(self, index):
+        return resized(index, self.settings)
+
+
+def resized(index, settings):
+    return index * settings.size
+
+
+@pytest.mark.parametrize("kind", [argparse.Namespace, Settings])
+@pytest.mark.parametrize("exact", [False, True])
+def test_of_settings_what_samples_read_counts_and_what_is_a_hosts_own_does_not(kind, exact):
+    first = fingerprint(Resized(kind(size=8, gpus=0)), exact)
+    assert first == fingerprint(Resized(kind(size=8, gpus=4)), exact)
+    assert first != fingerprint(Resized(kind(size=16, gpus=0)), exact)

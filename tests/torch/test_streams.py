@@ -112,6 +112,14 @@ def test_within_an_epoch_batches_keep_their_size(feeds):
     feeds.loader([], Lines(), 4).load_state_dict(state | {"position": 0, "epoch": 1})
 
 
+def test_a_rank_says_how_many_samples_a_batch_has(feeds):
+    # To a feed server `batch_size // world_size()` is another number.
+    address = feeds.serve(1, Lines(), 8, seed=1, shards=2, drop_last=True)
+    remote = [plain(batch) for batch in feeds.loader([address], Lines(), 4, seed=1, shards=2)]
+    assert remote == [plain(batch) for batch in feeds.loader([], Lines(), 4, seed=1, shards=2)]
+    assert len(remote) >= sum(Lines().lengths) // 4
+
+
 def test_a_loader_made_anew_for_each_epoch_agrees_anew(ranks):
     one, _ = ranks([], 2, Uneven((4, 4)), 2, shards=2, drop_last=True, anew=(8, 6))
     assert [len(rank) for rank in one] == [2 + 3, 2 + 3]

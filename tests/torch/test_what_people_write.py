@@ -162,15 +162,29 @@ def test_a_temporary_file_is_read_by_each_process_from_its_own_place(feeds):
     assert all_of(feeds.loader([address], data(), 4)) == list(range(200))
 
 
-def test_a_loader_made_later_of_another_dataset_is_not_served_as_one_of_before(feeds):
-    def shard(number):
-        return Numbers(20, root=f"/data/shard{number}")
+class OfShard(Numbers):
+    def __getitem__(self, index):
+        return self.shard * 100 + index
 
-    address = feeds.serve(1, shard(0), 4)
-    first = feeds.loader([address], shard(0), 4)
-    list(first)
-    with pytest.raises(InputError, match="make all loaders before that"):
-        list(type(first)(shard(1), 4))
+
+def test_a_loader_made_later_of_another_dataset_is_not_served_as_one_of_before_but_made_here(feeds, capsys):
+    address = feeds.serve(1, OfShard(20, shard=0), 4)
+    first = feeds.loader([address], OfShard(20, shard=0), 4)
+    assert all_of(first) == list(range(20))
+    later = type(first)(OfShard(20, shard=1), 4)
+    assert first.made_elsewhere and not later.made_elsewhere
+    assert all_of(later) == list(range(100, 120))
+    assert "loader 2 of the script was made after the first batch" in capsys.readouterr().out
+
+
+def test_a_loader_made_anew_after_its_dataset_has_changed_is_refused_too(feeds):
+    address = feeds.serve(1, OfShard(20, shard=0, root="/data/a"), 4)
+    data = OfShard(20, shard=0, root="/data/a")
+    first = feeds.loader([address], data, 4)
+    assert all_of(first) == all_of(type(first)(data, 4)) == list(range(20))
+    data.root = "/data/b"  # on another host it may be called so
+    with pytest.raises(InputError, match=r"has changed since the first batch \(root\)"):
+        all_of(type(first)(data, 4))
 
 
 class Turning(Sampler):

@@ -27,6 +27,7 @@ from headrace.tensorflow import (
     world,
 )
 from headrace.tensorflow.arrays import from_arrays
+from headrace.tensorflow.captured import refuse_changes
 from headrace.tensorflow.compression import choose_compression
 from headrace.tensorflow.distribution import COMPRESSIONS, Distribution
 from headrace.tensorflow.ends import end_together, read_alike
@@ -136,8 +137,10 @@ def distribute(
     stream = in_turn(streams)
     if endless:
         stream = read_alike(stream, job_name) if how.exact and how.shared and not how.coordinated else stream
-        return _on_trainer(stream.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)))
-    return _on_trainer(end_together(stream, how.uneven, job_name))
+        stream = stream.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    else:
+        stream = end_together(stream, how.uneven, job_name)
+    return _on_trainer(refuse_changes(dataset, stream))
 
 
 def split_by_rank(dataset: tf.data.Dataset, *, uneven: str = "keep", name: str = "held_out") -> tf.data.Dataset:

@@ -16,10 +16,9 @@ import tensorflow as tf
 
 from headrace.tensorflow import world
 from headrace.tensorflow.agreement_thread import Stream, join
+from headrace.tensorflow.captured import now_and_then
 
 Batch = Any
-LOOK_EVERY = 8
-"""Batches of a stream without end, after which a rank asks whether the others read the same pass."""
 
 
 def end_together(stream: tf.data.Dataset, uneven: str, name: str) -> tf.data.Dataset:
@@ -67,16 +66,7 @@ def read_alike(stream: tf.data.Dataset, name: str) -> tf.data.Dataset:
 
     @tf.autograph.experimental.do_not_convert
     def one_pass(number: tf.Tensor) -> tf.data.Dataset:
-        def look(at: tf.Tensor, batch: Batch) -> Batch:
-            def now() -> tf.Tensor:
-                with tf.control_dependencies([tf.numpy_function(ours.reads, [number], [])]):
-                    return tf.constant(True)
-
-            looked = tf.cond(at % LOOK_EVERY == 0, now, lambda: tf.constant(False))
-            with tf.control_dependencies([looked]):
-                return tf.nest.map_structure(tf.identity, batch, expand_composites=True)
-
-        return stream.enumerate().map(look)
+        return now_and_then(stream, ours.reads, [number])
 
     begun = tf.data.Dataset.from_generator(ours.endless, output_signature=tf.TensorSpec([], tf.int64))
     return begun.flat_map(one_pass).apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))

@@ -126,7 +126,9 @@ class DatasetGraph:
             seen.add(name)
             for node in self.functions[name].node_def:
                 yield node
-                waiting += [each.func.name for each in node.attr.values() if each.WhichOneof("value") == "func"]
+                for each in node.attr.values():
+                    called = [each.func] if each.WhichOneof("value") == "func" else each.list.func  # of a switch_case
+                    waiting += [one.name for one in called]
 
     @cached_property
     def fingerprints(self) -> Fingerprints:

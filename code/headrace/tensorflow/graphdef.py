@@ -53,16 +53,10 @@ def arguments(definition: Any) -> dict[str, list[str]]:
     return found
 
 
-def put_in_place(graph: Any, name: str, other: Any) -> None:
-    """Have another graph's `value` in the place of a node."""
-    for node in other.node:
-        added = graph.node.add()
-        added.CopyFrom(node)
-        added.name = f"{name}/{node.name}"
-        added.input[:] = [f"{name}/{edge}" for edge in node.input]
-    replaced = next(node for node in graph.node if node.name == name)
-    value = next(node for node in other.node if node.name == "value")
-    replaced.op = "Identity"
-    replaced.input[:] = [f"{name}/value"]
-    replaced.attr.clear()
-    replaced.attr["T"].CopyFrom(value.attr["T"])
+def put_number(node: Any, values: Any) -> None:
+    """Have a constant in the place of a node, with the same name."""
+    node.op = "Const"
+    node.input[:] = []
+    node.attr.clear()
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(values))
+    node.attr["dtype"].type = node.attr["value"].tensor.dtype

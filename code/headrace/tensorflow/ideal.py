@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops import stateful_random_ops
 
 from headrace.tensorflow import world
 from headrace.training.ideal_step import SETTLING, IdealStep, steps_to_measure
@@ -37,8 +38,8 @@ def measure_ideal_step(model: keras.Model, dataset: tf.data.Dataset, batch_size:
     model.make_train_function()
     variables = _variables(model, iterator)
     before = [tf.identity(variable) for variable in variables]
-    generator = tf.random.get_global_generator()
-    generator_state = tf.identity(generator.state)
+    generator = stateful_random_ops.global_generator  # TensorFlow's function for it would make one
+    generator_state = generator and tf.identity(generator.state)
     steps_per_call = max(int(model.steps_per_execution), 1)
 
     def call_s() -> float:
@@ -59,7 +60,8 @@ def measure_ideal_step(model: keras.Model, dataset: tf.data.Dataset, batch_size:
             variable.assign(value)
         # Metric variables may be created by the very first step; they start from zero.
         model.reset_metrics()
-        generator.reset(generator_state)
+        if generator:
+            generator.reset(generator_state)
     return IdealStep.of(times_s, cpu_s)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from headrace.errors import HeadraceError, InputError
 from headrace.events import say
 from headrace.tensorflow import arrays, checks, variables, world
 from headrace.tensorflow.blocks import in_blocks
+from headrace.tensorflow.captured import refuse_changes
 from headrace.tensorflow.distribution import Distribution
 from headrace.tensorflow.ends import end_together, read_alike
 from headrace.tensorflow.graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
@@ -20,6 +22,8 @@ from headrace.tensorflow.passes import in_orders, orders_of
 from headrace.tensorflow.splits import SPLITS_PER_S, Source, find_sources, is_endless
 from headrace.tensorflow.spread import Shuffle
 
+MOST_TOLD = 200
+"""Transformations that ranks compare, of one dataset."""
 FEW_FILES = 4
 """Files a rank, below which ranks that read themselves share records instead of files."""
 WORKER_AHEAD = 2
@@ -50,7 +54,7 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[l
                 variables.refuse_written(graph)
             in_parts = how.exact and how.sharding == "dynamic"
             made.extend(_for_workers(graph, find_sources(graph), stream) if in_parts else [dataset])
-        return endless, [graph.fingerprints.of(graph.sink.name, seeds=False)] if how.shared else []
+        return endless, _told(graph) if how.shared else []
 
     endless = _endless(_together(make))
     return made, endless, sizes[0]
@@ -84,11 +88,11 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
         sources = find_sources(graph, one_block_a_batch=True)
         made.append(graph.spliced(dict(map(_part, sources))))
         # Each rank makes its blocks itself, so here seeds count.
-        listings = [graph.fingerprints.of(source.node.name) for source in sources]
-        return is_endless(graph.sink), [graph.fingerprints.of(graph.sink.name, seeds=False), *listings]
+        return is_endless(graph.sink), [*_told(graph), *(_place(source.node) for source in sources)]
 
     endless = _endless(_together(make))
-    return read_alike(made[0], stream) if endless else end_together(made[0], uneven, stream)
+    part = read_alike(made[0], stream) if endless else end_together(made[0], uneven, stream)
+    return refuse_changes(dataset, part)
 
 
 def whole(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.Dataset:
@@ -105,18 +109,31 @@ def whole(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.Dataset
     return dataset if _endless(_together(look)) else end_together(dataset, uneven, stream)
 
 
-_Found = tuple[bool, list[int]]
-"""Whether a dataset has no end, and what must be the same on all ranks."""
+_Found = tuple[bool, list[tuple[str, int]]]
+"""Whether a dataset has no end, and what must be the same on all ranks, with its place in the script."""
+
+
+def _told(graph: DatasetGraph) -> list[tuple[str, int]]:
+    """All transformations, what is read before what reads it, so that the first difference is where it begins."""
+    nodes = [graph.sink, *itertools.islice(dict.fromkeys(graph.sink.subtree()), 1, MOST_TOLD)]
+    return [_place(node, seeds=False) for node in reversed(nodes)]
+
+
+def _place(node: Node, seeds: bool = True) -> tuple[str, int]:
+    return f"{node.where}: {node.kind}", node.graph.fingerprints.of(node.name, seeds)
 
 
 def _endless(everyones: list[_Found]) -> bool:
     """Whether all have no end. Raises `InputError` where ranks have different datasets."""
-    if any(each[1] != everyones[0][1] for each in everyones):
-        raise InputError(
-            "the ranks have different datasets, but are to share one: do not shard by rank, sort lists of files, and "
-            "give what shuffles in Python, or below a take or zip, the same seed; or data.distribute(…, shared=False), "
-            "for all of each rank's own"
-        )
+    for _, told in everyones:
+        pairs = itertools.zip_longest(everyones[0][1], told, fillvalue=("?", 0))
+        place = next((ours[0] for first, ours in pairs if first[1] != ours[1]), "")
+        if place:
+            raise InputError(
+                f"the ranks have different datasets, but are to share one; the first difference is in {place}: do not "
+                "shard by rank, sort lists of files, and give what shuffles in Python, or below a take or zip, the "
+                "same seed; or data.distribute(…, shared=False), for all of each rank's own"
+            )
     return all(each[0] for each in everyones)
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
+from tensorflow.python.eager import context
 
 from headrace.errors import InputError
-from headrace.tensorflow import graphdef
+from headrace.tensorflow import graphdef, world
 from headrace.tensorflow.checks import AS_IT_IS
 from headrace.tensorflow.graph import DatasetGraph, Node
 
@@ -44,9 +48,9 @@ def draw_apart(graph: DatasetGraph) -> None:
     seeds = {edge for node in graph.sink.subtree() for edge in _seeds(node)}
     firsts = [each for each in graph.definition.node
               if each.op == "AssignVariableOp" and graph.behind(each.input[0]).name in seeds]  # fmt: skip
-    for first in firsts:
+    for number, first in enumerate(firsts):
         shape = graph.behind(first.input[0]).attr["shape"].shape
-        graphdef.put_in_place(graph.definition, graph.behind(first.input[1]).name, _random(shape))
+        graphdef.put_number(graph.behind(first.input[1]), _start(shape, number))
     graph.look_again()
 
 
@@ -64,14 +68,12 @@ def _is_of_int64(variable: Any) -> bool:
     return bool(variable.attr["dtype"].type == tf.int64.as_datatype_enum)
 
 
-def _random(shape: Any) -> Any:
-    """A graph whose `value:0` is another one in each process and each time."""
-    with tf.Graph().as_default() as made:
-        size = tf.constant([each.size for each in shape.dim], tf.int32)
-        limits = tf.constant(0, tf.int64), tf.constant(_ANY, tf.int64)
-        drawn = tf.raw_ops.RandomUniformInt(shape=size, minval=limits[0], maxval=limits[1])
-        tf.identity(drawn, name="value")
-    return made.as_graph_def()
+def _start(shape: Any, number: int) -> NDArray[np.int64]:
+    """Another one in each process; if the script has set TensorFlow's seed, the same in each run."""
+    seed = context.global_seed()
+    drawing = random.SystemRandom() if seed is None else random.Random(f"{seed} {world.rank()} {number}")
+    size = [each.size for each in shape.dim]
+    return np.array([drawing.randrange(_ANY) for _ in range(int(np.prod(size)))], np.int64).reshape(size)
 
 
 def _written(node: Node) -> Iterator[tuple[str, str]]:
@@ -80,16 +82,21 @@ def _written(node: Node) -> Iterator[tuple[str, str]]:
     for name, attribute in node.definition.attr.items():
         if attribute.WhichOneof("value") == "func" and attribute.func.name:
             captured = edges.get(f"{name}_other_arguments", edges.get("other_arguments", []))
-            yield from _written_by(
-                node.graph, attribute.func.name, [node.graph.behind(each).name for each in captured], ()
-            )
+            names = [node.graph.behind(each).name for each in captured]
+            yield from written_by(node.graph.functions, attribute.func.name, names, ())
 
 
-def _written_by(
-    graph: DatasetGraph, name: str, captured: Sequence[str], above: tuple[str, ...]
+def written_by(
+    functions: Mapping[str, Any], name: str, captured: Sequence[str], above: tuple[str, ...]
 ) -> Iterator[tuple[str, str]]:
-    """`captured`: what the function's last inputs are."""
-    function = graph.functions.get(name)
+    """What a function, and those that it calls, write: the operation, and the name of what it writes, or nothing.
+
+    Args:
+        functions: their protocol buffers.
+        captured: names for the function's last inputs.
+        above: functions that call it.
+    """
+    function = functions.get(name)
     if function is None or name in above:
         return
     inputs = [each.name for each in function.signature.input_arg]
@@ -105,7 +112,7 @@ def _written_by(
             for each in node.attr.values():
                 called = [each.func] if each.WhichOneof("value") == "func" else each.list.func
                 for one in called:
-                    yield from _written_by(graph, one.name, given, (*above, name))
+                    yield from written_by(functions, one.name, given, (*above, name))
 
 
 def _origin(edge: str, nodes: Mapping[str, Any], known: Mapping[str, str]) -> str:

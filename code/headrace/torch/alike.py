@@ -19,7 +19,9 @@ import torch.distributed as dist
 from headrace.context import TrainerContext
 from headrace.errors import InputError
 from headrace.torch import world
+from headrace.torch.dataset_code import read_by
 from headrace.torch.fingerprint import OPAQUE, Made, fingerprint
+from headrace.torch.roughly import same
 from headrace.torch.sampling import plainly
 
 LOOK_AT_BATCHES = frozenset({1, 2, 4, 8, 16, 32, 64, 128, 256})
@@ -86,8 +88,8 @@ class Alike:
                 return
             if first is not None:
                 del self._open[what]
-            if first not in (None, own):
-                raise InputError(_apart(what, own, str(first)))
+            if first not in (None, own) and (problem := _apart(what, own, str(first))):
+                raise InputError(problem)
 
     def _tell(self, what: str, said: str) -> bool:
         store = store_of_ranks()
@@ -109,9 +111,11 @@ def store_of_ranks() -> Any:
 
 
 def _apart(what: str, own: str, first: str) -> str:
+    """Empty if it is the same but for the last digits of numbers."""
     if what == "about":
         names = differing(json.loads(own), json.loads(first))
-        return f"rank {world.rank()} has made another dataset or loader than rank 0 (other: {names}); {SPLIT_HINT}"
+        told = f"rank {world.rank()} has made another dataset or loader than rank 0 (other: {names}); {SPLIT_HINT}"
+        return told if names else ""
     if what.startswith("samples"):
         drawn = what.rpartition(",")[0]
         return (
@@ -127,14 +131,12 @@ def _apart(what: str, own: str, first: str) -> str:
 
 def description(loader: Any) -> dict[str, Any]:
     """What must be the same on a rank and on a feed server."""
-    batches = {"batch_size": loader.batch_size, "drop_last": bool(loader.drop_last)}  # which a stream's server cuts
     return {
         "dataset": type(loader.dataset).__qualname__,
         "size": None if loader.is_stream else len(loader.dataset),
         "made_of": fingerprint(loader.dataset),
         "collate_fn": fingerprint(loader.collate_fn),
         "on_error": loader.on_error,
-        **(batches if loader.is_stream else {}),
     }
 
 
@@ -156,8 +158,7 @@ def changes(before: Made, now: Made) -> list[str]:
 def as_it_is(loader: Any) -> dict[str, str]:
     """What makes its samples and batches, exactly, for `refuse_changes`."""
     made = {"collate_fn": str(id(loader.collate_fn))}
-    made |= {f"collate_fn.{name}": repr(each) for name, each in getattr(loader.collate_fn, "__dict__", {}).items()
-             if isinstance(each, (bool, int, float, str))}  # fmt: skip
+    made |= {f"collate_fn.{name}": repr(each) for name, each in read_by(loader.collate_fn).items()}
     return {**fingerprint(loader.dataset, exact=True), **made}
 
 
@@ -177,13 +178,14 @@ def refuse_changes(before: Mapping[str, str], loader: Any) -> None:
 
 
 def differing(own: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """What two loaders' descriptions have different, for people to read."""
+    """What two loaders' descriptions have different, for people to read; empty if nothing."""
     names = []
     for name in sorted({*own, *other}):
         ours, theirs = own.get(name), other.get(name)
         if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-            names += [f"dataset.{each}" for each in sorted({*ours, *theirs}) if ours.get(each) != theirs.get(each)]
-            names = list(dict.fromkeys(names))
+            names += [
+                f"dataset.{each}" for each in sorted({*ours, *theirs}) if not same(ours.get(each), theirs.get(each))
+            ]
         elif ours != theirs:
             names.append(f"{name}: {ours!r:.60} and {theirs!r:.60}")
-    return ", ".join(names[:5]) or "nothing that can be told"
+    return ", ".join(list(dict.fromkeys(names))[:5])

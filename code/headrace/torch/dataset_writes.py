@@ -12,11 +12,8 @@ import textwrap
 import types
 from collections.abc import Iterator
 
-from headrace.torch.dataset_code import SAMPLES, instructions, reached
+from headrace.torch.dataset_code import FILLING, SAMPLES, instructions, reached
 
-_FILLING = {"append", "add", "setdefault", "update", "extend", "insert", "pop", "popitem", "move_to_end", "put",
-            "clear", "remove", "discard", "sort", "reverse", "appendleft", "popleft", "fill"}  # fmt: skip
-"""Methods of containers that change them."""
 _INSIDE = {"get", "setdefault"}
 """Methods that hand out what a container holds."""
 _FILLING_ARGUMENTS = {"shuffle", "heappush", "heappop", "copyto", "insort"}
@@ -41,7 +38,7 @@ def _written_by(method: types.FunctionType) -> set[str]:
 def _as_bytecode_tells(method: types.FunctionType) -> set[str]:
     steps = list(instructions(method.__code__))
     loaded = {str(step.argval) for step in steps if step.opname in ("LOAD_ATTR", "LOAD_METHOD")}
-    fills = loaded & _FILLING or any(step.opname in ("STORE_SUBSCR", "DELETE_SUBSCR") for step in steps)
+    fills = loaded & FILLING or any(step.opname in ("STORE_SUBSCR", "DELETE_SUBSCR") for step in steps)
     return {str(step.argval) for step in steps if step.opname == "STORE_ATTR"} | (loaded if fills else set())
 
 
@@ -76,7 +73,7 @@ class _Method:
         name = getattr(call.func, "attr", getattr(call.func, "id", ""))
         if isinstance(call.func, ast.Attribute):
             in_place = name.endswith("_") and not name.endswith("__")  # torch's
-            if name in _FILLING or in_place:
+            if name in FILLING or in_place:
                 yield self._attribute(call.func.value)
         of_its_own = isinstance(call.func, ast.Attribute) and self._is_own(call.func.value)
         if of_its_own or name in _FILLING_ARGUMENTS:

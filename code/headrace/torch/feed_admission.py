@@ -173,8 +173,7 @@ class FeedServer:
             made = f"the script made {len(self._loaders)} loaders before its first batch"
             return 0, 0, f"{made}, and a batch of loader {number + 1} is asked for: make all loaders before that"
         own = self._loaders[number].about()
-        if about != own:
-            differ = differing(own, about if isinstance(about, dict) else {})
+        if about != own and (differ := differing(own, about if isinstance(about, dict) else {})):
             return 0, 0, f"loader {number + 1} of the script has another dataset on this rank ({differ}): {SAME}"
         return number, hello["slot"], ""
 

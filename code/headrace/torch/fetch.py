@@ -22,8 +22,8 @@ from headrace.torch.order import sample_seed
 
 ON_ERROR = ("raise", "skip")
 MOST_SKIPS_TOLD = 10
-MOST_PARTS = 1 << 16
-"""Of an epoch of an `IterableDataset`."""
+MOST_PARTS, MOST_SAMPLES = 1 << 16, 1 << 32
+"""Of an epoch of an `IterableDataset`, and of a batch of it."""
 _COLLATE = 1 << 40
 """A place that no sample of a batch has: the collate function's draws."""
 
@@ -56,6 +56,9 @@ class StreamOrder:
     part: int
     parts: int
     number: int
+    batch_size: int
+    """Samples; 0: each is a batch."""
+    drop_last: bool
 
     def as_json(self) -> dict[str, Any]:
         return dict(vars(self))
@@ -161,11 +164,13 @@ def read_order(record: Any) -> Order | StreamOrder:
 
 
 def _read_stream_order(record: dict[str, Any]) -> StreamOrder:
-    values = [record.get(name) for name in ("seed", "epoch", "part", "parts", "number")]
-    if not all(type(each) is int for each in values):
+    numbers = {name: record.get(name) for name in ("seed", "epoch", "part", "parts", "number", "batch_size")}
+    drop_last = record.get("drop_last")
+    if not all(type(each) is int for each in numbers.values()) or not isinstance(drop_last, bool):
         raise InputError("no order of a batch")
-    order = StreamOrder(*values)  # type: ignore[arg-type]
-    if not (0 <= order.part < order.parts <= MOST_PARTS and order.number >= 0):
+    order = StreamOrder(**numbers, drop_last=drop_last)  # type: ignore[arg-type]
+    within = 0 <= order.part < order.parts <= MOST_PARTS and 0 <= order.batch_size <= MOST_SAMPLES
+    if not within or order.number < 0:
         raise InputError("no order of a batch")
     return order
 

@@ -3,51 +3,27 @@
 Numbers, texts, arrays, tables of pandas, containers and functions with what they hold, objects of the script's own
 classes, and datasets within, as `Subset` and `ConcatDataset` have them. Of long ones some thousand places are looked
 at. Of other objects, an open file or another library's, only the type counts. Folders may have other names elsewhere:
-an attribute that names one is left out, and of other paths the last two parts count.
+an attribute that names one is left out, and of other paths the last two parts count. Of real numbers the last digits
+may differ (`roughly`).
 """
 
 from __future__ import annotations
 
-import argparse
-import collections
-import dataclasses
-import datetime
-import decimal
-import enum
-import functools
-import hashlib
 import os
-import random
-import re
-import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import torch
 from torch.utils.data import Dataset, IterableDataset
 
-from headrace.torch.dataset_code import folder_of, from_its_class, is_a_librarys_cache, is_a_table, is_the_scripts
-from headrace.torch.dataset_writes import written_while_training
-from headrace.torch.draws import state_of
+from headrace.torch.dataset_code import from_its_class, is_a_librarys_cache, names_read
+from headrace.torch.fingerprint_walk import DEEPEST, Look, Walk
+from headrace.torch.roughly import joined
 
-PLACES = 4096
-"""Looked at, of a long array or list."""
-MOST_VALUES = 50_000
-"""Looked at, of one dataset: lists of lists multiply."""
-MOST_SORTED = 500_000  # of larger sets and dicts only the size counts
-DEEPEST = 6
-VALUES_AT_ONCE = 8  # of an array, which cost as much as another object
 MOST_NAMES = 64
 """Attributes that are told apart."""
 WHOLE = "itself"
 OPAQUE = "?"
 """The prefix for an object of which only the type counts."""
-_NUMBERS = (bool, int, float, complex, type(None))
-_EXACT = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, enum.Enum, slice, torch.dtype, torch.Size)
-_DRAWING = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-_DEVICE = re.compile(r"(cuda|cpu|mps)(:\d+)?")
 Made = Mapping[str, str]
 
 
@@ -59,190 +35,33 @@ def fingerprint(dataset: Any, exact: bool = False, settled: bool = False) -> dic
         settled: what the dataset itself writes does not count.
     """
     found: dict[str, str] = {}
-    _name_all(found, dataset, "", _Look(exact, exact or settled, isinstance(dataset, IterableDataset)))
+    _name_all(found, dataset, "", Look(exact, exact or settled, isinstance(dataset, IterableDataset)))
     if len(found) > MOST_NAMES:
         names = sorted(found)[MOST_NAMES:]
-        rest = hashlib.sha256("".join(f"{name}{found.pop(name)}" for name in names).encode(errors="surrogatepass"))
-        found["others"] = rest.hexdigest()[:16]
+        found["others"] = joined({name: found.pop(name) for name in names})
     return found
 
 
-@dataclasses.dataclass
-class _Look:
-    exact: bool
-    settled: bool
-    of_stream: bool
-    """Parts of a stream follow from the generators that it holds, and from a share that a library has noted."""
-    left: int = MOST_VALUES
-
-
-def _name_all(found: dict[str, str], value: Any, path: str, look: _Look, depth: int = 0) -> None:
+def _name_all(found: dict[str, str], value: Any, path: str, look: Look, depth: int = 0) -> None:
     named = isinstance(value, Dataset) or (depth == 0 and hasattr(value, "__dict__") and not callable(value))
     if not named or depth > DEEPEST:
         found[path or WHOLE] = _told(value, look)
         return
     found[f"{path}.type" if path else "type"] = type(value).__qualname__
-    left_out = _written(value, look)
+    left_out = look.written(value)
+    look.reads = names_read(type(value))  # type: ignore[arg-type]
     for name, attribute in sorted({**from_its_class(value, look.exact), **vars(value)}.items()):
         dotted = f"{path}.{name}" if path else name
         if isinstance(attribute, Dataset):
             _name_all(found, attribute, dotted, look, depth + 1)
+            look.reads = names_read(type(value))  # type: ignore[arg-type]
         elif name not in left_out and not is_a_librarys_cache(type(value), name):
             found[dotted] = _told(attribute, look)
 
 
-def _written(value: Any, look: _Look) -> frozenset[str]:
-    """Attributes that do not count, since the object itself writes them."""
-    return written_while_training(type(value)) if look.settled else frozenset()  # type: ignore[arg-type]
-
-
-def _told(value: Any, look: _Look) -> str:
+def _told(value: Any, look: Look) -> str:
     if isinstance(value, (str, os.PathLike)) and os.path.isabs(value) and not look.exact:
         return "a path"
-    walk = _Walk(look)
+    walk = Walk(look)
     walk.add(value, 0)
-    return (OPAQUE if walk.opaque else "") + walk.digest.hexdigest()[:16]
-
-
-class _Walk:
-    """Goes through a value as far as its budget lets it; never raises."""
-
-    def __init__(self, look: _Look) -> None:
-        self.digest, self._look = hashlib.sha256(), look
-        self._folder = "-"
-        """What the paths of the innermost list have in common."""
-        self.opaque = False
-        """Whether of the value itself only the type counts."""
-
-    def add(self, value: Any, depth: int) -> None:
-        self._look.left -= 1
-        self._text(type(value).__qualname__)
-        if self._look.left < 0 or depth > DEEPEST:
-            return
-        try:
-            known = self._add(value, depth)
-        except Exception as error:  # whatever the object does when it is looked at
-            known = False
-            self._text(type(error).__qualname__)
-        self.opaque |= not known and depth == 0
-
-    def _add(self, value: Any, depth: int) -> bool:
-        if isinstance(value, (*_NUMBERS, *_EXACT, np.generic)):
-            self._text(repr(value))
-        elif isinstance(value, (str, os.PathLike)):
-            self._text(self._as_elsewhere(str(value)))
-        elif isinstance(value, (bytes, bytearray)):
-            self._text(str(len(value)))
-            self.digest.update(bytes(value[:: max(len(value) // (PLACES * 16), 1)]))
-        elif isinstance(value, torch.Tensor):
-            self._tensor(value)
-        elif isinstance(value, np.ndarray):
-            self._array(value, depth)
-        elif isinstance(value, (list, tuple, range)):
-            self._places(value, depth)
-        elif isinstance(value, collections.deque):
-            self._places(list(value), depth)
-        elif isinstance(value, (argparse.Namespace, types.SimpleNamespace)):
-            self.add(vars(value), depth)
-        elif isinstance(value, torch.nn.Module):
-            self.add(value.state_dict(), depth)
-        elif isinstance(value, (set, frozenset, dict)) and len(value) > MOST_SORTED:
-            self._text(str(len(value)))
-        elif isinstance(value, (set, frozenset)):
-            self._places(sorted(map(_plainly, value)), depth)
-        elif isinstance(value, dict):
-            for key in sorted(value, key=_plainly)[:PLACES]:
-                self.add(key, depth + 1)
-                self.add(value[key], depth + 1)
-        elif isinstance(value, _DRAWING):
-            if self._look.of_stream:
-                self._text(repr(state_of(value)))
-            return self._look.of_stream
-        elif self._look.of_stream and dataclasses.is_dataclass(value) and not isinstance(value, type):
-            self.add(vars(value), depth + 1)
-        elif callable(value) and not isinstance(value, Dataset) and self._function(value, depth):
-            pass
-        elif type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "to_numpy"):
-            rows = value[:: max(value.size // PLACES, 1)] if hasattr(value, "__len__") else value
-            self._text(repr((getattr(value, "shape", ()), np.asarray(rows.to_numpy()).tolist())))
-        elif self._look.exact and type(value).__name__ == "Synchronized":  # multiprocessing.Value
-            self._text(repr(value.value))
-        elif type(value).__module__.partition(".")[0] == "torchvision":
-            self._text(_plainly(value))
-        elif hasattr(value, "__dict__") and (is_a_table(value) or is_the_scripts(type(value))):
-            names = is_the_scripts(type(value))  # in a library's, texts may be what it calls itself
-            left_out = _written(value, self._look)
-            for name, attribute in sorted(vars(value).items()):
-                if name in left_out:
-                    continue
-                if not isinstance(attribute, (str, bytes)) or (names and os.sep not in str(attribute)):
-                    self._text(name)
-                    self.add(attribute, depth + 1)
-        else:
-            return callable(value) and type(value).__module__ != "sqlite3"  # a transform, and not what was opened
-        return True
-
-    def _as_elsewhere(self, text: str) -> str:
-        """A text without what may be another one on another host or rank: the folder, the device, the host's name."""
-        if self._look.exact:
-            return text
-        if _DEVICE.fullmatch(text) or text == os.environ.get("SM_CURRENT_HOST"):
-            return ""
-        if not os.path.isabs(text):
-            return text
-        within = text.removeprefix(self._folder)
-        return within if within != text else os.sep.join(text.split(os.sep)[-2:])
-
-    def _text(self, text: str) -> None:
-        self.digest.update(text.encode(errors="surrogatepass") + b"\0")
-
-    def _tensor(self, value: torch.Tensor) -> None:
-        self._text(repr((value.dtype, tuple(value.shape))))
-        if value.layout == torch.strided and value.device.type != "meta" and value.numel():
-            value = value.detach()
-            if value.dim():
-                places = np.arange(0, value.numel(), max(value.numel() // PLACES, 1))
-                # By NumPy: torch's own unravel_index imports sympy, half a second of every start.
-                value = value[tuple(map(torch.from_numpy, np.unravel_index(places, tuple(value.shape))))]
-            self._look.left -= value.numel() // VALUES_AT_ONCE
-            self.digest.update(value.cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
-
-    def _array(self, value: np.ndarray[Any, Any], depth: int) -> None:
-        self._text(repr((value.dtype, value.shape)))
-        sampled = value.flat[:: max(value.size // PLACES, 1)]
-        self._look.left -= sampled.size // VALUES_AT_ONCE
-        if value.dtype.hasobject:
-            self._places(sampled.tolist(), depth)
-        else:
-            self.digest.update(sampled.tobytes())
-
-    def _places(self, values: Sequence[Any], depth: int) -> None:
-        self._text(str(len(values)))
-        looked_at = values[:: max(len(values) // PLACES, 1)]
-        outer, self._folder = self._folder, folder_of(looked_at) or self._folder
-        for value in looked_at:
-            self.add(value, depth + 1)
-        self._folder = outer
-
-    def _function(self, value: Any, depth: int) -> bool:
-        """Whether it is one; with what it holds, which may be a vocabulary, or another transform."""
-        if isinstance(value, (type, types.BuiltinFunctionType)):
-            held: Iterable[Any] = ()
-        elif isinstance(value, functools.partial):
-            held = (value.func, value.args, value.keywords)
-        elif isinstance(value, types.MethodType):  # its object may be a trainer, with the model and this rank's number
-            held = (value.__func__, type(value.__self__))
-        elif isinstance(value, types.FunctionType):
-            held = (value.__defaults__, *(cell.cell_contents for cell in value.__closure__ or ()))
-            self.digest.update(value.__code__.co_code)
-            self._text(repr([each for each in value.__code__.co_consts if isinstance(each, (*_NUMBERS, str))]))
-        else:
-            return False
-        self._text(getattr(value, "__qualname__", ""))
-        for each in held:
-            self.add(each, depth + 1)
-        return True
-
-
-def _plainly(value: Any) -> str:
-    return _ADDRESS.sub("", repr(value))
+    return (OPAQUE if walk.opaque else "") + walk.digest.hexdigest()[:16] + str(walk.reals)

@@ -65,7 +65,6 @@ class DataLoader(TorchDataLoader[Any]):
                  shard_by_rank: bool = True, shards: int = 0, **torchs: Any) -> None:  # fmt: skip
         if on_error not in ON_ERROR:
             raise InputError(f"on_error is {on_error!r}; expected one of {', '.join(ON_ERROR)}")
-        self._feeds = registry.feeds(os.environ)
         self.rank, self._world = (world.rank(), world.world_size()) if shard_by_rank else (0, 1)
         self.is_stream = isinstance(dataset, IterableDataset)
         if shards and not self.is_stream:
@@ -82,7 +81,6 @@ class DataLoader(TorchDataLoader[Any]):
         self._position = self._taken = self._open_iterations = 0
         self._begun = self._whole = False  # this epoch
         self._first_epoch: int | None = None
-        self._at_first_batch: dict[str, str] = {}
         self._about = description(self)
         self._kind = registry.kind([self._about, batch_size, type(self.sampler).__qualname__], self.generator)
         default = registry.default_seed(self._kind, self.generator, self._about["size"])
@@ -90,9 +88,9 @@ class DataLoader(TorchDataLoader[Any]):
         self._set_by_script = SetByScript(self)
         self.epoch = self._set_by_script.first
         self._made = registry.register(self)
-        cut = self.is_stream and (batch_size, self.drop_last)  # by who makes the batches
-        made_by = (self.collate_fn, self.worker_init_fn, on_error, self.batch_sampler is None, cut)
-        self.number = registry.known_to_servers(self._made, dataset, made_by)
+        made_by = (self.collate_fn, self.worker_init_fn, on_error, self.batch_sampler is None)
+        known = registry.known_to(registry.feeds(os.environ), self._made, dataset, made_by)
+        self.number, self._feeds, self._at_first_batch = known.number, known.feeds, known.at_first_batch
         self._alike = Alike(self._made)
         waiting.watch(world.rank(), world.world_size())
         self._sources = Sources(self, self._feeds, self._limit_s)
@@ -102,8 +100,8 @@ class DataLoader(TorchDataLoader[Any]):
     def note_dataset(self) -> None:
         """The script is about to take its first batch: feed servers have the dataset as it is now."""
         self._about["then"] = fingerprint(self.dataset, settled=True)
-        if self._feeds:
-            self._at_first_batch = as_it_is(self)
+        if self._feeds and not self._at_first_batch:
+            self._at_first_batch.update(as_it_is(self))
 
     @property
     def own_sampler(self) -> Any:

@@ -7,6 +7,7 @@ import json
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.context import TrainerContext
@@ -32,9 +33,20 @@ class Serving:
     """Whether a batch was asked for."""
 
 
+@dataclass(frozen=True)
+class Known:
+    """A loader, as feed servers know it."""
+
+    number: int
+    feeds: Sequence[str]
+    """Those that make its batches."""
+    at_first_batch: dict[str, str] = field(default_factory=dict)
+    """What makes its batches, as it was when the servers made their copy; empty until then."""
+
+
 _asked = threading.Lock()
 _living: weakref.WeakSet[Any] = weakref.WeakSet()
-_before_first_batch: list[tuple[int, Any, tuple[Any, ...]]] = []
+_before_first_batch: list[tuple[Any, tuple[Any, ...], Known]] = []
 _used: collections.Counter[str] = collections.Counter()
 _APART = 1_000_003
 """Between the seeds of two loaders; an epoch adds one. torch looks at 32 bits of a seed."""
@@ -43,19 +55,29 @@ _first_places: dict[str, int] = {}
 _generators: list[Any] = []
 
 
-def known_to_servers(number: int, dataset: Any, made_by: tuple[Any, ...]) -> int:
-    """The number under which feed servers know a loader.
+def known_to(feeds: Sequence[str], number: int, dataset: Any, made_by: tuple[Any, ...]) -> Known:
+    """A loader, as feed servers know it.
 
-    Theirs end at the first batch. One made later is served as one of before that has the very same dataset.
+    Theirs end at the first batch. One made later is served as one of before that has the very same dataset, or made by
+    each rank itself.
 
     Args:
+        number: of the loader in the script.
         made_by: what else makes its batches.
     """
     if not Serving.begun:
-        _before_first_batch.append((number, dataset, made_by))
-        return number
-    alike = (each for each, theirs, by in _before_first_batch if theirs is dataset and by == made_by)
-    return next(alike, number)
+        _before_first_batch.append((dataset, made_by, Known(number, feeds)))
+        return _before_first_batch[-1][2]
+    for theirs, by, known in _before_first_batch:
+        if theirs is dataset and by == made_by:
+            return known
+    if feeds:
+        print(
+            f"loader {number + 1} of the script was made after the first batch, so data hosts do not know it: each "
+            "rank makes its batches itself, in num_workers processes. Make it before the first batch, and data hosts "
+            "make them", flush=True,
+        )  # fmt: skip
+    return Known(number, ())
 
 
 def times_used(kind: str) -> int:

@@ -92,12 +92,16 @@ class Streaming:
     def _orders(self) -> Callable[[int, int], StreamOrder]:
         """For the iteration that begins now: the n-th batch of the lane-th of this rank's parts."""
         parts, begun, shards = self.parts, list(self._begun), self.shards
-        seed, epoch = self._loader.seed, self._loader.epoch
+        seed, epoch, cut = self._loader.seed, self._loader.epoch, self._cut()
 
         def order(lane: int, number: int) -> StreamOrder:
-            return StreamOrder(seed, epoch, parts[lane], shards, begun[parts[lane]] + number)
+            return StreamOrder(seed, epoch, parts[lane], shards, begun[parts[lane]] + number, *cut)
 
         return order
+
+    def _cut(self) -> tuple[int, bool]:
+        """How batches are cut. This rank says it: `batch_size // world` is another number on a feed server."""
+        return self._loader.batch_size or 0, bool(self._loader.drop_last)
 
     def batches(self, sources: Sources, number: int) -> Iterator[Made]:
         """The batches of this rank's steps.
@@ -148,7 +152,9 @@ class Streaming:
             )
         seed, epoch, part = self._loader.seed, self._loader.epoch, known[0]
         number = self._begun[part] - 1
-        source = sources.parts(lambda lane, step: StreamOrder(seed, epoch, part, self.shards, number + step), 1)
+        source = sources.parts(
+            lambda lane, step: StreamOrder(seed, epoch, part, self.shards, number + step, *self._cut()), 1
+        )
         try:
             made: Made = source.next()
         finally:

@@ -60,14 +60,13 @@ class StreamMaker:
     """The batches of one part, in their order.
 
     Args:
-        batch_size: None: each sample is a batch.
         num_workers: the loader's; without workers and parts `get_worker_info` tells nothing, as in torch.
     """
 
-    def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], batch_size: int | None, drop_last: bool,
-                 worker_init_fn: Callable[[int], None] | None, num_workers: int) -> None:  # fmt: skip
-        self._dataset, self._collate_fn, self._batch_size = dataset, collate_fn, batch_size
-        self._drop_last, self._worker_init_fn, self._num_workers = drop_last, worker_init_fn, num_workers
+    def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], worker_init_fn: Callable[[int], None] | None,
+                 num_workers: int) -> None:  # fmt: skip
+        self._dataset, self._collate_fn = dataset, collate_fn
+        self._worker_init_fn, self._num_workers = worker_init_fn, num_workers
         self._of: tuple[int, int, int, int] | None = None
         self._samples: Iterator[Any] = iter(())
         self._next = 0
@@ -81,17 +80,17 @@ class StreamMaker:
             self._of = None  # should it not even begin
             self._samples = self._begun(order)
             self._of, self._next = part, 0
-        size = 1 if self._batch_size is None else self._batch_size
+        size = order.batch_size or 1
         for _ in itertools.islice(self._samples, size * (order.number - self._next)):
             pass  # batches that were trained on before a resume
         self._next = order.number + 1
         samples = list(itertools.islice(self._samples, size))
-        if not samples or (self._drop_last and len(samples) < size):
+        if not samples or (order.drop_last and len(samples) < size):
             self._samples = iter(())  # whatever number is asked for now: it is over
             return Made(None, over=True)
         seed_all(sample_seed(order.seed, order.epoch, order.number, _COLLATE + order.part))
         try:
-            return Made(self._collate_fn(samples[0] if self._batch_size is None else samples))
+            return Made(self._collate_fn(samples if order.batch_size else samples[0]))
         except Exception as error:
             raise SampleError(told(error, f"collate_fn, of batch {order.number} of part {order.part},")) from error
 
@@ -151,8 +150,7 @@ def _copied(dataset: Any) -> Any:
 
 def stream_maker(loader: Any) -> StreamMaker:
     """What makes parts of this loader's dataset."""
-    given = loader.dataset, loader.collate_fn, loader.batch_size, loader.drop_last
-    return StreamMaker(*given, loader.worker_init_fn, loader.num_workers)
+    return StreamMaker(loader.dataset, loader.collate_fn, loader.worker_init_fn, loader.num_workers)
 
 
 def tell(info: WorkerInfo | None) -> None:

@@ -1,0 +1,113 @@
+"""Refuses a batch once a variable that makes it has changed: who makes batches was sent its value before.
+
+A dataset's functions may read a variable, a layer's or a model's weights. In plain tf.data they read what it holds just
+then; workers, and ranks with a part of their own, what it held at `data.distribute`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from headrace.errors import InputError
+from headrace.tensorflow import origin
+from headrace.tensorflow.variables import written_by
+
+LOOK_EVERY = 8
+"""Batches, after which something is looked at again; the first of each pass is one."""
+PLACES = 4096
+"""Compared, of a large variable."""
+
+
+def refuse_changes(dataset: tf.data.Dataset, stream: tf.data.Dataset) -> tf.data.Dataset:
+    """The stream of a dataset's batches, which raises when a variable has changed that the dataset's functions read."""
+    read = list(_read_by(dataset, set()))
+    if not read:
+        return stream
+
+    def look() -> None:
+        for each in read:
+            each.compare()
+
+    return now_and_then(stream, look)
+
+
+def now_and_then(
+    stream: tf.data.Dataset, look: Callable[..., None], arguments: Sequence[tf.Tensor] = ()
+) -> tf.data.Dataset:
+    """The stream, where Python's `look` is called before the first batch and after each `LOOK_EVERY`; it may raise."""
+
+    @tf.autograph.experimental.do_not_convert
+    def looked_after(at: tf.Tensor, batch: Any) -> Any:
+        def now() -> tf.Tensor:
+            with tf.control_dependencies([tf.numpy_function(look, arguments, [])]):
+                return tf.constant(True)
+
+        looked = tf.cond(at % LOOK_EVERY == 0, now, lambda: tf.constant(False))
+        with tf.control_dependencies([looked]):
+            return tf.nest.map_structure(tf.identity, batch, expand_composites=True)
+
+    return stream.enumerate().map(looked_after)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A variable, as it was."""
+
+    handle: tf.Tensor
+    dtype: tf.DType
+    name: str
+    where: str
+    before: NDArray[Any]
+
+    def compare(self) -> None:
+        if not np.array_equal(_values(self.handle, self.dtype), self.before):
+            raise InputError(
+                f"{self.where}: the dataset reads the variable {self.name}, which has changed since data.distribute, "
+                "and whoever makes the batches has its value of then: data.distribute a dataset anew after each change"
+            )
+
+
+def _read_by(dataset: Any, seen: set[int]) -> Iterator[_Read]:
+    for each in dataset._inputs():
+        yield from _read_by(each, seen)
+    for wrapper in dataset._functions():
+        function = wrapper.function
+        captured = [(place, each) for place, each in enumerate(function.captured_inputs) if each.dtype == tf.resource]
+        variables = [(place, each) for place, each in captured if _dtype(each) is not None and id(each) not in seen]
+        seen |= {id(each) for _, each in variables}
+        written = _places_written(function) if variables else set()
+        for place, handle in variables:
+            if place not in written:  # a random generator's state is
+                dtype = _dtype(handle)
+                yield _Read(handle, dtype, _name(function, handle), origin.line_of(dataset), _values(handle, dtype))
+
+
+def _places_written(function: Any) -> set[int]:
+    """Of what is captured."""
+    library = function.graph.as_graph_def().library.function
+    functions = {each.signature.name: each for each in (*library, function.function_def)}
+    places = [str(place) for place in range(len(function.captured_inputs))]
+    written = written_by(functions, function.function_def.signature.name, places, ())
+    return {int(place) for _, place in written if place}
+
+
+def _dtype(handle: Any) -> Any:
+    """Of the variable; None: it is no variable."""
+    told = handle._handle_data
+    return tf.as_dtype(told.shape_and_type[0].dtype) if told is not None and told.is_set else None
+
+
+def _values(handle: tf.Tensor, dtype: tf.DType) -> NDArray[Any]:
+    value = tf.reshape(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype), [-1])
+    return np.array(value[:: max(int(tf.size(value)) // PLACES, 1)])
+
+
+def _name(function: Any, handle: Any) -> str:
+    named = (each.name for each in function.graph.variables if each.handle is handle)
+    return next(named, "?")
