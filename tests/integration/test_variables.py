@@ -78,15 +78,17 @@ def test_ranks_read_it_themselves_too(make):
 
 def test_a_variable_that_changes_is_named_and_a_generators_state_is_none(tmp_path, use):
     stage, flip = tf.Variable(1, dtype=tf.int64, name="stage"), keras.layers.RandomFlip(seed=1)
-    weights = tf.Variable(tf.zeros([300, 300]), name="weights")
+    weights, table = tf.Variable(tf.zeros([300, 300]), name="weights"), tf.Variable([0.0, float("nan")])
 
     def made(number):
-        kept = tf.reduce_sum(flip(IMAGE, training=True)) * tf.reduce_sum(weights)
+        kept = tf.reduce_sum(flip(IMAGE, training=True)) * tf.reduce_sum(weights) * table[0]
         return number * stage + tf.cast(kept, tf.int64)
 
     with service(tmp_path / "work", 1) as running:
         use(running.address)
-        dataset = tf.data.Dataset.range(40).map(made).batch(2)
+        dataset = (
+            tf.data.Dataset.range(20).flat_map(lambda n: tf.data.Dataset.range(n * 2, n * 2 + 2).map(made)).batch(2)
+        )
         (finite,) = consumers(1, dataset, job_name="finite")
         (endless,) = consumers(1, dataset.repeat(), job_name="endless")
         batches = iter(endless)

@@ -129,18 +129,19 @@ def test_what_a_script_switches_off_while_it_trains_is_refused_on_data_hosts(fee
         list(loader)
 
 
-STRENGTH, MIX, CALLS, KEPT = 1, 0.5, 0, {}
+STRENGTH, MIX, CALLS, KEPT, WEIGHTS, steps = 1, 0.5, 0, {}, [1.0], 0
 cfg = types.ModuleType("cfg_of_a_script")
 cfg.__file__, cfg.noise, sys.modules["cfg_of_a_script"] = "/project/cfg_of_a_script.py", 0.1, cfg
 
 
 class Settings:
-    size = 32
+    size, calls = 32, 0
 
 
 def made_stronger(number):
     global CALLS
     CALLS += 1
+    Settings.calls = Settings.calls + 1
     KEPT[number] = CALLS
     return number * STRENGTH * Settings.size
 
@@ -151,7 +152,25 @@ class Helped(Numbers):
 
 
 def noisy(number):
-    return number + cfg.noise
+    made = {}
+    made["noise"] = cfg.noise * WEIGHTS[0]
+    if number < 0:
+        report("negative")
+    return number + made["noise"]
+
+
+def report(problem):
+    print(f"step {steps}: {problem}")
+
+
+class Images:
+    """As torchvision's datasets are: what it transforms by may be None, or no list."""
+
+    def __init__(self, transforms=None):
+        self.transform, self.transforms = None, transforms
+
+    def __getitem__(self, index):
+        return index
 
 
 def mixed(samples):
@@ -168,7 +187,11 @@ class Mixer:
 
 
 def around(part):
+    calls = 0
+
     def collate(samples):
+        nonlocal calls
+        calls += 1
         return torch.tensor(samples) * part
 
     def change(value):
@@ -187,18 +210,20 @@ mixer, (within, change_within) = Mixer(), around(0.5)
         (mixed, lambda: globals().update(STRENGTH=2), "global STRENGTH"),
         (mixed, lambda: setattr(Settings, "size", 64), "global Settings.size"),
         (mixed, lambda: setattr(cfg, "noise", 0.2), "global cfg.noise"),
+        (mixed, lambda: WEIGHTS.append(1.0), "global WEIGHTS"),
         (mixed, lambda: globals().update(MIX=0.25), "collate_fn.MIX"),
         (mixer.collate, lambda: setattr(mixer, "share", 0.25), "collate_fn.share"),
         (within, lambda: change_within(0.25), "collate_fn.part"),
     ],
 )
 def test_what_helping_functions_read_is_looked_at_and_what_they_write_is_not(feeds, collate_fn, change, name):
-    data = Helped(8, transform=noisy)
+    global steps
+    data = Helped(8, transform=noisy, base=Images(), other=Images(transforms=noisy))
     address = feeds.serve(1, data, 4, collate_fn=collate_fn)
     loader = feeds.loader([address], data, 4, collate_fn=collate_fn)
     assert len(list(loader)) == 2
     collate_fn([data[0]])  # as a validation loader of this process would
-    mixer.best = 1.0
+    mixer.best, steps = 1.0, steps + 1
     assert len(list(loader)) == 2
     change()
     with pytest.raises(InputError, match=rf"has changed since the first batch \({name}\)"):

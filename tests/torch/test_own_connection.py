@@ -6,6 +6,7 @@ from headrace.errors import InputError
 from headrace.torch.own_connection import look_after_connection
 
 LAUNCHERS = {"HEADRACE_MASTER": "127.0.0.1", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "RANK": "1",
+             "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
              "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "20000"}  # fmt: skip
 
 
@@ -33,6 +34,7 @@ def connect(monkeypatch):
     "options",
     [{}, {"init_method": "env://"}, {"world_size": 2, "rank": 1}, {"environ": {"MASTER_ADDR": "localhost"}},
      {"init_method": "tcp://127.0.0.1:1", "world_size": 2, "rank": 1}, {"environ": {"MASTER_PORT": "7777"}},
+     {"environ": {"HEADRACE_MASTER": "10.1.2.3", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "MASTER_ADDR": "localhost"}},
      {"store": dist.HashStore(), "world_size": 1, "rank": 0}],
 )  # fmt: skip
 def test_the_launchers_ranks_are_connected(connect, options):
@@ -45,6 +47,10 @@ def test_the_launchers_ranks_are_connected(connect, options):
         ({"environ": {"WORLD_SIZE": "3"}}, "3 ranks, and the launcher 2: hosts of the data group are no ranks"),
         ({"world_size": 3, "rank": 0}, "3 ranks, and the launcher 2"),
         ({"environ": {"RANK": "0"}}, "0 as this one's number, and the launcher 1"),
+        (
+            {"environ": {"HEADRACE_MASTER": "10.1.2.3", "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "MASTER_ADDR": "localhost"}},
+            "MASTER_ADDR=localhost, and rank 0 is on 10.1.2.3",
+        ),
         ({"environ": {"MASTER_ADDR": "127.0.0.2"}}, "MASTER_ADDR=127.0.0.2, and rank 0 is on 127.0.0.1"),
     ],
 )

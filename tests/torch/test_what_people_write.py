@@ -1,5 +1,6 @@
 """What datasets, samplers and loaders of people's own do, with feed servers and in local mode."""
 
+import dataclasses
 import random
 import signal
 import sqlite3
@@ -185,6 +186,29 @@ def test_a_loader_made_anew_after_its_dataset_has_changed_is_refused_too(feeds):
     data.root = "/data/b"  # on another host it may be called so
     with pytest.raises(InputError, match=r"has changed since the first batch \(root\)"):
         all_of(type(first)(data, 4))
+
+
+class Collating(Numbers):
+    def collate(self, samples):
+        return torch.tensor(samples)
+
+
+@dataclasses.dataclass
+class Collator:
+    pad: int = 0
+
+    def __call__(self, samples):
+        return torch.tensor(samples) + self.pad
+
+
+@pytest.mark.parametrize("collate_of", [lambda data: data.collate, lambda _: Collator()])
+def test_a_loader_made_anew_for_each_epoch_may_have_its_collate_function_made_anew_too(feeds, collate_of):
+    address = feeds.serve(1, Collating(20), 4, collate_fn=collate_of(Collating(20)))
+    data = Collating(20)
+    loader = feeds.loader([address], data, 4, collate_fn=collate_of(data))
+    for _ in range(3):
+        assert all_of(loader) == list(range(20)) and loader.made_elsewhere
+        loader = type(loader)(data, 4, collate_fn=collate_of(data))
 
 
 class Turning(Sampler):

@@ -6,13 +6,13 @@ then; workers, and ranks with a part of their own, what it held at `data.distrib
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
 
 from headrace.errors import InputError
 from headrace.tensorflow import origin
@@ -20,6 +20,8 @@ from headrace.tensorflow.variables import written_by
 
 LOOK_EVERY = 8
 """Batches, after which something is looked at again; the first of each pass is one."""
+SHARE = 50
+"""Of the time, at most the so-manieth part goes into looks at variables."""
 PLACES = 4096
 """Compared, of a large variable."""
 
@@ -27,32 +29,45 @@ PLACES = 4096
 def refuse_changes(dataset: tf.data.Dataset, stream: tf.data.Dataset) -> tf.data.Dataset:
     """The stream of a dataset's batches, which raises when a variable has changed that the dataset's functions read."""
     read = list(_read_by(dataset, set()))
-    if not read:
-        return stream
+    next_s = 0.0
 
-    def look() -> None:
+    def look(at: np.int64) -> None:
+        nonlocal next_s
+        began_s = time.monotonic()
+        if at and began_s < next_s:
+            return
         for each in read:
             each.compare()
+        took_s = time.monotonic() - began_s
+        next_s = began_s + SHARE * took_s
 
-    return now_and_then(stream, look)
+    return now_and_then(stream, look) if read else stream
 
 
 def now_and_then(
     stream: tf.data.Dataset, look: Callable[..., None], arguments: Sequence[tf.Tensor] = ()
 ) -> tf.data.Dataset:
-    """The stream, where Python's `look` is called before the first batch and after each `LOOK_EVERY`; it may raise."""
+    """The stream, where Python's `look` is called before the first batch and each `LOOK_EVERY`-th; it may raise.
+
+    Args:
+        look: gets the batch's number, and the arguments.
+    """
 
     @tf.autograph.experimental.do_not_convert
     def looked_after(at: tf.Tensor, batch: Any) -> Any:
         def now() -> tf.Tensor:
-            with tf.control_dependencies([tf.numpy_function(look, arguments, [])]):
+            with tf.control_dependencies([tf.numpy_function(look, [at, *arguments], [])]):
                 return tf.constant(True)
 
         looked = tf.cond(at % LOOK_EVERY == 0, now, lambda: tf.constant(False))
         with tf.control_dependencies([looked]):
-            return tf.nest.map_structure(tf.identity, batch, expand_composites=True)
+            return tf.nest.map_structure(_identity, batch, expand_composites=True)
 
     return stream.enumerate().map(looked_after)
+
+
+def _identity(value: Any) -> Any:
+    return value if value is None else tf.identity(value)
 
 
 @dataclass(frozen=True)
@@ -63,10 +78,10 @@ class _Read:
     dtype: tf.DType
     name: str
     where: str
-    before: NDArray[Any]
+    before: bytes
 
     def compare(self) -> None:
-        if not np.array_equal(_values(self.handle, self.dtype), self.before):
+        if _values(self.handle, self.dtype) != self.before:
             raise InputError(
                 f"{self.where}: the dataset reads the variable {self.name}, which has changed since data.distribute, "
                 "and whoever makes the batches has its value of then: data.distribute a dataset anew after each change"
@@ -74,6 +89,9 @@ class _Read:
 
 
 def _read_by(dataset: Any, seen: set[int]) -> Iterator[_Read]:
+    if id(dataset) in seen:
+        return
+    seen.add(id(dataset))
     for each in dataset._inputs():
         yield from _read_by(each, seen)
     for wrapper in dataset._functions():
@@ -103,9 +121,10 @@ def _dtype(handle: Any) -> Any:
     return tf.as_dtype(told.shape_and_type[0].dtype) if told is not None and told.is_set else None
 
 
-def _values(handle: tf.Tensor, dtype: tf.DType) -> NDArray[Any]:
+def _values(handle: tf.Tensor, dtype: tf.DType) -> bytes:
     value = tf.reshape(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype), [-1])
-    return np.array(value[:: max(int(tf.size(value)) // PLACES, 1)])
+    some = value[:: max(int(tf.size(value)) // PLACES, 1)].numpy()
+    return repr(some.tolist()).encode() if some.dtype.hasobject else some.tobytes()  # texts are objects
 
 
 def _name(function: Any, handle: Any) -> str:

@@ -66,7 +66,7 @@ def read_alike(stream: tf.data.Dataset, name: str) -> tf.data.Dataset:
 
     @tf.autograph.experimental.do_not_convert
     def one_pass(number: tf.Tensor) -> tf.data.Dataset:
-        return now_and_then(stream, ours.reads, [number])
+        return now_and_then(stream, lambda _, of_pass: ours.reads(of_pass), [number])
 
     begun = tf.data.Dataset.from_generator(ours.endless, output_signature=tf.TensorSpec([], tf.int64))
     return begun.flat_map(one_pass).apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))

@@ -48,9 +48,10 @@ def draw_apart(graph: DatasetGraph) -> None:
     seeds = {edge for node in graph.sink.subtree() for edge in _seeds(node)}
     firsts = [each for each in graph.definition.node
               if each.op == "AssignVariableOp" and graph.behind(each.input[0]).name in seeds]  # fmt: skip
+    told = graph.fingerprints.of(graph.sink.name) if firsts else 0
     for number, first in enumerate(firsts):
         shape = graph.behind(first.input[0]).attr["shape"].shape
-        graphdef.put_number(graph.behind(first.input[1]), _start(shape, number))
+        graphdef.put_number(graph.behind(first.input[1]), _start(shape, f"{told} {number}"))
     graph.look_again()
 
 
@@ -68,10 +69,10 @@ def _is_of_int64(variable: Any) -> bool:
     return bool(variable.attr["dtype"].type == tf.int64.as_datatype_enum)
 
 
-def _start(shape: Any, number: int) -> NDArray[np.int64]:
+def _start(shape: Any, which: str) -> NDArray[np.int64]:
     """Another one in each process; if the script has set TensorFlow's seed, the same in each run."""
     seed = context.global_seed()
-    drawing = random.SystemRandom() if seed is None else random.Random(f"{seed} {world.rank()} {number}")
+    drawing = random.SystemRandom() if seed is None else random.Random(f"{seed} {world.rank()} {which}")
     size = [each.size for each in shape.dim]
     return np.array([drawing.randrange(_ANY) for _ in range(int(np.prod(size)))], np.int64).reshape(size)
 
@@ -113,6 +114,18 @@ def written_by(
                 called = [each.func] if each.WhichOneof("value") == "func" else each.list.func
                 for one in called:
                     yield from written_by(functions, one.name, given, (*above, name))
+        else:  # a dataset's, perhaps, within a flat_map
+            yield from _written_within(functions, node, nodes, known, (*above, name))
+
+
+def _written_within(
+    functions: Mapping[str, Any], node: Any, nodes: Mapping[str, Any], known: Mapping[str, str], above: tuple[str, ...]
+) -> Iterator[tuple[str, str]]:
+    called = {name: each.func.name for name, each in node.attr.items() if each.WhichOneof("value") == "func"}
+    edges = graphdef.arguments(node) if called else {}
+    for name, function in called.items():
+        captured = edges.get(f"{name}_other_arguments", edges.get("other_arguments", []))
+        yield from written_by(functions, function, [_origin(each, nodes, known) for each in captured], above)
 
 
 def _origin(edge: str, nodes: Mapping[str, Any], known: Mapping[str, str]) -> str:

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from headrace.context import TrainerContext
 from headrace.errors import InputError
 from headrace.torch import world
-from headrace.torch.dataset_code import read_by
+from headrace.torch.code_reads import read_by
 from headrace.torch.fingerprint import OPAQUE, Made, fingerprint
 from headrace.torch.roughly import same
 from headrace.torch.sampling import plainly
@@ -157,18 +157,19 @@ def changes(before: Made, now: Made) -> list[str]:
 
 def as_it_is(loader: Any) -> dict[str, str]:
     """What makes its samples and batches, exactly, for `refuse_changes`."""
-    made = {"collate_fn": str(id(loader.collate_fn))}
-    made |= {f"collate_fn.{name}": repr(each) for name, each in read_by(loader.collate_fn).items()}
+    made = {f"collate_fn.{name}": repr(each) for name, each in read_by(loader.collate_fn).items()}
     return {**fingerprint(loader.dataset, exact=True), **made}
 
 
-def refuse_changes(before: Mapping[str, str], loader: Any) -> None:
+def refuse_changes(before: Mapping[str, str], collate_fn: Any, loader: Any) -> None:
     """Raises `InputError` where feed servers have another dataset than this script, which has changed its own.
 
     Args:
         before: `as_it_is` when the first batch was asked for.
+        collate_fn: the loader's when it was made.
     """
-    changed = changes(before, as_it_is(loader))
+    other = collate_fn is not loader.collate_fn and collate_fn != loader.collate_fn  # a bound method is made each time
+    changed = ["collate_fn"] * other + changes(before, as_it_is(loader))
     if changed:
         raise InputError(
             f"the dataset has changed since the first batch ({', '.join(changed[:5])}), and data hosts do not see "

@@ -12,8 +12,11 @@ import textwrap
 import types
 from collections.abc import Iterator
 
-from headrace.torch.dataset_code import FILLING, SAMPLES, instructions, reached
+from headrace.torch.dataset_code import LOADS, SAMPLES, instructions, reached
 
+FILLING = {"append", "add", "setdefault", "update", "extend", "insert", "pop", "popitem", "move_to_end", "put",
+           "clear", "remove", "discard", "sort", "reverse", "appendleft", "popleft", "fill"}  # fmt: skip
+"""Methods of containers that change them."""
 _INSIDE = {"get", "setdefault"}
 """Methods that hand out what a container holds."""
 _FILLING_ARGUMENTS = {"shuffle", "heappush", "heappop", "copyto", "insort"}
@@ -23,6 +26,51 @@ _FILLING_ARGUMENTS = {"shuffle", "heappush", "heappop", "copyto", "insort"}
 def written_while_training(kind: type) -> frozenset[str]:
     """Attributes of this class's objects that their own methods may change while they make samples."""
     return frozenset(name for method in reached(kind, (*SAMPLES, "set_epoch")) for name in _written_by(method))
+
+
+@functools.cache
+def globals_written(function: types.FunctionType) -> frozenset[str]:
+    """Globals that a function changes, or what they hold: `CACHE`, and `Stats.calls`."""
+    steps = list(instructions(function.__code__))
+    found = {str(step.argval) for step in steps if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")}
+    for node in ast.walk(_source(function)):
+        if isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
+            found |= {_dotted(node), _dotted(node.value)}
+        elif isinstance(node, ast.AugAssign):
+            found.add(_dotted(node.target))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            in_place = node.func.attr.endswith("_") and not node.func.attr.endswith("__")
+            if node.func.attr in FILLING or in_place:
+                found.add(_dotted(node.func.value))
+    return frozenset(found)
+
+
+@functools.cache
+def called_for_nothing(function: types.FunctionType) -> frozenset[str]:
+    """Functions of whose results a function makes no use: they print, or count."""
+    statements = [each.value for each in ast.walk(_source(function)) if isinstance(each, ast.Expr)]
+    calls = {id(each): _dotted(each.func) for each in statements if isinstance(each, ast.Call)}
+    others = {_dotted(each.func) for each in ast.walk(_source(function))
+              if isinstance(each, ast.Call) and id(each) not in calls}  # fmt: skip
+    return frozenset(set(calls.values()) - others)
+
+
+def _dotted(node: ast.expr) -> str:
+    """`a.b` of `a.b`, `a.b[0]` and `a.b[0].c`."""
+    names: list[str] = []
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        names = [node.attr, *names] if isinstance(node, ast.Attribute) else []
+        node = node.value
+    return ".".join([node.id, *names]) if isinstance(node, ast.Name) else ""
+
+
+@functools.cache
+def _source(function: types.FunctionType) -> ast.AST:
+    """Empty where there is none, and of a lambda, which writes nothing."""
+    try:
+        return ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return ast.Module([], [])
 
 
 def _written_by(method: types.FunctionType) -> set[str]:
@@ -37,7 +85,7 @@ def _written_by(method: types.FunctionType) -> set[str]:
 
 def _as_bytecode_tells(method: types.FunctionType) -> set[str]:
     steps = list(instructions(method.__code__))
-    loaded = {str(step.argval) for step in steps if step.opname in ("LOAD_ATTR", "LOAD_METHOD")}
+    loaded = {str(step.argval) for step in steps if step.opname in LOADS}
     fills = loaded & FILLING or any(step.opname in ("STORE_SUBSCR", "DELETE_SUBSCR") for step in steps)
     return {str(step.argval) for step in steps if step.opname == "STORE_ATTR"} | (loaded if fills else set())
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from torch.utils.data import Dataset, IterableDataset
 
-from headrace.torch.dataset_code import from_its_class, is_a_librarys_cache, names_read
+from headrace.torch.code_reads import from_its_class, names_read
+from headrace.torch.dataset_code import is_a_librarys_cache
 from headrace.torch.fingerprint_walk import DEEPEST, Look, Walk
 from headrace.torch.roughly import joined
 
@@ -35,7 +36,8 @@ def fingerprint(dataset: Any, exact: bool = False, settled: bool = False) -> dic
         settled: what the dataset itself writes does not count.
     """
     found: dict[str, str] = {}
-    _name_all(found, dataset, "", Look(exact, exact or settled, isinstance(dataset, IterableDataset)))
+    look = Look(exact, exact or settled, isinstance(dataset, IterableDataset), names_read(dataset))
+    _name_all(found, dataset, "", look)
     if len(found) > MOST_NAMES:
         names = sorted(found)[MOST_NAMES:]
         found["others"] = joined({name: found.pop(name) for name in names})
@@ -49,12 +51,10 @@ def _name_all(found: dict[str, str], value: Any, path: str, look: Look, depth: i
         return
     found[f"{path}.type" if path else "type"] = type(value).__qualname__
     left_out = look.written(value)
-    look.reads = names_read(type(value))  # type: ignore[arg-type]
     for name, attribute in sorted({**from_its_class(value, look.exact), **vars(value)}.items()):
         dotted = f"{path}.{name}" if path else name
         if isinstance(attribute, Dataset):
             _name_all(found, attribute, dotted, look, depth + 1)
-            look.reads = names_read(type(value))  # type: ignore[arg-type]
         elif name not in left_out and not is_a_librarys_cache(type(value), name):
             found[dotted] = _told(attribute, look)
 
@@ -64,4 +64,4 @@ def _told(value: Any, look: Look) -> str:
         return "a path"
     walk = Walk(look)
     walk.add(value, 0)
-    return (OPAQUE if walk.opaque else "") + walk.digest.hexdigest()[:16] + str(walk.reals)
+    return (OPAQUE if walk.opaque else "") + walk.told()

@@ -14,7 +14,7 @@ import os
 import random
 import re
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,10 +50,14 @@ class Look:
     settled: bool
     of_stream: bool
     """Parts of a stream follow from the generators that it holds, and from a share that a library has noted."""
-    left: int = MOST_VALUES
-    reads: frozenset[str] = frozenset()
+    reads: frozenset[str]
     """Names of attributes that what makes samples reads. Of parsed arguments and other settings, only these count: the
     rest may be this host's (its GPUs, its processors), or the learning rate."""
+    left: int = MOST_VALUES
+
+    def counts(self, values: Mapping[str, Any], in_list: bool) -> dict[str, Any]:
+        """Of settings, what samples are made of; a list of them is no settings, but data."""
+        return {name: each for name, each in values.items() if in_list or name in self.reads}
 
     def written(self, value: Any) -> frozenset[str]:
         """Attributes that do not count, since the object itself writes them."""
@@ -64,34 +68,40 @@ class Walk:
     """Goes through a value as far as its budget lets it; never raises."""
 
     def __init__(self, look: Look) -> None:
-        self.digest, self.reals, self._look = hashlib.sha256(), Reals(), look
+        self._digest, self._reals, self._look = hashlib.sha256(), Reals(), look
         self._folder = "-"
         """What the paths of the innermost list have in common."""
         self.opaque = False
         """Whether of the value itself only the type counts."""
 
-    def add(self, value: Any, depth: int) -> None:
+    def told(self) -> str:
+        """What was looked at, for `roughly.same`."""
+        must, reals = self._reals.told()
+        self._digest.update(must)
+        return self._digest.hexdigest()[:16] + reals
+
+    def add(self, value: Any, depth: int, in_list: bool = False) -> None:
         self._look.left -= 1
         self._text(type(value).__qualname__)
         if self._look.left < 0 or depth > DEEPEST:
             return
         try:
-            known = self._add(value, depth)
+            known = self._add(value, depth, in_list)
         except Exception as error:  # whatever the object does when it is looked at
             known = False
             self._text(type(error).__qualname__)
         self.opaque |= not known and depth == 0
 
-    def _add(self, value: Any, depth: int) -> bool:
+    def _add(self, value: Any, depth: int, in_list: bool) -> bool:
         if isinstance(value, _REAL) and not self._look.exact:
-            self.digest.update(self.reals.add(np.asarray(value)))
+            self._reals.add_one(value)
         elif isinstance(value, (*_WHOLE_NUMBERS, *_REAL, *_EXACT, np.generic)):
             self._text(repr(value))
         elif isinstance(value, (str, os.PathLike)):
             self._text(self._as_elsewhere(str(value)))
         elif isinstance(value, (bytes, bytearray)):
             self._text(str(len(value)))
-            self.digest.update(bytes(value[:: max(len(value) // (PLACES * 16), 1)]))
+            self._digest.update(bytes(value[:: max(len(value) // (PLACES * 16), 1)]))
         elif isinstance(value, torch.Tensor):
             self._tensor(value)
         elif isinstance(value, np.ndarray):
@@ -101,7 +111,7 @@ class Walk:
         elif isinstance(value, collections.deque):
             self._places(list(value), depth)
         elif isinstance(value, (argparse.Namespace, types.SimpleNamespace)):
-            self.add({name: each for name, each in vars(value).items() if name in self._look.reads}, depth)
+            self.add(self._look.counts(vars(value), in_list), depth)
         elif isinstance(value, torch.nn.Module):
             self.add(value.state_dict(), depth)
         elif isinstance(value, (set, frozenset, dict)) and len(value) > MOST_SORTED:
@@ -131,9 +141,10 @@ class Walk:
         elif hasattr(value, "__dict__") and (is_a_table(value) or is_the_scripts(type(value))):
             names = is_the_scripts(type(value))  # in a library's, texts may be what it calls itself
             left_out = self._look.written(value)
-            settings = dataclasses.is_dataclass(value) and not is_a_table(value) and not callable(value)
-            for name, attribute in sorted(vars(value).items()):
-                if name in left_out or (settings and name not in self._look.reads):
+            settings = dataclasses.is_dataclass(value) and not is_a_table(value)
+            held = self._look.counts(vars(value), in_list) if settings else vars(value)
+            for name, attribute in sorted(held.items()):
+                if name in left_out:
                     continue
                 if not isinstance(attribute, (str, bytes)) or (names and os.sep not in str(attribute)):
                     self._text(name)
@@ -157,11 +168,11 @@ class Walk:
         """What a transform says of itself, as the mean that it takes away; it may be this host's."""
         if self._look.exact:
             return text
-        self.reals.add(np.array([float(each) for each in _DECIMALS.findall(text)]))
+        self._reals.add(np.array([float(each) for each in _DECIMALS.findall(text)]))
         return _DECIMALS.sub("", text)
 
     def _text(self, text: str) -> None:
-        self.digest.update(text.encode(errors="surrogatepass") + b"\0")
+        self._digest.update(text.encode(errors="surrogatepass") + b"\0")
 
     def _tensor(self, value: torch.Tensor) -> None:
         self._text(repr((value.dtype, tuple(value.shape))))
@@ -176,7 +187,7 @@ class Walk:
                 value = torch.view_as_real(value)
             if value.is_floating_point() and not self._look.exact:
                 self._look.left -= value.numel() // VALUES_AT_ONCE
-                self.digest.update(self.reals.add(value.double().numpy()))
+                self._reals.add(value.double().numpy())
             else:
                 self._bytes(value.view(torch.uint8).numpy(), value.numel())
 
@@ -187,20 +198,20 @@ class Walk:
             self._places(sampled.tolist(), depth)
         elif value.dtype.kind in "fc" and not self._look.exact:
             self._look.left -= sampled.size // VALUES_AT_ONCE
-            self.digest.update(self.reals.add(sampled))
+            self._reals.add(sampled)
         else:
             self._bytes(sampled, sampled.size)
 
     def _bytes(self, values: np.ndarray[Any, Any], count: int) -> None:
         self._look.left -= count // VALUES_AT_ONCE
-        self.digest.update(values.tobytes())
+        self._digest.update(values.tobytes())
 
     def _places(self, values: Sequence[Any], depth: int) -> None:
         self._text(str(len(values)))
         looked_at = values[:: max(len(values) // PLACES, 1)]
         outer, self._folder = self._folder, folder_of(looked_at) or self._folder
         for value in looked_at:
-            self.add(value, depth + 1)
+            self.add(value, depth + 1, in_list=True)
         self._folder = outer
 
     def _function(self, value: Any, depth: int) -> bool:
@@ -213,7 +224,7 @@ class Walk:
             held = (value.__func__, type(value.__self__))
         elif isinstance(value, types.FunctionType):
             held = (value.__defaults__, *(cell.cell_contents for cell in value.__closure__ or ()))
-            self.digest.update(value.__code__.co_code)
+            self._digest.update(value.__code__.co_code)
             self._text(
                 repr(
                     [

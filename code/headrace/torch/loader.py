@@ -87,7 +87,7 @@ class DataLoader(TorchDataLoader[Any]):
         self.seed = int(default if seed is None else seed)
         self._set_by_script = SetByScript(self)
         self.epoch = self._set_by_script.first
-        self._made = registry.register(self)
+        self._made, self._own_collate_fn = registry.register(self), self.collate_fn
         made_by = (self.collate_fn, self.worker_init_fn, on_error, self.batch_sampler is None)
         known = registry.known_to(registry.feeds(os.environ), self._made, dataset, made_by)
         self.number, self._feeds, self._at_first_batch = known.number, known.feeds, known.at_first_batch
@@ -183,7 +183,7 @@ class DataLoader(TorchDataLoader[Any]):
         self._begun, self._whole, self._taken = True, False, 0
         self._first_epoch = self.epoch if self._first_epoch is None else self._first_epoch
         if self._feeds:
-            refuse_changes(self._at_first_batch, self)
+            refuse_changes(self._at_first_batch, self._own_collate_fn, self)
         self._compare(lambda: self._alike.begins(for_ranks(self)))
 
     def _streamed(self, streaming: Streaming) -> Generator[Any, None, None]:

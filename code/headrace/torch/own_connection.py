@@ -19,6 +19,7 @@ from headrace.errors import InputError
 from headrace.settings import MASTER_VARIABLE
 
 RANK_OF_MPI, RANKS_OF_MPI = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"
+RANKS_OF_HOST = "OMPI_COMM_WORLD_LOCAL_SIZE"
 _INSTEAD = (
     "leave rank and world_size out, and RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as the launcher has set them, or "
     "call headrace.torch.init()"
@@ -61,7 +62,8 @@ def _refuse_others(argument: str, given: dict[str, Any], variable: str, of_mpi: 
 
 def _refuse_other_host() -> None:
     said, launchers = os.environ.get("MASTER_ADDR", ""), os.environ[MASTER_VARIABLE]
-    if said != launchers and _address(said) != _address(launchers):
+    on_one_host = os.environ.get(RANKS_OF_HOST) == os.environ[RANKS_OF_MPI]
+    if _address(said) != _address(launchers) and not (on_one_host and _address(said).startswith("127.")):
         raise InputError(
             f"the script gives torch.distributed MASTER_ADDR={said}, and rank 0 is on {launchers}; {_INSTEAD}"
         )

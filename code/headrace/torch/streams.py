@@ -67,7 +67,7 @@ class StreamMaker:
                  num_workers: int) -> None:  # fmt: skip
         self._dataset, self._collate_fn = dataset, collate_fn
         self._worker_init_fn, self._num_workers = worker_init_fn, num_workers
-        self._of: tuple[int, int, int, int] | None = None
+        self._of: tuple[int, ...] | None = None
         self._samples: Iterator[Any] = iter(())
         self._next = 0
         self.at: Any = None
@@ -75,7 +75,7 @@ class StreamMaker:
 
     def make(self, order: StreamOrder) -> Made:
         """The batch. Raises `SampleError`, and `InputError` for a dataset that does not share its samples."""
-        part = (order.seed, order.epoch, order.part, order.parts)
+        part = (order.seed, order.epoch, order.part, order.parts, order.batch_size, order.drop_last)
         if part != self._of or order.number < self._next:
             self._of = None  # should it not even begin
             self._samples = self._begun(order)

@@ -1,0 +1,185 @@
+"""What the script's functions read while they make samples and batches: globals, settings, what is around them."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dis
+import functools
+import inspect
+import types
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from headrace.torch.dataset_code import CALLED, LOADS, SAMPLES, instructions, is_the_scripts, reached
+from headrace.torch.dataset_writes import called_for_nothing, globals_written
+
+_HOLDING = (list, tuple, dict, set, frozenset, np.ndarray, torch.Tensor)
+"""Kinds of globals that are data, and not a rank's own number."""
+_PLAIN = (bool, int, float, str, tuple, type(None))
+_DEEPEST, _MOST_PARTS, _MOST_OBJECTS = 3, 100, 1000
+
+
+def from_its_class(value: Any, exact: bool = False) -> dict[str, Any]:
+    """What the script's classes give their objects, and what of the script's globals makes samples.
+
+    Args:
+        exact: numbers and texts among the globals too, which may differ between ranks, but not within a process.
+    """
+    found: dict[str, Any] = {}
+    for kind in reversed(type(value).__mro__):
+        if is_the_scripts(kind):
+            found |= {
+                name: each
+                for name, each in vars(kind).items()
+                if not name.startswith("__") and not callable(each) and not hasattr(each, "__get__")
+            }
+    if is_the_scripts(type(value)):
+        read = globals_of(reached(type(value), SAMPLES), exact)
+        if exact:
+            read |= globals_of([f for each in vars(value).values() for f in functions_in(each)], exact)
+        found |= {f"global {name}": each for name, each in read.items()}
+    return found
+
+
+def globals_of(functions: Sequence[types.FunctionType], exact: bool) -> dict[str, Any]:
+    """Data among the script's globals that these functions read.
+
+    Args:
+        exact: numbers and texts too, those that the script's classes, modules and parsed arguments hold, and what
+            functions read that these call; not what any of them writes, as a counter or a cache is.
+    """
+    found: dict[str, Any] = {}
+    written: set[str] = set()
+    seen: set[types.FunctionType] = set()
+    waiting = [(each, True) for each in functions]
+    while waiting:
+        function, given = waiting.pop()
+        if function in seen:
+            continue
+        seen.add(function)
+        written |= globals_written(function)
+        kinds = (*(_HOLDING if given else ()), *(_PLAIN if exact else ()))
+        steps = list(instructions(function.__code__))
+        for place, step in enumerate(steps):
+            name = str(step.argval)
+            if step.opname not in ("LOAD_GLOBAL", "LOAD_NAME") or name not in function.__globals__:
+                continue
+            value = function.__globals__[name]
+            if exact:
+                name, value = _followed(name, value, steps[place + 1 :])
+            if exact and isinstance(value, types.FunctionType) and is_the_scripts(value):
+                if name not in called_for_nothing(function):  # as what only prints is
+                    waiting.append((value, False))
+            elif kinds and isinstance(value, kinds):
+                found[name] = value
+    return {name: value for name, value in found.items() if not (exact and name in written)}
+
+
+def _followed(name: str, value: Any, steps: Sequence[dis.Instruction]) -> tuple[str, Any]:
+    """What is read of an object that only holds settings, or of a module of the script's: `cfg.data.size`."""
+    for step in steps:
+        kind = value if isinstance(value, (type, types.ModuleType)) else type(value)
+        settings = isinstance(value, (argparse.Namespace, types.SimpleNamespace)) or is_the_scripts(kind)
+        if step.opname not in LOADS or not settings:
+            break
+        name, value = f"{name}.{step.argval}", inspect.getattr_static(value, str(step.argval), None)
+    return name, value
+
+
+def functions_in(value: Any) -> list[types.FunctionType]:
+    """The script's functions that a transform or a collate function is made of."""
+    try:
+        return _functions_in(value, 0)
+    except Exception:  # whatever the object does when it is looked at
+        return []
+
+
+def _functions_in(value: Any, depth: int) -> list[types.FunctionType]:
+    if isinstance(value, types.MethodType):
+        return _functions_in(value.__func__, depth)
+    if isinstance(value, types.FunctionType):
+        return [value] if is_the_scripts(value) else []
+    if isinstance(value, functools.partial):
+        return _functions_in(value.func, depth)
+    if isinstance(value, (type, Dataset)) or depth > _DEEPEST:
+        return []
+    found = reached(type(value), CALLED) if is_the_scripts(type(value)) else []
+    within = value if isinstance(value, (list, tuple)) else getattr(value, "__dict__", {}).get("transforms")
+    parts = list(within)[:_MOST_PARTS] if isinstance(within, (list, tuple, torch.nn.ModuleList)) else [within]
+    return found + [each for part in parts if callable(part) for each in _functions_in(part, depth + 1)]
+
+
+def read_by(collate_fn: Any) -> dict[str, Any]:
+    """Numbers and texts that a collate function reads: of globals, of what is around it, of its object."""
+    functions = functions_in(collate_fn)
+    found = globals_of(functions, exact=True)
+    reads: set[str] = set()
+    writes: set[str] = set()
+    for function in functions:
+        steps = list(instructions(function.__code__))
+        for step in steps:
+            (writes if step.opname in ("STORE_ATTR", "STORE_DEREF") else reads).add(str(step.argval))
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # nothing is in it yet
+                found[name] = cell.cell_contents
+    if isinstance(collate_fn, functools.partial):
+        found |= {str(name): each for name, each in (*enumerate(collate_fn.args), *collate_fn.keywords.items())}
+    of = getattr(collate_fn, "__self__", collate_fn)
+    found |= {name: each for name, each in getattr(of, "__dict__", {}).items() if name in reads}
+    return {name: each for name, each in found.items() if isinstance(each, _PLAIN) and name not in writes}
+
+
+def names_read(value: Any) -> frozenset[str]:
+    """Names of all attributes that the code of a dataset or a collate function reads, or what it calls."""
+    kinds: set[type] = set()
+    functions: dict[types.FunctionType, None] = {}
+    waiting, left = [value], _MOST_OBJECTS
+    while waiting and left:
+        each, left = waiting.pop(), left - 1
+        functions |= dict.fromkeys(functions_in(each))
+        kinds.add(type(each))
+        waiting += _parts(each)
+    own = (method for kind in kinds for method in _own_methods(kind))
+    steps = (step for each in _with_called([*functions, *own]) for step in instructions(each.__code__))
+    return frozenset(str(step.argval) for step in steps if step.opname in LOADS)
+
+
+def _with_called(functions: Iterable[types.FunctionType]) -> list[types.FunctionType]:
+    """These, and the script's functions that they call by a global name."""
+    found = dict.fromkeys(functions)
+    waiting = list(found)
+    while waiting:
+        function = waiting.pop()
+        names = {str(step.argval) for step in instructions(function.__code__) if step.opname == "LOAD_GLOBAL"}
+        called = (function.__globals__.get(name) for name in sorted(names))
+        new = [each for each in called if isinstance(each, types.FunctionType) and is_the_scripts(each)]
+        waiting += [each for each in new if each not in found]
+        found |= dict.fromkeys(new)
+    return list(found)
+
+
+def _parts(value: Any) -> list[Any]:
+    """What of a dataset, a transform or a collate function may have code of its own; a list's first stands for all."""
+    try:
+        if isinstance(value, functools.partial):
+            return [*value.args, *value.keywords.values()]
+        if isinstance(value, (list, tuple)):
+            return list(value[: _MOST_OBJECTS if value and isinstance(value[0], Dataset) else 1])
+        if isinstance(value, Dataset) or (is_the_scripts(type(value)) and not isinstance(value, type)):
+            return list(vars(value).values())
+    except Exception:  # whatever the object does when it is looked at
+        pass
+    return []
+
+
+def _own_methods(kind: type) -> Iterable[types.FunctionType]:
+    """A class's, but for those that Python calls by itself and no sample comes of."""
+    for each in filter(is_the_scripts, kind.__mro__):
+        for name, method in vars(each).items():
+            if isinstance(method, types.FunctionType) and (name in (*SAMPLES, *CALLED) or not name.startswith("__")):
+                yield method
