@@ -62,7 +62,7 @@ def globals_of(functions: Sequence[types.FunctionType], exact: bool) -> dict[str
         if function in seen:
             continue
         seen.add(function)
-        written |= globals_written(function)
+        written |= globals_written(function.__code__)
         kinds = (*(_HOLDING if given else ()), *(_PLAIN if exact else ()))
         steps = list(instructions(function.__code__))
         for place, step in enumerate(steps):
@@ -73,7 +73,7 @@ def globals_of(functions: Sequence[types.FunctionType], exact: bool) -> dict[str
             if exact:
                 name, value = _followed(name, value, steps[place + 1 :])
             if exact and isinstance(value, types.FunctionType) and is_the_scripts(value):
-                if name not in called_for_nothing(function):  # as what only prints is
+                if name not in called_for_nothing(function.__code__):  # as what only prints is
                     waiting.append((value, False))
             elif kinds and isinstance(value, kinds):
                 found[name] = value

@@ -29,11 +29,11 @@ def written_while_training(kind: type) -> frozenset[str]:
 
 
 @functools.cache
-def globals_written(function: types.FunctionType) -> frozenset[str]:
+def globals_written(code: types.CodeType) -> frozenset[str]:
     """Globals that a function changes, or what they hold: `CACHE`, and `Stats.calls`."""
-    steps = list(instructions(function.__code__))
+    steps = list(instructions(code))
     found = {str(step.argval) for step in steps if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")}
-    for node in ast.walk(_source(function)):
+    for node in ast.walk(_source(code)):
         if isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
             found |= {_dotted(node), _dotted(node.value)}
         elif isinstance(node, ast.AugAssign):
@@ -46,11 +46,11 @@ def globals_written(function: types.FunctionType) -> frozenset[str]:
 
 
 @functools.cache
-def called_for_nothing(function: types.FunctionType) -> frozenset[str]:
+def called_for_nothing(code: types.CodeType) -> frozenset[str]:
     """Functions of whose results a function makes no use: they print, or count."""
-    statements = [each.value for each in ast.walk(_source(function)) if isinstance(each, ast.Expr)]
+    statements = [each.value for each in ast.walk(_source(code)) if isinstance(each, ast.Expr)]
     calls = {id(each): _dotted(each.func) for each in statements if isinstance(each, ast.Call)}
-    others = {_dotted(each.func) for each in ast.walk(_source(function))
+    others = {_dotted(each.func) for each in ast.walk(_source(code))
               if isinstance(each, ast.Call) and id(each) not in calls}  # fmt: skip
     return frozenset(set(calls.values()) - others)
 
@@ -65,10 +65,10 @@ def _dotted(node: ast.expr) -> str:
 
 
 @functools.cache
-def _source(function: types.FunctionType) -> ast.AST:
+def _source(code: types.CodeType) -> ast.AST:
     """Empty where there is none, and of a lambda, which writes nothing."""
     try:
-        return ast.parse(textwrap.dedent(inspect.getsource(function)))
+        return ast.parse(textwrap.dedent(inspect.getsource(code)))
     except (OSError, TypeError, SyntaxError, ValueError):
         return ast.Module([], [])
 
