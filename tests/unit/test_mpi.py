@@ -141,6 +141,17 @@ def test_a_rank_that_raised_is_the_root_cause_with_what_it_last_said():
     )
 
 
+@pytest.mark.parametrize(("has_ended", "process"), [(True, "rank0"), (False, "rank1")])
+def test_a_connection_that_broke_since_another_ranks_script_had_ended_is_not_the_root_cause(has_ended, process):
+    log = ranks()
+    if has_ended:
+        log.label("[1,0]<stdout>:headrace event=rank_ended rank=0")
+    log.label("[1,1]<stdout>:headrace event=rank_failed rank=1 pid=42 exit_code=1 broken=1 error=Connection%20closed")
+    cause = log.root_cause(FALLBACK)
+    assert cause.process == process
+    assert ("its script has ended, and rank1 waits for it" in cause.message) == has_ended
+
+
 def test_a_rank_that_was_killed_is_the_root_cause():
     log = ranks()
     log.label("mpirun noticed that process rank 1 with PID 99 on node algo-1 exited on signal 9 (Killed).")

@@ -63,12 +63,13 @@ def main() -> None:
             _abort(code & 0xFF or 1, in_a_line(leaving))  # sys.exit(os.system(…)) gives 256, and that ends with 0
         _say_ended()
     except BaseException as error:
-        if rendezvous.is_wanted(os.environ) and rendezvous.is_consequence(error):
+        broken = rendezvous.is_wanted(os.environ) and rendezvous.is_consequence(error)
+        if broken:
             time.sleep(rendezvous.CONSEQUENCE_S)
         trace = _own_trace(error, arguments[2])
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write("".join(trace))
-        _abort(1, in_a_line(error), "".join(trace).splitlines())
+        _abort(1, in_a_line(error), "".join(trace).splitlines(), broken)
     finally:
         if watch:
             watch.stop()
@@ -95,7 +96,8 @@ def _own_trace(error: BaseException, script: str) -> list[str]:
     return traceback.format_exception(type(error), error, trace or error.__traceback__)
 
 
-def _abort(code: int, error: str, trace: Sequence[str] = ()) -> None:
+def _abort(code: int, error: str, trace: Sequence[str] = (), broken: bool = False) -> None:
+    """`broken`: another rank's end has broken a connection."""
     for each in last_words:
         with contextlib.suppress(Exception):
             each()
@@ -103,7 +105,7 @@ def _abort(code: int, error: str, trace: Sequence[str] = ()) -> None:
     if rank.isdecimal():
         leave_failure(TrainerContext.from_environ(os.environ).signal_dir, int(rank), code, error, list(trace))
     quoted = urllib.parse.quote(error, safe=string.punctuation.replace("%", ""))
-    say(RANK_FAILED, rank=rank, pid=os.getpid(), exit_code=code, error=quoted)
+    say(RANK_FAILED, rank=rank, pid=os.getpid(), exit_code=code, broken=int(broken), error=quoted)
     with contextlib.suppress(OSError, ValueError):  # the script closed it
         sys.stderr.flush()
     import mpi4py

@@ -161,8 +161,9 @@ class RankLog:
             if not (self._waiting_ranks and self._ended_ranks and self._waiting_ranks | self._ended_ranks == everyone):
                 return None
             ended, waiting = min(self._ended_ranks), min(self._waiting_ranks - self._ended_ranks, default=None)
-        if waiting is None:
-            return None
+        return None if waiting is None else self._awaited(ended, waiting)
+
+    def _awaited(self, ended: int, waiting: int) -> RootCause:
         why = f"its script has ended, and rank{waiting} waits for it in a collective: all must stop at the same step"
         return RootCause(self._host_of(ended), f"rank{ended}", why)
 
@@ -171,6 +172,8 @@ class RankLog:
 
     def _raised(self, event: Event) -> RootCause:
         rank, pid, code = (_number(event.fields.get(name, "")) for name in ("rank", "pid", "exit_code"))
+        if event.fields.get("broken") == "1" and self._ended_ranks - {rank}:  # its connection to one that has ended
+            return self._awaited(min(self._ended_ranks - {rank}), rank)
         message = f"raised {urllib.parse.unquote(event.fields.get('error', 'an exception'))}"
         return RootCause(self._host_of(rank), f"rank{rank}", message, pid, exit_code=code)
 
