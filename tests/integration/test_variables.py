@@ -96,7 +96,9 @@ def test_a_variable_that_changes_is_named_and_a_generators_state_is_none(tmp_pat
             assert sorted(int(n) for batch in finite for n in batch) == list(range(40))
             assert all(len(next(batches)) == 2 for _ in range(20))
             flip(IMAGE, training=True)  # the script's own
+        (cached,) = consumers(1, dataset.cache(), job_name="cached")
         stage.assign(2)
+        assert sorted(int(n) for batch in cached for n in batch) == list(range(40))  # as in plain tf.data, once filled
         for stream, name in ((finite, "stage"), (batches, "stage"), (finite, "weights")):
             if name == "weights":
                 stage.assign(1)

@@ -135,7 +135,7 @@ cfg.__file__, cfg.noise, sys.modules["cfg_of_a_script"] = "/project/cfg_of_a_scr
 
 
 class Settings:
-    size, calls = 32, 0
+    size, calls, stage = 32, 0, 0
 
 
 def made_stronger(number):
@@ -146,21 +146,33 @@ def made_stronger(number):
     return number * STRENGTH * Settings.size
 
 
+class AttrDict(dict):
+    __getattr__, __setattr__ = dict.__getitem__, dict.__setitem__
+
+
+options = AttrDict(scale=1)
+
+
 class Helped(Numbers):
+    def set_epoch(self, epoch):
+        Settings.stage = epoch
+        self.base.epoch = epoch
+
     def __getitem__(self, index):
-        return self.transform(made_stronger(index))
+        return self.transform(made_stronger(index)) * options.scale + Settings.stage
 
 
 def noisy(number):
     made = {}
     made["noise"] = cfg.noise * WEIGHTS[0]
-    if number < 0:
-        report("negative")
+    report(number)
     return number + made["noise"]
 
 
 def report(problem):
-    print(f"step {steps}: {problem}")
+    if steps % 2:
+        print(f"step {steps}: {problem}")
+    return problem
 
 
 class Images:
@@ -181,9 +193,13 @@ class Mixer:
     def __init__(self):
         self.share, self.calls, self.best = 0.5, 0, 0.0
 
+    def prepare(self, number):
+        return number
+
     def collate(self, samples):
         self.calls += 1
-        return torch.tensor(samples) * self.share
+        best = self.share
+        return torch.tensor(samples) * best
 
 
 def around(part):
@@ -211,6 +227,7 @@ mixer, (within, change_within) = Mixer(), around(0.5)
         (mixed, lambda: setattr(Settings, "size", 64), "global Settings.size"),
         (mixed, lambda: setattr(cfg, "noise", 0.2), "global cfg.noise"),
         (mixed, lambda: WEIGHTS.append(1.0), "global WEIGHTS"),
+        (mixed, lambda: options.update(scale=2), "global options.scale"),
         (mixed, lambda: globals().update(MIX=0.25), "collate_fn.MIX"),
         (mixer.collate, lambda: setattr(mixer, "share", 0.25), "collate_fn.share"),
         (within, lambda: change_within(0.25), "collate_fn.part"),
@@ -218,12 +235,13 @@ mixer, (within, change_within) = Mixer(), around(0.5)
 )
 def test_what_helping_functions_read_is_looked_at_and_what_they_write_is_not(feeds, collate_fn, change, name):
     global steps
-    data = Helped(8, transform=noisy, base=Images(), other=Images(transforms=noisy))
+    data = Helped(8, transform=noisy, base=Images(), other=Images(transforms=noisy), also=lambda x: mixer.prepare(x))
     address = feeds.serve(1, data, 4, collate_fn=collate_fn)
     loader = feeds.loader([address], data, 4, collate_fn=collate_fn)
     assert len(list(loader)) == 2
     collate_fn([data[0]])  # as a validation loader of this process would
     mixer.best, steps = 1.0, steps + 1
+    data.set_epoch(steps)
     assert len(list(loader)) == 2
     change()
     with pytest.raises(InputError, match=rf"has changed since the first batch \({name}\)"):

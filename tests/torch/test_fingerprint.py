@@ -254,12 +254,32 @@ def with_mean(mean):
     return Table([float(mean.mean()), nothing, mean, mean.numpy(), (IMAGES - mean) / 0.3, transform_of(float(mean[0]))])
 
 
+def test_sums_too_large_for_every_digit_and_what_rounding_leaves_are_the_same():
+    for one, other in ((3.5e9, 3.5e9 + 256), (3e-9, -4e-9)):
+        made_of = [{"made_of": fingerprint(Table(each))} for each in (one, other)]
+        assert differing(*made_of) == ""
+
+
 def test_numbers_that_were_added_up_in_another_order_are_the_same():
     one, other = IMAGES.mean(0), IMAGES.flip(0).cumsum(0)[-1] / len(IMAGES)
     standard = (IMAGES - IMAGES.mean()) / IMAGES.std()
     assert not torch.equal(one, other) and float(standard.mean()) != float(standard.flip(0).cumsum(0)[-1].mean() / 1000)
     assert differing({"made_of": fingerprint(with_mean(one))}, {"made_of": fingerprint(with_mean(other))}) == ""
     assert fingerprint(with_mean(one), exact=True) != fingerprint(with_mean(other), exact=True)
+
+
+@dataclasses.dataclass
+class Record:
+    name: str
+
+    def load(self):
+        return self.name
+
+
+class Turned(torch.nn.Module):
+    def __init__(self, angle):
+        super().__init__()
+        self.angle = angle
 
 
 PRICES = np.stack([np.linspace(1.0, 1e6, 500), np.arange(500) % 2 - 0.5], axis=1)
@@ -275,6 +295,8 @@ TIMES = 1.6e9 + np.arange(500) * 60.0
         (transform_of(0.13), transform_of(0.31)), ([[0.5], 1], [[], 1]), ([1e6, 0.1], [1e6, 0.2]),
         (PRICES, PRICES * [1, -1]), (np.finfo(np.float64).max, -np.finfo(np.float64).max),
         ([float(np.finfo(np.float32).min), 1.0], [float(np.finfo(np.float32).min), 7.0]), (TIMES, TIMES[::-1]),
+        (IMAGES.numpy() * 1e-13, IMAGES.flip(0).numpy() * 1e-13), (IMAGES, IMAGES * 2), (3.5e9, 3.6e9),
+        ({1: Record("a")}, {1: Record("b")}), (Turned(90), Turned(180)),
         (np.ma.array([1.0, 2.0], mask=[0, 1]), np.ma.array([1.0, 2.0], mask=[1, 0])),
     ],
 )  # fmt: skip
@@ -342,14 +364,6 @@ def test_of_settings_what_samples_read_counts_and_what_is_a_hosts_own_does_not(k
     first = fingerprint(holding(kind(size=8, gpus=0)), exact)
     assert first == fingerprint(holding(kind(size=8, gpus=4)), exact)
     assert first != fingerprint(holding(kind(size=16, gpus=0)), exact)
-
-
-@dataclasses.dataclass
-class Record:
-    name: str
-
-    def load(self):
-        return self.name
 
 
 class OfRecords(Dataset):

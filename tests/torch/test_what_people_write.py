@@ -1,6 +1,7 @@
 """What datasets, samplers and loaders of people's own do, with feed servers and in local mode."""
 
 import dataclasses
+import gc
 import random
 import signal
 import sqlite3
@@ -209,6 +210,61 @@ def test_a_loader_made_anew_for_each_epoch_may_have_its_collate_function_made_an
     for _ in range(3):
         assert all_of(loader) == list(range(20)) and loader.made_elsewhere
         loader = type(loader)(data, 4, collate_fn=collate_of(data))
+
+
+class Moving(Numbers):
+    """Is told epochs, and keeps what it has made."""
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __getitem__(self, index):
+        self.cache[index] = index
+        return index
+
+
+@dataclasses.dataclass
+class Weighted:
+    weights: torch.Tensor
+
+    def __call__(self, samples):
+        return torch.tensor(samples)
+
+
+@BOTH
+def test_loaders_made_anew_go_on_in_another_order_though_the_dataset_has_moved_on(feeds, remote):
+    collate_fn = Weighted(torch.ones(3))
+    made = {"shuffle": True, "collate_fn": collate_fn}
+    addresses = [feeds.serve(1, Moving(20, epoch=0, cache={}), 4, **made)] if remote else []
+    data, orders = Moving(20, epoch=0, cache={}), set()
+    loader = feeds.loader(addresses, data, 4, **made)
+    for epoch in range(3):
+        data.set_epoch(epoch)
+        orders.add(tuple(all_of(loader)))
+        assert loader.made_elsewhere == remote
+        assert data[3] == 3  # a look at a sample
+        loader = type(loader)(data, 4, **made)
+    assert len(orders) == 3
+    other = type(loader)(data, 4, shuffle=True, collate_fn=Weighted(torch.zeros(3)))  # compares as it likes
+    assert sorted(all_of(other)) == list(range(20))
+
+
+def test_loaders_made_late_of_two_datasets_draw_differently(feeds):
+    first = feeds.loader([], Numbers(20), 4, shuffle=True)
+    all_of(first)
+    late = [type(first)(Numbers(40, kind=kind), 4, shuffle=True) for kind in "ab"]
+    assert all_of(late[0]) != all_of(late[1])
+
+
+def test_what_servers_had_of_a_loader_that_was_thrown_away_is_not_taken_for_what_there_is_now(feeds):
+    address = feeds.serve(1, Numbers(20), 4)
+    data, others = OfShard(20, shard=0, root="/a"), Numbers(20)
+    feeds.loader([address], data, 4)
+    loader = feeds.loader([address], others, 4)
+    loader.set_epoch(0)
+    gc.collect()
+    all_of(loader)
+    assert not type(loader)(data, 4).made_elsewhere
 
 
 class Turning(Sampler):

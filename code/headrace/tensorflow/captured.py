@@ -92,7 +92,8 @@ def _read_by(dataset: Any, seen: set[int]) -> Iterator[_Read]:
     if id(dataset) in seen:
         return
     seen.add(id(dataset))
-    for each in dataset._inputs():
+    cached = "CacheDataset" in type(dataset).__name__  # what is below it is made once, in plain tf.data too
+    for each in dataset._inputs() if not cached else ():
         yield from _read_by(each, seen)
     for wrapper in dataset._functions():
         function = wrapper.function

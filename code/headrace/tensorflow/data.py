@@ -17,6 +17,7 @@ from headrace.errors import InputError
 from headrace.settings import STARTUP_TIMEOUT_VARIABLE
 from headrace.tensorflow import (
     arrays,
+    iterators,
     keras_epochs,
     origin,
     parts,
@@ -49,6 +50,7 @@ SHARE = 4
 
 origin.note_lines()
 arrays.take_over()
+iterators.end_before_python()
 keras_epochs.end_by_themselves()
 
 

@@ -20,7 +20,8 @@ from headrace.context import TrainerContext
 from headrace.errors import InputError
 from headrace.torch import world
 from headrace.torch.code_reads import read_by
-from headrace.torch.fingerprint import OPAQUE, Made, fingerprint
+from headrace.torch.fingerprint import OPAQUE, WHOLE, Made, fingerprint
+from headrace.torch.registry import equal
 from headrace.torch.roughly import same
 from headrace.torch.sampling import plainly
 
@@ -157,7 +158,8 @@ def changes(before: Made, now: Made) -> list[str]:
 
 def as_it_is(loader: Any) -> dict[str, str]:
     """What makes its samples and batches, exactly, for `refuse_changes`."""
-    made = {f"collate_fn.{name}": repr(each) for name, each in read_by(loader.collate_fn).items()}
+    read = read_by(loader.collate_fn).items()
+    made = {f"collate_fn.{name}": fingerprint(each, exact=True)[WHOLE] for name, each in read}
     return {**fingerprint(loader.dataset, exact=True), **made}
 
 
@@ -168,8 +170,8 @@ def refuse_changes(before: Mapping[str, str], collate_fn: Any, loader: Any) -> N
         before: `as_it_is` when the first batch was asked for.
         collate_fn: the loader's when it was made.
     """
-    other = collate_fn is not loader.collate_fn and collate_fn != loader.collate_fn  # a bound method is made each time
-    changed = ["collate_fn"] * other + changes(before, as_it_is(loader))
+    same_function = equal(collate_fn, loader.collate_fn)  # a bound method is another object each time
+    changed = ["collate_fn"] * (not same_function) + changes(before, as_it_is(loader))
     if changed:
         raise InputError(
             f"the dataset has changed since the first batch ({', '.join(changed[:5])}), and data hosts do not see "

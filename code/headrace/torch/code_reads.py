@@ -7,8 +7,9 @@ import contextlib
 import dis
 import functools
 import inspect
+import itertools
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,12 @@ import torch
 from torch.utils.data import Dataset
 
 from headrace.torch.dataset_code import CALLED, LOADS, SAMPLES, instructions, is_the_scripts, reached
-from headrace.torch.dataset_writes import called_for_nothing, globals_written
+from headrace.torch.dataset_writes import globals_written, only_told
 
 _HOLDING = (list, tuple, dict, set, frozenset, np.ndarray, torch.Tensor)
 """Kinds of globals that are data, and not a rank's own number."""
 _PLAIN = (bool, int, float, str, tuple, type(None))
-_DEEPEST, _MOST_PARTS, _MOST_OBJECTS = 3, 100, 1000
+_DEEPEST, _MOST_PARTS, _MOST_OBJECTS, _FIRST = 3, 100, 1000, 3
 
 
 def from_its_class(value: Any, exact: bool = False) -> dict[str, Any]:
@@ -39,22 +40,27 @@ def from_its_class(value: Any, exact: bool = False) -> dict[str, Any]:
                 if not name.startswith("__") and not callable(each) and not hasattr(each, "__get__")
             }
     if is_the_scripts(type(value)):
-        read = globals_of(reached(type(value), SAMPLES), exact)
+        functions = reached(type(value), SAMPLES)
         if exact:
-            read |= globals_of([f for each in vars(value).values() for f in functions_in(each)], exact)
+            functions += [f for each in vars(value).values() for f in functions_in(each)]
+        own = reached(type(value), ("set_epoch",))
+        read = globals_of(functions, exact, {name for each in own for name in globals_written(each.__code__)})
         found |= {f"global {name}": each for name, each in read.items()}
     return found
 
 
-def globals_of(functions: Sequence[types.FunctionType], exact: bool) -> dict[str, Any]:
+def globals_of(
+    functions: Sequence[types.FunctionType], exact: bool, also_written: Collection[str] = ()
+) -> dict[str, Any]:
     """Data among the script's globals that these functions read.
 
     Args:
         exact: numbers and texts too, those that the script's classes, modules and parsed arguments hold, and what
-            functions read that these call; not what any of them writes, as a counter or a cache is.
+            functions read that these call; not what any of them writes, as a counter or a cache is, or only prints.
+        also_written: globals that something else writes.
     """
     found: dict[str, Any] = {}
-    written: set[str] = set()
+    written = set(also_written)
     seen: set[types.FunctionType] = set()
     waiting = [(each, True) for each in functions]
     while waiting:
@@ -64,17 +70,16 @@ def globals_of(functions: Sequence[types.FunctionType], exact: bool) -> dict[str
         seen.add(function)
         written |= globals_written(function.__code__)
         kinds = (*(_HOLDING if given else ()), *(_PLAIN if exact else ()))
-        steps = list(instructions(function.__code__))
+        steps, told = list(instructions(function.__code__)), only_told(function.__code__) if exact else ()
         for place, step in enumerate(steps):
             name = str(step.argval)
-            if step.opname not in ("LOAD_GLOBAL", "LOAD_NAME") or name not in function.__globals__:
+            if step.opname not in ("LOAD_GLOBAL", "LOAD_NAME") or name not in function.__globals__ or name in told:
                 continue
             value = function.__globals__[name]
             if exact:
                 name, value = _followed(name, value, steps[place + 1 :])
             if exact and isinstance(value, types.FunctionType) and is_the_scripts(value):
-                if name not in called_for_nothing(function.__code__):  # as what only prints is
-                    waiting.append((value, False))
+                waiting.append((value, False))
             elif kinds and isinstance(value, kinds):
                 found[name] = value
     return {name: value for name, value in found.items() if not (exact and name in written)}
@@ -87,7 +92,9 @@ def _followed(name: str, value: Any, steps: Sequence[dis.Instruction]) -> tuple[
         settings = isinstance(value, (argparse.Namespace, types.SimpleNamespace)) or is_the_scripts(kind)
         if step.opname not in LOADS or not settings:
             break
-        name, value = f"{name}.{step.argval}", inspect.getattr_static(value, str(step.argval), None)
+        attribute = str(step.argval)
+        held = value.get(attribute) if isinstance(value, dict) else None
+        name, value = f"{name}.{attribute}", inspect.getattr_static(value, attribute, held)
     return name, value
 
 
@@ -123,7 +130,10 @@ def read_by(collate_fn: Any) -> dict[str, Any]:
     for function in functions:
         steps = list(instructions(function.__code__))
         for step in steps:
-            (writes if step.opname in ("STORE_ATTR", "STORE_DEREF") else reads).add(str(step.argval))
+            if step.opname in ("STORE_ATTR", "STORE_DEREF"):
+                writes.add(str(step.argval))
+            elif step.opname in LOADS:
+                reads.add(str(step.argval))
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             with contextlib.suppress(ValueError):  # nothing is in it yet
                 found[name] = cell.cell_contents
@@ -145,8 +155,9 @@ def names_read(value: Any) -> frozenset[str]:
         kinds.add(type(each))
         waiting += _parts(each)
     own = (method for kind in kinds for method in _own_methods(kind))
-    steps = (step for each in _with_called([*functions, *own]) for step in instructions(each.__code__))
-    return frozenset(str(step.argval) for step in steps if step.opname in LOADS)
+    steps = [step for each in _with_called([*functions, *own]) for step in instructions(each.__code__)]
+    texts = (step for step in steps if step.opname in LOADS or step.opname == "LOAD_CONST")
+    return frozenset(step.argval for step in texts if isinstance(step.argval, str))
 
 
 def _with_called(functions: Iterable[types.FunctionType]) -> list[types.FunctionType]:
@@ -156,7 +167,9 @@ def _with_called(functions: Iterable[types.FunctionType]) -> list[types.Function
     while waiting:
         function = waiting.pop()
         names = {str(step.argval) for step in instructions(function.__code__) if step.opname == "LOAD_GLOBAL"}
-        called = (function.__globals__.get(name) for name in sorted(names))
+        called = [function.__globals__.get(name) for name in sorted(names)]
+        modules = [each for each in called if isinstance(each, types.ModuleType) and is_the_scripts(each)]
+        called += [each for module in modules for each in vars(module).values()]  # of one of which it calls something
         new = [each for each in called if isinstance(each, types.FunctionType) and is_the_scripts(each)]
         waiting += [each for each in new if each not in found]
         found |= dict.fromkeys(new)
@@ -164,12 +177,14 @@ def _with_called(functions: Iterable[types.FunctionType]) -> list[types.Function
 
 
 def _parts(value: Any) -> list[Any]:
-    """What of a dataset, a transform or a collate function may have code of its own; a list's first stands for all."""
+    """What of a dataset or a transform may have code of its own; of a list its first ones stand for all."""
     try:
         if isinstance(value, functools.partial):
             return [*value.args, *value.keywords.values()]
         if isinstance(value, (list, tuple)):
-            return list(value[: _MOST_OBJECTS if value and isinstance(value[0], Dataset) else 1])
+            return list(value[: _MOST_OBJECTS if value and isinstance(value[0], Dataset) else _FIRST])
+        if isinstance(value, dict):
+            return list(itertools.islice(value.values(), _FIRST))
         if isinstance(value, Dataset) or (is_the_scripts(type(value)) and not isinstance(value, type)):
             return list(vars(value).values())
     except Exception:  # whatever the object does when it is looked at
@@ -180,6 +195,7 @@ def _parts(value: Any) -> list[Any]:
 def _own_methods(kind: type) -> Iterable[types.FunctionType]:
     """A class's, but for those that Python calls by itself and no sample comes of."""
     for each in filter(is_the_scripts, kind.__mro__):
-        for name, method in vars(each).items():
+        for name, held in vars(each).items():
+            method = inspect.unwrap(getattr(held, "fget", None) or getattr(held, "__func__", held))
             if isinstance(method, types.FunctionType) and (name in (*SAMPLES, *CALLED) or not name.startswith("__")):
                 yield method

@@ -6,11 +6,13 @@ Read from the source of its methods; where there is none, from their bytecode, w
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import inspect
 import textwrap
 import types
 from collections.abc import Iterator
+from typing import Any
 
 from headrace.torch.dataset_code import LOADS, SAMPLES, instructions, reached
 
@@ -46,13 +48,27 @@ def globals_written(code: types.CodeType) -> frozenset[str]:
 
 
 @functools.cache
-def called_for_nothing(code: types.CodeType) -> frozenset[str]:
-    """Functions of whose results a function makes no use: they print, or count."""
-    statements = [each.value for each in ast.walk(_source(code)) if isinstance(each, ast.Expr)]
-    calls = {id(each): _dotted(each.func) for each in statements if isinstance(each, ast.Call)}
-    others = {_dotted(each.func) for each in ast.walk(_source(code))
-              if isinstance(each, ast.Call) and id(each) not in calls}  # fmt: skip
-    return frozenset(set(calls.values()) - others)
+def only_told(code: types.CodeType) -> frozenset[str]:
+    """Names that a function uses for what it prints or counts alone: in calls of which it makes no use."""
+    tree = _source(code)
+    return frozenset(_names(tree) - _names(_Told().visit(copy.deepcopy(tree))))
+
+
+def _names(tree: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}
+
+
+class _Told(ast.NodeTransformer):
+    """Takes statements away that make no sample."""
+
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        in_place = isinstance(node.value, ast.Call) and getattr(node.value.func, "attr", "").endswith("_")
+        return None if isinstance(node.value, ast.Call) and not in_place else node
+
+    def visit_If(self, node: ast.If) -> Any:
+        made = self.generic_visit(node)
+        assert isinstance(made, ast.If)
+        return made if made.body or made.orelse else None
 
 
 def _dotted(node: ast.expr) -> str:
@@ -69,14 +85,14 @@ def _source(code: types.CodeType) -> ast.AST:
     """Empty where there is none, and of a lambda, which writes nothing."""
     try:
         return ast.parse(textwrap.dedent(inspect.getsource(code)))
-    except (OSError, TypeError, SyntaxError, ValueError):
+    except Exception:  # whatever Python's readers of sources make of it
         return ast.Module([], [])
 
 
 def _written_by(method: types.FunctionType) -> set[str]:
     try:
         (function,) = ast.parse(textwrap.dedent(inspect.getsource(method))).body
-    except (OSError, TypeError, SyntaxError, ValueError):
+    except Exception:  # whatever Python's readers of sources make of it
         return _as_bytecode_tells(method)
     if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or not function.args.args:
         return _as_bytecode_tells(method)

@@ -9,6 +9,7 @@ may differ (`roughly`).
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +18,8 @@ from torch.utils.data import Dataset, IterableDataset
 
 from headrace.torch.code_reads import from_its_class, names_read
 from headrace.torch.dataset_code import is_a_librarys_cache
-from headrace.torch.fingerprint_walk import DEEPEST, Look, Walk
+from headrace.torch.fingerprint_look import Look
+from headrace.torch.fingerprint_walk import DEEPEST, Walk
 from headrace.torch.roughly import joined
 
 MOST_NAMES = 64
@@ -54,7 +56,7 @@ def _name_all(found: dict[str, str], value: Any, path: str, look: Look, depth: i
     for name, attribute in sorted({**from_its_class(value, look.exact), **vars(value)}.items()):
         dotted = f"{path}.{name}" if path else name
         if isinstance(attribute, Dataset):
-            _name_all(found, attribute, dotted, look, depth + 1)
+            _name_all(found, attribute, dotted, dataclasses.replace(look, above=left_out), depth + 1)
         elif name not in left_out and not is_a_librarys_cache(type(value), name):
             found[dotted] = _told(attribute, look)
 

@@ -14,7 +14,7 @@ import os
 import random
 import re
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,46 +22,24 @@ import torch
 from torch.utils.data import Dataset
 
 from headrace.torch.dataset_code import folder_of, is_a_table, is_the_scripts
-from headrace.torch.dataset_writes import written_while_training
 from headrace.torch.draws import state_of
+from headrace.torch.fingerprint_look import Look
 from headrace.torch.roughly import Reals
 
 PLACES = 4096
 """Looked at, of a long array or list."""
-MOST_VALUES = 50_000
-"""Looked at, of one dataset: lists of lists multiply."""
 MOST_SORTED = 500_000  # of larger sets and dicts only the size counts
 DEEPEST = 6
 VALUES_AT_ONCE = 8  # of an array, which cost as much as another object
+MOST_SETTINGS = 200  # of a dict with more entries, or with other things in it, all count
 _WHOLE_NUMBERS = (bool, int, type(None))
+_PLAIN = (*_WHOLE_NUMBERS, float, str)
 _REAL = (float, complex, np.floating, np.complexfloating)
 _EXACT = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, enum.Enum, slice, torch.dtype, torch.Size)
 _DRAWING = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _DEVICE = re.compile(r"(cuda|cpu|mps)(:\d+)?")
 _DECIMALS = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?")
-
-
-@dataclasses.dataclass
-class Look:
-    """How values are looked at, and how many more may be."""
-
-    exact: bool
-    settled: bool
-    of_stream: bool
-    """Parts of a stream follow from the generators that it holds, and from a share that a library has noted."""
-    reads: frozenset[str]
-    """Names of attributes that what makes samples reads. Of parsed arguments and other settings, only these count: the
-    rest may be this host's (its GPUs, its processors), or the learning rate."""
-    left: int = MOST_VALUES
-
-    def counts(self, values: Mapping[str, Any], in_list: bool) -> dict[str, Any]:
-        """Of settings, what samples are made of; a list of them is no settings, but data."""
-        return {name: each for name, each in values.items() if in_list or name in self.reads}
-
-    def written(self, value: Any) -> frozenset[str]:
-        """Attributes that do not count, since the object itself writes them."""
-        return written_while_training(type(value)) if self.settled else frozenset()  # type: ignore[arg-type]
 
 
 class Walk:
@@ -114,14 +92,18 @@ class Walk:
             self.add(self._look.counts(vars(value), in_list), depth)
         elif isinstance(value, torch.nn.Module):
             self.add(value.state_dict(), depth)
+            own = {name: each for name, each in vars(value).items() if isinstance(each, (*_PLAIN, tuple))}
+            self.add(self._look.counts(own | {"training": None}, False), depth)
         elif isinstance(value, (set, frozenset, dict)) and len(value) > MOST_SORTED:
             self._text(str(len(value)))
         elif isinstance(value, (set, frozenset)):
             self._places(sorted(map(_plainly, value)), depth)
         elif isinstance(value, dict):
-            for key in sorted(value, key=_plainly)[:PLACES]:
+            settings = len(value) <= MOST_SETTINGS and all(isinstance(each, _PLAIN) for each in value.values())
+            held = self._look.counts(value, in_list or not settings)
+            for key in sorted(held, key=_plainly)[:PLACES]:
                 self.add(key, depth + 1)
-                self.add(value[key], depth + 1)
+                self.add(value[key], depth + 1, in_list=not settings)
         elif isinstance(value, _DRAWING):
             if self._look.of_stream:
                 self._text(repr(state_of(value)))
@@ -141,10 +123,8 @@ class Walk:
         elif hasattr(value, "__dict__") and (is_a_table(value) or is_the_scripts(type(value))):
             names = is_the_scripts(type(value))  # in a library's, texts may be what it calls itself
             left_out = self._look.written(value)
-            settings = dataclasses.is_dataclass(value) and not is_a_table(value)
-            held = self._look.counts(vars(value), in_list) if settings else vars(value)
-            for name, attribute in sorted(held.items()):
-                if name in left_out:
+            for name, attribute in sorted(self._look.counts(vars(value), in_list).items()):
+                if name in left_out or (not names and "cache" in name):
                     continue
                 if not isinstance(attribute, (str, bytes)) or (names and os.sep not in str(attribute)):
                     self._text(name)
@@ -219,11 +199,11 @@ class Walk:
         if isinstance(value, (type, types.BuiltinFunctionType)):
             held: Iterable[Any] = ()
         elif isinstance(value, functools.partial):
-            held = (value.func, value.args, value.keywords)
+            held = (value.func, *value.args, *(part for pair in sorted(value.keywords.items()) for part in pair))
         elif isinstance(value, types.MethodType):  # its object may be a trainer, with the model and this rank's number
             held = (value.__func__, type(value.__self__))
         elif isinstance(value, types.FunctionType):
-            held = (value.__defaults__, *(cell.cell_contents for cell in value.__closure__ or ()))
+            held = (value.__defaults__, *map(_around(value), value.__closure__ or ()))
             self._digest.update(value.__code__.co_code)
             self._text(
                 repr(
@@ -240,6 +220,21 @@ class Walk:
         for each in held:
             self.add(each, depth + 1)
         return True
+
+
+def _around(function: types.FunctionType) -> Callable[[types.CellType], Any]:
+    """What counts of what is around a function: of a trainer, that has the model and counts steps, what it names."""
+
+    def held(cell: types.CellType) -> Any:
+        value = cell.cell_contents
+        whole = (
+            callable(value) or is_a_table(value) or not is_the_scripts(type(value)) or not hasattr(value, "__dict__")
+        )
+        return (
+            value if whole else {name: each for name, each in vars(value).items() if name in function.__code__.co_names}
+        )
+
+    return held
 
 
 def _plainly(value: Any) -> str:

@@ -81,16 +81,18 @@ class DataLoader(TorchDataLoader[Any]):
         self._position = self._taken = self._open_iterations = 0
         self._begun = self._whole = False  # this epoch
         self._first_epoch: int | None = None
-        self._about = description(self)
-        self._kind = registry.kind([self._about, batch_size, type(self.sampler).__qualname__], self.generator)
-        default = registry.default_seed(self._kind, self.generator, self._about["size"])
-        self.seed = int(default if seed is None else seed)
-        self._set_by_script = SetByScript(self)
-        self.epoch = self._set_by_script.first
         self._made, self._own_collate_fn = registry.register(self), self.collate_fn
         made_by = (self.collate_fn, self.worker_init_fn, on_error, self.batch_sampler is None)
         known = registry.known_to(registry.feeds(os.environ), self._made, dataset, made_by)
         self.number, self._feeds, self._at_first_batch = known.number, known.feeds, known.at_first_batch
+        self._about = known.about  # of one made anew, as it was before
+        self._about.update({} if self._about else description(self))
+        then = {name: told for name, told in self._about.items() if name != "then"}
+        self._kind = registry.kind([then, batch_size, type(self.sampler).__qualname__], self.generator)
+        default = registry.default_seed(self._kind, self.generator, self._about["size"])
+        self.seed = int(default if seed is None else seed)
+        self._set_by_script = SetByScript(self)
+        self.epoch = self._set_by_script.first
         self._alike = Alike(self._made)
         waiting.watch(world.rank(), world.world_size())
         self._sources = Sources(self, self._feeds, self._limit_s)
@@ -99,7 +101,8 @@ class DataLoader(TorchDataLoader[Any]):
 
     def note_dataset(self) -> None:
         """The script is about to take its first batch: feed servers have the dataset as it is now."""
-        self._about["then"] = fingerprint(self.dataset, settled=True)
+        if "then" not in self._about:
+            self._about["then"] = fingerprint(self.dataset, settled=True)
         if self._feeds and not self._at_first_batch:
             self._at_first_batch.update(as_it_is(self))
 

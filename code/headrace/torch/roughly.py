@@ -16,10 +16,13 @@ from numpy.typing import NDArray
 
 TOLERANCE = 1e-5
 """Of each number, as a share of it. Sums of float32 in another order differ by some 1e-6."""
-SMALLEST = 1e-4
-"""Numbers below differ by less than a share of themselves: a mean of centred numbers is 0 but for rounding."""
-_WHOLE_FROM, _WHOLE_TO = 1e4, float(1 << 53)
-"""Whole numbers of this size are times, identities or counts, and no means: they must be the same."""
+SMALLEST = 1e-3
+"""Of the median of an array, else of 1: what is smaller differs by less than a share of itself. A mean of centred
+numbers is 0 but for rounding."""
+MANY = 16
+"""Numbers that make an array."""
+_WHOLE_FROM = 1e4
+"""Arrays of whole numbers of double precision, this large, are times or identities: they must be equal."""
 _BETWEEN = "~"
 
 
@@ -27,6 +30,7 @@ class Reals:
     """Real numbers in their order."""
 
     def __init__(self) -> None:
+        self._must = b""
         self._parts: list[NDArray[np.float64]] = []
         self._scalars: list[float] = []
 
@@ -45,27 +49,39 @@ class Reals:
         if isinstance(values, np.ma.MaskedArray):
             values = np.ma.filled(values.astype(np.float64), np.nan)
         self._take_scalars()
-        self._parts.append(values.reshape(-1).astype(np.float64))
+        flat = values.reshape(-1).astype(np.float64)
+        sizes = np.abs(flat)
+        whole = values.dtype == np.float64 and flat.size >= MANY and bool((np.trunc(flat) == flat).all())
+        if whole and sizes.max() >= _WHOLE_FROM:
+            self._must += flat.tobytes()
+        else:
+            self._add(flat, sizes)
+
+    def _add(self, flat: NDArray[np.float64], sizes: NDArray[np.float64]) -> None:
+        finite = np.isfinite(flat)
+        if not finite.all():
+            self._must += np.packbits(finite).tobytes() + flat[~finite].tobytes()
+            flat, sizes = np.where(finite, flat, 0.0), np.where(finite, sizes, 0.0)
+        some = sizes[sizes > 0] if flat.size >= MANY else sizes[:0]
+        scale = float(np.median(some)) if some.size else 1.0
+        logs = np.log1p(np.minimum(sizes / scale, 1e300) / SMALLEST) * np.sign(flat)
+        self._parts.append(np.append(logs, np.log(scale)))
 
     def _take_scalars(self) -> None:
         if self._scalars:
-            self._parts.append(np.array(self._scalars))
+            flat = np.array(self._scalars)
             self._scalars = []
+            for place in range(0, flat.size, MANY - 1):  # each by itself: a list may hold what it likes
+                self._add(flat[place : place + MANY - 1], np.abs(flat[place : place + MANY - 1]))
 
     def told(self) -> tuple[bytes, str]:
         """What must be the same, and what `same` compares; empty where there are none."""
         self._take_scalars()
         if not self._parts:
-            return b"", ""
-        all_of = np.concatenate(self._parts)
-        sizes = np.abs(all_of)
-        exact = ~np.isfinite(all_of)
-        with np.errstate(invalid="ignore"):
-            exact |= (sizes >= _WHOLE_FROM) & (sizes < _WHOLE_TO) & (np.trunc(all_of) == all_of)
-        logs = np.log1p(np.where(exact, 0.0, np.minimum(sizes, 1e300)) / SMALLEST) * np.sign(np.where(exact, 0, all_of))
+            return self._must, ""
+        logs = np.concatenate(self._parts)
         sums = float(logs.sum()), float((logs * np.cos(np.arange(logs.size))).sum())
-        must = np.packbits(exact).tobytes() + all_of[exact].tobytes() if exact.any() else b""
-        return must, _BETWEEN.join(["", str(logs.size), *map(repr, sums)])
+        return self._must, _BETWEEN.join(["", str(logs.size), *map(repr, sums)])
 
 
 def same(one: Any, other: Any) -> bool:

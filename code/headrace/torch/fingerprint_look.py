@@ -1,0 +1,45 @@
+"""What counts of a dataset, and how much of it is looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.torch.dataset_writes import written_while_training
+
+MOST_VALUES = 50_000
+"""Looked at, of one dataset: lists of lists multiply."""
+_NO_DATA = re.compile(
+    "(^|_)(n?gpus?|n?cpus?|workers?|threads?|devices?|hosts?|ranks?|world|nodes?|dist|distributed|backend|port|"
+    "lr|learning|epochs?|steps?|iters?|iterations?|momentum|decay|loss|best|patience|print|log|logger|verbose)(_|$)",
+    re.IGNORECASE,
+)
+"""Settings of a host, of the ranks or of the optimizer. They count if the code that makes samples names them."""
+
+
+@dataclasses.dataclass
+class Look:
+    """How values are looked at, and how many more may be."""
+
+    exact: bool
+    settled: bool
+    of_stream: bool
+    """Parts of a stream follow from the generators that it holds, and from a share that a library has noted."""
+    reads: frozenset[str]
+    """Names that the code reads which makes samples."""
+    left: int = MOST_VALUES
+    above: frozenset[str] = frozenset()
+    """Attributes that datasets write which hold this one."""
+
+    def counts(self, values: Mapping[Any, Any], in_list: bool) -> dict[Any, Any]:
+        """Of settings, what samples may be made of; a list of them is no settings, but data."""
+        told = {name for name in values if isinstance(name, str) and _NO_DATA.search(name)} - self.reads
+        return {name: each for name, each in values.items() if in_list or name not in told}
+
+    def written(self, value: Any) -> frozenset[str]:
+        """Attributes that do not count, since the object itself writes them."""
+        if not self.settled:
+            return frozenset()
+        return self.above | written_while_training(type(value))  # type: ignore[arg-type]
