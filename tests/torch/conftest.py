@@ -49,6 +49,7 @@ class Feeds:
         registry._places.clear()
         registry._first_places.clear()
         registry._before_first_batch.clear()
+        registry._told.clear()
         service = {"HEADRACE_FEEDS": ",".join(addresses), "HEADRACE_TF_DATA_MODE": "service"}
         environ = {"RANK": str(rank), "WORLD_SIZE": str(world), "HEADRACE_JOB_SECRET": SECRET}
         environ |= {"HEADRACE_STALL_TIMEOUT_S": str(stall_timeout_s)} | (service if addresses else {})

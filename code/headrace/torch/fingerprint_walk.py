@@ -167,7 +167,7 @@ class Walk:
                 value = torch.view_as_real(value)
             if value.is_floating_point() and not self._look.exact:
                 self._look.left -= value.numel() // VALUES_AT_ONCE
-                self._reals.add(value.double().numpy())
+                self._reals.add((value if value.dtype == torch.float64 else value.float()).numpy())
             else:
                 self._bytes(value.view(torch.uint8).numpy(), value.numel())
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 TOLERANCE = 1e-5
 """Of each number, as a share of it. Sums of float32 in another order differ by some 1e-6."""
-SMALLEST = 1e-3
-"""Of the median of an array, else of 1: what is smaller differs by less than a share of itself. A mean of centred
-numbers is 0 but for rounding."""
+SMALLEST, SMALLEST_ALONE = 1e-3, 0.02
+"""Of the median of an array, and of a single number: what is smaller may differ by more than that share of itself. A
+mean of centred numbers is 0 but for rounding."""
 MANY = 16
 """Numbers that make an array."""
 _WHOLE_FROM = 1e4
@@ -36,43 +36,36 @@ class Reals:
 
     def add_one(self, value: Any) -> None:
         """A real or complex number of Python's or NumPy's."""
-        self._scalars += (
-            [float(value.real), float(value.imag)]
-            if isinstance(value, (complex, np.complexfloating))
-            else [float(value)]
-        )
+        parts = (value.real, value.imag) if isinstance(value, (complex, np.complexfloating)) else (value,)
+        self._scalars += map(float, parts)
 
     def add(self, values: NDArray[Any]) -> None:
         """Real or complex ones; masked ones count as none."""
+        self._take_scalars()
         if np.iscomplexobj(values):
             values = np.stack([values.real, values.imag], axis=-1)
-        if isinstance(values, np.ma.MaskedArray):
-            values = np.ma.filled(values.astype(np.float64), np.nan)
-        self._take_scalars()
-        flat = values.reshape(-1).astype(np.float64)
-        sizes = np.abs(flat)
-        whole = values.dtype == np.float64 and flat.size >= MANY and bool((np.trunc(flat) == flat).all())
-        if whole and sizes.max() >= _WHOLE_FROM:
+        is_double = values.dtype == np.float64
+        flat = np.ma.filled(values.reshape(-1).astype(np.float64), np.nan)
+        sizes = np.abs(flat[np.isfinite(flat) & (flat != 0)])
+        many = flat.size >= MANY and sizes.size > 0
+        if many and is_double and sizes.max() >= _WHOLE_FROM and (np.trunc(flat) == flat).all():
             self._must += flat.tobytes()
         else:
-            self._add(flat, sizes)
+            self._add(flat, SMALLEST * float(np.median(sizes)) if many else SMALLEST_ALONE)
 
-    def _add(self, flat: NDArray[np.float64], sizes: NDArray[np.float64]) -> None:
+    def _add(self, flat: NDArray[np.float64], smallest: float) -> None:
         finite = np.isfinite(flat)
         if not finite.all():
             self._must += np.packbits(finite).tobytes() + flat[~finite].tobytes()
-            flat, sizes = np.where(finite, flat, 0.0), np.where(finite, sizes, 0.0)
-        some = sizes[sizes > 0] if flat.size >= MANY else sizes[:0]
-        scale = float(np.median(some)) if some.size else 1.0
-        logs = np.log1p(np.minimum(sizes / scale, 1e300) / SMALLEST) * np.sign(flat)
-        self._parts.append(np.append(logs, np.log(scale)))
+            flat = np.where(finite, flat, 0.0)
+        with np.errstate(over="ignore"):
+            logs = np.log1p(np.minimum(np.abs(flat) / smallest, 1e300)) * np.sign(flat)
+        self._parts.append(np.append(logs, np.log(smallest)))
 
     def _take_scalars(self) -> None:
         if self._scalars:
-            flat = np.array(self._scalars)
+            self._add(np.array(self._scalars), SMALLEST_ALONE)
             self._scalars = []
-            for place in range(0, flat.size, MANY - 1):  # each by itself: a list may hold what it likes
-                self._add(flat[place : place + MANY - 1], np.abs(flat[place : place + MANY - 1]))
 
     def told(self) -> tuple[bytes, str]:
         """What must be the same, and what `same` compares; empty where there are none."""
