@@ -68,7 +68,7 @@ def reached(kind: type, names: tuple[str, ...]) -> list[types.FunctionType]:
 
 def instructions(code: types.CodeType) -> Iterator[dis.Instruction]:
     """Those of functions within, too."""
-    yield from dis.get_instructions(code)
+    yield from (step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG")
     for each in code.co_consts:
         if isinstance(each, types.CodeType):
             yield from instructions(each)
