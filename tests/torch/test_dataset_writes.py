@@ -157,9 +157,10 @@ class Helped(Numbers):
     def set_epoch(self, epoch):
         Settings.stage = epoch
         self.base.epoch = epoch
+        self.counting.go_to(epoch)
 
     def __getitem__(self, index):
-        return self.transform(made_stronger(index)) * options.scale + Settings.stage
+        return self.counting(self.transform(made_stronger(index))) * options.scale + Settings.stage
 
 
 def noisy(number):
@@ -173,6 +174,26 @@ def report(problem):
     if steps % 2:
         print(f"step {steps}: {problem}")
     return problem
+
+
+class Counting:
+    """Keeps what it needs once it is needed, and is told of epochs."""
+
+    def __init__(self):
+        self.calls, self.stage, self.table = 0, 0, None
+
+    @property
+    def weights(self):
+        if self.table is None:
+            self.table = [1.0]
+        return self.table
+
+    def __call__(self, value):
+        self.calls += 1
+        return value * self.weights[0]
+
+    def go_to(self, stage):
+        self.stage = stage
 
 
 class Images:
@@ -235,7 +256,8 @@ mixer, (within, change_within) = Mixer(), around(0.5)
 )
 def test_what_helping_functions_read_is_looked_at_and_what_they_write_is_not(feeds, collate_fn, change, name):
     global steps
-    data = Helped(8, transform=noisy, base=Images(), other=Images(transforms=noisy), also=lambda x: mixer.prepare(x))
+    held = {"base": Images(), "counting": Counting(), "other": Images(transforms=noisy)}
+    data = Helped(8, transform=noisy, also=lambda x: mixer.prepare(x), **held)
     address = feeds.serve(1, data, 4, collate_fn=collate_fn)
     loader = feeds.loader([address], data, 4, collate_fn=collate_fn)
     assert len(list(loader)) == 2

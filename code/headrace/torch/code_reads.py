@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from headrace.torch.dataset_code import CALLED, LOADS, SAMPLES, instructions, is_the_scripts, reached
+from headrace.torch.dataset_code import CALLED, LOADS, SAMPLES, function_of, instructions, is_the_scripts, reached
 from headrace.torch.dataset_writes import globals_written, only_told
 
 _HOLDING = (list, tuple, dict, set, frozenset, np.ndarray, torch.Tensor)
@@ -196,6 +196,6 @@ def _own_methods(kind: type) -> Iterable[types.FunctionType]:
     """A class's, but for those that Python calls by itself and no sample comes of."""
     for each in filter(is_the_scripts, kind.__mro__):
         for name, held in vars(each).items():
-            method = inspect.unwrap(getattr(held, "fget", None) or getattr(held, "__func__", held))
-            if isinstance(method, types.FunctionType) and (name in (*SAMPLES, *CALLED) or not name.startswith("__")):
+            method = function_of(held)
+            if method and (name in (*SAMPLES, *CALLED) or not name.startswith("__")):
                 yield method

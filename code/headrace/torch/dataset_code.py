@@ -59,11 +59,19 @@ def reached(kind: type, names: tuple[str, ...]) -> list[types.FunctionType]:
             continue
         seen.add(name)
         # A method of a base too: super() may call it.
-        methods = [vars(each).get(name) for each in kind.__mro__]
-        for method in (each for each in methods if isinstance(each, types.FunctionType)):
+        for method in filter(None, (function_of(vars(each).get(name)) for each in kind.__mro__)):
             found[method] = None
             waiting += [str(step.argval) for step in instructions(method.__code__) if step.opname in LOADS]
     return list(found)
+
+
+def function_of(held: Any) -> types.FunctionType | None:
+    """What a class holds under a name as a function: of a property, or below a decorator."""
+    held = getattr(held, "fget", None) or getattr(held, "__func__", held)
+    below = held
+    while isinstance(below, types.FunctionType):
+        held, below = below, vars(below).get("__wrapped__")
+    return held if isinstance(held, types.FunctionType) else None
 
 
 def instructions(code: types.CodeType) -> Iterator[dis.Instruction]:

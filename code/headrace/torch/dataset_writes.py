@@ -14,7 +14,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.torch.dataset_code import LOADS, SAMPLES, instructions, reached
+from headrace.torch.dataset_code import CALLED, LOADS, SAMPLES, instructions, reached
 
 FILLING = {"append", "add", "setdefault", "update", "extend", "insert", "pop", "popitem", "move_to_end", "put",
            "clear", "remove", "discard", "sort", "reverse", "appendleft", "popleft", "fill"}  # fmt: skip
@@ -27,7 +27,7 @@ _FILLING_ARGUMENTS = {"shuffle", "heappush", "heappop", "copyto", "insort"}
 @functools.cache
 def written_while_training(kind: type) -> frozenset[str]:
     """Attributes of this class's objects that their own methods may change while they make samples."""
-    return frozenset(name for method in reached(kind, (*SAMPLES, "set_epoch")) for name in _written_by(method))
+    return frozenset(name for method in reached(kind, (*SAMPLES, *CALLED, "set_epoch")) for name in _written_by(method))
 
 
 @functools.cache
@@ -137,7 +137,7 @@ class _Method:
         name = getattr(call.func, "attr", getattr(call.func, "id", ""))
         if isinstance(call.func, ast.Attribute):
             in_place = name.endswith("_") and not name.endswith("__")  # torch's
-            if name in FILLING or in_place:
+            if name in FILLING or in_place or self._function.name == "set_epoch":  # there it is told of the epoch
                 yield self._attribute(call.func.value)
         of_its_own = isinstance(call.func, ast.Attribute) and self._is_own(call.func.value)
         if of_its_own or name in _FILLING_ARGUMENTS:
