@@ -112,7 +112,7 @@ def default_seed(kind: str, generator: Any, size: int | None) -> int:
 
     Another one for each of the script's loaders of one size, too, so that two over one dataset, or over two that are
     zipped, do not draw in step: the first has 0, 1, 2, … One that is made once training has begun has that of the
-    first of its kind. Loaders of other sizes do not count: one rank alone may have made such a one.
+    first of its kind, if there was one. Loaders of other sizes do not count: one rank alone may have made such a one.
 
     Args:
         generator: the script's own, or None.
