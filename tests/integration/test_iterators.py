@@ -9,7 +9,7 @@ SCRIPT = """
 import sys, time
 import tensorflow as tf
 from headrace.tensorflow import data
-from headrace.tensorflow.captured import now_and_then
+from headrace.tensorflow.now_and_then import now_and_then
 
 def look(at):
     if at:

@@ -7,7 +7,7 @@ then; workers, and ranks with a part of their own, what it held at `data.distrib
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,9 @@ import tensorflow as tf
 
 from headrace.errors import InputError
 from headrace.tensorflow import origin
+from headrace.tensorflow.now_and_then import now_and_then
 from headrace.tensorflow.variables import written_by
 
-LOOK_EVERY = 8
-"""Batches, after which something is looked at again; the first of each pass is one."""
 SHARE = 50
 """Of the time, at most the so-manieth part goes into looks at variables."""
 PLACES = 4096
@@ -42,32 +41,6 @@ def refuse_changes(dataset: tf.data.Dataset, stream: tf.data.Dataset) -> tf.data
         next_s = began_s + SHARE * took_s
 
     return now_and_then(stream, look) if read else stream
-
-
-def now_and_then(
-    stream: tf.data.Dataset, look: Callable[..., None], arguments: Sequence[tf.Tensor] = ()
-) -> tf.data.Dataset:
-    """The stream, where Python's `look` is called before the first batch and each `LOOK_EVERY`-th; it may raise.
-
-    Args:
-        look: gets the batch's number, and the arguments.
-    """
-
-    @tf.autograph.experimental.do_not_convert
-    def looked_after(at: tf.Tensor, batch: Any) -> Any:
-        def now() -> tf.Tensor:
-            with tf.control_dependencies([tf.numpy_function(look, [at, *arguments], [])]):
-                return tf.constant(True)
-
-        looked = tf.cond(at % LOOK_EVERY == 0, now, lambda: tf.constant(False))
-        with tf.control_dependencies([looked]):
-            return tf.nest.map_structure(_identity, batch, expand_composites=True)
-
-    return stream.enumerate().map(looked_after)
-
-
-def _identity(value: Any) -> Any:
-    return value if value is None else tf.identity(value)
 
 
 @dataclass(frozen=True)

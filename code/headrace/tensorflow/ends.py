@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from headrace.tensorflow import world
 from headrace.tensorflow.agreement_thread import Stream, join
-from headrace.tensorflow.captured import now_and_then
+from headrace.tensorflow.now_and_then import now_and_then
 
 Batch = Any
 

@@ -53,7 +53,7 @@ def arguments(definition: Any) -> dict[str, list[str]]:
     return found
 
 
-def put_number(node: Any, values: Any) -> None:
+def put_constant(node: Any, values: Any) -> None:
     """Have a constant in the place of a node, with the same name."""
     node.op = "Const"
     node.input[:] = []

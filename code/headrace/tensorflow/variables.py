@@ -51,7 +51,7 @@ def draw_apart(graph: DatasetGraph) -> None:
     told = graph.fingerprints.of(graph.sink.name) if firsts else 0
     for number, first in enumerate(firsts):
         shape = graph.behind(first.input[0]).attr["shape"].shape
-        graphdef.put_number(graph.behind(first.input[1]), _start(shape, f"{told} {number}"))
+        graphdef.put_constant(graph.behind(first.input[1]), _start(shape, f"{told} {number}"))
     graph.look_again()
 
 
