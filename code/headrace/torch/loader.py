@@ -87,8 +87,8 @@ class DataLoader(TorchDataLoader[Any]):
         self.number, self._feeds, self._at_first_batch = known.number, known.feeds, known.at_first_batch
         self._about = known.about  # of one made anew, as it was before
         self._about.update({} if self._about else description(self))
-        then = {name: told for name, told in self._about.items() if name != "then"}
-        self._kind = registry.kind([then, batch_size, type(self.sampler).__qualname__], self.generator)
+        as_made = {name: told for name, told in self._about.items() if name != "then"}
+        self._kind = registry.kind([as_made, batch_size, type(self.sampler).__qualname__], self.generator)
         default = registry.default_seed(self._kind, self.generator, self._about["size"])
         self.seed = int(default if seed is None else seed)
         self._set_by_script = SetByScript(self)
