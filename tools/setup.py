@@ -27,7 +27,9 @@ MADE_FROM = (
     "tools/setup.py",
     "code/headrace/tensorflow/transfer",
 )
-EXTRAS = "torch,report,digits,notebooks,test" if FOR_TORCH else "local,submit,report,digits,notebooks,site,test,dev"
+EXTRAS = (
+    "torch,report,digits,notebooks,gallery,test" if FOR_TORCH else "local,submit,report,digits,notebooks,site,test,dev"
+)
 
 
 def main():

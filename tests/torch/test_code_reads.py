@@ -26,6 +26,16 @@ def made_stronger(number):
     return number * STRENGTH * Settings.size
 
 
+class Slim:
+    __slots__ = ("most",)
+
+    def __init__(self, most):
+        self.most = most
+
+
+slim = Slim(9)
+
+
 class AttrDict(dict):
     __getattr__, __setattr__ = dict.__getitem__, dict.__setitem__
 
@@ -40,7 +50,7 @@ class Helped(Numbers):
         self.counting.go_to(epoch)
 
     def __getitem__(self, index):
-        return self.counting(self.transform(made_stronger(index))) * options.scale + Settings.stage
+        return self.counting(self.transform(made_stronger(index))) * options.scale + Settings.stage + slim.most
 
 
 def noisy(number):
@@ -93,14 +103,16 @@ def mixed(samples):
 class Mixer:
     def __init__(self):
         self.share, self.calls, self.best = 0.5, 0, 0.0
+        self.words, self.sizes, self.seen = Slim(5), [1, 2], []
 
     def prepare(self, number):
         return number
 
     def collate(self, samples):
         self.calls += 1
+        self.seen.append(len(samples))
         best = self.share
-        return torch.tensor(samples) * best
+        return torch.tensor(samples[: self.words.most]) * best * self.sizes[0]
 
 
 def around(part):
@@ -131,6 +143,9 @@ mixer, (within, change_within) = Mixer(), around(0.5)
         (mixed, lambda: options.update(scale=2), "global options.scale"),
         (mixed, lambda: globals().update(MIX=0.25), "collate_fn.MIX"),
         (mixer.collate, lambda: setattr(mixer, "share", 0.25), "collate_fn.share"),
+        (mixer.collate, lambda: setattr(mixer.words, "most", 2), "collate_fn.words.most"),
+        (mixer.collate, lambda: mixer.sizes.append(3), "collate_fn.sizes"),
+        (mixed, lambda: setattr(slim, "most", 4), "global slim.most"),
         (within, lambda: change_within(0.25), "collate_fn.part"),
     ],
 )

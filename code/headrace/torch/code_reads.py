@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dis
 import functools
 import inspect
 import itertools
 import types
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from headrace.torch.dataset_code import CALLED, LOADS, SAMPLES, function_of, instructions, is_the_scripts, reached
+from headrace.torch.dataset_code import (
+    CALLED,
+    LOADS,
+    SAMPLES,
+    function_of,
+    held_by,
+    instructions,
+    is_settings,
+    is_the_scripts,
+    reached,
+)
 from headrace.torch.dataset_writes import globals_written, only_told
 
 _HOLDING = (list, tuple, dict, set, frozenset, np.ndarray, torch.Tensor)
@@ -89,12 +98,13 @@ def _followed(name: str, value: Any, steps: Sequence[dis.Instruction]) -> tuple[
     """What is read of an object that only holds settings, or of a module of the script's: `cfg.data.size`."""
     for step in steps:
         kind = value if isinstance(value, (type, types.ModuleType)) else type(value)
-        settings = isinstance(value, (argparse.Namespace, types.SimpleNamespace)) or is_the_scripts(kind)
+        settings = is_settings(value) or is_the_scripts(kind)
         if step.opname not in LOADS or not settings:
             break
         attribute = str(step.argval)
-        held = value.get(attribute) if isinstance(value, dict) else None
-        name, value = f"{name}.{attribute}", inspect.getattr_static(value, attribute, held)
+        name, held = f"{name}.{attribute}", {} if value is kind else held_by(value)
+        entry = value.get(attribute) if isinstance(value, dict) else None
+        value = held[attribute] if attribute in held else inspect.getattr_static(value, attribute, entry)
     return name, value
 
 
@@ -122,14 +132,14 @@ def _functions_in(value: Any, depth: int) -> list[types.FunctionType]:
 
 
 def read_by(collate_fn: Any) -> dict[str, Any]:
-    """Numbers and texts that a collate function reads: of globals, of what is around it, of its object."""
+    """Numbers and texts that a collate function reads, and does not write: globals, around it, of its object."""
     functions = functions_in(collate_fn)
     found = globals_of(functions, exact=True)
     reads: set[str] = set()
     writes: set[str] = set()
     for function in functions:
-        steps = list(instructions(function.__code__))
-        for step in steps:
+        writes |= {name.rpartition(".")[2] for name in globals_written(function.__code__)}
+        for step in instructions(function.__code__):
             if step.opname in ("STORE_ATTR", "STORE_DEREF"):
                 writes.add(str(step.argval))
             elif step.opname in LOADS:
@@ -140,8 +150,20 @@ def read_by(collate_fn: Any) -> dict[str, Any]:
     if isinstance(collate_fn, functools.partial):
         found |= {str(name): each for name, each in (*enumerate(collate_fn.args), *collate_fn.keywords.items())}
     of = getattr(collate_fn, "__self__", collate_fn)
-    found |= {name: each for name, each in getattr(of, "__dict__", {}).items() if name in reads}
-    return {name: each for name, each in found.items() if isinstance(each, _PLAIN) and name not in writes}
+    found |= {name: each for name, each in held_by(of).items() if name in reads}
+    kept = {name: each for name, each in found.items() if name not in writes}
+    return dict(pair for name, each in kept.items() for pair in _plain_in(name, each, reads - writes))
+
+
+def _plain_in(name: str, value: Any, reads: Collection[str], depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """A number or a text, a few of them in a container; of settings and the script's objects, those that are read."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, set)) else [value]
+    if len(parts) <= _MOST_PARTS and all(isinstance(each, _PLAIN) for each in parts):
+        yield name, value
+    elif is_settings(value) or (is_the_scripts(type(value)) and not isinstance(value, (type, Dataset))):
+        for within in held_by(value).items() if depth < _DEEPEST else ():
+            if within[0] in reads:
+                yield from _plain_in(f"{name}.{within[0]}", within[1], reads, depth + 1)
 
 
 def names_read(value: Any) -> frozenset[str]:
@@ -186,7 +208,7 @@ def _parts(value: Any) -> list[Any]:
         if isinstance(value, dict):
             return list(itertools.islice(value.values(), _FIRST))
         if isinstance(value, Dataset) or (is_the_scripts(type(value)) and not isinstance(value, type)):
-            return list(vars(value).values())
+            return list(held_by(value).values())
     except Exception:  # whatever the object does when it is looked at
         pass
     return []

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import dis
 import os
 import sys
 import sysconfig
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch.utils.data import Dataset
 
 _LIBRARIES = tuple(dict.fromkeys(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")))
+_INSTALLED = ("site-packages", "dist-packages")
+"""Folders of libraries, wherever they are: a user's own, or Debian's."""
 SAMPLES = ("__getitem__", "__getitems__", "__len__", "__iter__", "__next__")
 CALLED = ("__call__", "forward")
 LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
@@ -32,13 +35,16 @@ def is_the_scripts(kind: type | types.FunctionType | types.ModuleType) -> bool:
     """Whether a class, a function or a module is neither Python's nor a library's."""
     module = kind.__name__ if isinstance(kind, types.ModuleType) else str(getattr(kind, "__module__", ""))
     file = getattr(sys.modules.get(module), "__file__", None) or ""
-    return module == "__main__" or (bool(file) and not file.startswith(_LIBRARIES))
+    a_librarys = file.startswith(_LIBRARIES) or any(f"{os.sep}{name}{os.sep}" in file for name in _INSTALLED)
+    return module == "__main__" or (bool(file) and not a_librarys)
 
 
-def is_a_librarys_cache(holder: type, name: str) -> bool:
-    """Such as Hugging Face's of open file systems, whose keys have the process in them."""
+def is_a_librarys_own(holder: type, name: str) -> bool:
+    """What Hugging Face notes of a process or a host: open file systems, and a digest that file times are part of."""
     owners = (kind for kind in holder.__mro__ if name.startswith(f"_{kind.__name__.lstrip('_')}__"))
-    return "cache" in name and not all(map(is_the_scripts, owners))
+    if name == "_fingerprint":
+        owners = (kind for kind in holder.__mro__ if kind.__module__.startswith("datasets."))
+    return ("cache" in name or name == "_fingerprint") and not all(map(is_the_scripts, owners))
 
 
 def is_a_table(value: Any) -> bool:
@@ -46,6 +52,31 @@ def is_a_table(value: Any) -> bool:
     rows = callable(getattr(value, "__getitem__", None)) and callable(getattr(value, "__len__", None))
     elsewhere = type(value).__module__.partition(".")[0] == "multiprocessing"
     return (rows and not elsewhere) or isinstance(value, Dataset)
+
+
+def is_settings(value: Any) -> bool:
+    """Whether an object only holds settings under names: parsed arguments, a namespace, OmegaConf's."""
+    return isinstance(value, (argparse.Namespace, types.SimpleNamespace)) or is_omegaconfs(value, Mapping)
+
+
+def is_omegaconfs(value: Any, kind: type) -> bool:
+    """Whether it is OmegaConf's mapping, or sequence."""
+    return type(value).__module__.startswith("omegaconf.") and isinstance(value, kind)
+
+
+def held_by(value: Any) -> dict[str, Any]:
+    """What an object holds under names: its attributes, those in slots too; the settings of OmegaConf's."""
+    if is_omegaconfs(value, Mapping):
+        return dict(value)
+    found = {}
+    for kind in type(value).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            private = name.startswith("__") and not name.endswith("__")
+            known = f"_{kind.__name__.lstrip('_')}{name}" if private else name
+            if name not in ("__dict__", "__weakref__") and hasattr(value, known):
+                found[known] = getattr(value, known)
+    return found | getattr(value, "__dict__", {})
 
 
 def reached(kind: type, names: tuple[str, ...]) -> list[types.FunctionType]:

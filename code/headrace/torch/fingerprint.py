@@ -1,10 +1,10 @@
 """Whether two processes have made the same dataset: what each of its attributes is made of, in a few characters.
 
-Numbers, texts, arrays, tables of pandas, containers and functions with what they hold, objects of the script's own
-classes, and datasets within, as `Subset` and `ConcatDataset` have them. Of long ones some thousand places are looked
-at. Of other objects, an open file or another library's, only the type counts. Folders may have other names elsewhere:
-an attribute that names one is left out, and of other paths the last two parts count. Of real numbers the last digits
-may differ (`roughly`).
+Numbers, texts, arrays, tables (`fingerprint_tables`), containers and functions with what they hold, objects of the
+script's own classes, and datasets within, as `Subset` and `ConcatDataset` have them. Of long ones some thousand places
+are looked at. Of other objects, an open file or another library's, only the type counts. Folders may have other names
+elsewhere: an attribute that names one is left out, and of other paths the last two parts count. Of real numbers the
+last digits may differ (`roughly`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from torch.utils.data import Dataset, IterableDataset
 
 from headrace.torch.code_reads import from_its_class, names_read
-from headrace.torch.dataset_code import is_a_librarys_cache
+from headrace.torch.dataset_code import is_a_librarys_own
 from headrace.torch.fingerprint_look import Look
 from headrace.torch.fingerprint_walk import DEEPEST, Walk
 from headrace.torch.roughly import joined
@@ -57,7 +57,7 @@ def _name_all(found: dict[str, str], value: Any, path: str, look: Look, depth: i
         dotted = f"{path}.{name}" if path else name
         if isinstance(attribute, Dataset):
             _name_all(found, attribute, dotted, dataclasses.replace(look, above=left_out), depth + 1)
-        elif name not in left_out and not is_a_librarys_cache(type(value), name):
+        elif name not in left_out and not is_a_librarys_own(type(value), name):
             found[dotted] = _told(attribute, look)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import collections
 import dataclasses
 import datetime
@@ -21,9 +20,10 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from headrace.torch.dataset_code import folder_of, is_a_table, is_the_scripts
+from headrace.torch.dataset_code import folder_of, held_by, is_a_table, is_omegaconfs, is_settings, is_the_scripts
 from headrace.torch.draws import state_of
 from headrace.torch.fingerprint_look import Look
+from headrace.torch.fingerprint_tables import looked_at
 from headrace.torch.roughly import Reals
 
 PLACES = 4096
@@ -86,10 +86,10 @@ class Walk:
             self._array(value, depth)
         elif isinstance(value, (list, tuple, range)):
             self._places(value, depth)
-        elif isinstance(value, collections.deque):
+        elif isinstance(value, collections.deque) or is_omegaconfs(value, Sequence):
             self._places(list(value), depth)
-        elif isinstance(value, (argparse.Namespace, types.SimpleNamespace)):
-            self.add(self._look.counts(vars(value), in_list), depth)
+        elif is_settings(value):
+            self.add(self._look.counts(held_by(value), in_list), depth)
         elif isinstance(value, torch.nn.Module):
             self.add(value.state_dict(), depth)
             own = {name: each for name, each in vars(value).items() if isinstance(each, (*_PLAIN, tuple))}
@@ -100,8 +100,8 @@ class Walk:
             self._places(sorted(map(_plainly, value)), depth)
         elif isinstance(value, dict):
             settings = len(value) <= MOST_SETTINGS and all(isinstance(each, _PLAIN) for each in value.values())
-            held = self._look.counts(value, in_list or not settings)
-            for key in sorted(held, key=_plainly)[:PLACES]:
+            told = self._look.counts(value, in_list or not settings)
+            for key in sorted(told, key=_plainly)[:PLACES]:
                 self.add(key, depth + 1)
                 self.add(value[key], depth + 1, in_list=not settings)
         elif isinstance(value, _DRAWING):
@@ -109,21 +109,20 @@ class Walk:
                 self._text(repr(state_of(value)))
             return self._look.of_stream
         elif self._look.of_stream and dataclasses.is_dataclass(value) and not isinstance(value, type):
-            self.add(vars(value), depth + 1)
+            self.add(held_by(value), depth + 1)
         elif callable(value) and not isinstance(value, Dataset) and self._function(value, depth):
             pass
-        elif type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "to_numpy"):
-            rows = value[:: max(value.size // PLACES, 1)] if hasattr(value, "__len__") else value
-            self._text(repr(getattr(value, "shape", ())))
-            self._array(np.asarray(rows.to_numpy()), depth)
+        elif (table := looked_at(value, PLACES)) is not None:
+            self._text(table[0])
+            self.add(table[1], depth, in_list=True)
         elif self._look.exact and type(value).__name__ == "Synchronized":  # multiprocessing.Value
             self._text(repr(value.value))
         elif type(value).__module__.partition(".")[0] == "torchvision":
             self._text(self._without_decimals(_plainly(value)))
-        elif hasattr(value, "__dict__") and (is_a_table(value) or is_the_scripts(type(value))):
+        elif (held := held_by(value)) and (is_a_table(value) or is_the_scripts(type(value))):
             names = is_the_scripts(type(value))  # in a library's, texts may be what it calls itself
             left_out = self._look.written(value)
-            for name, attribute in sorted(self._look.counts(vars(value), in_list).items()):
+            for name, attribute in sorted(self._look.counts(held, in_list).items()):
                 if name in left_out or (not names and "cache" in name):
                     continue
                 if not isinstance(attribute, (str, bytes)) or (names and os.sep not in str(attribute)):
@@ -227,12 +226,9 @@ def _around(function: types.FunctionType) -> Callable[[types.CellType], Any]:
 
     def held(cell: types.CellType) -> Any:
         value = cell.cell_contents
-        whole = (
-            callable(value) or is_a_table(value) or not is_the_scripts(type(value)) or not hasattr(value, "__dict__")
-        )
-        return (
-            value if whole else {name: each for name, each in vars(value).items() if name in function.__code__.co_names}
-        )
+        whole = callable(value) or is_a_table(value) or not is_the_scripts(type(value)) or not held_by(value)
+        names = function.__code__.co_names
+        return value if whole else {name: each for name, each in held_by(value).items() if name in names}
 
     return held
 
