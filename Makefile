@@ -1,10 +1,13 @@
 # make demo: from a fresh clone to a finished comparison.  make test: from a fresh clone to a green suite.
 PYTHON ?= python3
 FUZZ_S ?= 180
+# Tests at a time: most wait for servers and jobs of their own for half of their time.
+AT_ONCE ?= 2
 RUN = .venv/bin/python
 RUN_TORCH = .venv-torch/bin/python
 PYTEST = $(RUN) -m pytest
 TIMED = -p no:cacheprovider --durations=5
+SPREAD = $(TIMED) -n $(AT_ONCE) --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: site guides setup-torch demo-torch test-torch help setup demo test test-pythons check unit integration e2e faults conformance fuzz grammar examples bench clean
@@ -38,7 +41,7 @@ demo-torch: setup-torch
 	@$(RUN_TORCH) tools/demo.py pytorch
 
 test-torch: setup-torch
-	@$(RUN_TORCH) -m pytest $(TIMED) tests/torch
+	@$(RUN_TORCH) -m pytest $(SPREAD) tests/torch
 
 demo: setup
 	@$(RUN) tools/demo.py
@@ -47,20 +50,20 @@ check: setup
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy
-	@$(PYTEST) $(TIMED) tests/unit
+	@$(PYTEST) $(SPREAD) tests/unit
 
 test: check
-	@$(PYTEST) $(TIMED) tests/integration tests/grammar tests/e2e
+	@$(PYTEST) $(SPREAD) tests/integration tests/grammar tests/e2e
 
 unit integration e2e faults: setup
-	@$(PYTEST) $(TIMED) tests/$@
+	@$(PYTEST) $(SPREAD) tests/$@
 
 test-pythons:
 	@$(PYTHON) tools/pythons.py $(PYTHONS)
 
 conformance: setup
 	@$(RUN) tools/peers.py sdk2 sdk3
-	@$(PYTEST) $(TIMED) -rs tests/integration/test_toolkit.py tests/sdk tests/toolkit
+	@$(PYTEST) $(TIMED) -rs tests/sdk tests/toolkit
 	@$(RUN) -m tests.fuzz --first 0 --cases 20000
 	@HEADRACE_PIPELINES=$${HEADRACE_PIPELINES:-40} HEADRACE_SEED=$${HEADRACE_SEED:-2} HEADRACE_MODES=$${HEADRACE_MODES:-service} \
 		$(MAKE) --no-print-directory grammar examples
@@ -72,13 +75,13 @@ grammar: setup
 	@HEADRACE_PIPELINES=$${HEADRACE_PIPELINES:-500} $(PYTEST) -p no:cacheprovider -s --timeout=1500 tests/grammar
 
 examples: setup
-	@$(PYTEST) $(TIMED) tests/examples
+	@$(PYTEST) $(SPREAD) tests/examples
 
 site: setup
 	@$(RUN) tools/make_site.py
 
 guides: site
-	@$(PYTEST) $(TIMED) tests/guides tests/notebooks
+	@$(PYTEST) $(SPREAD) tests/guides tests/notebooks
 
 bench: setup
 	@$(RUN) tools/peers.py ray

@@ -17,8 +17,8 @@ import sys
 from pathlib import Path
 
 from bench import measure, torch_race, torch_scaling
+from tests.ports import free_port
 from tests.support import wait_for_port
-from tests.torch.ports import free_port
 
 WAYS = ("tcp", "feed", "grpc", "pickle", "flight")
 FORMS = ("uint8_224", "float32_224", "uint8_32")

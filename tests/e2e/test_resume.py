@@ -1,6 +1,7 @@
 """A job that was cut off goes on, in a second job with the same checkpoint folder."""
 
 import re
+import shutil
 import signal
 
 import pytest
@@ -25,18 +26,14 @@ def kill_a_rank(process, folder):
 
 
 @pytest.mark.parametrize(
-    ("cut_off", "names", "ranks"),
-    [
-        (ask_to_stop, r"epoch-\d{4}-step-\d{6}", 2),
-        (ask_to_stop, r"epoch-\d{4}-step-\d{6}", 1),
-        (kill_a_rank, r"epoch-\d{4}", 2),
-    ],
-    ids=["asked to stop, in mid-epoch", "in mid-epoch, with fewer ranks", "killed, from the last epoch's end"],
+    ("cut_off", "names", "ranks_again"),
+    [(ask_to_stop, r"epoch-\d{4}-step-\d{6}", (2, 1)), (kill_a_rank, r"epoch-\d{4}", (2,))],
+    ids=["asked to stop, in mid-epoch, with as many ranks and with fewer", "killed, from the last epoch's end"],
 )
-def test_a_job_goes_on_where_another_was_cut_off(tmp_path, digits, cut_off, names, ranks):
+def test_a_job_goes_on_where_another_was_cut_off(tmp_path, digits, cut_off, names, ranks_again):
     kept = tmp_path / "kept"
-    flags = [*SMALL, f"--channel=training={digits}", f"--checkpoint_s3_uri={kept}"]
-    process, folder = start(tmp_path, *flags, "--epochs=500")
+    flags = [*SMALL, f"--channel=training={digits}"]
+    process, folder = start(tmp_path, *flags, f"--checkpoint_s3_uri={kept}", "--epochs=500")
     log = folder / "algo-2.log"
     past_one_epoch = rf"event=step step={STEPS_PER_EPOCH + 9} "
     wait_for(lambda: log.exists() and re.search(past_one_epoch, log.read_text()), "a step of the second epoch", 120)
@@ -46,17 +43,20 @@ def test_a_job_goes_on_where_another_was_cut_off(tmp_path, digits, cut_off, name
     assert re.fullmatch(names, newest)
     epoch, step = [*map(int, re.findall(r"\d+", newest)), 0][:2]
 
-    again = run_job(tmp_path, *flags, f"--epochs={epoch + 2}", f"--processes_per_host={ranks}")
-    assert again.code == 0, again.output[-4000:]
-    (resumed,) = again.events("resumed")
-    assert (int(resumed.fields["epoch"]), int(resumed.fields["step"])) == (epoch, step)
-    steps = SAMPLES // (BATCH * ranks)
-    assert again.summary["steps"] == 2 * steps - step * steps // STEPS_PER_EPOCH
-    (data,) = again.events("data_resumed")
-    # Of what the resumed epoch's steps took, no element comes again but what other ranks told nobody of.
-    assert int(data.fields["left_out"]) + int(data.fields["repeated_at_most"]) >= step * 2 * BATCH
-    assert int(data.fields["repeated_at_most"]) <= 2 * BATCH * STEPS_PER_EPOCH
-    assert again.summary["final_metrics"]["val_accuracy"] > 0.1
+    for ranks in ranks_again:
+        copy = shutil.copytree(kept, tmp_path / f"kept-{ranks}")
+        again = run_job(tmp_path, *flags, f"--checkpoint_s3_uri={copy}", f"--epochs={epoch + 2}",
+                        f"--processes_per_host={ranks}")  # fmt: skip
+        assert again.code == 0, again.output[-4000:]
+        (resumed,) = again.events("resumed")
+        assert (int(resumed.fields["epoch"]), int(resumed.fields["step"])) == (epoch, step)
+        steps = SAMPLES // (BATCH * ranks)
+        assert again.summary["steps"] == 2 * steps - step * steps // STEPS_PER_EPOCH
+        (data,) = again.events("data_resumed")
+        # Of what the resumed epoch's steps took, no element comes again but what other ranks told nobody of.
+        assert int(data.fields["left_out"]) + int(data.fields["repeated_at_most"]) >= step * 2 * BATCH
+        assert int(data.fields["repeated_at_most"]) <= 2 * BATCH * STEPS_PER_EPOCH
+        assert again.summary["final_metrics"]["val_accuracy"] > 0.1
 
 
 def test_a_checkpoint_folder_on_s3_is_refused_here(tmp_path):

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import threading
@@ -11,18 +10,13 @@ import threading
 from headrace.events import parse_event
 from headrace.settings import SECRET_VARIABLE
 
+from tests.ports import free_port
 from tests.support import ROOT
 
 REGISTERED_TIMEOUT_S = 60.0
 TRAIN_DATA = ROOT / "code" / "train_data.py"
 # Workers and readers have it from the launcher, in a job.
 SECRET = os.environ.setdefault(SECRET_VARIABLE, secrets.token_hex())
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Service:

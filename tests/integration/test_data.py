@@ -18,8 +18,8 @@ from tests.integration.service import consumers, registered_once, service
 ELEMENTS = 600
 
 
-def read_with(ranks, dataset, **how):
-    """What each of `ranks` consumers of one stream gets, in threads of their own."""
+def begin_reading(ranks, dataset, **how):
+    """Consumers of one stream, in threads of their own; returns what gives what each has got once all have ended."""
     got = [[] for _ in range(ranks)]
     streams = consumers(ranks, dataset, **how)
 
@@ -30,21 +30,30 @@ def read_with(ranks, dataset, **how):
     threads = [threading.Thread(target=consume, args=(rank,), daemon=True) for rank in range(ranks)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive(), "a consumer hangs"
-    return got
+
+    def result():
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive(), "a consumer hangs"
+        return got
+
+    return result
+
+
+def read_with(ranks, dataset, **how):
+    return begin_reading(ranks, dataset, **how)()
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_over_an_epoch_every_element_comes_once_to_one_rank(tmp_path, use, workers):
     with service(tmp_path / "work", workers) as running:
         use(running.address)
+        begun = []
         for seed in range(10):
-            ranks = 2 + seed % 7
             dataset = tf.data.Dataset.range(ELEMENTS).shuffle(ELEMENTS, seed=seed).batch(1 + seed)
-            got = read_with(ranks, dataset, job_name=f"epoch-{seed}")
-            seen = collections.Counter(element for part in got for element in part)
+            begun.append(begin_reading(2 + seed % 7, dataset, job_name=f"epoch-{seed}"))
+        for seed, result in enumerate(begun):
+            seen = collections.Counter(element for part in result() for element in part)
             assert sorted(seen) == list(range(ELEMENTS)), f"seed {seed}: elements are missing"
             assert set(seen.values()) == {1}, f"seed {seed}: elements came twice"
 

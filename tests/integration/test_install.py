@@ -9,6 +9,7 @@ from botocore.exceptions import ClientError
 from headrace.host import install_horovod as install
 from headrace.store import Store, open_store
 from headrace.tensorflow.transfer import build as transfer_build
+from headrace.tensorflow.transfer import library_path
 from moto import mock_aws
 
 from tests.support import ROOT, run_job
@@ -96,11 +97,13 @@ def test_without_a_way_to_aws_there_is_no_store(monkeypatch, capsys):
 def test_the_transfers_library_is_compiled_once_and_fetched_by_the_next_job(tmp_path, bucket, monkeypatch, capfd):
     monkeypatch.setenv("HEADRACE_WHEELS", "s3://wheels/job/wheels")
     first, second = tmp_path / "first" / "transfer.so", tmp_path / "second" / "transfer.so"
+    compiler = tmp_path / "g++"
+    compiler.write_text(f"#!/bin/sh\nwhile [ $1 != -o ]; do shift; done\ncp {library_path()} $2\n")  # in no time
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert transfer_build.main([f"--library={first}"]) == 0
     assert "compiling" in capfd.readouterr().out
-    (tmp_path / "g++").write_text("#!/bin/sh\necho called >&2; exit 1\n")
-    (tmp_path / "g++").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    compiler.write_text("#!/bin/sh\necho called >&2; exit 1\n")
     assert transfer_build.main(["--once", f"--library={second}"]) == 0
     assert "using what was built before: s3://wheels/job/wheels/transfer/transfer.so" in capfd.readouterr().err
     assert second.read_bytes() == first.read_bytes()

@@ -12,7 +12,8 @@ from headrace.errors import InputError, SetupError
 from headrace.tensorflow import data, transfer
 from headrace.tensorflow.transfer import build
 
-from tests.integration.service import TRAIN_DATA, free_port, read, service
+from tests.integration.service import TRAIN_DATA, read, service
+from tests.ports import free_port
 
 
 def test_tensors_of_every_kind_arrive_as_they_were(tmp_path, use):

@@ -11,10 +11,10 @@ from headrace.torch import registry, streaming
 from headrace.torch.feed_admission import FeedServer
 from headrace.torch.loader import DataLoader
 
+from tests.ports import free_port
 from tests.support import copy_source
 from tests.torch.jobs import SCRIPTS, TORCH
 from tests.torch.lines import plain
-from tests.torch.ports import free_port
 from tests.victims import victims
 
 SECRET = "secret"

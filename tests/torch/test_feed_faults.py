@@ -9,8 +9,8 @@ import pytest
 from headrace.errors import DeadlineError
 from headrace.torch.fetch import SampleError
 
+from tests.ports import free_port
 from tests.torch.draws import Draws, batches, indices, plain
-from tests.torch.ports import free_port
 
 
 def test_a_process_that_is_killed_is_replaced_and_its_batches_are_made_again(feeds):
