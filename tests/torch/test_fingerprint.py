@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from headrace.torch.alike import changes
@@ -187,6 +188,18 @@ def test_between_two_epochs_folders_count_and_what_the_dataset_itself_writes_doe
     assert changes(before, fingerprint(data, exact=True)) == []
     data.root, data.transform, data.stage = "/data/256px", Opaque(), 1
     assert changes(before, fingerprint(data, exact=True)) == ["root", "stage", "transform"]
+
+
+@pytest.mark.parametrize(
+    "kind", [np.array, torch.tensor, list, lambda labels: pandas.DataFrame({"label": labels, "name": "x"}),
+             lambda labels: np.array(labels, object)],
+)  # fmt: skip
+def test_between_two_epochs_one_label_of_many_is_seen_to_have_changed(kind):
+    labels = [0] * 200_000
+    before = fingerprint(Table(kind(labels)), exact=True)
+    assert fingerprint(Table(kind(list(labels))), exact=True) == before
+    labels[123_457] = 1
+    assert fingerprint(Table(kind(labels)), exact=True) != before
 
 
 def test_a_collate_function_of_a_trainer_is_not_all_that_the_trainer_holds():

@@ -6,6 +6,7 @@ import functools
 
 import pytest
 import torch
+from headrace.torch.alike import differing
 from headrace.torch.fingerprint import fingerprint
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
@@ -65,6 +66,15 @@ def test_of_settings_what_samples_read_counts_and_what_is_a_hosts_own_does_not(k
     first = fingerprint(holding(kind(size=8, gpus=0)), exact)
     assert first == fingerprint(holding(kind(size=8, gpus=4)), exact)
     assert first != fingerprint(holding(kind(size=16, gpus=0)), exact)
+
+
+def test_the_setting_that_differs_is_named_and_where_output_goes_is_none():
+    def of(**other):
+        given = {"size": 8, "root": "train", "output_dir": "run", "save_path": "run", "timestamp": 1.5}
+        return {"made_of": fingerprint(Resized(argparse.Namespace(**given | other)))}
+
+    assert differing(of(), of(output_dir="run-2", save_path="elsewhere", timestamp=3.5)) == ""
+    assert differing(of(), of(root="test", output_dir="run-2")) == "dataset.settings.root"
 
 
 class OfRecords(Dataset):

@@ -110,7 +110,7 @@ def test_settings_in_slots_or_of_omegaconf_count():
     data.settings.lr = 0.2
     assert changes(before, fingerprint(data, exact=True)) == []
     data.settings.crops[0] = 2
-    assert changes(before, fingerprint(data, exact=True)) == ["settings"]
+    assert changes(before, fingerprint(data, exact=True)) == ["settings.crops"]
 
 
 def test_a_table_of_another_class_in_a_module_called_datasets_is_the_scripts_own():

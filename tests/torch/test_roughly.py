@@ -75,7 +75,7 @@ TIMES = 1.6e9 + np.arange(500) * 60.0
 def test_other_numbers_are_not(one, other):
     made_of = [{"made_of": fingerprint(Table([each]))} for each in (one, other)]
     assert differing(*made_of) == "dataset.columns"
-    many = [{f"name{number}": 0.5 for number in range(100)} | {"zz": each} for each in (one, other)]
+    many = [{f"name{number}": 0.5 for number in range(200)} | {"zz": each} for each in (one, other)]
     assert differing(*({"made_of": fingerprint(Named(each))} for each in many)) == "dataset.others"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 
 from headrace.torch.draws import own_draws, seed_all
 from headrace.torch.order import sample_seed
+from headrace.torch.own_generators import generators_held, kept
 
 MOST_WITHIN = 256
 """Datasets within a dataset, and entries of a list in which they are looked for."""
@@ -57,13 +58,13 @@ def tell_epoch(dataset: Any, seed: int, epoch: int) -> None:
     """Tell it that this epoch begins, if it does not know."""
     if _epochs.get(id(dataset)) != epoch:
         _epochs[id(dataset)] = epoch
-        begin_epoch(dataset, seed, epoch)
+        begin_epoch(dataset, seed, epoch, generators_held(dataset))
 
 
-def begin_epoch(dataset: Any, seed: int, epoch: int) -> None:
-    """Tell it even where it knows. What `set_epoch` draws is the same wherever samples are made."""
-    with own_draws():
-        seed_all(sample_seed(seed, epoch, 0, _EPOCH))
+def begin_epoch(dataset: Any, seed: int, epoch: int, own: Sequence[Any] = ()) -> None:
+    """Tell it even where it knows. What `set_epoch` draws, of its `own` generators too, is the same everywhere."""
+    with own_draws(), kept(own):
+        seed_all(sample_seed(seed, epoch, 0, _EPOCH), own)
         dataset.set_epoch(epoch)
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 
+from headrace.torch.own_generators import seed_them
 
-def seed_all(seed: int) -> None:
-    """Python's, NumPy's and torch's CPU generators begin anew."""
+
+def seed_all(seed: int, own: Iterable[Any] = ()) -> None:
+    """Python's, NumPy's and torch's CPU generators begin anew, and a dataset's own."""
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
+    seed_them(own, seed)
 
 
 @contextlib.contextmanager
@@ -28,12 +31,3 @@ def own_draws() -> Iterator[None]:
         torch.set_rng_state(states[0])
         random.setstate(states[1])
         np.random.set_state(states[2])
-
-
-def state_of(drawing: Any) -> Any:
-    """What a generator draws next follows from it."""
-    if isinstance(drawing, torch.Generator):
-        return drawing.get_state().tolist()
-    if isinstance(drawing, np.random.Generator):
-        return drawing.bit_generator.state
-    return drawing.getstate() if isinstance(drawing, random.Random) else drawing.get_state()

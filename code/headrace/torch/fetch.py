@@ -19,6 +19,7 @@ from headrace.torch import world
 from headrace.torch.dataset_epochs import datasets_within, takes_epoch, tell_epoch
 from headrace.torch.draws import seed_all
 from headrace.torch.order import sample_seed
+from headrace.torch.own_generators import generators_held, kept
 
 ON_ERROR = ("raise", "skip")
 MOST_SKIPS_TOLD = 10
@@ -85,18 +86,27 @@ class Maker:
     def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], batched: bool, on_error: str) -> None:
         self._dataset, self._collate_fn, self._batched, self._on_error = dataset, collate_fn, batched, on_error
         self._told = [each for each in datasets_within(dataset) if takes_epoch(each)]
+        self._own: list[Any] = []
+        self._batches = 0
         self.at: Any = None
         """The index of the sample that is being made; None: none."""
 
     def make(self, order: Order) -> Made:
         """The batch. Raises `SampleError`."""
+        self._batches += 1
+        if self._batches & (self._batches - 1) == 0:  # the 1st, 2nd, 4th, …: some are made only when they are needed
+            self._own = generators_held(self._dataset, self._collate_fn)
+        with kept(self._own):
+            return self._make(order)
+
+    def _make(self, order: Order) -> Made:
         for each in self._told:  # loaders of one dataset may be in different epochs
             tell_epoch(each, order.seed, order.epoch)
         skipped: list[tuple[Any, str]] = []
         samples = list(self._samples(order, skipped))
         if not samples:
             raise SampleError(f"all {len(skipped)} samples of a batch were skipped: {skipped[0][1]}")
-        seed_all(sample_seed(order.seed, order.epoch, order.positions[0], _COLLATE))
+        seed_all(sample_seed(order.seed, order.epoch, order.positions[0], _COLLATE), self._own)
         try:
             batch = self._collate_fn(samples if self._batched else samples[0])
         except Exception as error:
@@ -105,7 +115,7 @@ class Maker:
 
     def _samples(self, order: Order, skipped: list[tuple[Any, str]]) -> Iterator[Any]:
         if self._batched and self._on_error == "raise" and _takes_lists(self._dataset):
-            seed_all(sample_seed(order.seed, order.epoch, order.positions[0]))
+            seed_all(sample_seed(order.seed, order.epoch, order.positions[0]), self._own)
             self.at = order.indices[0]
             try:
                 yield from self._dataset.__getitems__(list(order.indices))
@@ -116,7 +126,7 @@ class Maker:
             return
         one_position = len(set(order.positions)) == 1  # of a batch sampler
         for place, (position, index) in enumerate(zip(order.positions, order.indices, strict=True)):
-            seed_all(sample_seed(order.seed, order.epoch, position, place if one_position else 0))
+            seed_all(sample_seed(order.seed, order.epoch, position, place if one_position else 0), self._own)
             self.at = index
             try:
                 yield self._dataset[index]

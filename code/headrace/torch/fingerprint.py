@@ -17,12 +17,12 @@ from typing import Any
 from torch.utils.data import Dataset, IterableDataset
 
 from headrace.torch.code_reads import from_its_class, names_read
-from headrace.torch.dataset_code import is_a_librarys_own
+from headrace.torch.dataset_code import held_by, is_a_librarys_own, is_settings
 from headrace.torch.fingerprint_look import Look
 from headrace.torch.fingerprint_walk import DEEPEST, Walk
 from headrace.torch.roughly import joined
 
-MOST_NAMES = 64
+MOST_NAMES = 160
 """Attributes that are told apart."""
 WHOLE = "itself"
 OPAQUE = "?"
@@ -58,7 +58,15 @@ def _name_all(found: dict[str, str], value: Any, path: str, look: Look, depth: i
         if isinstance(attribute, Dataset):
             _name_all(found, attribute, dotted, dataclasses.replace(look, above=left_out), depth + 1)
         elif name not in left_out and not is_a_librarys_own(type(value), name):
-            found[dotted] = _told(attribute, look)
+            for of_it, each in _settings_within(dotted, attribute, look).items():
+                found[of_it] = _told(each, look)
+
+
+def _settings_within(path: str, value: Any, look: Look) -> dict[str, Any]:
+    """Each setting of an object that only holds settings, by its name; else the value itself."""
+    if not is_settings(value):
+        return {path: value}
+    return {f"{path}.{name}": each for name, each in look.counts(held_by(value), False).items()}
 
 
 def _told(value: Any, look: Look) -> str:

@@ -11,12 +11,16 @@ from headrace.torch.dataset_writes import written_while_training
 
 MOST_VALUES = 50_000
 """Looked at, of one dataset: lists of lists multiply."""
+MOST_BYTES = 64 << 20
+"""Of arrays that are looked at whole, between two epochs of a process."""
 _NO_DATA = re.compile(
     "(^|_)(n?gpus?|n?cpus?|workers?|threads?|devices?|hosts?|ranks?|world|nodes?|dist|distributed|backend|port|"
-    "lr|learning|epochs?|steps?|iters?|iterations?|momentum|decay|loss|best|patience|print|log|logger|verbose)(_|$)",
+    "lr|learning|epochs?|steps?|iters?|iterations?|momentum|decay|loss|best|patience|print|logs?|logger|logging|verbose|"
+    "outputs?|out|save|saved|saving|results?|runs?|exp|experiments?|checkpoints?|ckpts?|resume|tensorboard|wandb|"
+    "mlflow|timestamp|time|started|pid)(_|$)",
     re.IGNORECASE,
 )
-"""Settings of a host, of the ranks or of the optimizer. They count if the code that makes samples names them."""
+"""Settings of a host, the ranks, the optimizer or the output. They count if the code that makes samples names them."""
 
 
 @dataclasses.dataclass
@@ -30,8 +34,15 @@ class Look:
     reads: frozenset[str]
     """Names that the code reads which makes samples."""
     left: int = MOST_VALUES
+    bytes_left: int = MOST_BYTES
     above: frozenset[str] = frozenset()
     """Attributes that datasets write which hold this one."""
+
+    def takes_whole(self, size: int) -> bool:
+        """Whether an array of so many bytes may be looked at whole, and not in places."""
+        fits = self.exact and size <= self.bytes_left
+        self.bytes_left -= size if fits else 0
+        return fits
 
     def counts(self, values: Mapping[Any, Any], in_list: bool) -> dict[Any, Any]:
         """Of settings, what samples may be made of; a list of them is no settings, but data."""

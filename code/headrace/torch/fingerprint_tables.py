@@ -11,7 +11,7 @@ from headrace.torch.dataset_code import is_the_scripts
 
 MOST_BYTES = 4 << 20
 """Read of a table of Arrow's, whose rows may be pictures on disk."""
-FEWEST_ROWS = 16
+FEWEST_ROWS, MOST_ROWS = 16, 4096
 
 
 def looked_at(value: Any, places: int) -> tuple[str, Any] | None:
@@ -41,7 +41,9 @@ def _arrow(value: Any, places: int) -> tuple[str, Any] | None:
         return None
     names = list(getattr(value, "column_names", ()))
     count = len(value)
-    most = min(places // max(len(names), 1), MOST_BYTES * count // max(value.nbytes, 1))
+    most = min(
+        MOST_ROWS // max(len(names), 1), places // max(len(names), 1), MOST_BYTES * count // max(value.nbytes, 1)
+    )
     # Not `take`, which may copy a column of many parts whole.
     rows = [value.slice(place, 1).to_pylist()[0] for place in range(0, count, max(count // max(most, FEWEST_ROWS), 1))]
     return repr((count, names)), rows

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import datetime
 import decimal
 import enum
 import functools
 import hashlib
+import marshal
 import os
-import random
 import re
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -21,13 +22,15 @@ import torch
 from torch.utils.data import Dataset
 
 from headrace.torch.dataset_code import folder_of, held_by, is_a_table, is_omegaconfs, is_settings, is_the_scripts
-from headrace.torch.draws import state_of
 from headrace.torch.fingerprint_look import Look
 from headrace.torch.fingerprint_tables import looked_at
+from headrace.torch.own_generators import DRAWING, state_of
 from headrace.torch.roughly import Reals
 
 PLACES = 4096
 """Looked at, of a long array or list."""
+MOST_WHOLE = 1 << 20
+"""Of a list that is looked at whole between two epochs, as arrays are: a few labels of many may have been changed."""
 MOST_SORTED = 500_000  # of larger sets and dicts only the size counts
 DEEPEST = 6
 VALUES_AT_ONCE = 8  # of an array, which cost as much as another object
@@ -36,7 +39,6 @@ _WHOLE_NUMBERS = (bool, int, type(None))
 _PLAIN = (*_WHOLE_NUMBERS, float, str)
 _REAL = (float, complex, np.floating, np.complexfloating)
 _EXACT = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, enum.Enum, slice, torch.dtype, torch.Size)
-_DRAWING = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _DEVICE = re.compile(r"(cuda|cpu|mps)(:\d+)?")
 _DECIMALS = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?")
@@ -104,7 +106,7 @@ class Walk:
             for key in sorted(told, key=_plainly)[:PLACES]:
                 self.add(key, depth + 1)
                 self.add(value[key], depth + 1, in_list=not settings)
-        elif isinstance(value, _DRAWING):
+        elif isinstance(value, DRAWING):
             if self._look.of_stream:
                 self._text(repr(state_of(value)))
             return self._look.of_stream
@@ -112,7 +114,7 @@ class Walk:
             self.add(held_by(value), depth + 1)
         elif callable(value) and not isinstance(value, Dataset) and self._function(value, depth):
             pass
-        elif (table := looked_at(value, PLACES)) is not None:
+        elif (table := looked_at(value, MOST_WHOLE if self._look.exact else PLACES)) is not None:
             self._text(table[0])
             self.add(table[1], depth, in_list=True)
         elif self._look.exact and type(value).__name__ == "Synchronized":  # multiprocessing.Value
@@ -157,7 +159,7 @@ class Walk:
         self._text(repr((value.dtype, tuple(value.shape))))
         if value.layout == torch.strided and value.device.type != "meta" and value.numel():
             value = value.detach()
-            if value.dim():
+            if value.dim() and not (value.device.type == "cpu" and self._look.takes_whole(value.nbytes)):
                 places = np.arange(0, value.numel(), max(value.numel() // PLACES, 1))
                 # By NumPy: torch's own unravel_index imports sympy, half a second of every start.
                 value = value[tuple(map(torch.from_numpy, np.unravel_index(places, tuple(value.shape))))]
@@ -172,7 +174,8 @@ class Walk:
 
     def _array(self, value: np.ndarray[Any, Any], depth: int) -> None:
         self._text(repr((value.dtype, value.shape)))
-        sampled = value.flat[:: max(value.size // PLACES, 1)]
+        whole = self._look.takes_whole(value.nbytes)
+        sampled = value.reshape(-1) if whole else value.flat[:: max(value.size // PLACES, 1)]
         if value.dtype.hasobject:
             self._places(sampled.tolist(), depth)
         elif value.dtype.kind in "fc" and not self._look.exact:
@@ -182,11 +185,15 @@ class Walk:
             self._bytes(sampled, sampled.size)
 
     def _bytes(self, values: np.ndarray[Any, Any], count: int) -> None:
-        self._look.left -= count // VALUES_AT_ONCE
+        self._look.left -= min(count, PLACES) // VALUES_AT_ONCE
         self._digest.update(values.tobytes())
 
     def _places(self, values: Sequence[Any], depth: int) -> None:
         self._text(str(len(values)))
+        if self._look.exact and PLACES < len(values) <= MOST_WHOLE and isinstance(values, (list, tuple)):
+            with contextlib.suppress(ValueError):  # other objects than numbers and texts are in it
+                self._digest.update(marshal.dumps(values, 2))  # a version that does not tell who else has a value
+                return
         looked_at = values[:: max(len(values) // PLACES, 1)]
         outer, self._folder = self._folder, folder_of(looked_at) or self._folder
         for value in looked_at:

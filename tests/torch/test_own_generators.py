@@ -1,0 +1,91 @@
+"""Generators that a dataset or its transforms hold draw other numbers for each sample, and the same ones everywhere."""
+
+import functools
+import random
+
+import numpy as np
+import pytest
+import torch
+from headrace.torch.own_generators import generators_held
+
+from tests.torch.test_what_people_write import Numbers, all_of
+
+
+class Noise:
+    """As a library's transform is: it holds generators of its own."""
+
+    def __init__(self, *generators):
+        self.generators = list(generators)
+
+    def __call__(self, value):
+        return value + sum(drawn_from(each) for each in self.generators)
+
+
+def drawn_from(generator):
+    return float(torch.rand(1, generator=generator)) if isinstance(generator, torch.Generator) else generator.random()
+
+
+class Noisy(Numbers):
+    def __getitem__(self, index):
+        return self.transform(0.0)
+
+
+def of_all_kinds():
+    return Noise(np.random.default_rng(0), random.Random(0), torch.Generator(), np.random.RandomState(0))
+
+
+NOISE = Noise(np.random.default_rng(0))
+
+
+def around(noise):
+    return lambda value: noise(value)
+
+
+def of_a_global(value):
+    return NOISE(value)
+
+
+def test_each_sample_has_draws_of_its_own_on_all_ranks_whoever_makes_it(feeds):
+    drawn = []
+    for rank in (0, 1):
+        remote = [feeds.serve(2, Noisy(40, transform=of_all_kinds()), 4) for _ in range(2)]
+        of_servers = feeds.loader(remote, Noisy(40, transform=of_all_kinds()), 4, rank=rank, world=2)
+        epochs = [all_of(of_servers) for _ in range(2)]
+        for workers in (0, 2):
+            local = feeds.loader([], Noisy(40, transform=of_all_kinds()), 4, rank=rank, world=2, num_workers=workers)
+            assert [all_of(local) for _ in range(2)] == epochs
+        drawn += epochs[0] + epochs[1]
+    assert len(set(drawn)) == 80
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [NOISE, around(NOISE), of_a_global, functools.partial(NOISE), [NOISE], {"train": NOISE}, NOISE.__call__],
+)
+def test_generators_are_found_however_they_are_held(transform):
+    assert generators_held(Noisy(2, transform=transform)) == NOISE.generators
+
+
+def test_what_the_script_draws_from_a_generator_that_its_dataset_holds_is_as_without_a_loader(feeds):
+    shared = np.random.default_rng(5)
+    assert len(all_of(feeds.loader([], Noisy(8, transform=Noise(shared)), 4))) == 8
+    assert shared.random() == np.random.default_rng(5).random()
+
+
+class Reordered(Numbers):
+    def __init__(self, size):
+        super().__init__(size, rng=np.random.default_rng(0), order=np.arange(size))
+
+    def set_epoch(self, epoch):
+        self.order = self.rng.permutation(len(self.order))
+
+    def __getitem__(self, index):
+        return int(self.order[index]) + 0 * int(self.rng.integers(3))
+
+
+def test_what_set_epoch_draws_from_the_datasets_own_generator_is_the_same_in_all_processes(feeds):
+    servers = [feeds.serve(2, Reordered(32), 4) for _ in range(2)]
+    loader = feeds.loader(servers, Reordered(32), 4)
+    epochs = [all_of(loader) for _ in range(3)]
+    assert all(sorted(each) == list(range(32)) for each in epochs)
+    assert len({tuple(each) for each in epochs}) == 3
