@@ -84,8 +84,13 @@ def test_without_drop_last_a_rank_that_has_ended_takes_its_last_batch_again_and_
 
 
 def test_a_rank_without_a_batch_is_told_so(ranks):
-    with pytest.raises((InputError, DeadlineError), match=r"got no batch: .*fewer shards|1 of 2 ranks"):
+    with pytest.raises((InputError, DeadlineError), match=r"got no batch: .*write as many|1 of 2 ranks"):
         ranks([], 2, Lines((6,)), 2, shards=2, seed=1, stall_timeout_s=4)
+
+
+def test_an_epoch_without_a_step_is_no_epoch(ranks):
+    with pytest.raises(InputError, match="an epoch has no step: 1 of 2 ranks have a batch"):
+        ranks([], 2, Lines((6,)), 2, shards=2, seed=1, drop_last=True)
 
 
 @pytest.mark.parametrize(

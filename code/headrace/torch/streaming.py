@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +22,10 @@ from headrace.torch.fetch import MOST_PARTS, Made, StreamOrder
 from headrace.torch.order import taken_after
 from headrace.torch.sources import Sources
 
+MORE_FILES = (
+    "each rank needs a part, so a file, or what the dataset shares by, of its own: write as many as there are ranks, "
+    "use fewer ranks, or a dataset with __len__ and __getitem__"
+)
 READ_AHEAD = 2
 """Steps that all ranks have agreed on and this one has not made yet."""
 LOOK_EVERY_S = 0.25
@@ -45,7 +50,9 @@ class Streaming:
 
     def _set_shards(self, shards: int) -> None:
         if shards < self._world:
-            raise InputError(f"an IterableDataset in {shards} parts cannot be shared by {self._world} ranks")
+            raise InputError(
+                f"an IterableDataset in {shards} parts cannot be shared by {self._world} ranks: {MORE_FILES}"
+            )
         self.shards = shards
         self._begun = [0] * shards
 
@@ -130,9 +137,15 @@ class Streaming:
         """Batches that all ranks have, or that this rank takes again because others have more."""
         made = next(own, None)
         again: Any = None
-        while True:
+        for step in itertools.count():
             have = ends.have(made is not None)
-            if ends.closed.is_set() or not have or (self._loader.drop_last and have < self._world):
+            too_few = self._loader.drop_last and have < self._world
+            if too_few and have and not step and not any(self._begun):
+                raise InputError(
+                    f"an epoch has no step: {have} of {self._world} ranks have a batch, and drop_last leaves it out: "
+                    f"{MORE_FILES}"
+                )
+            if ends.closed.is_set() or not have or too_few:
                 return
             following = next(own, None) if made else None
             if made and following is None:
@@ -147,8 +160,8 @@ class Streaming:
         known = [part for part in (*self.parts, *range(self.shards)) if self._begun[part]]
         if not known:
             raise InputError(
-                f"rank {self._rank} got no batch: its part of the IterableDataset is empty, and others are not; "
-                "give fewer shards than there are files, or drop_last=True"
+                f"rank {self._rank} got no batch: its part of the IterableDataset is empty, and others are not: "
+                f"{MORE_FILES}; with as many, give shards= no more than there are files"
             )
         seed, epoch, part = self._loader.seed, self._loader.epoch, known[0]
         number = self._begun[part] - 1
