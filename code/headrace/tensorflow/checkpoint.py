@@ -12,8 +12,9 @@ import keras
 import tensorflow as tf
 
 from headrace.context import TrainerContext
+from headrace.errors import InputError
 from headrace.events import CHECKPOINTS_ON_REQUEST, say
-from headrace.tensorflow import world
+from headrace.tensorflow import building, world
 from headrace.training.checkpoint_folder import EVERY_S, KEPT_CHECKPOINTS, CheckpointFolder
 from headrace.training.signal_files import SignalFiles
 
@@ -122,14 +123,19 @@ class Checkpoint(keras.callbacks.Callback):
         """Load the newest checkpoint, if there is one, and say which epoch comes next (0 without).
 
         Of an epoch that was begun, only the remaining steps are made. Call it on every rank: rank 0 reads, all
-        learn epoch and step; the broadcast at the start of training spreads the state.
+        learn epoch and step; the broadcast at the start of training spreads the state. Raises `InputError` for a model
+        that has no weights yet.
         """
         epoch = step = steps = 0
         weights = self._folder.newest_weights()
+        if not model.weights:
+            raise InputError(
+                "the model has no weights yet into which a checkpoint's could be loaded: begin it with keras.Input(…), "
+                "or call it on a batch, before restore"
+            )
         if world.rank() == 0 and weights:
             self._folder.tell_of_own()
-            if not model.optimizer.built:
-                model.optimizer.build(model.trainable_variables)
+            building.build_optimizer(model, model.optimizer)
             model.load_weights(weights)
             epoch, step = self._folder.place()
             steps = int((self._folder.record(PROGRESS_FILE) or {}).get("steps_per_epoch", 0))

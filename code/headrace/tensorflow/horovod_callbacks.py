@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from headrace.tensorflow import world
+from headrace.tensorflow import building, world
 
 Logs = dict[str, Any] | None
 
@@ -21,20 +21,33 @@ def broadcast_state(model: keras.Model, root_rank: int = 0) -> None:
         return
     variables = list(model.weights)
     if getattr(model, "optimizer", None) is not None:
-        if not model.optimizer.built:
-            model.optimizer.build(model.trainable_variables)
+        building.build_optimizer(model, model.optimizer)
         variables += model.optimizer.variables
     hvd.broadcast_variables([variable.value for variable in variables], root_rank=root_rank)
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Starts all ranks from the state of `root_rank`, before the first step."""
+    """Starts all ranks from the state of `root_rank`: before the first step, or after it if it makes the weights."""
 
     def __init__(self, root_rank: int = 0) -> None:
         super().__init__()
         self.root_rank = root_rank
+        self._due = False
 
     def on_train_begin(self, logs: Logs = None) -> None:
+        self._due = True
+        self.on_train_batch_begin(0)
+
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        if self._due and building.is_built(self.model):
+            self._broadcast()
+
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        if self._due:
+            self._broadcast()
+
+    def _broadcast(self) -> None:
+        self._due = False
         broadcast_state(self.model, self.root_rank)
 
 

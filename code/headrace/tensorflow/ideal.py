@@ -10,15 +10,17 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import stateful_random_ops
 
-from headrace.tensorflow import world
+from headrace.tensorflow import building, world
 from headrace.training.ideal_step import SETTLING, IdealStep, steps_to_measure
 
 WARM_UP_STEPS = 3
 """Steps that tell how many to measure: the first traces the training function, the second still fills caches."""
 
 
-def measure_ideal_step(model: keras.Model, dataset: tf.data.Dataset, batch_size: int | None = None) -> IdealStep:
+def measure_ideal_step(model: keras.Model, dataset: tf.data.Dataset, batch_size: int | None = None) -> IdealStep | None:
     """A training step on one batch in memory: the median, its error, and its CPU time on this rank.
+
+    None if only the first step makes the model's weights, as with a `train_step` of its own.
 
     Weights, optimizer state, metrics and random seeds are put back exactly. All ranks must call it
     together: the steps reduce gradients.
@@ -27,13 +29,14 @@ def measure_ideal_step(model: keras.Model, dataset: tf.data.Dataset, batch_size:
     stream is used up; where the spec leaves more open than the batch size, it is the dataset's first.
 
     Args:
-        model: compiled, built.
+        model: compiled.
         dataset: what the model will be trained on.
         batch_size: fills an unknown first dimension.
     """
+    if not building.build(model, dataset.element_spec):
+        return None
     batch = _cached_batch(dataset, batch_size)
-    if not model.optimizer.built:
-        model.optimizer.build(model.trainable_variables)
+    building.build_optimizer(model, model.optimizer)
     iterator = iter(_with_spec_of(tf.data.Dataset.from_tensors(batch).repeat(), dataset))
     model.make_train_function()
     variables = _variables(model, iterator)

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from headrace.tensorflow import horovod_callbacks, horovod_keras, progress, trained
+from headrace.tensorflow import building, horovod_callbacks, horovod_keras, progress, trained
 from headrace.tensorflow.checkpoint import Checkpoint
 from headrace.tensorflow.meter import open_meter
 
@@ -23,8 +23,9 @@ class Training:
                 loss = train_step(x, y)
             training.end_epoch(loss=loss)
 
-    It starts all ranks from rank 0's weights, or from the checkpoint, and averages what `end_epoch` is given and moving
-    statistics over the ranks. The input-bound share is the time that `steps` waits for a batch.
+    It starts all ranks from rank 0's weights (after the first step if that makes them), or from the checkpoint, and
+    averages what `end_epoch` is given and moving statistics over the ranks. The input-bound share is the time that
+    `steps` waits for a batch.
 
     Args:
         model: what is trained.
@@ -39,8 +40,8 @@ class Training:
         self._model, self._checkpoint = model, checkpoint
         self._meter = open_meter(batch_size, log_every)
         self._epoch = self._epochs = 0
-        if not optimizer.built:
-            optimizer.build(model.trainable_variables)
+        self._due = True
+        building.build_optimizer(model, optimizer)
         if getattr(model, "optimizer", None) is None:
             model.optimizer = optimizer  # where checkpoints look for it
 
@@ -52,7 +53,8 @@ class Training:
             checkpoint.set_model(self._model)
             checkpoint.set_params({"epochs": epochs, "steps": None})
             first = checkpoint.restore(self._model)
-        horovod_callbacks.broadcast_state(self._model)
+        if building.is_built(self._model):
+            self._broadcast()
         self._meter.begin()
         if checkpoint:
             checkpoint.on_train_begin()
@@ -75,12 +77,18 @@ class Training:
                 waited_s = time.perf_counter() - asked_at
                 yield batch
                 now = time.perf_counter()
+                if self._due:
+                    self._broadcast()
                 self._meter.steps(1, now - asked_at, waited_s)
                 asked_at = now
                 if checkpoint:
                     checkpoint.on_train_batch_end(number)
         finally:  # also where the script breaks out of its loop
             self._meter.steps_over()
+
+    def _broadcast(self) -> None:
+        self._due = False
+        horovod_callbacks.broadcast_state(self._model)
 
     def end_epoch(self, **metrics: Any) -> dict[str, float]:
         """The epoch is over; its metrics, averaged over the ranks."""

@@ -4,6 +4,7 @@ import headrace.tensorflow.horovod_keras as hvd
 import keras
 import numpy as np
 import tensorflow as tf
+from headrace.tensorflow import callbacks
 from headrace.tensorflow.ideal import measure_ideal_step
 
 hvd.init()
@@ -79,6 +80,60 @@ before = state(model)
 assert measure_ideal_step(model, train, 16).ms > 0
 for old, new in zip(before, state(model), strict=True):
     np.testing.assert_array_equal(old, new)
+
+# Models that have no weights before they see a batch: by the callbacks, and in a loop, all ranks begin alike.
+
+
+class Unbuilt(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = keras.layers.Dense(8), keras.layers.Dense(3)
+
+    def call(self, inputs):
+        return self.second(self.first(inputs))
+
+
+class Stepping(Unbuilt):
+    """Its `call` is of no use: a step of its own makes the weights."""
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self.second(self.first(data[0])) ** 2)
+        weights = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        return {"loss": loss}
+
+    def call(self, inputs):
+        raise RuntimeError("not by itself")
+
+
+for make in (lambda: keras.Sequential([keras.layers.Dense(8), keras.layers.Dense(3)]), Unbuilt, Stepping):
+    for first in (hvd.callbacks.BroadcastGlobalVariablesCallback(0), callbacks.Measure(train, 16)):
+        begun = make()
+        begun.compile(
+            hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        )
+        others = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), callbacks.Measure(train, 16)]
+        begun.fit(
+            train,
+            steps_per_epoch=4,
+            verbose=0,
+            callbacks=[first, *(each for each in others if type(each) is not type(first))],
+        )
+        rows = on_all_ranks([np.asarray(v) for v in (*begun.weights, *begun.optimizer.variables)])
+        assert len(begun.optimizer.variables) > 2 + len(begun.weights)
+        np.testing.assert_array_equal(rows[0], rows[1])
+begun, optimizer = Unbuilt(), keras.optimizers.Adam(0.01)
+training = callbacks.Training(begun, optimizer, 16)
+for _ in training.epochs(1):
+    for inputs, _ in training.steps(train, 3):
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = tf.reduce_mean(begun(inputs) ** 2)
+        optimizer.apply(tape.gradient(loss, begun.trainable_variables), begun.trainable_variables)
+    training.end_epoch(loss=loss)
+rows = on_all_ranks([np.asarray(v) for v in (*begun.weights, *optimizer.variables)])
+np.testing.assert_array_equal(rows[0], rows[1])
 
 # A saved model loads as a plain Keras model, and as a distributed one by Horovod's name for that.
 path = f"/tmp/headrace-test-{rank}-{hvd.allgather(tf.constant([np.random.randint(1 << 30)]))[0]}.keras"
