@@ -9,7 +9,7 @@ import keras
 import pytest
 import tensorflow as tf
 from headrace.errors import InputError
-from headrace.tensorflow import data
+from headrace.tensorflow import data, world
 from headrace.tensorflow.graph import DatasetGraph
 from headrace.tensorflow.splits import find_sources
 
@@ -200,6 +200,40 @@ def test_misuse_is_refused_before_training_with_the_mend(use, name):
     with pytest.raises(InputError, match=said.replace("(", r"\(").replace(")", r"\)")):
         data.distribute(dataset, **how)
     assert time.monotonic() - started < 5
+
+
+def test_what_is_no_dataset_is_refused_with_what_to_do():
+    for take in (data.distribute, data.split_by_rank):
+        with pytest.raises(InputError, match=r"takes a tf.data.Dataset, and got a list.*from hvd.rank"):
+            take([1, 2, 3])
+
+
+def parts_of(dataset, monkeypatch, ranks=2):
+    """What ranks that read a dataset themselves get together."""
+    monkeypatch.setattr(world, "size", lambda: ranks)
+    monkeypatch.setattr(world, "of_all_ranks", lambda value, *_: [value])
+    got = []
+    for rank in range(ranks):
+        monkeypatch.setattr(world, "rank", lambda rank=rank: rank)
+        got += [row for batch in data.split_by_rank(dataset) for row in batch["x"].numpy().tolist()]
+    return sorted(got)
+
+
+def test_one_file_is_shared_by_ranks_though_those_who_list_it_shuffle_what_they_list(tmp_path, monkeypatch):
+    (tmp_path / "rows.csv").write_text("x\n" + "".join(f"{number}\n" for number in range(40)))
+    rows = tf.data.experimental.make_csv_dataset(str(tmp_path / "rows.csv"), 4, num_epochs=1)
+    assert parts_of(rows, monkeypatch) == list(range(40))
+
+
+def test_examples_that_are_parsed_in_batches_are_shared(tmp_path, monkeypatch):
+    with tf.io.TFRecordWriter(str(tmp_path / "rows")) as writer:
+        for number in range(40):
+            feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[number]))
+            writer.write(tf.train.Example(features=tf.train.Features(feature={"x": feature})).SerializeToString())
+    rows = tf.data.experimental.make_batched_features_dataset(
+        str(tmp_path / "rows"), 4, {"x": tf.io.FixedLenFeature([], tf.int64)}, num_epochs=1
+    )
+    assert parts_of(rows, monkeypatch) == list(range(40))
 
 
 def test_in_local_mode_one_rank_reads_the_dataset_as_it_is(monkeypatch):

@@ -189,3 +189,17 @@ def test_with_tensorflows_seed_ranks_draw_the_same_in_each_run(monkeypatch):
         return [bool(each) for each in graph.spliced({})]
 
     assert drawn(0) == drawn(0) != drawn(1)
+
+
+def test_operations_with_a_seed_draw_apart_on_ranks_and_flips_of_an_image_and_its_mask_alike(monkeypatch):
+    def drawn(rank):
+        monkeypatch.setattr(variables.world, "rank", lambda: rank)
+        tf.random.set_seed(1)
+        images, masks = (tf.data.Dataset.range(64).map(lambda _: tf.random.uniform([], seed=5)) for _ in range(2))
+        graph = DatasetGraph(tf.data.Dataset.zip((images, masks)))
+        variables.seed_apart(graph)
+        return [(float(image), float(mask)) for image, mask in graph.spliced({})]
+
+    first, second = drawn(0), drawn(1)
+    assert all(image == mask for image, mask in first + second)
+    assert not {image for image, _ in first} & {image for image, _ in second}

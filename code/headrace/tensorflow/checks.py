@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Any
+
+import tensorflow as tf
 
 from headrace.errors import InputError
 from headrace.tensorflow import origin
@@ -19,6 +22,15 @@ PYTHON_OPS = {
 
 AS_IT_IS = "; or data.distribute(…, exact=False) as it is"
 _COSTLY_OP = re.compile(r"Decode(Jpeg|Png|Image|Bmp|Gif|AndCrop)|Resize|Conv|ImageProjective|CropAndResize|ReadFile")
+
+
+def refuse_other_kinds(dataset: Any) -> None:
+    """Raises `InputError` for what is no `tf.data.Dataset`."""
+    if not isinstance(dataset, tf.data.Dataset):
+        raise InputError(
+            f"this takes a tf.data.Dataset, and got a {type(dataset).__name__}: what runs Python, as a PyDataset or a "
+            "generator does, each rank makes itself; have it take every hvd.size()-th sample, from hvd.rank() on"
+        )
 
 
 def refuse_python(graph: DatasetGraph) -> None:

@@ -17,6 +17,7 @@ from headrace.errors import InputError
 from headrace.settings import STARTUP_TIMEOUT_VARIABLE
 from headrace.tensorflow import (
     arrays,
+    checks,
     iterators,
     keras_epochs,
     origin,
@@ -108,6 +109,7 @@ def distribute(
         uneven=uneven,
         exact=exact,
     )
+    checks.refuse_other_kinds(dataset)
     job_name = stream_names.own_name(job_name)
     context = TrainerContext.from_environ(os.environ)
     if target_workers == "local" and context.local_workers == "off":
@@ -154,6 +156,7 @@ def split_by_rank(dataset: tf.data.Dataset, *, uneven: str = "keep", name: str =
     Raises:
         InputError: it cannot be read in parts; the text says what to change.
     """
+    checks.refuse_other_kinds(dataset)
     return _on_trainer(parts.of_this_rank(dataset, Distribution(uneven=uneven).uneven, name))
 
 

@@ -107,13 +107,13 @@ class DatasetGraph:
     def __init__(self, dataset: tf.data.Dataset) -> None:
         self._spec = dataset.element_spec
         self.definition = graphdef.graph_of(dataset)
-        self.functions = {function.signature.name: function for function in self.definition.library.function}
         self.look_again()
         sink = next(node for node in self.definition.node if node.op == _SINK)
         self.sink = self._node(sink.input[0], dataset)
 
     def look_again(self) -> None:
-        """Nodes were added to its definition."""
+        """Its definition has changed."""
+        self.functions = {function.signature.name: function for function in self.definition.library.function}
         self._by_name = {node.name: node for node in self.definition.node}
 
     def nodes_of(self, function: str) -> Iterator[Any]:

@@ -60,3 +60,15 @@ def put_constant(node: Any, values: Any) -> None:
     node.attr.clear()
     node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(values))
     node.attr["dtype"].type = node.attr["value"].tensor.dtype
+
+
+def rename_functions(graph: Any, suffix: str) -> None:
+    """Names for functions that were changed: under their own, this process knows what they were."""
+    own = {function.signature.name for function in graph.library.function}
+    nodes = (*graph.node, *(node for function in graph.library.function for node in function.node_def))
+    for attribute in (each for node in nodes for each in node.attr.values()):
+        called = [attribute.func] if attribute.WhichOneof("value") == "func" else attribute.list.func
+        for each in called:
+            each.name += suffix if each.name in own else ""
+    for function in graph.library.function:
+        function.signature.name += suffix

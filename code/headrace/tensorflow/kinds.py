@@ -6,7 +6,7 @@ BATCHES = ("BatchDataset", "ParallelBatchDataset", "PaddedBatchDataset")
 REGROUPING = (*BATCHES, "RebatchDataset", "MapAndBatchDataset")
 PASSING = ("PrefetchDataset", "OptionsDataset", "CacheDataset", "AssertCardinalityDataset")
 """What hands its input's elements on, in their order."""
-ONE_TO_ONE = (*FUNCTIONS, *PASSING, "ShuffleDataset")
+ONE_TO_ONE = (*FUNCTIONS, *PASSING, "ShuffleDataset", "ParseExampleDataset")
 ONE_BY_ONE = (*ONE_TO_ONE, "FilterDataset", "IgnoreErrorsDataset", "RepeatDataset")
 """What treats elements one by one, whatever stands beside them."""
 EXPANDING = ("InterleaveDataset", "ParallelInterleaveDataset", "LegacyParallelInterleaveDataset", "FlatMapDataset",

@@ -15,7 +15,7 @@ _RANDOM_OP = re.compile(r"^(?!Stateless).*(Random|Rng|TruncatedNormal|Multinomia
 
 def disorder(node: Node) -> str:
     """Why a transformation's elements come in another order, or are others, each time; empty if they are not."""
-    if node.op == "ShuffleDataset":
+    if node.op == "ShuffleDataset" and node.size != 1:  # list_files shuffles one file too
         if node.attribute("reshuffle_each_iteration").b:
             return "the order below it is drawn anew each time"
         return "" if node.value("seed") or node.value("seed2") else "the order below it is drawn without a seed"

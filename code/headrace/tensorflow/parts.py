@@ -82,6 +82,7 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
 
     def make() -> _Found:
         graph = DatasetGraph(dataset)
+        variables.seed_apart(graph)
         checks.refuse_generator(graph)
         variables.refuse_written(graph)
         variables.draw_apart(graph)

@@ -28,6 +28,8 @@ _CALLS = {"PartitionedCall": 0, "StatefulPartitionedCall": 0, "While": 0, "State
 _SEED_OF_KERAS = [2]
 """Its shape; it is of int64."""
 _ANY = 1 << 62
+_STRIDE = 1_000_003
+"""Between the seeds of two ranks."""
 
 
 def refuse_written(graph: DatasetGraph) -> None:
@@ -41,6 +43,22 @@ def refuse_written(graph: DatasetGraph) -> None:
                     "write one of its own: a counter begins anew in each. Count with .enumerate(), keep a state with "
                     f".scan(…), or write before the dataset is made{AS_IT_IS}"
                 )
+
+
+def seed_apart(graph: DatasetGraph) -> None:
+    """Operations with a seed (`tf.random.set_seed`) draw other numbers in each rank; to be called first of all.
+
+    Those that have one seed in common still draw alike, as flips of an image and of its mask do.
+    """
+    operations = (node for function in graph.definition.library.function for node in function.node_def)
+    seeded = [each.attr for each in operations if {"seed", "seed2"} <= set(each.attr)]
+    seeded = [each for each in seeded if each["seed"].i or each["seed2"].i]
+    if world.rank() == 0 or not seeded:
+        return
+    for each in seeded:
+        each["seed2"].i = (each["seed2"].i + world.rank() * _STRIDE) % _ANY
+    graphdef.rename_functions(graph.definition, f"_of_rank_{world.rank()}")
+    graph.look_again()
 
 
 def draw_apart(graph: DatasetGraph) -> None:
