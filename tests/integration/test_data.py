@@ -9,9 +9,7 @@ import keras
 import pytest
 import tensorflow as tf
 from headrace.errors import InputError
-from headrace.tensorflow import data, world
-from headrace.tensorflow.graph import DatasetGraph
-from headrace.tensorflow.splits import find_sources
+from headrace.tensorflow import data
 
 from tests.integration.service import consumers, registered_once, service
 
@@ -208,34 +206,6 @@ def test_what_is_no_dataset_is_refused_with_what_to_do():
             take([1, 2, 3])
 
 
-def parts_of(dataset, monkeypatch, ranks=2):
-    """What ranks that read a dataset themselves get together."""
-    monkeypatch.setattr(world, "size", lambda: ranks)
-    monkeypatch.setattr(world, "of_all_ranks", lambda value, *_: [value])
-    got = []
-    for rank in range(ranks):
-        monkeypatch.setattr(world, "rank", lambda rank=rank: rank)
-        got += [row for batch in data.split_by_rank(dataset) for row in batch["x"].numpy().tolist()]
-    return sorted(got)
-
-
-def test_one_file_is_shared_by_ranks_though_those_who_list_it_shuffle_what_they_list(tmp_path, monkeypatch):
-    (tmp_path / "rows.csv").write_text("x\n" + "".join(f"{number}\n" for number in range(40)))
-    rows = tf.data.experimental.make_csv_dataset(str(tmp_path / "rows.csv"), 4, num_epochs=1)
-    assert parts_of(rows, monkeypatch) == list(range(40))
-
-
-def test_examples_that_are_parsed_in_batches_are_shared(tmp_path, monkeypatch):
-    with tf.io.TFRecordWriter(str(tmp_path / "rows")) as writer:
-        for number in range(40):
-            feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[number]))
-            writer.write(tf.train.Example(features=tf.train.Features(feature={"x": feature})).SerializeToString())
-    rows = tf.data.experimental.make_batched_features_dataset(
-        str(tmp_path / "rows"), 4, {"x": tf.io.FixedLenFeature([], tf.int64)}, num_epochs=1
-    )
-    assert parts_of(rows, monkeypatch) == list(range(40))
-
-
 def test_in_local_mode_one_rank_reads_the_dataset_as_it_is(monkeypatch):
     monkeypatch.delenv("HEADRACE_TF_DATA_MODE", raising=False)
     batches = RANGE.shuffle(10, seed=3).batch(10)
@@ -272,22 +242,3 @@ def test_seeds_differ_by_epoch_and_rank_and_come_again():
     seeds = [data.seed(7, epoch, rank) for epoch in range(20) for rank in range(20)]
     assert len(set(seeds)) == len(seeds)
     assert seeds == [data.seed(7, epoch, rank) for epoch in range(20) for rank in range(20)]
-
-
-LARGE = tf.data.Dataset.from_tensor_slices(tf.zeros([4_000, 9_000], tf.uint8)).repeat()
-
-
-@pytest.mark.parametrize(
-    "listing, block",
-    [
-        (tf.data.Dataset.from_tensor_slices(tf.zeros([500_000], tf.float32)), 2_048),
-        (tf.data.Dataset.from_tensor_slices(tf.zeros([50_000], tf.float32)), 768),
-        (tf.data.Dataset.from_tensor_slices(tf.zeros([50_000], tf.float32)).repeat(), 768),
-        (tf.data.Dataset.zip((LARGE, LARGE)), 384),
-        (tf.data.Dataset.from_tensor_slices(tf.fill([50_000], "a file")), 256),
-    ],
-    ids=["small rows", "few to share", "few to share each time", "8 MiB of large rows", "text"],
-)
-def test_small_elements_are_handed_out_many_at_once_and_what_may_take_long_few(listing, block):
-    dataset = listing.batch(128)
-    assert [source.block for source in find_sources(DatasetGraph(dataset))] == [block]

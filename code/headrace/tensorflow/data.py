@@ -123,7 +123,7 @@ def distribute(
     if context.tf_data_mode == "local":
         read = parts.of_this_rank if exact and shared else parts.whole
         return _on_trainer(read(dataset, how.uneven, job_name))
-    prepared, endless, batches = parts.prepare(dataset, how, job_name)
+    prepared, endless, batches, likely = parts.prepare(dataset, how, job_name)
     if shared and uneven == "pad" and 0 <= batches < world.size() and world.size() > 1:
         raise InputError(
             f"the dataset {job_name!r} has {batches} batches for {world.size()} ranks: make batches smaller, use fewer "
@@ -134,7 +134,7 @@ def distribute(
         stream = f"{context.job_name}-{job_name}"
         compression = choose_compression(dataset, f"grpc://{context.dispatcher}", stream, uncompressed)
     numbers = parts.register(prepared, f"grpc://{context.dispatcher}", COMPRESSIONS[compression], shared)
-    ahead, streams = _ahead(how, batches), []
+    ahead, streams = _ahead(how, likely), []
     for order, number in enumerate(numbers):
         name = f"{job_name}-order-{order}" if order else job_name
         streams.append(_read(number, name, dataset.element_spec, how, context, compression, ahead, endless))

@@ -17,6 +17,7 @@ from headrace.tensorflow.captured import refuse_changes
 from headrace.tensorflow.distribution import Distribution
 from headrace.tensorflow.ends import end_together, read_alike
 from headrace.tensorflow.graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
+from headrace.tensorflow.length import likely_batches
 from headrace.tensorflow.order import disorder
 from headrace.tensorflow.passes import in_orders, orders_of
 from headrace.tensorflow.splits import SPLITS_PER_S, Source, find_sources, is_endless
@@ -31,8 +32,10 @@ WORKER_AHEAD = 2
 _FORGETTING = ("InterleaveDataset", "GroupByWindowDataset")
 
 
-def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[list[tf.data.Dataset], bool, int]:
-    """What the workers are to be given, on the ranks that give it; on every rank whether it has no end, and its size.
+def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[list[tf.data.Dataset], bool, int, int]:
+    """What the workers are to be given, on the ranks that give it.
+
+    On every rank: whether it has no end, its size, and about what that is where TensorFlow does not know it.
 
     Given are several datasets where each pass is to have another one's order; elsewhere one.
 
@@ -41,8 +44,10 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[l
     """
     made: list[tf.data.Dataset] = []
     sizes: list[int] = []
+    likely = UNKNOWN_SIZE
 
     def make() -> _Found:
+        nonlocal likely
         graph = DatasetGraph(dataset)
         endless = is_endless(graph.sink)
         sizes.append(graph.sink.size if how.exact else UNKNOWN_SIZE)
@@ -53,11 +58,13 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[l
             if how.exact:
                 variables.refuse_written(graph)
             in_parts = how.exact and how.sharding == "dynamic"
-            made.extend(_for_workers(graph, find_sources(graph), stream) if in_parts else [dataset])
+            sources = find_sources(graph) if in_parts else []
+            likely = likely_batches(graph, sources) if in_parts else sizes[0]
+            made.extend(_for_workers(graph, sources, stream) if in_parts else [dataset])
         return endless, _told(graph) if how.shared else []
 
     endless = _endless(_together(make))
-    return made, endless, sizes[0]
+    return made, endless, sizes[0], world.same_on_all_ranks(likely, "headrace.likely")
 
 
 def register(datasets: list[tf.data.Dataset], service: str, compression: str | None, shared: bool = True) -> list[str]:

@@ -1,0 +1,68 @@
+"""About how many batches a dataset of unknown length has, where that is few: what is filtered, or read from files."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import tensorflow as tf
+
+from headrace.errors import InputError
+from headrace.tensorflow.graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
+from headrace.tensorflow.kinds import BATCHES
+from headrace.tensorflow.splits import Source
+
+SAMPLE_BYTES = 1 << 16
+"""Read of the first file, to learn how long its records are."""
+_HEADER = struct.Struct("<Q4x")
+"""Before each record of a TFRecord file: its length, and a checksum; another one comes after it."""
+_CHECKSUM_BYTES = 4
+
+
+def likely_batches(graph: DatasetGraph, sources: Sequence[Source]) -> int:
+    """As TensorFlow knows it, else estimated; `UNKNOWN_SIZE` where nothing can be said, as of files elsewhere."""
+    if graph.sink.size != UNKNOWN_SIZE:
+        return graph.sink.size
+    try:
+        elements = sum(map(_elements, sources))
+        size, times = 1, 1
+        node = graph.sink
+        while node.inputs:
+            size *= max(int(node.value("batch_size")), 1) if node.op in BATCHES else 1
+            times *= max(int(node.value("count")), 1) if node.op == "RepeatDataset" else 1
+            node = node.inputs[0]
+    except (OSError, InputError, ValueError, tf.errors.OpError):
+        return UNKNOWN_SIZE
+    return elements * times // size
+
+
+def _elements(source: Source) -> int:
+    """What one pass over a listing gives. Raises `ValueError` where that is not known."""
+    if source.elements == INFINITE or source.elements < 0:
+        raise ValueError("no end")
+    if not source.expanding:
+        return source.elements
+    files = _files(source.node)
+    with open(files[0], "rb") as first:
+        sample = first.read(SAMPLE_BYTES)
+    return int(sum(path.stat().st_size for path in files) / _bytes_of_a_record(sample, source.expanding))
+
+
+def _files(listing: Node) -> list[Path]:
+    while listing.op != "TensorSliceDataset":
+        (listing,) = listing.inputs  # ValueError: it is made of several
+    constant = listing.graph.behind(listing.definition.input[0])
+    if constant.op != "Const":
+        raise ValueError("no list of names")
+    names = tf.io.parse_tensor(constant.attr["value"].tensor.SerializeToString(), tf.string)
+    return [Path(name.decode()) for name in names.numpy().reshape(-1).tolist()]
+
+
+def _bytes_of_a_record(sample: bytes, reader: Node) -> float:
+    if any(op.startswith("TFRecordDataset") for op in reader.function_ops):
+        (length,) = _HEADER.unpack(sample[: _HEADER.size]) if len(sample) >= _HEADER.size else (0,)
+        return float(_HEADER.size + length + _CHECKSUM_BYTES)
+    if any(op.startswith("TextLineDataset") for op in reader.function_ops):
+        return len(sample) / max(sample.count(b"\n"), 1)
+    raise ValueError("records of an unknown kind")
