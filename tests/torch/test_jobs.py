@@ -166,6 +166,7 @@ def test_what_a_script_holds_while_it_trains_is_there_where_its_batches_are_made
      ("split", "rank 1 has made another dataset or loader than rank 0"),
      ("sample", "rank 1's sampler gives other samples than rank 0's (samples of epoch 0, SubsetRandomSampler)"),
      ("own part", "rank 1 has made another dataset or loader than rank 0"),
+     ("validation", "size: 39 and 40); random_split, for one"),
      ("stop", "its script has ended, and rank0 waits for it in a collective")],
 )  # fmt: skip
 def test_ranks_that_would_not_share_the_samples_end_the_job(tmp_path, source, how, message):
@@ -175,6 +176,16 @@ def test_ranks_that_would_not_share_the_samples_end_the_job(tmp_path, source, ho
     )  # fmt: skip
     assert run.code == 1
     assert message in run.summary["root_cause"]["message"], run.summary["root_cause"]
+    assert "a first epoch was trained on" not in run.output
+
+
+def test_a_rank_that_evaluates_alone_is_told_that_it_had_a_part(tmp_path, source):
+    run = run_job(
+        tmp_path, TORCH, f"--source_dir={source}", "--training_script=apart.py", "--no-is_hetero",
+        "--hyperparameter=how=alone",
+    )  # fmt: skip
+    assert run.code == 0, run.output[-3000:]
+    assert run.output.count("warning: rank 0 alone has iterated over loader 2 of the script") == 1
 
 
 @pytest.mark.parametrize(

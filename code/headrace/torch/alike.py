@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,7 +28,13 @@ from headrace.torch.sampling import plainly
 
 LOOK_AT_BATCHES = frozenset({1, 2, 4, 8, 16, 32, 64, 128, 256})
 """Of an epoch: then rank 0's word is looked for, as long as it has not come."""
+SURE_AFTER_BATCHES = 8
+"""Of another loader: ranks that train together have made as many steps, give or take what they read ahead."""
+_BEGUN = "begun by rank 1"
 SPLIT_HINT = "random_split, for one, needs a generator with a seed"
+
+
+_living: weakref.WeakSet[Alike] = weakref.WeakSet()
 
 
 class Alike:
@@ -35,9 +42,10 @@ class Alike:
 
     Args:
         number: of the loader in the script.
+        shared: whether the ranks share its samples; else they may differ, and nothing is compared.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, shared: bool = True) -> None:
         self._prefix = f"headrace/loader{number}"
         self._open: dict[str, str] = {}
         """What is told and not yet compared."""
@@ -45,18 +53,35 @@ class Alike:
         self._draws: collections.Counter[int] = collections.Counter()
         """How often each epoch's samples were drawn."""
         self._launched = bool(TrainerContext.from_environ(os.environ).signal_dir.name)
+        self._number, self._shared, self._finished, self._said = number, shared, False, False
+        if shared:
+            _living.add(self)
+
+    def made(self, about: Mapping[str, Any]) -> None:
+        """This rank has a loader of which this is known; the others' may be looked at before they iterate over it."""
+        if not self._told:
+            self._told = self._tell("about", json.dumps(about, sort_keys=True))
 
     def begins(self, about: Mapping[str, Any]) -> None:
         """This rank iterates over a loader of which this is known. Raises `InputError`, also where it is alone."""
+        if not self._shared:
+            return
         if self._launched and store_of_ranks() is None:
             raise InputError(
                 "the ranks are not connected, so each would train a model of its own on its part of the samples: call "
                 "headrace.torch.init(), or torch.distributed.init_process_group(), before the first batch, and put the "
                 "model into DistributedDataParallel; with shard_by_rank=False each rank has all samples"
             )
-        if not self._told:
-            self._told = self._tell("about", json.dumps(about, sort_keys=True))
+        self.made(about)
+        store = store_of_ranks()
+        if store is not None and world.rank() == 1:
+            with contextlib.suppress(RuntimeError):
+                store.set(f"{self._prefix}/{_BEGUN}", "")
         self.look()
+
+    def finished(self) -> None:
+        """This rank has had all batches of an epoch."""
+        self._finished = True
 
     def moves_on(self, epoch: int, taken: int) -> None:
         """This rank goes on to the next epoch by itself, after so many batches of this one. Raises `InputError`."""
@@ -65,7 +90,7 @@ class Alike:
 
     def draws(self, epoch: int, indices: Sequence[Any], sampler: str) -> None:
         """This rank's sampler says that these are the samples, or batches, of an epoch. Raises `InputError`."""
-        if store_of_ranks() is None:
+        if store_of_ranks() is None or not self._shared:
             return
         self._draws[epoch] += 1
         drawn = json.dumps([plainly(each) for each in indices])
@@ -74,9 +99,25 @@ class Alike:
         self.look()
 
     def look_at(self, batch: int) -> None:
-        """To be called after each batch of an epoch. Raises `InputError`."""
-        if self._open and batch in LOOK_AT_BATCHES:
-            self.look()
+        """To be called after each batch of an epoch. Looks at all loaders. Raises `InputError`."""
+        for each in list(_living) if batch in LOOK_AT_BATCHES else ():
+            if each._open:
+                each.look()
+            if each is not self and batch >= SURE_AFTER_BATCHES:
+                each._tell_if_alone()
+
+    def _tell_if_alone(self) -> None:
+        """On rank 0, where it has evaluated alone: the others, with which it trains, would have begun by now."""
+        store = store_of_ranks() if world.rank() == 0 and self._finished and not self._said else None
+        if store is None:
+            return
+        self._said = True
+        with contextlib.suppress(RuntimeError):
+            if not store.check([f"{self._prefix}/{_BEGUN}"]):
+                print(
+                    f"warning: rank 0 alone has iterated over loader {self._number + 1} of the script, and had its "
+                    "part of the samples, as each rank has one: shard_by_rank=False gives it all of them", flush=True,
+                )  # fmt: skip
 
     def look(self) -> None:
         """Compare what rank 0 has told by now. Raises `InputError` where it differs."""
@@ -94,7 +135,7 @@ class Alike:
 
     def _tell(self, what: str, said: str) -> bool:
         store = store_of_ranks()
-        if store is None:
+        if store is None or not self._shared:
             return False
         if world.rank() == 0:
             with contextlib.suppress(RuntimeError):  # not every backend has a store

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -93,7 +93,7 @@ class DataLoader(TorchDataLoader[Any]):
         self.seed = int(default if seed is None else seed)
         self._set_by_script = SetByScript(self)
         self.epoch = self._set_by_script.first
-        self._alike = Alike(self._made)
+        self._alike = Alike(self._made, shared=self._world > 1)
         waiting.watch(world.rank(), world.world_size())
         self._sources = Sources(self, self._feeds, self._limit_s)
         if registry.Serving.begun:
@@ -105,6 +105,7 @@ class DataLoader(TorchDataLoader[Any]):
             self._about["then"] = fingerprint(self.dataset, settled=True)
         if self._feeds and not self._at_first_batch:
             self._at_first_batch.update(as_it_is(self))
+        self._alike.made(for_ranks(self))
 
     @property
     def own_sampler(self) -> Any:
@@ -178,7 +179,7 @@ class DataLoader(TorchDataLoader[Any]):
             self.set_epoch(set_there)
         elif self._begun:
             if not self._open_iterations:  # else a thread may have read ahead, as far as it came
-                self._compare(lambda: self._alike.moves_on(self.epoch, self._taken))
+                self._alike.moves_on(self.epoch, self._taken)
             self.epoch, self._position = self.epoch + 1, 0
             if self._streaming:
                 self._streaming.begin_epoch()
@@ -187,7 +188,7 @@ class DataLoader(TorchDataLoader[Any]):
         self._first_epoch = self.epoch if self._first_epoch is None else self._first_epoch
         if self._feeds:
             refuse_changes(self._at_first_batch, self._own_collate_fn, self)
-        self._compare(lambda: self._alike.begins(for_ranks(self)))
+        self._alike.begins(for_ranks(self))
 
     def _streamed(self, streaming: Streaming) -> Generator[Any, None, None]:
         self._begin()
@@ -200,6 +201,7 @@ class DataLoader(TorchDataLoader[Any]):
                 self._took(number)
                 yield made.batch
             self._whole = self.epoch == number
+            self._alike.finished()
         finally:
             self._open_iterations -= 1
 
@@ -209,14 +211,14 @@ class DataLoader(TorchDataLoader[Any]):
         self._taken, _batches_taken = self._taken + ((self.epoch, self._begun) == (epoch, True)), _batches_taken + 1
         if (self._taken, epoch) == (2, self._first_epoch):
             registry.was_used(self._kind)
-        self._compare(lambda: self._alike.look_at(self._taken))
+        self._alike.look_at(self._taken)
 
     def _batches(self) -> Generator[Any, None, None]:
         self._begin()
         batched, given = self._batch_sampler_given, self._batch_sampler_given or self._sampler_given
         indices = epoch_indices(self.own_sampler, given, batched, self.dataset, self.seed, self.epoch)
         if given and not is_distributed(self.sampler):
-            self._compare(lambda: self._alike.draws(self.epoch, indices, type(self.own_sampler).__name__))
+            self._alike.draws(self.epoch, indices, type(self.own_sampler).__name__)
         self._set_by_script.seen()
         epoch, number = self._whole_epoch(self._position, len(indices)), self.epoch
         source = self._sources.batches(order_maker(indices, batched, epoch, self.seed, number), len(epoch))
@@ -231,14 +233,10 @@ class DataLoader(TorchDataLoader[Any]):
                 yield made.batch
             if (self._taken, number) == (1, self._first_epoch):
                 registry.was_used(self._kind)  # its only batch was trained on
+            self._alike.finished()
         finally:
             self._open_iterations -= 1
             source.close()
-
-    def _compare(self, with_rank_0: Callable[[], None]) -> None:
-        """Ranks that do not share the samples may differ."""
-        if self._world > 1:
-            with_rank_0()
 
     def _whole_epoch(self, start: int, count: int | None = None) -> Epoch:
         if count is None:
