@@ -1,7 +1,13 @@
-"""Ranks that read a dataset themselves get together what plain tf.data gives, of what people list and parse too."""
+"""What people list, parse and draw is shared: ranks, and workers, give together what plain tf.data gives."""
 
+import pytest
 import tensorflow as tf
+from headrace.errors import InputError
 from headrace.tensorflow import data, world
+
+from tests.integration.service import consumers, service
+
+Dataset = tf.data.Dataset
 
 
 def parts_of(dataset, monkeypatch, ranks=2):
@@ -30,3 +36,36 @@ def test_examples_that_are_parsed_in_batches_are_shared(tmp_path, monkeypatch):
         str(tmp_path / "rows"), 4, {"x": tf.io.FixedLenFeature([], tf.int64)}, num_epochs=1
     )
     assert parts_of(rows, monkeypatch) == list(range(40))
+
+
+DRAWN_WITH_A_SEED = [
+    Dataset.zip({"x": Dataset.range(40), "drawn": Dataset.random(seed=4)}),
+    Dataset.sample_from_datasets([Dataset.range(40), Dataset.range(40, 90)], seed=3, stop_on_empty_dataset=True).map(
+        lambda number: {"x": number, "drawn": number}
+    ),
+]
+
+
+@pytest.mark.parametrize("drawn", DRAWN_WITH_A_SEED, ids=["numbers", "which dataset comes next"])
+def test_what_is_drawn_with_a_seed_stays_with_its_element(drawn, tmp_path, use, monkeypatch):
+    pairs = sorted((int(each["x"]), int(each["drawn"])) for each in drawn)
+    with service(tmp_path / "work", 2) as running:
+        use(running.address)
+        (stream,) = consumers(1, drawn.batch(4))
+        got = [pair for batch in stream for pair in zip(batch["x"].numpy(), batch["drawn"].numpy(), strict=True)]
+    assert sorted((int(x), int(drawn)) for x, drawn in got) == pairs
+    assert parts_of(drawn.batch(4), monkeypatch) == [x for x, _ in pairs]
+
+
+@pytest.mark.parametrize(
+    ("drawn", "advice"),
+    [
+        (Dataset.zip((Dataset.range(9), Dataset.random())), r"Dataset.random\(seed=…\)"),
+        (Dataset.range(9).rejection_resample(lambda n: tf.cast(n % 2, tf.int32), [0.5, 0.5]), "by the element itself"),
+    ],
+)
+def test_what_is_drawn_anew_each_time_is_refused_with_what_to_draw_instead(drawn, advice, monkeypatch):
+    monkeypatch.setattr(world, "size", lambda: 2)
+    monkeypatch.setattr(world, "of_all_ranks", lambda value, *_: [value])
+    with pytest.raises(InputError, match=advice):
+        data.split_by_rank(drawn.batch(4))

@@ -11,7 +11,7 @@ from headrace.errors import InputError
 from headrace.tensorflow import origin
 from headrace.tensorflow.distribution import Distribution
 from headrace.tensorflow.graph import INFINITE, DatasetGraph, Node
-from headrace.tensorflow.order import disorder
+from headrace.tensorflow.order import ANEW, RANDOM, disorder
 
 PYTHON_OPS = {
     "PyFunc": "tf.py_function or tf.numpy_function",
@@ -78,7 +78,7 @@ def refuse_unordered(listing: Node) -> None:
         reason = disorder(node)
         if reason:
             why = f"would give other elements on every worker or rank, since {reason} ({node.kind} in {node.where})"
-            raise refusal(listing, why, _shuffle_advice(listing))
+            raise refusal(listing, why, _order_advice(listing, reason))
 
 
 def refuse_costly(listing: Node, elements: int) -> None:
@@ -97,7 +97,11 @@ def refusal(node: Node, why: str, fix: str) -> InputError:
     return InputError(f"{node.where}: {node.kind}: {why}. Write {fix}{AS_IT_IS}")
 
 
-def _shuffle_advice(listing: Node) -> str:
+def _order_advice(listing: Node, reason: str) -> str:
+    if reason == ANEW:
+        return "Dataset.random(seed=…), or in a map tf.random.stateless_uniform of a number that is the element's own"
+    if reason == RANDOM:
+        return "what decides by the element itself, or by tf.random.stateless_uniform of a number of its own"
     after = f"shuffle after it ({listing.kind}), or fix the order below it: shuffle(…, seed=1, "
     advice = after + "reshuffle_each_iteration=False), list_files(…, shuffle=False), deterministic=True"
     if listing.op == "TakeDataset":

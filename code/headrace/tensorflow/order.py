@@ -10,6 +10,8 @@ from headrace.tensorflow.kinds import EXPANDING
 _DECIDING = ("FilterDataset", "UniqueDataset", "TakeWhileDataset", "ScanDataset", "GroupByWindowDataset",
              "DirectedInterleaveDataset", *EXPANDING)  # fmt: skip
 """What comes next depends on the elements."""
+ANEW = "its numbers are drawn anew each time"
+RANDOM = "it looks at random numbers"
 _RANDOM_OP = re.compile(r"^(?!Stateless).*(Random|Rng|TruncatedNormal|Multinomial|StatefulUniform|StatefulStandard)")
 
 
@@ -20,14 +22,20 @@ def disorder(node: Node) -> str:
             return "the order below it is drawn anew each time"
         return "" if node.value("seed") or node.value("seed2") else "the order below it is drawn without a seed"
     if node.op == "RandomDataset":
-        return "its numbers are drawn anew each time"
+        return "" if draws_the_same(node) else ANEW
     if _is_loose(node) or (node.op == "OptionsDataset" and _options_are_loose(node)):
         return "the order below it is not deterministic"
     if node.op in EXPANDING and any(op.startswith("ShuffleDataset") for op in node.function_ops):
         return "its function shuffles"
     if node.op in _DECIDING and any(_is_random(each) for each in node.subtree()):
-        return "it looks at random numbers"
+        return RANDOM
     return ""
+
+
+def draws_the_same(numbers: Node) -> bool:
+    """Whether a `Dataset.random` has the same numbers each time: by its seed, or TensorFlow's."""
+    again = numbers.definition.op == "RandomDataset"  # the second version draws anew each time, if it is asked to
+    return again and bool(numbers.value("seed") or numbers.value("seed2"))
 
 
 def _is_random(node: Node) -> bool:

@@ -29,6 +29,7 @@ from headrace.tensorflow.kinds import (
     REGROUPING,
     SOURCES,
 )
+from headrace.tensorflow.order import draws_the_same
 from headrace.tensorflow.rows import array_rows, is_arrays
 from headrace.tensorflow.spread import Shuffle, shuffle_of
 
@@ -121,7 +122,7 @@ def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
     elif _mixes_whole_datasets(node):
         for each in node.inputs[1:]:
             yield from _ends(each, path)
-    elif node.op == "RandomDataset" and _is_unseeded(node):
+    elif node.op == "RandomDataset" and not draws_the_same(node):
         return  # every worker draws its own
     elif node.op in (*BY_PLACE, *SOURCES):
         yield node, above
@@ -227,7 +228,3 @@ def _count(node: Node) -> int:
         raise refusal(node, f"has to be counted on the trainer, which failed ({reason})",
                        "give dnn_group the channel too, or data.Shards.of_files") from error  # fmt: skip
     return int(counted)
-
-
-def _is_unseeded(node: Node) -> bool:
-    return not node.value("seed") and not node.value("seed2")

@@ -31,6 +31,7 @@ LOOK_AT_BATCHES = frozenset({1, 2, 4, 8, 16, 32, 64, 128, 256})
 SURE_AFTER_BATCHES = 8
 """Of another loader: ranks that train together have made as many steps, give or take what they read ahead."""
 _BEGUN = "begun by rank 1"
+SEED_HINT = "a seed that each process draws is to be given: WebDataset(…, seed=0), for one"
 SPLIT_HINT = "random_split, for one, needs a generator with a seed"
 
 
@@ -156,7 +157,8 @@ def _apart(what: str, own: str, first: str) -> str:
     """Empty if it is the same but for the last digits of numbers."""
     if what == "about":
         names = differing(json.loads(own), json.loads(first))
-        told = f"rank {world.rank()} has made another dataset or loader than rank 0 (other: {names}); {SPLIT_HINT}"
+        hint = SEED_HINT if "dataset.seed" in names.split(", ") else SPLIT_HINT
+        told = f"rank {world.rank()} has made another dataset or loader than rank 0 (other: {names}); {hint}"
         return told if names else ""
     if what.startswith("samples"):
         drawn = what.rpartition(",")[0]
@@ -214,10 +216,13 @@ def refuse_changes(before: Mapping[str, str], collate_fn: Any, loader: Any) -> N
     same_function = equal(collate_fn, loader.collate_fn)  # a bound method is another object each time
     changed = ["collate_fn"] * (not same_function) + changes(before, as_it_is(loader))
     if changed:
+        of_collate = all(name.startswith("collate_fn") for name in changed)
+        what, there = ("collate_fn", "") if of_collate else (
+            "dataset", "in a method set_epoch(epoch) of the dataset, which is called wherever samples are made; or "
+        )  # fmt: skip
         raise InputError(
-            f"the dataset has changed since the first batch ({', '.join(changed[:5])}), and data hosts do not see "
-            "that: change it before, or in a method set_epoch(epoch) of the dataset, which is called wherever "
-            "samples are made; or give --tf_data_mode local"
+            f"the {what} has changed since the first batch ({', '.join(changed[:5])}), and data hosts do not see "
+            f"that: change it before, or {there}give --tf_data_mode local"
         )
 
 
