@@ -46,7 +46,7 @@ def files(kind, reader):
         (lambda _: tf.data.Dataset.range(100).filter(lambda n: n % 2 == 0), 10),
         (lambda folder: files("txt", tf.data.TextLineDataset)(folder).repeat(3), 60),
         (lambda _: tf.data.Dataset.range(70), 7), (lambda _: tf.data.Dataset.range(70).repeat(), INFINITE),
-        (lambda _: tf.data.Dataset.list_files(__file__).interleave(tf.data.TFRecordDataset), 0),
+        (lambda _: tf.data.Dataset.list_files(__file__).interleave(tf.data.TFRecordDataset), UNKNOWN_SIZE),
         (lambda _: tf.data.Dataset.from_tensor_slices(["elsewhere"]).interleave(tf.data.TFRecordDataset), UNKNOWN_SIZE),
         (lambda _: tf.data.Dataset.range(9).flat_map(tf.data.Dataset.range), UNKNOWN_SIZE),
     ],

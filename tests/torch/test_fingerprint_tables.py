@@ -105,7 +105,11 @@ def test_settings_in_slots_or_of_omegaconf_count():
     data.settings.size = 4
     assert changes(before, fingerprint(data, exact=True)) == ["settings"]
 
-    data = Sizing(OmegaConf.create({"size": 3, "crops": [1, 2], "lr": 0.1, "gpus": "${oc.env:GPUS_OF_THIS_HOST,1}"}))
+    data = Sizing(
+        OmegaConf.create(
+            {"size": 3, "crops": [1, 2], "lr": 0.1, "gpus": "${oc.env:NO_SUCH_VARIABLE}", "to_be_given": "???"}
+        )
+    )
     before = fingerprint(data, exact=True)
     data.settings.lr = 0.2
     assert changes(before, fingerprint(data, exact=True)) == []

@@ -72,3 +72,5 @@ def rename_functions(graph: Any, suffix: str) -> None:
             each.name += suffix if each.name in own else ""
     for function in graph.library.function:
         function.signature.name += suffix
+    for each in graph.library.gradient:
+        each.function_name, each.gradient_func = each.function_name + suffix, each.gradient_func + suffix

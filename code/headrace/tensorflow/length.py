@@ -46,7 +46,8 @@ def _elements(source: Source) -> int:
     files = _files(source.node)
     with open(files[0], "rb") as first:
         sample = first.read(SAMPLE_BYTES)
-    return int(sum(path.stat().st_size for path in files) / _bytes_of_a_record(sample, source.expanding))
+    sizes = [path.stat().st_size for path in files]
+    return int(sum(sizes) / _bytes_of_a_record(sample, sizes[0], source.expanding))
 
 
 def _files(listing: Node) -> list[Path]:
@@ -59,10 +60,13 @@ def _files(listing: Node) -> list[Path]:
     return [Path(name.decode()) for name in names.numpy().reshape(-1).tolist()]
 
 
-def _bytes_of_a_record(sample: bytes, reader: Node) -> float:
+def _bytes_of_a_record(sample: bytes, of_file: int, reader: Node) -> float:
     if any(op.startswith("TFRecordDataset") for op in reader.function_ops):
         (length,) = _HEADER.unpack(sample[: _HEADER.size]) if len(sample) >= _HEADER.size else (0,)
-        return float(_HEADER.size + length + _CHECKSUM_BYTES)
+        size = _HEADER.size + length + _CHECKSUM_BYTES
+        if size > max(of_file, _HEADER.size + _CHECKSUM_BYTES):
+            raise ValueError("compressed, or no TFRecords")
+        return float(size)
     if any(op.startswith("TextLineDataset") for op in reader.function_ops):
         return len(sample) / max(sample.count(b"\n"), 1)
     raise ValueError("records of an unknown kind")

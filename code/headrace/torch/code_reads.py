@@ -160,7 +160,9 @@ def _plain_in(name: str, value: Any, reads: Collection[str], depth: int = 0) -> 
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, set)) else [value]
     if len(parts) <= _MOST_PARTS and all(isinstance(each, _PLAIN) for each in parts):
         yield name, value
-    elif is_settings(value) or (is_the_scripts(type(value)) and not isinstance(value, (type, Dataset))):
+    elif is_settings(value) or (
+        is_the_scripts(type(value)) and not isinstance(value, (type, Dataset, torch.nn.Module))
+    ):
         for within in held_by(value).items() if depth < _DEEPEST else ():
             if within[0] in reads:
                 yield from _plain_in(f"{name}.{within[0]}", within[1], reads, depth + 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dis
 import os
 import sys
@@ -66,9 +67,13 @@ def is_omegaconfs(value: Any, kind: type) -> bool:
 
 def held_by(value: Any) -> dict[str, Any]:
     """What an object holds under names: its attributes, those in slots too; the settings of OmegaConf's."""
+    found: dict[str, Any] = {}
     if is_omegaconfs(value, Mapping):
-        return dict(value)
-    found = {}
+        for name in value:
+            found[name] = None
+            with contextlib.suppress(Exception):  # it is missing, or refers to what is
+                found[name] = value[name]
+        return found
     for kind in type(value).__mro__:
         slots = vars(kind).get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:

@@ -49,9 +49,15 @@ def generators_held(*by: Any) -> list[Any]:
         seen[id(value)] = value
         if not isinstance(value, DRAWING):
             waiting.extend(_held(value))
-        elif not isinstance(value, random.SystemRandom) and all(value is not each for each in _GLOBAL):
+        elif _is_own(value):
             found[id(value)] = value
     return list(found.values())
+
+
+def _is_own(generator: Any) -> bool:
+    """Whether it is none of the process's, of the system or of a GPU, which forked processes must not touch."""
+    elsewhere = isinstance(generator, torch.Generator) and generator.device.type != "cpu"
+    return not (elsewhere or isinstance(generator, random.SystemRandom) or any(generator is each for each in _GLOBAL))
 
 
 @contextlib.contextmanager
