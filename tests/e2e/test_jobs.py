@@ -80,7 +80,8 @@ def test_digits_are_learned_with_identical_weights_and_a_complete_summary(mode, 
 def test_elements_are_made_on_the_workers_of_all_hosts_that_have_some(
     local_workers, makers_expected, tmp_path, with_script
 ):
-    run = run_job(tmp_path, *with_script("tagged.py"), f"--local_workers={local_workers}")
+    hosts = f"--hyperparameter=hosts={len(makers_expected)}"
+    run = run_job(tmp_path, *with_script("tagged.py"), f"--local_workers={local_workers}", hosts)
     assert run.code == 0, run.output[-4000:]
     makers = {}
     for rank in (0, 1):
@@ -88,7 +89,7 @@ def test_elements_are_made_on_the_workers_of_all_hosts_that_have_some(
         for host, count in found.items():
             makers[host] = makers.get(host, 0) + count
     assert set(makers) == makers_expected
-    assert min(makers.values()) >= 600 // 30
+    assert min(makers.values()) >= 20
     assert run.summary["local_workers"] == local_workers
 
 

@@ -61,6 +61,8 @@ def test_what_is_drawn_with_a_seed_stays_with_its_element(drawn, tmp_path, use, 
     ("drawn", "advice"),
     [
         (Dataset.zip((Dataset.range(9), Dataset.random())), r"Dataset.random\(seed=…\)"),
+        (Dataset.random(seed=3, rerandomize_each_iteration=True).take(9), r"Dataset.random\(seed=…\)"),
+        (Dataset.random(seed=3, rerandomize_each_iteration=True), "every worker would draw the same"),
         (Dataset.range(9).rejection_resample(lambda n: tf.cast(n % 2, tf.int32), [0.5, 0.5]), "by the element itself"),
     ],
 )

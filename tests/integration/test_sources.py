@@ -31,6 +31,7 @@ def folder(tmp_path):
         with tf.io.TFRecordWriter(str(tmp_path / f"{file}.tfrecord")) as writer:
             for record in range(30):
                 writer.write(f"{record:>100}")
+        (tmp_path / f"{file}.none").touch()
         (tmp_path / f"{file}.txt").write_text("".join(f"{line:>20}\n" for line in range(50)))
     return tmp_path
 
@@ -49,6 +50,9 @@ def files(kind, reader):
         (lambda _: tf.data.Dataset.list_files(__file__).interleave(tf.data.TFRecordDataset), UNKNOWN_SIZE),
         (lambda _: tf.data.Dataset.from_tensor_slices(["elsewhere"]).interleave(tf.data.TFRecordDataset), UNKNOWN_SIZE),
         (lambda _: tf.data.Dataset.range(9).flat_map(tf.data.Dataset.range), UNKNOWN_SIZE),
+        (files("none", tf.data.TextLineDataset), UNKNOWN_SIZE),
+        (lambda _: tf.data.Dataset.range(9).filter(lambda n: n > 1).repeat(), INFINITE),
+        (lambda folder: files("txt", tf.data.TextLineDataset)(folder).batch(4).unbatch(), UNKNOWN_SIZE),
     ],
 )  # fmt: skip
 def test_few_batches_are_known_to_be_few_whatever_is_read_or_left_out(folder, make, batches):

@@ -194,7 +194,6 @@ def test_with_tensorflows_seed_ranks_draw_the_same_in_each_run(monkeypatch):
 def test_operations_with_a_seed_draw_apart_on_ranks_and_flips_of_an_image_and_its_mask_alike(monkeypatch):
     def drawn(rank):
         monkeypatch.setattr(variables.world, "rank", lambda: rank)
-        tf.random.set_seed(1)
         images, masks = (tf.data.Dataset.range(64).map(lambda _: tf.random.uniform([], seed=5)) for _ in range(2))
         graph = DatasetGraph(tf.data.Dataset.zip((images, masks)))
         variables.seed_apart(graph)

@@ -43,7 +43,7 @@ class Feeds:
 
     def loader(self, addresses, *arguments, rank=0, world=1, stall_timeout_s=30.0, **options):
         """A rank's loader; from no addresses, one of local mode."""
-        registry.Serving.made = 0
+        registry.Serving.made = registry.Serving.shared = 0
         registry.Serving.begun = False
         registry._used.clear()
         registry._places.clear()

@@ -1,5 +1,6 @@
 """What functions of the script's read while they make samples is looked at between epochs; what they write is not."""
 
+import collections
 import sys
 import types
 
@@ -104,6 +105,7 @@ class Mixer:
     def __init__(self):
         self.share, self.calls, self.best = 0.5, 0, 0.0
         self.words, self.sizes, self.seen = Slim(5), [1, 2], []
+        self.counts = collections.Counter("ab")
 
     def prepare(self, number):
         return number
@@ -112,7 +114,7 @@ class Mixer:
         self.calls += 1
         self.seen.append(len(samples))
         best = self.share
-        return torch.tensor(samples[: self.words.most]) * best * self.sizes[0]
+        return torch.tensor(samples[: self.words.most]) * best * self.sizes[0] * self.counts["b"]
 
 
 def around(part):
@@ -145,6 +147,7 @@ mixer, (within, change_within) = Mixer(), around(0.5)
         (mixer.collate, lambda: setattr(mixer, "share", 0.25), "collate_fn.share"),
         (mixer.collate, lambda: setattr(mixer.words, "most", 2), "collate_fn.words.most"),
         (mixer.collate, lambda: mixer.sizes.append(3), "collate_fn.sizes"),
+        (mixer.collate, lambda: mixer.counts.update("a"), "collate_fn.counts"),
         (mixed, lambda: setattr(slim, "most", 4), "global slim.most"),
         (within, lambda: change_within(0.25), "collate_fn.part"),
     ],

@@ -99,6 +99,19 @@ class Sizing(Dataset):
         return index * self.settings.size * self.settings.crops[0]
 
 
+class Slotted(Dataset):
+    __slots__ = ("files",)
+
+    def __init__(self, files):
+        self.files = files
+
+
+def test_datasets_with_slots_and_tables_with_another_index_are_told_apart():
+    assert fingerprint(Slotted(["a"])) != fingerprint(Slotted(["b"]))
+    rows = pandas.DataFrame({"a": [1, 2]})
+    assert fingerprint(Held(rows)) != fingerprint(Held(rows.set_index(pandas.Index([5, 6]))))
+
+
 def test_settings_in_slots_or_of_omegaconf_count():
     data = Sizing(Sized(3))
     before = fingerprint(data, exact=True)

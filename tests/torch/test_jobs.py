@@ -179,13 +179,14 @@ def test_ranks_that_would_not_share_the_samples_end_the_job(tmp_path, source, ho
     assert "a first epoch was trained on" not in run.output
 
 
-def test_a_rank_that_evaluates_alone_is_told_that_it_had_a_part(tmp_path, source):
+@pytest.mark.parametrize(("how", "warnings"), [("alone", 1), ("own loader", 0)])
+def test_a_rank_that_evaluates_alone_is_told_that_it_had_a_part_if_it_is_a_shared_one(tmp_path, source, how, warnings):
     run = run_job(
         tmp_path, TORCH, f"--source_dir={source}", "--training_script=apart.py", "--no-is_hetero",
-        "--hyperparameter=how=alone",
+        f"--hyperparameter=how={how}",
     )  # fmt: skip
     assert run.code == 0, run.output[-3000:]
-    assert run.output.count("warning: rank 0 alone has iterated over loader 2 of the script") == 1
+    assert run.output.count("warning: rank 0 alone has iterated over loader 2 of those that ranks share") == warnings
 
 
 @pytest.mark.parametrize(

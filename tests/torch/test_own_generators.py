@@ -63,13 +63,43 @@ def test_each_sample_has_draws_of_its_own_on_all_ranks_whoever_makes_it(feeds):
     [NOISE, around(NOISE), of_a_global, functools.partial(NOISE), [NOISE], {"train": NOISE}, NOISE.__call__],
 )
 def test_generators_are_found_however_they_are_held(transform):
-    assert generators_held(Noisy(2, transform=transform)) == NOISE.generators
+    assert list(generators_held(Noisy(2, transform=transform)).values()) == NOISE.generators
 
 
 def test_what_the_script_draws_from_a_generator_that_its_dataset_holds_is_as_without_a_loader(feeds):
     shared = np.random.default_rng(5)
     assert len(all_of(feeds.loader([], Noisy(8, transform=Noise(shared)), 4))) == 8
     assert shared.random() == np.random.default_rng(5).random()
+
+
+def test_generators_are_found_behind_many_labels_and_what_cannot_be_seeded_is_left(feeds):
+    by_class = {number: [f"{number}/{image}" for image in range(200)] for number in range(100)}
+    other = np.random.RandomState(np.random.PCG64(0))
+    data = Noisy(4, by_class=by_class, boxes=[{"box": [1, 2, 3, 4]}] * 5_000, other=other, transform=[NOISE])
+    assert list(generators_held(data).values()) == NOISE.generators
+
+
+class Lazily(Numbers):
+    """Makes generators where they are needed: at its first sample, and for each epoch."""
+
+    def __init__(self, size):
+        super().__init__(size, rng=None, of_epoch=None, noise=Noise(random.Random(0)))
+
+    def set_epoch(self, epoch):
+        self.of_epoch = np.random.default_rng(epoch)
+
+    def __getitem__(self, index):
+        self.rng = self.rng or np.random.default_rng(0)
+        return self.noise(self.rng.random() + self.of_epoch.random())
+
+
+def test_generators_that_are_made_late_are_seeded_from_the_first_sample_on(feeds):
+    servers = [feeds.serve(2, Lazily(40), 4) for _ in range(2)]
+    remote = feeds.loader(servers, Lazily(40), 4)
+    epochs = [all_of(remote) for _ in range(3)]
+    local = feeds.loader([], Lazily(40), 4, num_workers=2)
+    assert [all_of(local) for _ in range(3)] == epochs
+    assert len({each for epoch in epochs for each in epoch}) == 120
 
 
 class Reordered(Numbers):

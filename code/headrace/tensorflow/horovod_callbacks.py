@@ -26,29 +26,46 @@ def broadcast_state(model: keras.Model, root_rank: int = 0) -> None:
     hvd.broadcast_variables([variable.value for variable in variables], root_rank=root_rank)
 
 
+class Beginning:
+    """Starts all ranks from one rank's state, once all have all weights: before the first step, or after it."""
+
+    def __init__(self, root_rank: int = 0) -> None:
+        self._root_rank, self._due = root_rank, True
+
+    def before_step(self, model: keras.Model) -> None:
+        """Every rank must call it before its first step; once more does no harm, and nothing later."""
+        if not self._due:
+            return
+        everyones = world.of_all_ranks([building.is_built(model), len(model.weights)], "headrace.built")
+        if all(built for built, _ in everyones):
+            self.after_step(model)
+        elif all(found == everyones[0] for found in everyones) and model.weights:
+            hvd.broadcast_variables([variable.value for variable in model.weights], root_rank=self._root_rank)
+
+    def after_step(self, model: keras.Model) -> None:
+        """Every rank must call it after its first step, which makes the weights that were missing."""
+        if self._due:
+            self._due = False
+            broadcast_state(model, self._root_rank)
+
+
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Starts all ranks from the state of `root_rank`: before the first step, or after it if it makes the weights."""
 
     def __init__(self, root_rank: int = 0) -> None:
         super().__init__()
         self.root_rank = root_rank
-        self._due = False
+        self._beginning = Beginning(root_rank)
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        self._due = True
-        self.on_train_batch_begin(0)
+        self._beginning = Beginning(self.root_rank)
+        self._beginning.before_step(self.model)
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        if self._due and building.is_built(self.model):
-            self._broadcast()
+        self._beginning.before_step(self.model)
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        if self._due:
-            self._broadcast()
-
-    def _broadcast(self) -> None:
-        self._due = False
-        broadcast_state(self.model, self.root_rank)
+        self._beginning.after_step(self.model)
 
 
 class MetricAverageCallback(keras.callbacks.Callback):

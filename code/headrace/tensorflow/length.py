@@ -8,13 +8,13 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from headrace.errors import InputError
 from headrace.tensorflow.graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
-from headrace.tensorflow.kinds import BATCHES
-from headrace.tensorflow.splits import Source
+from headrace.tensorflow.kinds import BATCHES, EXPANDING
+from headrace.tensorflow.splits import Source, is_endless
 
 SAMPLE_BYTES = 1 << 16
-"""Read of the first file, to learn how long its records are."""
+"""Read of the largest file, to learn how long its records are."""
+MOST_FILES = 1_000
 _HEADER = struct.Struct("<Q4x")
 """Before each record of a TFRecord file: its length, and a checksum; another one comes after it."""
 _CHECKSUM_BYTES = 4
@@ -25,15 +25,20 @@ def likely_batches(graph: DatasetGraph, sources: Sequence[Source]) -> int:
     if graph.sink.size != UNKNOWN_SIZE:
         return graph.sink.size
     try:
-        elements = sum(map(_elements, sources))
-        size, times = 1, 1
-        node = graph.sink
-        while node.inputs:
-            size *= max(int(node.value("batch_size")), 1) if node.op in BATCHES else 1
-            times *= max(int(node.value("count")), 1) if node.op == "RepeatDataset" else 1
-            node = node.inputs[0]
-    except (OSError, InputError, ValueError, tf.errors.OpError):
+        return INFINITE if is_endless(graph.sink) else _estimated(graph.sink, sources)
+    except Exception:  # whatever is read or left out in another way: an estimate is not worth an error
         return UNKNOWN_SIZE
+
+
+def _estimated(sink: Node, sources: Sequence[Source]) -> int:
+    elements = sum(map(_elements, sources))
+    size, times = 1, 1
+    for node in sink.subtree():
+        of_unknown = node.op in EXPANDING and all(node is not source.expanding for source in sources)
+        if of_unknown or len(node.inputs) > 1:
+            raise ValueError("what makes many of each, or joins several, is not counted here")
+        size *= max(int(node.value("batch_size")), 1) if node.op in BATCHES else 1
+        times *= max(int(node.value("count")), 1) if node.op == "RepeatDataset" else 1
     return elements * times // size
 
 
@@ -43,11 +48,11 @@ def _elements(source: Source) -> int:
         raise ValueError("no end")
     if not source.expanding:
         return source.elements
-    files = _files(source.node)
-    with open(files[0], "rb") as first:
-        sample = first.read(SAMPLE_BYTES)
-    sizes = [path.stat().st_size for path in files]
-    return int(sum(sizes) / _bytes_of_a_record(sample, sizes[0], source.expanding))
+    sizes = {path: path.stat().st_size for path in _files(source.node)}
+    largest = max(sizes, key=lambda path: sizes[path])
+    with open(largest, "rb") as file:
+        sample = file.read(SAMPLE_BYTES)
+    return int(sum(sizes.values()) / _bytes_of_a_record(sample, sizes[largest], source.expanding))
 
 
 def _files(listing: Node) -> list[Path]:
@@ -57,14 +62,17 @@ def _files(listing: Node) -> list[Path]:
     if constant.op != "Const":
         raise ValueError("no list of names")
     names = tf.io.parse_tensor(constant.attr["value"].tensor.SerializeToString(), tf.string)
-    return [Path(name.decode()) for name in names.numpy().reshape(-1).tolist()]
+    paths = [Path(name.decode()) for name in names.numpy().reshape(-1).tolist()]
+    if len(paths) > MOST_FILES:
+        raise ValueError("not few")
+    return paths
 
 
 def _bytes_of_a_record(sample: bytes, of_file: int, reader: Node) -> float:
     if any(op.startswith("TFRecordDataset") for op in reader.function_ops):
         (length,) = _HEADER.unpack(sample[: _HEADER.size]) if len(sample) >= _HEADER.size else (0,)
         size = _HEADER.size + length + _CHECKSUM_BYTES
-        if size > max(of_file, _HEADER.size + _CHECKSUM_BYTES):
+        if size > of_file:
             raise ValueError("compressed, or no TFRecords")
         return float(size)
     if any(op.startswith("TextLineDataset") for op in reader.function_ops):

@@ -40,7 +40,7 @@ class Training:
         self._model, self._checkpoint = model, checkpoint
         self._meter = open_meter(batch_size, log_every)
         self._epoch = self._epochs = 0
-        self._due = True
+        self._beginning = horovod_callbacks.Beginning()
         building.build_optimizer(model, optimizer)
         if getattr(model, "optimizer", None) is None:
             model.optimizer = optimizer  # where checkpoints look for it
@@ -53,8 +53,7 @@ class Training:
             checkpoint.set_model(self._model)
             checkpoint.set_params({"epochs": epochs, "steps": None})
             first = checkpoint.restore(self._model)
-        if building.is_built(self._model):
-            self._broadcast()
+        self._beginning.before_step(self._model)
         self._meter.begin()
         if checkpoint:
             checkpoint.on_train_begin()
@@ -77,18 +76,13 @@ class Training:
                 waited_s = time.perf_counter() - asked_at
                 yield batch
                 now = time.perf_counter()
-                if self._due:
-                    self._broadcast()
+                self._beginning.after_step(self._model)
                 self._meter.steps(1, now - asked_at, waited_s)
                 asked_at = now
                 if checkpoint:
                     checkpoint.on_train_batch_end(number)
         finally:  # also where the script breaks out of its loop
             self._meter.steps_over()
-
-    def _broadcast(self) -> None:
-        self._due = False
-        horovod_callbacks.broadcast_state(self._model)
 
     def end_epoch(self, **metrics: Any) -> dict[str, float]:
         """The epoch is over; its metrics, averaged over the ranks."""

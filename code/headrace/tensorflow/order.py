@@ -35,7 +35,12 @@ def disorder(node: Node) -> str:
 def draws_the_same(numbers: Node) -> bool:
     """Whether a `Dataset.random` has the same numbers each time: by its seed, or TensorFlow's."""
     again = numbers.definition.op == "RandomDataset"  # the second version draws anew each time, if it is asked to
-    return again and bool(numbers.value("seed") or numbers.value("seed2"))
+    return again and has_seed(numbers)
+
+
+def has_seed(numbers: Node) -> bool:
+    """Whether a `Dataset.random` begins alike in all processes."""
+    return bool(numbers.value("seed") or numbers.value("seed2"))
 
 
 def _is_random(node: Node) -> bool:

@@ -29,7 +29,7 @@ from headrace.tensorflow.kinds import (
     REGROUPING,
     SOURCES,
 )
-from headrace.tensorflow.order import draws_the_same
+from headrace.tensorflow.order import has_seed
 from headrace.tensorflow.rows import array_rows, is_arrays
 from headrace.tensorflow.spread import Shuffle, shuffle_of
 
@@ -122,7 +122,7 @@ def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
     elif _mixes_whole_datasets(node):
         for each in node.inputs[1:]:
             yield from _ends(each, path)
-    elif node.op == "RandomDataset" and not draws_the_same(node):
+    elif node.op == "RandomDataset" and not has_seed(node):
         return  # every worker draws its own
     elif node.op in (*BY_PLACE, *SOURCES):
         yield node, above

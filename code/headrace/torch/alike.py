@@ -42,7 +42,7 @@ class Alike:
     """One loader's word on this rank, compared with rank 0's.
 
     Args:
-        number: of the loader in the script.
+        number: among the loaders that the ranks share.
         shared: whether the ranks share its samples; else they may differ, and nothing is compared.
     """
 
@@ -55,6 +55,7 @@ class Alike:
         """How often each epoch's samples were drawn."""
         self._launched = bool(TrainerContext.from_environ(os.environ).signal_dir.name)
         self._number, self._shared, self._finished, self._said = number, shared, False, False
+        self._iterations = 0
         if shared:
             _living.add(self)
 
@@ -78,6 +79,7 @@ class Alike:
         if store is not None and world.rank() == 1:
             with contextlib.suppress(RuntimeError):
                 store.set(f"{self._prefix}/{_BEGUN}", "")
+        self._iterations += 1
         self.look()
 
     def finished(self) -> None:
@@ -105,19 +107,26 @@ class Alike:
             if each._open:
                 each.look()
             if each is not self and batch >= SURE_AFTER_BATCHES:
-                each._tell_if_alone()
+                each._tell_if_alone(f"{self._prefix}/iteration {self._iterations} is far")
+        if batch == SURE_AFTER_BATCHES and world.rank() == 1 and (store := store_of_ranks()):
+            with contextlib.suppress(RuntimeError):
+                store.set(f"{self._prefix}/iteration {self._iterations} is far", "")
 
-    def _tell_if_alone(self) -> None:
-        """On rank 0, where it has evaluated alone: the others, with which it trains, would have begun by now."""
+    def _tell_if_alone(self, far: str) -> None:
+        """On rank 0, where it has evaluated alone.
+
+        Args:
+            far: what rank 1 has told if it is in the midst of another loader.
+        """
         store = store_of_ranks() if world.rank() == 0 and self._finished and not self._said else None
-        if store is None:
-            return
-        self._said = True
         with contextlib.suppress(RuntimeError):
+            if store is None or not store.check([far]):
+                return
+            self._said = True
             if not store.check([f"{self._prefix}/{_BEGUN}"]):
                 print(
-                    f"warning: rank 0 alone has iterated over loader {self._number + 1} of the script, and had its "
-                    "part of the samples, as each rank has one: shard_by_rank=False gives it all of them", flush=True,
+                    f"warning: rank 0 alone has iterated over loader {self._number + 1} of those that ranks share, and "
+                    "had its part of the samples: shard_by_rank=False gives it all of them", flush=True,
                 )  # fmt: skip
 
     def look(self) -> None:
@@ -130,7 +139,7 @@ class Alike:
             except RuntimeError:  # rank 0 has ended, and its store
                 return
             if first is not None:
-                del self._open[what]
+                self._open.pop(what, None)  # another thread may look too
             if first not in (None, own) and (problem := _apart(what, own, str(first))):
                 raise InputError(problem)
 

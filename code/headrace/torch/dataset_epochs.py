@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import Dataset
 
+from headrace.torch.dataset_code import held_by
 from headrace.torch.draws import own_draws, seed_all
 from headrace.torch.order import sample_seed
-from headrace.torch.own_generators import generators_held, kept
+from headrace.torch.own_generators import Held, generators_held, kept
 
 MOST_WITHIN = 256
 """Datasets within a dataset, and entries of a list in which they are looked for."""
@@ -35,7 +36,7 @@ def datasets_within(dataset: Any) -> list[Any]:
 
 
 def _held_by(dataset: Any) -> Iterator[Any]:
-    for value in getattr(dataset, "__dict__", {}).values():
+    for value in held_by(dataset).values():
         if isinstance(value, (list, tuple, dict)) and len(value) <= MOST_WITHIN:
             yield from value.values() if isinstance(value, dict) else value
         else:
@@ -54,16 +55,18 @@ def takes_epoch(dataset: Any) -> bool:
     return True
 
 
-def tell_epoch(dataset: Any, seed: int, epoch: int) -> None:
-    """Tell it that this epoch begins, if it does not know."""
-    if _epochs.get(id(dataset)) != epoch:
-        _epochs[id(dataset)] = epoch
-        begin_epoch(dataset, seed, epoch, generators_held(dataset))
+def tell_epoch(dataset: Any, seed: int, epoch: int) -> bool:
+    """Tell it that this epoch begins; whether it did not know."""
+    if _epochs.get(id(dataset)) == epoch:
+        return False
+    _epochs[id(dataset)] = epoch
+    begin_epoch(dataset, seed, epoch, generators_held(dataset))
+    return True
 
 
-def begin_epoch(dataset: Any, seed: int, epoch: int, own: Sequence[Any] = ()) -> None:
+def begin_epoch(dataset: Any, seed: int, epoch: int, own: Held | None = None) -> None:
     """Tell it even where it knows. What `set_epoch` draws, of its `own` generators too, is the same everywhere."""
-    with own_draws(), kept(own):
+    with own_draws(), kept(own or {}):
         seed_all(sample_seed(seed, epoch, 0, _EPOCH), own)
         dataset.set_epoch(epoch)
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 
-from headrace.torch.own_generators import seed_them
+from headrace.torch.own_generators import Held, seed_them
 
 
-def seed_all(seed: int, own: Iterable[Any] = ()) -> None:
+def seed_all(seed: int, own: Held | None = None) -> None:
     """Python's, NumPy's and torch's CPU generators begin anew, and a dataset's own."""
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
-    seed_them(own, seed)
+    seed_them(own or {}, seed)
 
 
 @contextlib.contextmanager

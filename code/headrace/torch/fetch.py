@@ -19,7 +19,7 @@ from headrace.torch import world
 from headrace.torch.dataset_epochs import datasets_within, takes_epoch, tell_epoch
 from headrace.torch.draws import seed_all
 from headrace.torch.order import sample_seed
-from headrace.torch.own_generators import generators_held, kept
+from headrace.torch.own_generators import Held, generators_held, kept
 
 ON_ERROR = ("raise", "skip")
 MOST_SKIPS_TOLD = 10
@@ -86,7 +86,7 @@ class Maker:
     def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], batched: bool, on_error: str) -> None:
         self._dataset, self._collate_fn, self._batched, self._on_error = dataset, collate_fn, batched, on_error
         self._told = [each for each in datasets_within(dataset) if takes_epoch(each)]
-        self._own: list[Any] = []
+        self._own: Held = {}
         self._batches = 0
         self.at: Any = None
         """The index of the sample that is being made; None: none."""
@@ -94,14 +94,23 @@ class Maker:
     def make(self, order: Order) -> Made:
         """The batch. Raises `SampleError`."""
         self._batches += 1
-        if self._batches & (self._batches - 1) == 0:  # the 1st, 2nd, 4th, …: some are made only when they are needed
-            self._own = generators_held(self._dataset, self._collate_fn)
+        told_epoch = [tell_epoch(each, order.seed, order.epoch) for each in self._told]  # of one dataset's loaders
+        if any(told_epoch) or self._batches & (self._batches - 1) == 0:  # the 1st, 2nd, 4th, …
+            self._find_generators()
         with kept(self._own):
-            return self._make(order)
+            made = self._make(order)
+        if self._batches == 1 and self._find_generators():  # the samples have made some, that were not seeded
+            with kept(self._own):
+                made = self._make(order)
+        return made
+
+    def _find_generators(self) -> bool:
+        """Whether there are others than before."""
+        before = [id(each) for each in self._own.values()]
+        self._own = generators_held(self._dataset, self._collate_fn)
+        return any(id(each) not in before for each in self._own.values())
 
     def _make(self, order: Order) -> Made:
-        for each in self._told:  # loaders of one dataset may be in different epochs
-            tell_epoch(each, order.seed, order.epoch)
         skipped: list[tuple[Any, str]] = []
         samples = list(self._samples(order, skipped))
         if not samples:

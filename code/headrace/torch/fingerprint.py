@@ -27,6 +27,8 @@ MOST_NAMES = 160
 WHOLE = "itself"
 OPAQUE = "?"
 """The prefix for an object of which only the type counts."""
+_VALUES = (dict, list, set, tuple, str, int, float)
+"""Subclasses of these are told whole."""
 Made = Mapping[str, str]
 
 
@@ -47,13 +49,14 @@ def fingerprint(dataset: Any, exact: bool = False, settled: bool = False) -> dic
 
 
 def _name_all(found: dict[str, str], value: Any, path: str, look: Look, depth: int = 0) -> None:
-    named = isinstance(value, Dataset) or (depth == 0 and hasattr(value, "__dict__") and not callable(value))
+    of_its_own = depth == 0 and hasattr(value, "__dict__") and not callable(value) and not isinstance(value, _VALUES)
+    named = isinstance(value, Dataset) or of_its_own
     if not named or depth > DEEPEST:
         found[path or WHOLE] = _told(value, look)
         return
     found[f"{path}.type" if path else "type"] = type(value).__qualname__
     left_out = look.written(value)
-    for name, attribute in sorted({**from_its_class(value, look.exact), **vars(value)}.items()):
+    for name, attribute in sorted({**from_its_class(value, look.exact), **held_by(value)}.items()):
         dotted = f"{path}.{name}" if path else name
         if isinstance(attribute, Dataset):
             _name_all(found, attribute, dotted, dataclasses.replace(look, above=left_out), depth + 1)

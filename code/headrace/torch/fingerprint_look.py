@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import marshal
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +14,10 @@ MOST_VALUES = 50_000
 """Looked at, of one dataset: lists of lists multiply."""
 MOST_BYTES = 64 << 20
 """Of arrays that are looked at whole, between two epochs of a process."""
+MOST_WHOLE = 1 << 18
+"""Of a list that is looked at whole between two epochs, as arrays are: a few labels of many may have been changed."""
+MOST_IN_TUPLE = 8
+_PLAIN = {bool, int, float, str, type(None)}
 _NO_DATA = re.compile(
     "(^|_)(n?gpus?|n?cpus?|workers?|threads?|devices?|hosts?|ranks?|world|nodes?|dist|distributed|backend|port|"
     "lr|learning|epochs?|steps?|iters?|iterations?|momentum|decay|loss|best|patience|print|logs?|logger|logging|verbose|"
@@ -43,6 +48,17 @@ class Look:
         fits = self.exact and size <= self.bytes_left
         self.bytes_left -= size if fits else 0
         return fits
+
+    def list_whole(self, values: Any) -> bytes | None:
+        """What a list is made of, if it may be looked at whole: of numbers and texts, or short tuples of them."""
+        if not (self.exact and isinstance(values, (list, tuple)) and len(values) <= MOST_WHOLE):
+            return None
+        kinds = set(map(type, values))
+        if kinds <= {tuple, list}:
+            kinds = {type(part) for each in values for part in each[:MOST_IN_TUPLE]}
+            kinds |= {dict} if max(map(len, values)) > MOST_IN_TUPLE else set()
+        # A version of its format that does not tell who else holds a value.
+        return marshal.dumps(values, 2) if kinds <= _PLAIN else None
 
     def counts(self, values: Mapping[Any, Any], in_list: bool) -> dict[Any, Any]:
         """Of settings, what samples may be made of; a list of them is no settings, but data."""

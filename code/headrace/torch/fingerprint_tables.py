@@ -11,6 +11,7 @@ from headrace.torch.dataset_code import is_the_scripts
 
 MOST_BYTES = 4 << 20
 """Read of a table of Arrow's, whose rows may be pictures on disk."""
+MOST_COLUMNS = 64
 FEWEST_ROWS, MOST_ROWS = 16, 4096
 
 
@@ -25,11 +26,14 @@ def _pandas(value: Any, places: int) -> tuple[str, Any] | None:
         return None
     rows = value[:: max(value.size // places, 1)] if hasattr(value, "__len__") else value
     names = list(map(str, getattr(value, "columns", ())))
-    return repr((getattr(value, "shape", ()), names)), np.asarray(rows.to_numpy())
+    # Column by column: all of a table would be an array of objects, where there are numbers and texts.
+    columns = [rows.iloc[:, place] for place in range(len(names))] if 0 < len(names) <= MOST_COLUMNS else [rows]
+    index = getattr(getattr(rows, "index", None), "to_numpy", list)
+    return repr((getattr(value, "shape", ()), names)), [*(np.asarray(each.to_numpy()) for each in columns), index()]
 
 
 def _polars(value: Any, places: int) -> tuple[str, Any] | None:
-    if not hasattr(value, "gather_every"):
+    if not hasattr(value, "gather_every") or hasattr(value, "collect"):  # what is only planned
         return None
     columns = getattr(value, "columns", ())
     rows = value.gather_every(max(len(value) * max(len(columns), 1) // places, 1))

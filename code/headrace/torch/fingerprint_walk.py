@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import datetime
 import decimal
 import enum
 import functools
 import hashlib
-import marshal
 import os
 import re
 import types
@@ -22,15 +20,13 @@ import torch
 from torch.utils.data import Dataset
 
 from headrace.torch.dataset_code import folder_of, held_by, is_a_table, is_omegaconfs, is_settings, is_the_scripts
-from headrace.torch.fingerprint_look import Look
+from headrace.torch.fingerprint_look import MOST_WHOLE, Look
 from headrace.torch.fingerprint_tables import looked_at
 from headrace.torch.own_generators import DRAWING, state_of
 from headrace.torch.roughly import Reals
 
 PLACES = 4096
 """Looked at, of a long array or list."""
-MOST_WHOLE = 1 << 20
-"""Of a list that is looked at whole between two epochs, as arrays are: a few labels of many may have been changed."""
 MOST_SORTED = 500_000  # of larger sets and dicts only the size counts
 DEEPEST = 6
 VALUES_AT_ONCE = 8  # of an array, which cost as much as another object
@@ -190,10 +186,9 @@ class Walk:
 
     def _places(self, values: Sequence[Any], depth: int) -> None:
         self._text(str(len(values)))
-        if self._look.exact and PLACES < len(values) <= MOST_WHOLE and isinstance(values, (list, tuple)):
-            with contextlib.suppress(ValueError):  # other objects than numbers and texts are in it
-                self._digest.update(marshal.dumps(values, 2))  # a version that does not tell who else has a value
-                return
+        if len(values) > PLACES and (whole := self._look.list_whole(values)) is not None:
+            self._digest.update(whole)
+            return
         looked_at = values[:: max(len(values) // PLACES, 1)]
         outer, self._folder = self._folder, folder_of(looked_at) or self._folder
         for value in looked_at:

@@ -93,7 +93,8 @@ class DataLoader(TorchDataLoader[Any]):
         self.seed = int(default if seed is None else seed)
         self._set_by_script = SetByScript(self)
         self.epoch = self._set_by_script.first
-        self._alike = Alike(self._made, shared=self._world > 1)
+        self._shared_number = registry.shared_number() if self._world > 1 else 0
+        self._alike = Alike(self._shared_number, shared=self._world > 1)
         waiting.watch(world.rank(), world.world_size())
         self._sources = Sources(self, self._feeds, self._limit_s)
         if registry.Serving.begun:
@@ -195,7 +196,7 @@ class DataLoader(TorchDataLoader[Any]):
         number = self.epoch
         self._open_iterations += 1
         try:
-            for made in streaming.batches(self._sources, self._made):
+            for made in streaming.batches(self._sources, self._shared_number):
                 if (self.epoch, self._begun) == (number, True):
                     self._position += (self.batch_size or 1) * self._world
                 self._took(number)

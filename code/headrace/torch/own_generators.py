@@ -11,7 +11,8 @@ import functools
 import itertools
 import random
 import types
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,54 +21,49 @@ import torch
 from headrace.torch.dataset_code import CALLED, SAMPLES, held_by, instructions, is_the_scripts, reached
 
 DRAWING = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
-_MOST_OBJECTS, _MOST_PARTS = 5_000, 200
-_HOLDING_NONE = (
-    str,
-    bytes,
-    bytearray,
-    int,
-    float,
-    complex,
-    type(None),
-    type,
-    types.ModuleType,
-    np.ndarray,
-    torch.Tensor,
-)
+_MOST_OBJECTS, _MOST_PARTS = 20_000, 200
+_HOLDING_NONE = (str, bytes, bytearray, int, float, complex, type(None), type, types.ModuleType, np.ndarray,
+                 torch.Tensor)  # fmt: skip
 _GLOBAL = (random._inst, np.random.mtrand._rand, torch.default_generator)  # type: ignore[attr-defined]
+Held = Mapping[str, Any]
+"""Generators by the way that leads to them, which is the same in all processes."""
 
 
-def generators_held(*by: Any) -> list[Any]:
+def generators_held(*by: Any) -> dict[str, Any]:
     """Those that these objects hold, and those that the script's functions among them read; never raises."""
-    found: dict[int, Any] = {}
+    found: dict[int, tuple[str, Any]] = {}
     seen: dict[int, Any] = {}
-    waiting = collections.deque(by)
+    waiting = collections.deque((str(place), value) for place, value in enumerate(by))
     while waiting and len(seen) < _MOST_OBJECTS:
-        value = waiting.popleft()
+        path, value = waiting.popleft()
         if id(value) in seen:
             continue
         seen[id(value)] = value
         if not isinstance(value, DRAWING):
-            waiting.extend(_held(value))
+            waiting.extend((f"{path}.{name}", each) for name, each in _held(value))
         elif _is_own(value):
-            found[id(value)] = value
-    return list(found.values())
+            found[id(value)] = path, value
+    return dict(found.values())
 
 
 def _is_own(generator: Any) -> bool:
     """Whether it is none of the process's, of the system or of a GPU, which forked processes must not touch."""
-    elsewhere = isinstance(generator, torch.Generator) and generator.device.type != "cpu"
-    return not (elsewhere or isinstance(generator, random.SystemRandom) or any(generator is each for each in _GLOBAL))
+    if isinstance(generator, torch.Generator):
+        return generator.device.type == "cpu" and generator is not torch.default_generator
+    if isinstance(generator, np.random.RandomState):
+        own_kind = isinstance(generator._bit_generator, np.random.MT19937)  # type: ignore[attr-defined]
+        return own_kind and all(generator is not each for each in _GLOBAL)
+    return not isinstance(generator, random.SystemRandom) and all(generator is not each for each in _GLOBAL)
 
 
 @contextlib.contextmanager
-def kept(generators: Sequence[Any]) -> Iterator[None]:
+def kept(generators: Held) -> Iterator[None]:
     """What is drawn from them inside changes nothing outside: the script may draw from them too."""
-    states = [state_of(each) for each in generators]
+    states = [(each, state_of(each)) for each in generators.values()]
     try:
         yield
     finally:
-        for each, state in zip(generators, states, strict=True):
+        for each, state in states:
             _set_state(each, state)
 
 
@@ -87,10 +83,10 @@ def _set_state(drawing: Any, state: Any) -> None:
         drawing.set_state(state)
 
 
-def seed_them(generators: Iterable[Any], seed: int) -> None:
+def seed_them(generators: Held, seed: int) -> None:
     """Each begins anew, with a seed of its own."""
-    for number, each in enumerate(generators):
-        own = (seed + number) & 0x7FFF_FFFF_FFFF_FFFF
+    for path, each in generators.items():
+        own = (seed + zlib.crc32(path.encode(errors="replace"))) & 0x7FFF_FFFF_FFFF_FFFF
         if isinstance(each, torch.Generator):
             each.manual_seed(own)
         elif isinstance(each, np.random.Generator):
@@ -99,35 +95,36 @@ def seed_them(generators: Iterable[Any], seed: int) -> None:
             each.seed(own if isinstance(each, random.Random) else own & 0xFFFF_FFFF)
 
 
-def _held(value: Any) -> Iterable[Any]:
+def _held(value: Any) -> list[tuple[str, Any]]:
     try:
-        return list(itertools.islice(_parts(value), _MOST_PARTS))
+        parts = list(itertools.islice(_parts(value), _MOST_PARTS))
     except Exception:  # whatever the object does when it is looked at
-        return ()
+        return []
+    return [(str(name), each) for name, each in parts if not isinstance(each, _HOLDING_NONE)]
 
 
-def _parts(value: Any) -> Iterable[Any]:
+def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, _HOLDING_NONE):
         return ()
     if isinstance(value, dict):
-        return value.values()
+        return ((key if isinstance(key, (str, int)) else "", each) for key, each in value.items())
     if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
-        return value
+        return enumerate(value)
     if isinstance(value, functools.partial):
-        return (value.func, *value.args, *value.keywords.values())
+        return enumerate((value.func, *value.args, *value.keywords.values()))
     if isinstance(value, types.MethodType):
-        return (value.__func__, value.__self__)
+        return enumerate((value.__func__, value.__self__))
     if isinstance(value, types.FunctionType):
         return _around(value)
     called = reached(type(value), (*SAMPLES, *CALLED)) if is_the_scripts(type(value)) else []
-    return (*held_by(value).values(), *called)
+    return (*held_by(value).items(), *((each.__qualname__, each) for each in called))
 
 
-def _around(function: types.FunctionType) -> Iterable[Any]:
-    for cell in function.__closure__ or ():
+def _around(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         if cell != types.CellType():  # something is in it
-            yield cell.cell_contents
-    yield from (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+            yield name, cell.cell_contents
+    yield from enumerate((*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()))  # type: ignore[misc]
     if is_the_scripts(function):
         names = {str(step.argval) for step in instructions(function.__code__) if step.opname == "LOAD_GLOBAL"}
-        yield from (function.__globals__[name] for name in sorted(names & set(function.__globals__)))
+        yield from ((name, function.__globals__[name]) for name in sorted(names & set(function.__globals__)))

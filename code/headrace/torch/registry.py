@@ -27,8 +27,8 @@ class Serving:
     on = False
     serve: Callable[[], None] | None = None
     """What a feed server does where its script would take the first batch; does not return."""
-    made = 0
-    """Loaders that this process has made."""
+    made = shared = 0
+    """Loaders that this process has made, and those of them that ranks share."""
     begun = False
     """Whether a batch was asked for."""
 
@@ -142,6 +142,12 @@ def register(loader: Any) -> int:
     _living.add(loader)
     Serving.made += 1
     return Serving.made - 1
+
+
+def shared_number() -> int:
+    """Of a loader that ranks share, the same on all of them: one rank alone may have made others."""
+    Serving.shared += 1
+    return Serving.shared - 1
 
 
 def is_asked_for() -> bool:

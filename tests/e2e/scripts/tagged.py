@@ -1,5 +1,6 @@
 """Counts which hosts made the elements that reach the ranks: each reads its maker's own resourceconfig.json."""
 
+import argparse
 import collections
 import json
 import os
@@ -10,7 +11,10 @@ import headrace.tensorflow.horovod_keras as hvd
 import tensorflow as tf
 from headrace.tensorflow import data
 
-ELEMENTS = 3000
+parser = argparse.ArgumentParser(allow_abbrev=False)
+parser.add_argument("--hosts", type=int, help="that make some; none of others is waited for")
+args, _ = parser.parse_known_args()
+ELEMENTS, OF_EACH, LIMIT_S = 3000, 10, 60
 CONFIG = "/opt/ml/input/config/resourceconfig.json"
 
 hvd.init()
@@ -23,8 +27,12 @@ def tag(number):
 
 elements = data.distribute(tf.data.Dataset.range(1_000_000).map(tag).batch(4))
 makers = collections.Counter()
-for number, (_, names) in enumerate(elements.unbatch().take(ELEMENTS)):
+deadline = time.monotonic() + LIMIT_S
+for number, (_, names) in enumerate(elements.unbatch()):
     makers[names.numpy().decode()] += 1
+    from_all = len(makers) >= args.hosts and min(makers.values()) >= OF_EACH
+    if number >= ELEMENTS and (from_all or time.monotonic() > deadline):
+        break
     if number % 100 == 0:
         time.sleep(0.05)  # here all hosts share the processors, and the worker beside the ranks gets what these leave
 output = Path(os.environ["SM_OUTPUT_DATA_DIR"])

@@ -124,6 +124,39 @@ for make in (lambda: keras.Sequential([keras.layers.Dense(8), keras.layers.Dense
         rows = on_all_ranks([np.asarray(v) for v in (*begun.weights, *begun.optimizer.variables)])
         assert len(begun.optimizer.variables) > 2 + len(begun.weights)
         np.testing.assert_array_equal(rows[0], rows[1])
+
+
+class Augmented(keras.Model):
+    """What it trains has its weights, and a part without any is not built: rank 0's count from the first step."""
+
+    def __init__(self):
+        super().__init__()
+        self.noise = keras.Sequential([keras.layers.GaussianNoise(0.1)])
+        self.trained = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, kernel_initializer="ones")])
+
+    def train_step(self, data):
+        self.seen = self.trained.weights[0] + 0.0
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self.trained(self.noise(data[0])) ** 2)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss, "first": tf.reduce_sum(self.seen)}
+
+
+begun = Augmented()
+begun.trained.set_weights([each + rank for each in begun.trained.get_weights()])
+begun.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), run_eagerly=True)
+logs = begun.fit(train, steps_per_epoch=1, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+assert float(logs.history["first"][0]) == 4.0, logs.history
+
+# Rank 0 alone has built its model, as where it alone has loaded weights: nobody waits for anybody.
+begun = Unbuilt()
+if rank == 0:
+    begun(tf.zeros([1, 4]))
+begun.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), keras.losses.SparseCategoricalCrossentropy(True))
+begun.fit(train, steps_per_epoch=2, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+rows = on_all_ranks([np.asarray(v) for v in begun.weights])
+np.testing.assert_array_equal(rows[0], rows[1])
+
 begun, optimizer = Unbuilt(), keras.optimizers.Adam(0.01)
 training = callbacks.Training(begun, optimizer, 16)
 for _ in training.epochs(1):
