@@ -124,7 +124,8 @@ def _around(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         if cell != types.CellType():  # something is in it
             yield name, cell.cell_contents
-    yield from enumerate((*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()))  # type: ignore[misc]
+    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    yield from ((f"default {place}", each) for place, each in enumerate(defaults))
     if is_the_scripts(function):
         names = {str(step.argval) for step in instructions(function.__code__) if step.opname == "LOAD_GLOBAL"}
         yield from ((name, function.__globals__[name]) for name in sorted(names & set(function.__globals__)))
