@@ -55,7 +55,7 @@ class Alike:
         """How often each epoch's samples were drawn."""
         self._launched = bool(TrainerContext.from_environ(os.environ).signal_dir.name)
         self._number, self._shared, self._finished, self._said = number, shared, False, False
-        self._iterations = 0
+        self._iterations, self._others_far = 0, ""
         if shared:
             _living.add(self)
 
@@ -106,21 +106,21 @@ class Alike:
         for each in list(_living) if batch in LOOK_AT_BATCHES else ():
             if each._open:
                 each.look()
-            if each is not self and batch >= SURE_AFTER_BATCHES:
-                each._tell_if_alone(f"{self._prefix}/iteration {self._iterations} is far")
+            if each is not self and each._finished:
+                each._tell_if_alone(self._far(self._iterations + (batch > 1)))
         if batch == SURE_AFTER_BATCHES and world.rank() == 1 and (store := store_of_ranks()):
             with contextlib.suppress(RuntimeError):
-                store.set(f"{self._prefix}/iteration {self._iterations} is far", "")
+                store.set(self._far(self._iterations), "")
+
+    def _far(self, iteration: int) -> str:
+        return f"{self._prefix}/iteration {iteration} is far"
 
     def _tell_if_alone(self, far: str) -> None:
-        """On rank 0, where it has evaluated alone.
-
-        Args:
-            far: what rank 1 has told if it is in the midst of another loader.
-        """
-        store = store_of_ranks() if world.rank() == 0 and self._finished and not self._said else None
+        """On rank 0, where it has evaluated alone; rank 1 tells `far` within an iteration that began after that."""
+        store = store_of_ranks() if world.rank() == 0 and not self._said else None
+        self._others_far = self._others_far or far
         with contextlib.suppress(RuntimeError):
-            if store is None or not store.check([far]):
+            if store is None or not store.check([self._others_far]):
                 return
             self._said = True
             if not store.check([f"{self._prefix}/{_BEGUN}"]):
