@@ -46,7 +46,7 @@ def test_a_lost_data_host_is_named_and_the_job_goes_on(victim):
 
 
 def test_a_data_host_that_never_came_is_named_and_done_without(victim):
-    job = victim("--epochs=4", "--hyperparameter=startup_timeout_s=20", stepping=False)
+    job = victim("--epochs=4", "--hyperparameter=startup_timeout_s=45", stepping=False)
     wait_for(lambda: "event=topology host=algo-2" in job.text(), "algo-2's launcher", 20)
     kill_host(job, "algo-2")
     run = finish(job.process, job.folder)
