@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pandas
 import pytest
 import torch
 from headrace.torch.alike import changes
@@ -145,61 +144,6 @@ def test_what_a_class_gives_and_globals_that_samples_are_made_of_count(monkeypat
     assert changes(before, fingerprint(data)) == ["transform"]
     monkeypatch.setitem(globals(), "ROWS", [1, 3])
     assert changes(before, fingerprint(data)) == ["global ROWS", "transform"]
-
-
-class Cached(Dataset):
-    def __init__(self):
-        self.x, self.y, self.cache, self.calls = [1, 2], [3, 4], [None] * 2, 0
-        self.root, self.transform, self.stage, self.kept = "/data/128px", None, 0, {1: 2}
-
-    def set_epoch(self, epoch):
-        self._begin(epoch)
-
-    def _begin(self, epoch):
-        self.epoch = epoch
-
-    def __getitem__(self, index):
-        self.calls += 1
-        if self.cache[index] is None:
-            self.cache[index] = self.read(index)
-        return self.cache[index]
-
-    def read(self, index):
-        self.kept[index] = 1
-        return self.x[index], self.y[index]
-
-
-x, y = [1], [2]
-
-
-class Opaque:
-    __module__ = "headrace_test_library"
-
-    def __call__(self, value):
-        return value
-
-
-def test_between_two_epochs_folders_count_and_what_the_dataset_itself_writes_does_not(monkeypatch):
-    data = Cached()
-    data.set_epoch(0)
-    before = fingerprint(data, exact=True)
-    data[1], data.set_epoch(1)
-    monkeypatch.setitem(globals(), "x", [5])  # as `for x, y in loader` does; samples are made of self.x
-    assert changes(before, fingerprint(data, exact=True)) == []
-    data.root, data.transform, data.stage = "/data/256px", Opaque(), 1
-    assert changes(before, fingerprint(data, exact=True)) == ["root", "stage", "transform"]
-
-
-@pytest.mark.parametrize(
-    "kind", [np.array, torch.tensor, list, lambda labels: pandas.DataFrame({"label": labels, "name": "x"}),
-             lambda labels: np.array(labels, object)],
-)  # fmt: skip
-def test_between_two_epochs_one_label_of_many_is_seen_to_have_changed(kind):
-    labels = [0] * 200_000
-    before = fingerprint(Table(kind(labels)), exact=True)
-    assert fingerprint(Table(kind(list(labels))), exact=True) == before
-    labels[123_457] = 1
-    assert fingerprint(Table(kind(labels)), exact=True) != before
 
 
 def test_a_collate_function_of_a_trainer_is_not_all_that_the_trainer_holds():

@@ -94,7 +94,8 @@ class Maker:
     def make(self, order: Order) -> Made:
         """The batch. Raises `SampleError`."""
         self._batches += 1
-        told_epoch = [tell_epoch(each, order.seed, order.epoch) for each in self._told]  # of one dataset's loaders
+        # Each time: loaders of one dataset may be in different epochs.
+        told_epoch = [tell_epoch(each, order.seed, order.epoch) for each in self._told]
         if any(told_epoch) or self._batches & (self._batches - 1) == 0:  # the 1st, 2nd, 4th, …
             self._find_generators()
         with kept(self._own):

@@ -104,7 +104,8 @@ class Walk:
                 self.add(value[key], depth + 1, in_list=not settings)
         elif isinstance(value, DRAWING):
             if self._look.of_stream:
-                self._text(repr(state_of(value)))
+                state = state_of(value)
+                self._text(repr(state.tolist() if isinstance(state, torch.Tensor) else state))
             return self._look.of_stream
         elif self._look.of_stream and dataclasses.is_dataclass(value) and not isinstance(value, type):
             self.add(held_by(value), depth + 1)

@@ -48,12 +48,15 @@ def generators_held(*by: Any) -> dict[str, Any]:
 
 def _is_own(generator: Any) -> bool:
     """Whether it is none of the process's, of the system or of a GPU, which forked processes must not touch."""
+    if isinstance(generator, random.SystemRandom) or any(generator is each for each in _GLOBAL):
+        return False
     if isinstance(generator, torch.Generator):
-        return generator.device.type == "cpu" and generator is not torch.default_generator
-    if isinstance(generator, np.random.RandomState):
-        own_kind = isinstance(generator._bit_generator, np.random.MT19937)  # type: ignore[attr-defined]
-        return own_kind and all(generator is not each for each in _GLOBAL)
-    return not isinstance(generator, random.SystemRandom) and all(generator is not each for each in _GLOBAL)
+        return generator.device.type == "cpu"
+    # Another kind in a RandomState cannot be seeded.
+    return not isinstance(generator, np.random.RandomState) or isinstance(
+        generator._bit_generator,
+        np.random.MT19937,  # type: ignore[attr-defined]
+    )
 
 
 @contextlib.contextmanager

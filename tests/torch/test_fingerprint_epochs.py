@@ -1,0 +1,66 @@
+"""Between two epochs of a process: what the script has changed is seen, and what the dataset writes itself is none."""
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from headrace.torch.alike import changes
+from headrace.torch.fingerprint import fingerprint
+from torch.utils.data import Dataset
+
+from tests.torch.test_fingerprint import Table
+
+
+class Cached(Dataset):
+    def __init__(self):
+        self.x, self.y, self.cache, self.calls = [1, 2], [3, 4], [None] * 2, 0
+        self.root, self.transform, self.stage, self.kept = "/data/128px", None, 0, {1: 2}
+
+    def set_epoch(self, epoch):
+        self._begin(epoch)
+
+    def _begin(self, epoch):
+        self.epoch = epoch
+
+    def __getitem__(self, index):
+        self.calls += 1
+        if self.cache[index] is None:
+            self.cache[index] = self.read(index)
+        return self.cache[index]
+
+    def read(self, index):
+        self.kept[index] = 1
+        return self.x[index], self.y[index]
+
+
+x, y = [1], [2]
+
+
+class Opaque:
+    __module__ = "headrace_test_library"
+
+    def __call__(self, value):
+        return value
+
+
+def test_between_two_epochs_folders_count_and_what_the_dataset_itself_writes_does_not(monkeypatch):
+    data = Cached()
+    data.set_epoch(0)
+    before = fingerprint(data, exact=True)
+    data[1], data.set_epoch(1)
+    monkeypatch.setitem(globals(), "x", [5])  # as `for x, y in loader` does; samples are made of self.x
+    assert changes(before, fingerprint(data, exact=True)) == []
+    data.root, data.transform, data.stage = "/data/256px", Opaque(), 1
+    assert changes(before, fingerprint(data, exact=True)) == ["root", "stage", "transform"]
+
+
+@pytest.mark.parametrize(
+    "kind", [np.array, torch.tensor, list, lambda labels: pandas.DataFrame({"label": labels, "name": "x"}),
+             lambda labels: np.array(labels, object)],
+)  # fmt: skip
+def test_between_two_epochs_one_label_of_many_is_seen_to_have_changed(kind):
+    labels = [0] * 200_000
+    before = fingerprint(Table(kind(labels)), exact=True)
+    assert fingerprint(Table(kind(list(labels))), exact=True) == before
+    labels[123_457] = 1
+    assert fingerprint(Table(kind(labels)), exact=True) != before
