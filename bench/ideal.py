@@ -2,8 +2,8 @@
 
     python -m bench.ideal [--repeats 10]
 
-Three models train on one batch in memory, so no step waits. The ideal step time is measured, as before any job, then a
-second is trained, and so on by turns: a machine whose speed changes within seconds does so for both. A run is as many
+Three models train on one batch in memory, so no step waits. The ideal step time is measured, as before any job, then half
+a second is trained, and so on by turns: a machine whose speed changes within seconds does so for both. A run is as many
 turns as `TURNS`; the medians of its measurements and of its training steps are compared. They are as measured, while a
 job reports at most its median. The single measurements are compared with the second after each, too.
 """
@@ -13,7 +13,7 @@ import time
 
 from bench import measure
 
-TURNS, TRAIN_S = 8, 1.0
+TURNS, TRAIN_S = 16, 0.5
 MODELS = {"dense": 32, "small_cnn": 64, "resnet50": 32}
 """With the images' size in pixels."""
 BATCH, LEAST_STEPS = 32, 10
