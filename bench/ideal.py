@@ -2,10 +2,10 @@
 
     python -m bench.ideal [--repeats 10]
 
-Three models train on one batch in memory, so no step waits. The ideal step time is measured, as before any job, then half
-a second is trained, and so on by turns: a machine whose speed changes within seconds does so for both. A run is as many
-turns as `TURNS`; the medians of its measurements and of its training steps are compared. They are as measured, while a
-job reports at most its median. The single measurements are compared with the training after each, too.
+Three models train on one batch in memory, so no step waits. The ideal step time is measured, as before any job, then
+half a second is trained, and so on by turns: a machine whose speed changes within seconds does so for both. A run is as
+many turns as `TURNS`; the medians of its measurements and of its training steps are compared. They are as measured,
+while a job reports at most its median. The single measurements are compared with the training after each, too.
 """
 
 import itertools

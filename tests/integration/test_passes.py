@@ -4,6 +4,7 @@ import contextlib
 import itertools
 from collections import Counter
 
+import keras
 import pytest
 import tensorflow as tf
 from headrace.tensorflow import data, passes
@@ -13,6 +14,7 @@ from headrace.tensorflow.splits import find_sources
 from tests.integration.service import service
 
 ELEMENTS, BATCH = 1000, 10
+IMAGE = tf.reshape(tf.range(64.0), [8, 8, 1])
 Data = tf.data.Dataset
 _names = itertools.count()
 
@@ -54,6 +56,24 @@ def test_every_pass_has_each_element_once_and_another_order(served, buffer):
     same_place = [sum(a == b for a, b in zip(*two, strict=True)) for two in itertools.pairwise(every)]
     assert max(same_place) < ELEMENTS / 10
     assert all(sum(each[:200]) < 200 * 250 for each in every) == (buffer == 100)  # what is near stays near
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_random_layers_draw_anew_in_each_pass_and_those_of_one_seed_alike(served, shuffle):
+    served(1)
+    of_image, of_mask = (keras.layers.RandomRotation(0.4, seed=1) for _ in range(2))
+    generator = tf.random.Generator.from_seed(1)
+
+    def augment(number):
+        image, mask = (tf.reduce_sum(layer(IMAGE, training=True) * IMAGE) for layer in (of_image, of_mask))
+        return number, image, mask, generator.uniform([])
+
+    numbers = Data.range(40).shuffle(40) if shuffle else Data.range(40)
+    stream = distributed(numbers.map(augment))
+    every = [{int(n): more for batch in stream for n, *more in zip(*batch, strict=True)} for _ in range(3)]
+    assert all(float(image) == float(mask) for each in every for image, mask, _ in each.values())
+    for first, second in itertools.combinations(every, 2):
+        assert not any(a == b for n in range(40) for a, b in zip(first[n], second[n], strict=True))
 
 
 def test_each_order_has_the_tables_and_variables_that_functions_read(served):

@@ -80,7 +80,8 @@ def _range(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
 
 def _functions(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    return node.on([_cut(node.inputs[0], first, count)])
+    # A function may capture further datasets.
+    return node.on([_cut(node.inputs[0], first, count), *map(_whole, node.inputs[1:])])
 
 
 def _zip(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:

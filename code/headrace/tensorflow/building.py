@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import keras
@@ -28,6 +29,16 @@ def build(model: keras.Model, spec: Any) -> bool:
     except Exception:  # whatever a model does that is called without numbers
         return False
     return is_built(model)
+
+
+def optimizers_of(model: keras.Model) -> list[Any]:
+    """The compiled one, and those that the model's own attributes hold, as a GAN's do."""
+    held = [each for name, each in vars(model).items() if not name.startswith("_")]
+    within = (
+        each.values() if isinstance(each, dict) else each for each in held if isinstance(each, dict | list | tuple)
+    )
+    found = [getattr(model, "optimizer", None), *held, *itertools.chain.from_iterable(within)]
+    return list({id(each): each for each in found if isinstance(each, keras.optimizers.Optimizer)}.values())
 
 
 def build_optimizer(model: keras.Model, optimizer: Any) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.data.ops import debug_mode
 
 from headrace.errors import InputError
-from headrace.tensorflow import origin
+from headrace.tensorflow import graphdef, origin
 from headrace.tensorflow.distribution import Distribution
 from headrace.tensorflow.graph import INFINITE, DatasetGraph, Node
 from headrace.tensorflow.order import ANEW, RANDOM, disorder
@@ -20,12 +23,23 @@ PYTHON_OPS = {
     "GeneratorDataset": "Dataset.from_generator",
 }
 
+_RESOURCE = tf.resource.as_datatype_enum
 AS_IT_IS = "; or data.distribute(…, exact=False) as it is"
 _COSTLY_OP = re.compile(r"Decode(Jpeg|Png|Image|Bmp|Gif|AndCrop)|Resize|Conv|ImageProjective|CropAndResize|ReadFile")
 
 
 def refuse_other_kinds(dataset: Any) -> None:
-    """Raises `InputError` for what is no `tf.data.Dataset`."""
+    """Raises `InputError` for what is no `tf.data.Dataset`, or none that leaves Python."""
+    if not tf.executing_eagerly():
+        raise InputError(
+            "a dataset is distributed before training and outside of functions, with TensorFlow 2's eager execution: "
+            "leave tf.compat.v1.disable_eager_execution() out, and call this outside of a tf.function"
+        )
+    if debug_mode.DEBUG_MODE:
+        raise InputError(
+            "tf.data.experimental.enable_debug_mode() makes Python of all functions, which no other process has: "
+            "leave it out, or debug the dataset before it is distributed"
+        )
     if not isinstance(dataset, tf.data.Dataset):
         raise InputError(
             f"this takes a tf.data.Dataset, and got a {type(dataset).__name__}: what runs Python, as a PyDataset or a "
@@ -36,6 +50,15 @@ def refuse_other_kinds(dataset: Any) -> None:
 def refuse_python(graph: DatasetGraph) -> None:
     """Raises `InputError` for a dataset that calls into this process."""
     for node in graph.sink.subtree():
+        edges = [
+            edge for name in graphdef.functions(node.definition) for edge in graphdef.captured(node.definition, name)
+        ]
+        captured = [graph.behind(edge) for edge in edges]
+        if any(each.op == "Const" and each.attr["dtype"].type == _RESOURCE for each in captured):
+            raise InputError(
+                f"{node.where}: {node.kind}: its function captures what only this process has, a DenseHashTable or an "
+                "iterator: use a StaticHashTable or MutableHashTable, or zip the datasets"
+            )
         name = next((PYTHON_OPS[op] for op in (node.definition.op, *sorted(node.function_ops)) if op in PYTHON_OPS), "")
         if name:
             raise InputError(
@@ -53,6 +76,20 @@ def refuse_generator(graph: DatasetGraph) -> None:
                 "same elements: have it leave out other ranks' (hvd.rank(), hvd.size()), and "
                 "data.distribute(…, shared=False)"
             )
+
+
+def warn_of_shards(graph: DatasetGraph) -> None:
+    """Prints a line where the script has taken a host's part by itself: no other host trains on the other parts."""
+    hosts = json.loads(os.environ.get("SM_HOSTS") or "[]")
+    for node in graph.sink.subtree():
+        if node.op == "ShardDataset" and len(hosts) > 1:
+            parts, part = int(node.value("num_shards")), int(node.value("index"))
+            if parts == len(hosts) and hosts[part : part + 1] == [os.environ.get("SM_CURRENT_HOST")]:
+                print(
+                    f"warning: {node.where}: shard({parts}, {part}) takes this host's part of {parts} hosts, of which "
+                    "some do not train: nobody trains on their parts. Leave it out: data.distribute shares the whole",
+                    flush=True,
+                )
 
 
 def refuse_endings(graph: DatasetGraph, endless: bool, how: Distribution) -> None:

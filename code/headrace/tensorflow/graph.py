@@ -49,8 +49,7 @@ class Node:
     @cached_property
     def functions(self) -> list[str]:
         """The functions that it calls for its elements."""
-        attributes = self.definition.attr.values()
-        return [each.func.name for each in attributes if each.WhichOneof("value") == "func" and each.func.name]
+        return list(graphdef.functions(self.definition).values())
 
     @cached_property
     def function_ops(self) -> set[str]:

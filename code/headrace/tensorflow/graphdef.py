@@ -53,6 +53,18 @@ def arguments(definition: Any) -> dict[str, list[str]]:
     return found
 
 
+def captured(definition: Any, attribute: str) -> list[str]:
+    """The inputs that a node's function of this name captures."""
+    edges = arguments(definition)
+    return edges.get(f"{attribute}_other_arguments", edges.get("other_arguments", []))
+
+
+def functions(definition: Any) -> dict[str, str]:
+    """The names of the functions that a node calls, by its attributes."""
+    given = {name: each.func.name for name, each in definition.attr.items() if each.WhichOneof("value") == "func"}
+    return {name: function for name, function in given.items() if function}
+
+
 def put_constant(node: Any, values: Any) -> None:
     """Have a constant in the place of a node, with the same name."""
     node.op = "Const"

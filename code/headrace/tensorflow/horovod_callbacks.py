@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from headrace.errors import InputError
 from headrace.tensorflow import building, world
 
 Logs = dict[str, Any] | None
@@ -19,10 +20,13 @@ def broadcast_state(model: keras.Model, root_rank: int = 0) -> None:
     """Give every rank the weights and the optimizer state of `root_rank`; random seeds stay each rank's own."""
     if world.size() == 1:
         return
-    variables = list(model.weights)
-    if getattr(model, "optimizer", None) is not None:
-        building.build_optimizer(model, model.optimizer)
-        variables += model.optimizer.variables
+    building.build_optimizer(model, getattr(model, "optimizer", None))
+    variables = [*model.weights, *(variable for each in building.optimizers_of(model) for variable in each.variables)]
+    if len(set(world.of_all_ranks(len(variables), "headrace.state"))) > 1:
+        raise InputError(
+            "an optimizer has state on some ranks and none on others: on every rank, call its build(variables) before "
+            "a checkpoint is restored"
+        )
     hvd.broadcast_variables([variable.value for variable in variables], root_rank=root_rank)
 
 
@@ -71,8 +75,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 class MetricAverageCallback(keras.callbacks.Callback):
     """Makes epoch metrics those of all ranks together; put it before callbacks that use them.
 
-    Training metrics are averaged. Held-out metrics are exact even when ranks evaluate parts of
-    different size, because the metrics' own sums are added up. Moving statistics (batch
+    Training metrics are averaged. Held-out metrics are exact, counts too: whether ranks evaluate parts, of
+    different size perhaps, whose sums are added up, or each of them the whole set. Moving statistics (batch
     normalisation) are averaged before each evaluation and at the end of each epoch, so that all
     ranks end with the same model.
     """
@@ -87,6 +91,8 @@ class MetricAverageCallback(keras.callbacks.Callback):
     def on_test_end(self, logs: Logs = None) -> None:
         if world.size() == 1:
             return
+        if _evaluated_the_same(self.model.metrics_variables):
+            return  # all ranks have all of the held-out set, and its sums
         for variable in self.model.metrics_variables:
             variable.assign(hvd.allreduce(tf.convert_to_tensor(variable.value), op=hvd.Sum))
         # Keras has taken this rank's results already; they are put right in `on_epoch_end`.
@@ -102,6 +108,14 @@ class MetricAverageCallback(keras.callbacks.Callback):
         logs.update(zip(names, np.asarray(means).tolist(), strict=True))
         logs.update(self._held_out)
         self._held_out = {}
+
+
+def _evaluated_the_same(variables: list[keras.Variable]) -> bool:
+    """Whether metrics' sums, counts among them, are the same on all ranks, but for the order of additions."""
+    sums = [np.asarray(variable.value, np.float64).ravel() for variable in variables]
+    ours = np.concatenate([*sums, np.zeros(1)])
+    first = np.asarray(hvd.broadcast(tf.constant(ours), root_rank=0))
+    return all(world.of_all_ranks(bool(np.allclose(ours, first, rtol=1e-5, atol=0)), "headrace.evaluated"))
 
 
 def average_moving_statistics(model: keras.Model) -> None:

@@ -19,7 +19,7 @@ from headrace.tensorflow.ends import end_together, read_alike
 from headrace.tensorflow.graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
 from headrace.tensorflow.length import likely_batches
 from headrace.tensorflow.order import disorder
-from headrace.tensorflow.passes import in_orders, orders_of
+from headrace.tensorflow.passes import in_passes, orders_of
 from headrace.tensorflow.splits import SPLITS_PER_S, Source, find_sources, is_endless
 from headrace.tensorflow.spread import Shuffle
 
@@ -37,7 +37,7 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[l
 
     On every rank: whether it has no end, its size, and about what that is where TensorFlow does not know it.
 
-    Given are several datasets where each pass is to have another one's order; elsewhere one.
+    Given are several datasets where each pass is to have an order, or draws, of its own; elsewhere one.
 
     Raises:
         InputError: on every rank, when it cannot be made by workers, or not in parts.
@@ -54,6 +54,8 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[l
         if world.rank() == 0 or not how.shared:
             checks.refuse_python(graph)
             checks.refuse_endings(graph, endless, how)
+            if how.shared:
+                checks.warn_of_shards(graph)
             arrays.send(graph.definition)
             if how.exact:
                 variables.refuse_written(graph)
@@ -146,7 +148,7 @@ def _endless(everyones: list[_Found]) -> bool:
 
 
 def _for_workers(graph: DatasetGraph, sources: list[Source], stream: str) -> list[tf.data.Dataset]:
-    """One dataset, or one for each order in which its listings are handed out."""
+    """One dataset, or several to be read in turn, a pass each."""
     for source in sources:
         place = f"{source.node.kind}:{source.node.where}"
         elements = "endless" if source.elements == INFINITE else source.elements
@@ -159,9 +161,8 @@ def _for_workers(graph: DatasetGraph, sources: list[Source], stream: str) -> lis
             )  # fmt: skip
     shuffles = {each.node: each.shuffle for each in sources if each.shuffle and each.shuffle.is_replaceable}
     orders = orders_of(graph, shuffles.values())
-    if not orders:
-        return [_in_order(graph, sources, {}, 0)]
-    return in_orders(_in_order(graph, sources, shuffles, orders[0]), orders)
+    made = _in_order(graph, sources, shuffles, orders[0]) if orders else _in_order(graph, sources, {}, 0)
+    return in_passes(made, orders, is_endless(graph.sink))
 
 
 def _in_order(

@@ -1,7 +1,8 @@
-"""Another order of a listing in each pass over it, whoever makes which part.
+"""Another order of a listing, and other random draws, in each pass over it, whoever makes which part.
 
 tf.data service hands the same dataset out in each pass, and what makes a part does not know which pass it is. So
-the dispatcher knows several datasets, which differ in the order of their listings alone, and readers take them in turn.
+the dispatcher knows several datasets, which differ in the order of their listings and in what random generators begin
+with, and readers take them in turn.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from collections.abc import Collection, Sequence
 
 import tensorflow as tf
 
+from headrace.tensorflow import variables
 from headrace.tensorflow.graph import DatasetGraph
-from headrace.tensorflow.graphdef import constants_of, graph_of
+from headrace.tensorflow.graphdef import constants_of
 from headrace.tensorflow.spread import Shuffle
 
 ORDERS = 16
@@ -37,17 +39,27 @@ def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle]) -> list[int]:
     return [first + each for each in range(orders)]
 
 
-def in_orders(dataset: tf.data.Dataset, numbers: Sequence[int]) -> list[tf.data.Dataset]:
-    """The same dataset, which has the first of these numbers in it, with each of them instead.
+def in_passes(dataset: tf.data.Dataset, orders: Sequence[int], endless: bool) -> list[tf.data.Dataset]:
+    """The same dataset for each pass: in each of these orders, of which it has the first, and with draws of its own.
 
-    As TensorFlow's functions they would have to be traced again, in twenty times the time.
+    A worker begins each pass with the states of random generators that it was sent: Keras's layers for augmentation
+    would do the same to an image in every pass. As TensorFlow's functions the datasets would have to be traced again,
+    in twenty times the time.
     """
-    graph, made = graph_of(dataset), []
-    holders = [each for each in constants_of(graph) if len(each.int64_val) == 1 and each.int64_val[0] == numbers[0]]
-    for number in numbers:
+    made: list[tf.data.Dataset] = []
+    graph = DatasetGraph(dataset)
+    seeds = variables.first_values(graph)
+    if not orders and (endless or not seeds):
+        return [dataset]
+    passes = orders or range(max(min(ORDERS, ORDERS_BYTES // max(graph.definition.ByteSize(), 1)), 1))
+    constants = constants_of(graph.definition) if orders else ()
+    holders = [each for each in constants if len(each.int64_val) == 1 and each.int64_val[0] == passes[0]]
+    for number in passes:
         for each in holders:
             each.int64_val[:] = [number]
-        variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
+        if made:  # the first has the script's own
+            variables.begin(seeds, str(len(made)))
+        variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.definition.SerializeToString())
         made.append(tf.data.experimental.from_variant(variant, dataset.element_spec))
     return made
 

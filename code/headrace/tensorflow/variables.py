@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
 from tensorflow.python.eager import context
 
 from headrace.errors import InputError
@@ -63,14 +62,31 @@ def seed_apart(graph: DatasetGraph) -> None:
 
 def draw_apart(graph: DatasetGraph) -> None:
     """Seeds that the functions write begin elsewhere in each rank, so that no two draw the same numbers."""
-    seeds = {edge for node in graph.sink.subtree() for edge in _seeds(node)}
-    firsts = [each for each in graph.definition.node
-              if each.op == "AssignVariableOp" and graph.behind(each.input[0]).name in seeds]  # fmt: skip
-    told = graph.fingerprints.of(graph.sink.name) if firsts else 0
-    for number, first in enumerate(firsts):
-        shape = graph.behind(first.input[0]).attr["shape"].shape
-        graphdef.put_constant(graph.behind(first.input[1]), _start(shape, f"{told} {number}"))
+    seeds = first_values(graph)
+    told = f"{graph.fingerprints.of(graph.sink.name) if seeds else 0} {world.rank()}"
+    seed = context.global_seed()
+    told += f" {seed if seed is not None else random.SystemRandom().getrandbits(60)}"
+    begin(seeds, told)
     graph.look_again()
+
+
+def first_values(graph: DatasetGraph) -> list[Any]:
+    """The constants that the states of random generators begin with, which the functions write."""
+    seeds = {edge for node in graph.sink.subtree() for edge in _seeds(node)}
+    firsts = [each for each in graph.definition.node if each.op == "AssignVariableOp"]
+    return [graph.behind(each.input[1]) for each in firsts if graph.behind(each.input[0]).name in seeds]
+
+
+def begin(seeds: Iterable[Any], which: str) -> None:
+    """Other first values, which follow from these and from `which`.
+
+    Those that were equal stay so: two layers with one seed draw alike, for an image and its mask.
+    """
+    for each in seeds:
+        before = tf.make_ndarray(each.attr["value"].tensor)
+        drawing = random.Random(f"{which} {before.tolist()}")
+        values = [drawing.randrange(_ANY) for _ in range(before.size)]
+        graphdef.put_constant(each, np.array(values, before.dtype).reshape(before.shape))
 
 
 def _seeds(node: Node) -> Iterator[str]:
@@ -87,22 +103,11 @@ def _is_of_int64(variable: Any) -> bool:
     return bool(variable.attr["dtype"].type == tf.int64.as_datatype_enum)
 
 
-def _start(shape: Any, which: str) -> NDArray[np.int64]:
-    """Another one in each process; if the script has set TensorFlow's seed, the same in each run."""
-    seed = context.global_seed()
-    drawing = random.SystemRandom() if seed is None else random.Random(f"{seed} {world.rank()} {which}")
-    size = [each.size for each in shape.dim]
-    return np.array([drawing.randrange(_ANY) for _ in range(int(np.prod(size)))], np.int64).reshape(size)
-
-
 def _written(node: Node) -> Iterator[tuple[str, str]]:
     """What the node's functions write: the operation, and the name of what it writes; empty where that is not known."""
-    edges = graphdef.arguments(node.definition)
-    for name, attribute in node.definition.attr.items():
-        if attribute.WhichOneof("value") == "func" and attribute.func.name:
-            captured = edges.get(f"{name}_other_arguments", edges.get("other_arguments", []))
-            names = [node.graph.behind(each).name for each in captured]
-            yield from written_by(node.graph.functions, attribute.func.name, names, ())
+    for name, function in graphdef.functions(node.definition).items():
+        names = [node.graph.behind(each).name for each in graphdef.captured(node.definition, name)]
+        yield from written_by(node.graph.functions, function, names, ())
 
 
 def written_by(
@@ -139,10 +144,8 @@ def written_by(
 def _written_within(
     functions: Mapping[str, Any], node: Any, nodes: Mapping[str, Any], known: Mapping[str, str], above: tuple[str, ...]
 ) -> Iterator[tuple[str, str]]:
-    called = {name: each.func.name for name, each in node.attr.items() if each.WhichOneof("value") == "func"}
-    edges = graphdef.arguments(node) if called else {}
-    for name, function in called.items():
-        captured = edges.get(f"{name}_other_arguments", edges.get("other_arguments", []))
+    for name, function in graphdef.functions(node).items():
+        captured = graphdef.captured(node, name)
         yield from written_by(functions, function, [_origin(each, nodes, known) for each in captured], above)
 
 

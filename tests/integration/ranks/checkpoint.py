@@ -7,6 +7,7 @@ from pathlib import Path
 import headrace.tensorflow.horovod_keras as hvd
 import keras
 import numpy as np
+import tensorflow as tf
 from headrace.tensorflow.callbacks import Checkpoint
 
 hvd.init()
@@ -48,4 +49,39 @@ for old, new in zip(
     model.weights + model.optimizer.variables, resumed.weights + resumed.optimizer.variables, strict=True
 ):
     np.testing.assert_array_equal(np.array(old), np.array(new))
+
+
+# A network with two optimizers, as a GAN has: both go on where they were, on all ranks.
+class Two(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.halves = [keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]) for _ in range(2)]
+        self.built = True
+
+    def compile(self):
+        super().compile()
+        self.optimizers = {str(n): hvd.DistributedOptimizer(keras.optimizers.Adam()) for n in range(2)}
+        for optimizer, half in zip(self.optimizers.values(), self.halves, strict=True):
+            optimizer.build(half.trainable_variables)
+
+    def train_step(self, both):
+        for optimizer, half in zip(self.optimizers.values(), self.halves, strict=True):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((half(both[0]) - both[1]) ** 2)
+            optimizer.apply(tape.gradient(loss, half.trainable_variables), half.trainable_variables)
+        return {"loss": loss}
+
+
+for first in (0, 2):
+    keras.utils.set_random_seed(hvd.rank())
+    two, checkpoint = Two(), Checkpoint(folder.parent / "two")
+    two.compile()
+    assert checkpoint.restore(two) == first
+    two.fit(x, y, initial_epoch=first, epochs=first + 2, verbose=0,
+            callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0), checkpoint])  # fmt: skip
+    state = [np.array(v) for each in (two.halves[1], *two.optimizers.values()) for v in each.variables]
+    flat = np.concatenate([each.ravel().astype("float64") for each in state])
+    ranks = np.asarray(hvd.allgather(tf.constant(flat[None])))
+    np.testing.assert_array_equal(ranks[0], ranks[1])
+    assert [int(each.iterations) for each in two.optimizers.values()] == [first + 2] * 2
 print("all promises kept")

@@ -75,6 +75,16 @@ np.testing.assert_allclose(history["val_accuracy"][-1], accuracy, rtol=1e-5)
 np.testing.assert_allclose(history["val_loss"][-1], loss, rtol=1e-4)
 np.testing.assert_allclose(float(model.optimizer.learning_rate), 0.02, rtol=1e-6)
 
+# Counts too, where each rank evaluates the whole set.
+counted = make_model()
+counted.compile(hvd.DistributedOptimizer("sgd"), "mse", metrics=[keras.metrics.FalsePositives(), "mse"])
+whole = tf.data.Dataset.from_tensor_slices((held_x, np.zeros((50, 3), "float32"))).batch(7)
+both = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
+own = counted.fit(whole.take(2), epochs=1, verbose=0, validation_data=whole, callbacks=both).history
+expected = counted.evaluate(whole, verbose=0, return_dict=True)
+assert own["val_false_positives"] == [expected["false_positives"]] and expected["false_positives"] > 0
+np.testing.assert_allclose(own["val_mse"][0], expected["mse"], rtol=1e-5)
+
 # Measuring the ideal step time changes nothing: weights, optimizer, metrics, seeds, bit by bit.
 before = state(model)
 assert measure_ideal_step(model, train, 16).ms > 0
