@@ -24,14 +24,14 @@ ALWAYS_IGNORED = (
 IGNORE_FILE = ".gitignore"
 MAX_SOURCE_BYTES, MAX_SOURCE_FILES = 200 * 1024 * 1024, 50_000
 IMPORTED_ON_HOSTS = frozenset((
-    "grpc", "horovod", "keras", "mpi4py", "numpy", "psutil", "tensorflow", "torch", "argparse", "ast", "asyncio",
-    "base64", "bisect", "calendar", "collections", "concurrent", "contextlib", "copy", "csv", "ctypes",
-    "dataclasses", "datetime", "difflib", "email", "enum", "fnmatch", "functools", "glob", "gzip", "hashlib",
-    "heapq", "hmac", "html", "http", "inspect", "json", "keyword", "linecache", "logging", "multiprocessing",
-    "numbers", "operator", "pathlib", "pickle", "platform", "queue", "random", "re", "secrets", "selectors",
-    "shlex", "shutil", "signal", "socket", "ssl", "string", "struct", "subprocess", "tarfile", "tempfile",
-    "textwrap", "threading", "token", "tokenize", "traceback", "types", "typing", "urllib", "uuid", "warnings",
-    "weakref", "xml", "zipfile",
+    "grpc", "horovod", "keras", "mpi4py", "numpy", "psutil", "tensorflow", "torch", "argparse", "array", "ast",
+    "asyncio", "base64", "bisect", "calendar", "collections", "concurrent", "contextlib", "copy", "csv",
+    "ctypes", "dataclasses", "datetime", "difflib", "email", "enum", "fnmatch", "functools", "glob", "gzip",
+    "hashlib", "heapq", "hmac", "html", "http", "inspect", "json", "keyword", "linecache", "logging", "math",
+    "multiprocessing", "numbers", "operator", "pathlib", "pickle", "platform", "queue", "random", "re",
+    "resource", "secrets", "select", "selectors", "shlex", "shutil", "signal", "socket", "ssl", "string",
+    "struct", "subprocess", "tarfile", "tempfile", "textwrap", "threading", "timeit", "token", "tokenize",
+    "traceback", "types", "typing", "urllib", "uuid", "warnings", "weakref", "xml", "zipfile",
 ))  # fmt: skip
 """Modules of libraries and of Python without which no launcher or rank comes up."""
 _SECRET_NAMES = (

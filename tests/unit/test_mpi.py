@@ -166,6 +166,14 @@ def test_a_rank_that_left_without_telling_mpi_is_named():
     assert (cause.process, "os._exit" in cause.message) == ("rank1", True)
 
 
+def test_a_rank_that_left_with_a_code_of_its_own_is_named_with_it():
+    log = ranks()
+    for line in ("The first process to do so was:", "", "  Process name: [[5051,1],1]", "  Exit code:    200"):
+        log.label(line)
+    cause = log.root_cause(FALLBACK)
+    assert (cause.process, cause.exit_code, "exited with 200: " in cause.message) == ("rank1", 200, True)
+
+
 def test_without_a_word_about_ranks_mpirun_is_the_root_cause():
     assert ranks().root_cause(FALLBACK) is FALLBACK
 

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 
 from headrace.context import TrainerContext
 from headrace.events import RANK_ENDED, RANK_FAILED, say
+from headrace.execs import refuse_exec
 from headrace.host import rendezvous
 from headrace.host.preflight.run import run_preflight
 from headrace.prctl import adopt_orphans, die_with_parent
@@ -53,6 +54,7 @@ def main() -> None:
         if rendezvous.is_wanted(os.environ):
             rendezvous.set_environ(os.environ)
         if preflight != "only":
+            refuse_exec()
             run_command_line(arguments[2:])
         _say_ended()
     except SystemExit as leaving:

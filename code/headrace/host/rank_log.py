@@ -30,11 +30,16 @@ _SIGNALLED = re.compile(
 )
 # … and about one that ended without MPI's knowing.
 _LEFT = re.compile(r"mpirun has exited due to process rank (?P<rank>\d+) with PID")
+# … with a code of its own, of which it tells in two lines.
+_LEFT_RANK, _LEFT_CODE = re.compile(r"^\s*Process name: \[\[\d+,\d+\],(\d+)\]"), re.compile(r"^\s*Exit code: +(\d+)$")
 # Horovod 0.28's stall inspector: its words, a heading, then a line for each rank that has not come.
 _STALL = re.compile(r"stall_inspector|One or more tensors were submitted|^Stalled ops:")
 _MISSING = re.compile(r"^Missing ranks:|waiting for remainder of ranks")
 _MISSING_RANK = re.compile(r"^(?P<rank>\d+)!?: \[")
 _SIGNALS = {"6": "SIGABRT", "7": "SIGBUS", "9": "SIGKILL", "11": "SIGSEGV", "15": "SIGTERM"}
+
+
+WITHOUT_A_WORD = "ended without a word, as os._exit does: raise an error, or let the script run to its end"
 
 
 def _number(text: str) -> int:
@@ -59,6 +64,7 @@ class RankLog:
         self._waiting_ranks: set[int] = set()
         self._ended_ranks: set[int] = set()
         self._waits_for_ends = ""
+        self._left_rank: int | None = None
         self._seen: set[str] = set()
         self._lines = 0
         self._lock = threading.Lock()
@@ -102,8 +108,11 @@ class RankLog:
                 who_died = f"rank{signalled['rank']}"
                 self._fail(RootCause(host, who_died, f"was killed by {name}", int(signalled["pid"]), signal=name))
             if left := _LEFT.search(text):
-                why = "ended without a word, as os._exit does: raise an error, or let the script run to its end"
-                self._fail(RootCause(self._host_of(int(left["rank"])), f"rank{left['rank']}", why))
+                self._fail(self._left(int(left["rank"]), WITHOUT_A_WORD))
+            elif left := _LEFT_RANK.search(text):
+                self._left_rank = int(left[1])
+            elif (left := _LEFT_CODE.search(text)) and self._left_rank is not None:
+                self._fail(self._left(self._left_rank, f"exited with {left[1]}: {WITHOUT_A_WORD}", int(left[1])))
         return who, text
 
     def root_cause(self, fallback: RootCause) -> RootCause:
@@ -169,6 +178,9 @@ class RankLog:
 
     def _fail(self, cause: RootCause) -> None:
         self._first_failure = self._first_failure or cause
+
+    def _left(self, rank: int, why: str, exit_code: int | None = None) -> RootCause:
+        return RootCause(self._host_of(rank), f"rank{rank}", why, exit_code=exit_code)
 
     def _raised(self, event: Event) -> RootCause:
         rank, pid, code = (_number(event.fields.get(name, "")) for name in ("rank", "pid", "exit_code"))

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from headrace.errors import InputError, SetupError
+from headrace.execs import refuse_exec
 from headrace.rank_failure import in_a_line
 from headrace.torch import registry, world
 
@@ -44,6 +45,7 @@ def run_until_first_batch(
     os.environ |= world.ALONE
     dist.init_process_group = alone(dist.init_process_group)
     keep_handler(signal.SIGTERM)
+    refuse_exec()
     steps = 0
 
     def count_step(optimizer: Any, *_: Any) -> None:

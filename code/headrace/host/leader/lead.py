@@ -127,6 +127,8 @@ class Leader:
         next_progress = run.started + PROGRESS_INTERVAL_S
         while True:
             self._check()
+            if cause := run.ranks.ended_and_awaited():
+                self._fail(Verdict(cause, stalled=True))
             waiting_for = missing()
             if not waiting_for:
                 return
