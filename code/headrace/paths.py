@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 SUMMARY = "summary.json"
 """The whole run: outcome, root cause, figures. The leader writes it."""
@@ -100,3 +103,11 @@ class RunPaths:
 
     def log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
+
+
+def write_json(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    os.replace(partial, path)

@@ -55,6 +55,31 @@ def test_between_two_epochs_folders_count_and_what_the_dataset_itself_writes_doe
 
 
 @pytest.mark.parametrize(
+    "first",
+    [
+        [[number % 9] * 12 for number in range(5000)],
+        [dict.fromkeys("abcdef", number) for number in range(5000)],
+        [np.full(5000, 0.5) for _ in range(150)],
+    ],
+    ids=["lists of tokens", "records", "arrays"],
+)
+def test_what_comes_after_an_attribute_that_holds_much_counts_too(first):
+    for exact in (False, True):
+        one, other = Table(None), Table(None)
+        one.labels, other.labels = [0] * 50, [0] * 49 + [1]
+        one.annotations = other.annotations = first
+        one.boxes, other.boxes = first, list(first)
+        assert changes(fingerprint(one, exact=exact), fingerprint(other, exact=exact)) == ["labels"]
+
+
+def test_between_two_epochs_any_entry_of_a_large_dict_counts():
+    labels = {f"{number}.jpg": 0 for number in range(20_000)}
+    before = fingerprint(Table(labels), exact=True)
+    labels["9999.jpg"] = 1
+    assert fingerprint(Table(labels), exact=True) != before
+
+
+@pytest.mark.parametrize(
     "kind", [np.array, torch.tensor, list, lambda labels: pandas.DataFrame({"label": labels, "name": "x"}),
              lambda labels: np.array(labels, object)],
 )  # fmt: skip

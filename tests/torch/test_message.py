@@ -52,7 +52,8 @@ def same(one, other):
     assert type(one) is type(other)
     if isinstance(one, torch.Tensor):
         assert one.dtype == other.dtype and one.shape == other.shape
-        flat = [each.contiguous().reshape(-1).view(torch.uint8) if each.numel() else each for each in (one, other)]
+        flat = [each.detach().clone(memory_format=torch.contiguous_format) for each in (one, other)]
+        flat = [each.reshape(-1).view(torch.uint8) if each.numel() else each for each in flat]
         return torch.equal(*flat)
     if isinstance(one, np.ndarray):
         return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
@@ -92,6 +93,35 @@ values = st.recursive(
     ),
     max_leaves=10,
 )
+
+
+class Grown(collections.namedtuple("Grown", "count")):
+    def __new__(cls, count):
+        return super().__new__(cls, count + 1)
+
+
+ALIGNED = np.dtype([("a", "u1"), ("b", "<i4"), ("c", [("d", "<f4", (2,)), ("e", "U2")])], align=True)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        torch.arange(5.0).reshape(1, 5)[:, -1],
+        torch.arange(6.0).reshape(1, 3, 2)[:, 1:2, 1:],
+        np.zeros(3, ALIGNED),
+        np.ones(3, ALIGNED)[["b"]],
+        Grown(1),
+    ],
+    ids=[
+        "one row's column",
+        "one element",
+        "aligned fields within fields",
+        "some fields",
+        "a named tuple's own __new__",
+    ],
+)
+def test_what_is_uncommon_comes_out_as_it_went_in(batch):
+    assert same(travel(batch), batch)
 
 
 @given(values)

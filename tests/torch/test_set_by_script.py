@@ -4,7 +4,7 @@ import pytest
 import torch
 from headrace.errors import InputError
 from headrace.torch import DataLoader
-from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
+from torch.utils.data import BatchSampler, ConcatDataset, DistributedSampler, SequentialSampler
 
 from tests.torch.draws import Draws, batches, indices
 from tests.torch.test_what_people_write import BOTH, Numbers, all_of
@@ -61,6 +61,12 @@ def test_the_epoch_that_a_script_sets_on_its_dataset_counts(feeds, remote):
         seen.append(set(all_of(loader)))
     assert seen == [{11}, {12}, {20}]
     assert set(all_of(loader)) == {21}  # of itself, the next
+
+
+def test_all_of_many_datasets_within_one_are_told_the_epoch(feeds):
+    data = ConcatDataset([Curriculum(1) for _ in range(300)])
+    loader = feeds.loader([], data, 50)
+    assert [set(all_of(loader)) for _ in range(2)] == [{0}, {1}]
 
 
 @BOTH

@@ -1,8 +1,12 @@
 """What datasets, samplers and loaders of people's own do, with feed servers and in local mode."""
 
+import argparse
+import multiprocessing
 import random
 import signal
+import socket
 import sqlite3
+import subprocess
 import tarfile
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -80,6 +84,21 @@ class WithThreads(Numbers):
 
     def __getitem__(self, index):
         return self.pool.submit(lambda: index).result(5)
+
+
+class Connected(Numbers):
+    def __init__(self, connection):
+        super().__init__(20)
+        self.connection = connection
+
+
+def test_a_dataset_that_talks_to_a_process_is_served_by_one_process():
+    with subprocess.Popen(["true"]) as process, socket.socket() as connection:
+        for each in (process, connection, *multiprocessing.Pipe(), *multiprocessing.Pipe(duplex=False)):
+            loader = argparse.Namespace(num_workers=0, dataset=Connected(each))
+            assert processes_for([loader], 1) == 0
+            loader.num_workers = 2  # as torch has it
+            assert processes_for([loader], 1) == 2
 
 
 def test_a_dataset_with_threads_is_served_by_one_process_which_has_them(feeds, capsys):

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import traceback
 
 from headrace.errors import HeadraceError
 from headrace.host.log import LAUNCHER, HostLog
 from headrace.outcome import RootCause
+from headrace.paths import ROOT_CAUSE, HostPaths, write_json
+
+
+def leave(paths: HostPaths, cause: RootCause) -> None:
+    """Write the root cause where people and SageMaker look for it; done twice it does no harm."""
+    write_failure(paths, "\n".join([cause.one_line(), *cause.log_tail]))
+    with contextlib.suppress(OSError):
+        write_json(paths.output_dir / ROOT_CAUSE, cause.as_json())
+
+
+def write_failure(paths: HostPaths, text: str) -> None:
+    """SageMaker's file of why a job has failed."""
+    try:
+        paths.failure.parent.mkdir(parents=True, exist_ok=True)
+        paths.failure.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        print(f"headrace: cannot write {paths.failure}: {error}", file=sys.stderr)
 
 
 def stopped(host: str, signal_name: str) -> RootCause:

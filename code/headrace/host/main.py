@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from headrace import __version__, prctl
 from headrace.errors import HeadraceError, InputError
-from headrace.host.causes import failure_of, unexpected
+from headrace.host.causes import failure_of, leave, unexpected, write_failure
 from headrace.host.control import ControlServer, Handler
 from headrace.host.follow import follow
 from headrace.host.host_run import HostRun, host_run
 from headrace.host.keep_files import FileKeeper
 from headrace.host.leader.lead import lead
-from headrace.host.leader.summary import write_json
 from headrace.host.log import HostLog
 from headrace.host.plan import HostPlan, trainer_environ
 from headrace.host.secret import with_secret
@@ -27,7 +24,7 @@ from headrace.host.services import data_service
 from headrace.host.services.contract import DataService
 from headrace.host.toolkit import become_rank, check_rank, toolkit_rank
 from headrace.outcome import Outcome
-from headrace.paths import ARRAYS_FOLDER, ROOT_CAUSE, HostPaths
+from headrace.paths import ARRAYS_FOLDER, HostPaths
 from headrace.resource_config import read_topology
 from headrace.settings import VERSION_VARIABLE, find_source_dir, read_base_dir, read_settings
 from headrace.standard_streams import print_every_character
@@ -66,7 +63,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
         service = _service(plan, topology.current)
     except HeadraceError as error:
         print(f"launcher.py: error: {error}", file=sys.stderr)
-        _write_failure(read_base_dir(environ), str(error))
+        write_failure(HostPaths(read_base_dir(environ)), str(error))
         return error.exit_code
     if rank and not rank.supervises:
         become_rank(plan, trainer_environ(plan, service))
@@ -106,9 +103,7 @@ def run_host(plan: HostPlan, service: DataService) -> int:
         log.say(f"root cause: {cause.one_line()}")
         for line in cause.log_tail:
             log.say(f"  | {line}")
-        _write_failure(plan.settings.base_dir, "\n".join([cause.one_line(), *cause.log_tail]))
-        with contextlib.suppress(OSError):
-            write_json(plan.paths.output_dir / ROOT_CAUSE, cause.as_json())
+        leave(plan.paths, cause)
     log.event("outcome", status=outcome.status)
     return outcome.exit_code
 
@@ -145,15 +140,6 @@ def _compare_versions(submitted: str, log: HostLog) -> None:
             f"this host has headrace {__version__}, the job was submitted with {submitted}: make the source dir's copy "
             "and the installed one agree"
         )
-
-
-def _write_failure(base_dir: Path, text: str) -> None:
-    path = HostPaths(base_dir).failure
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        print(f"headrace: cannot write {path}: {error}", file=sys.stderr)
 
 
 def entry_point(entry: str) -> None:

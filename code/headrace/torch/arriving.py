@@ -43,7 +43,15 @@ class Arriving:
             record = json.loads(header)
             self.skipped = [(index, str(error)) for index, error in record["skipped"]]
             self._build = self._take(record["batch"], 0)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
+        except (
+            ValueError,
+            TypeError,
+            LookupError,
+            AttributeError,
+            RecursionError,
+            OverflowError,
+            SyntaxError,
+        ) as error:
             raise Malformed(f"a header that cannot be read ({error!r:.200})") from error
         if self._left:
             raise Malformed(f"{self._left} bytes that the header does not mention")
@@ -67,7 +75,7 @@ class Arriving:
             return self._tensor(node)
         if "array" in node:
             described = node["array"]
-            kind = np.dtype([tuple(each) for each in described] if isinstance(described, list) else described)
+            kind = np.lib.format.descr_to_dtype(_fields(described))  # knows which of them are gaps
             if kind.hasobject:
                 raise Malformed("an array of objects")
             array = np.empty(self._shape(node["shape"], kind.itemsize), kind)
@@ -124,7 +132,8 @@ class Arriving:
         if named:
             if not (isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")):
                 raise Malformed(f"{node['named']} is no named tuple here")
-            return lambda: found(*(part() for part in parts))
+            # As pickle has it: a `__new__` of its own may do something to what it is given.
+            return lambda: tuple.__new__(found, (part() for part in parts))
         names = node["fields"]
         if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
             raise Malformed(f"{node['data']} is no dataclass here")
@@ -150,6 +159,13 @@ class Arriving:
             raise Malformed("more than was announced")
         self._left -= size
         return sizes
+
+
+def _fields(described: Any) -> Any:
+    """A structured array's fields, as NumPy has them, of what JSON makes of them; they may have fields themselves."""
+    if not isinstance(described, list):
+        return described
+    return [(name, _fields(kind), *map(tuple, shape)) for name, kind, *shape in described]
 
 
 def _find(name: str) -> Any:

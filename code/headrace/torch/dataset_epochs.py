@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import inspect
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,7 @@ from headrace.torch.draws import own_draws, seed_all
 from headrace.torch.order import sample_seed
 from headrace.torch.own_generators import Held, generators_held, kept
 
-MOST_WITHIN = 256
+MOST_WITHIN = 10_000
 """Datasets within a dataset, and entries of a list in which they are looked for."""
 _EPOCH = 1 << 46
 """A place that no sample has: the draws of `set_epoch`."""
@@ -25,14 +26,14 @@ _epochs_of_script: dict[int, int] = {}
 
 def datasets_within(dataset: Any) -> list[Any]:
     """A dataset, and those that its attributes hold, also in lists, tuples and dicts."""
-    found: list[Any] = []
-    waiting = [dataset]
+    found: dict[int, Any] = {}
+    waiting = collections.deque([dataset])
     while waiting and len(found) < MOST_WITHIN:
-        each = waiting.pop(0)
-        if not any(each is other for other in found):
-            found.append(each)
+        each = waiting.popleft()
+        if id(each) not in found:
+            found[id(each)] = each
             waiting += [inside for inside in _held_by(each) if isinstance(inside, Dataset)]
-    return found
+    return list(found.values())
 
 
 def _held_by(dataset: Any) -> Iterator[Any]:

@@ -59,7 +59,9 @@ def _name_all(found: dict[str, str], value: Any, path: str, look: Look, depth: i
     for name, attribute in sorted({**from_its_class(value, look.exact), **held_by(value)}.items()):
         dotted = f"{path}.{name}" if path else name
         if isinstance(attribute, Dataset):
-            _name_all(found, attribute, dotted, dataclasses.replace(look, above=left_out), depth + 1)
+            inner = dataclasses.replace(look, above=left_out)
+            _name_all(found, attribute, dotted, inner, depth + 1)
+            look.left, look.bytes_left = inner.left, inner.bytes_left
         elif name not in left_out and not is_a_librarys_own(type(value), name):
             for of_it, each in _settings_within(dotted, attribute, look).items():
                 found[of_it] = _told(each, look)
@@ -75,6 +77,8 @@ def _settings_within(path: str, value: Any, look: Look) -> dict[str, Any]:
 def _told(value: Any, look: Look) -> str:
     if isinstance(value, (str, os.PathLike)) and os.path.isabs(value) and not look.exact:
         return "a path"
-    walk = Walk(look)
+    own = look.of_attribute()
+    walk = Walk(own)
     walk.add(value, 0)
+    look.after(own)
     return (OPAQUE if walk.opaque else "") + walk.told()

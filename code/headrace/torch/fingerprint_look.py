@@ -10,8 +10,10 @@ from typing import Any
 
 from headrace.torch.dataset_writes import written_while_training
 
-MOST_VALUES = 50_000
-"""Looked at, of one dataset: lists of lists multiply."""
+MOST_VALUES, LEAST_VALUES = 50_000, 4_000
+"""Looked at, of one attribute: lists of lists multiply. The second is for what comes after `MOST_OF_ALL`."""
+MOST_OF_ALL = 4 * MOST_VALUES
+"""Looked at, of one dataset."""
 MOST_BYTES = 64 << 20
 """Of arrays that are looked at whole, between two epochs of a process."""
 MOST_WHOLE = 1 << 18
@@ -38,10 +40,19 @@ class Look:
     """Parts of a stream follow from the generators that it holds, and from a share that a library has noted."""
     reads: frozenset[str]
     """Names that the code reads which makes samples."""
-    left: int = MOST_VALUES
+    left: int = MOST_OF_ALL
     bytes_left: int = MOST_BYTES
     above: frozenset[str] = frozenset()
     """Attributes that datasets write which hold this one."""
+
+    def of_attribute(self) -> Look:
+        """How the next attribute is looked at: one that takes all that it may leaves something for those after it."""
+        return dataclasses.replace(self, left=min(max(self.left, LEAST_VALUES), MOST_VALUES))
+
+    def after(self, attribute: Look) -> None:
+        """This attribute has been looked at."""
+        self.left -= self.of_attribute().left - attribute.left
+        self.bytes_left = attribute.bytes_left
 
     def takes_whole(self, size: int) -> bool:
         """Whether an array of so many bytes may be looked at whole, and not in places."""

@@ -99,9 +99,7 @@ class Walk:
         elif isinstance(value, dict):
             settings = len(value) <= MOST_SETTINGS and all(isinstance(each, _PLAIN) for each in value.values())
             told = self._look.counts(value, in_list or not settings)
-            for key in sorted(told, key=_plainly)[:PLACES]:
-                self.add(key, depth + 1)
-                self.add(value[key], depth + 1, in_list=not settings)
+            self._entries([(key, told[key]) for key in sorted(told, key=_plainly)], depth, not settings)
         elif isinstance(value, DRAWING):
             if self._look.of_stream:
                 state = state_of(value)
@@ -195,6 +193,15 @@ class Walk:
         for value in looked_at:
             self.add(value, depth + 1, in_list=True)
         self._folder = outer
+
+    def _entries(self, entries: list[tuple[Any, Any]], depth: int, in_list: bool) -> None:
+        """Of a dict, in an order that does not depend on how it was filled."""
+        if len(entries) > PLACES and (whole := self._look.list_whole(entries)) is not None:
+            self._digest.update(whole)
+            return
+        for key, value in entries[:: max(len(entries) // PLACES, 1)]:
+            self.add(key, depth + 1)
+            self.add(value, depth + 1, in_list=in_list)
 
     def _function(self, value: Any, depth: int) -> bool:
         """Whether it is one; with what it holds, which may be a vocabulary, or another transform."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import fcntl
+import multiprocessing.connection
 import multiprocessing.pool
 import os
 import signal
 import socket
 import stat
+import subprocess
 import sys
 import threading
 from collections.abc import Sequence
@@ -25,6 +27,9 @@ DEEPEST = 4
 """Of datasets within datasets."""
 
 
+_ONE_PROCESS = (multiprocessing.pool.ThreadPool, subprocess.Popen, socket.socket, multiprocessing.connection.Connection)
+
+
 def processes_for(loaders: Sequence[Any], share: int) -> int:
     """How many processes make the batches of these loaders; 0: the server itself, in a thread.
 
@@ -34,24 +39,25 @@ def processes_for(loaders: Sequence[Any], share: int) -> int:
     wanted = [loader.num_workers for loader in loaders]
     if all(wanted):
         return int(max(wanted))
-    if any(holds_threads(loader.dataset) for loader in loaders):
-        print("the dataset has threads, which a forked process would not have: one process makes the batches; "
-              "num_workers=1 or more, as torch has it, forks all the same", file=sys.stderr, flush=True)  # fmt: skip
+    if any(is_for_one_process(loader.dataset) for loader in loaders):
+        print("the dataset has threads, which a forked process would not have, or a process or connection, which "
+              "several would share: one process makes the batches; num_workers=1 or more, as torch has it, forks "
+              "all the same", file=sys.stderr, flush=True)  # fmt: skip
         return 0
     return max(len(os.sched_getaffinity(0)) // share, *wanted, 1)
 
 
-def holds_threads(dataset: Any, depth: int = 0) -> bool:
-    """Whether the dataset keeps threads in its attributes, or in those of datasets within."""
+def is_for_one_process(dataset: Any, depth: int = 0) -> bool:
+    """Whether the dataset keeps threads, or talks to a process or host, in its attributes, or datasets within do."""
     if isinstance(dataset, concurrent.futures.ThreadPoolExecutor):
         return bool(dataset._threads)  # it starts them when they are used
     if isinstance(dataset, threading.Thread):
         return dataset.is_alive()
-    if isinstance(dataset, multiprocessing.pool.ThreadPool):
+    if isinstance(dataset, _ONE_PROCESS):
         return True
     own = isinstance(dataset, Dataset) or is_the_scripts(type(dataset))
     inside = vars(dataset).values() if own and hasattr(dataset, "__dict__") else ()
-    return depth < DEEPEST and any(holds_threads(each, depth + 1) for each in inside)
+    return depth < DEEPEST and any(is_for_one_process(each, depth + 1) for each in inside)
 
 
 def begin_forked(port: int) -> None:

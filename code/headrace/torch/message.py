@@ -69,7 +69,7 @@ def _describe(value: Any, buffers: Buffers, depth: int) -> Any:
     if (type(value) is np.ndarray or isinstance(value, np.generic)) and not value.dtype.hasobject:
         array = np.ascontiguousarray(value)
         buffers.append(bytes_of(array))
-        described = array.dtype.descr if array.dtype.names else array.dtype.str  # an empty text's is of one letter
+        described = _fields(array.dtype) if array.dtype.names else array.dtype.str  # an empty text's is of one letter
         return {"array": described, "shape": list(value.shape), "scalar": isinstance(value, np.generic)}
     if type(value) is bytes:
         buffers.append(memoryview(value))
@@ -95,6 +95,13 @@ def _describe(value: Any, buffers: Buffers, depth: int) -> Any:
         f"a batch with a {type(value).__module__}.{type(value).__qualname__} cannot travel: "
         "have collate_fn return plain tensors, arrays, numbers and texts, in lists, tuples, dicts or dataclasses"
     )
+
+
+def _fields(dtype: np.dtype[Any]) -> Any:
+    try:
+        return dtype.descr
+    except ValueError as error:
+        raise InputError(f"an array of {dtype} cannot travel: {error}; copy it in collate_fn") from error
 
 
 def _describe_tensor(tensor: torch.Tensor, buffers: Buffers) -> dict[str, Any]:
@@ -127,6 +134,7 @@ def memory_of(tensor: torch.Tensor) -> memoryview:
         kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
         raise InputError(f"a batch with a {kind} tensor of {name} cannot travel: make it dense in collate_fn")
     flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    flat = flat.as_strided(flat.shape, (1,))  # of a single element any stride is contiguous
     return memoryview((flat.view(torch.uint8) if flat.numel() else torch.empty(0, dtype=torch.uint8)).numpy())
 
 

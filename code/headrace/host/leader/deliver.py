@@ -13,7 +13,7 @@ from headrace.host.leader.lease import Lease
 from headrace.host.leader.times import JobTimes
 from headrace.host.memory import explained
 from headrace.outcome import Outcome, RootCause
-from headrace.paths import SUMMARY
+from headrace.paths import SUMMARY, write_json
 
 NEWS_TIMEOUT_S = 3.5
 """How long a host's next report is awaited."""
@@ -73,7 +73,7 @@ def write_summary(run: HostRun, hosts: Hosts, times: JobTimes, outcome: Outcome)
         times.as_json(),
     )
     try:
-        summary.write_json(path, record)
+        write_json(path, record)
     except OSError as error:
         run.log.say(f"cannot write {path}: {error}")
     return record

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.errors import HeadraceError
-from headrace.host.causes import failure_of, unexpected
+from headrace.host.causes import failure_of, leave, unexpected
 from headrace.host.control import Body
 from headrace.host.host_run import HostRun
 from headrace.host.inbox import RankSaid, Stamped
@@ -76,7 +76,9 @@ class Leader:
         if run.state.failure and not outcome.root_cause:
             outcome = Outcome(run.state.failure)
         if outcome.root_cause:
-            outcome = Outcome(with_kernels_reason(run, self._hosts, self._leases, outcome.root_cause))
+            cause = with_kernels_reason(run, self._hosts, self._leases, outcome.root_cause)
+            outcome = Outcome(cause)
+            leave(run.plan.paths, cause)  # where the toolkit's mpirun has started this launcher, it may kill it soon
         self._times.end()
         train_s = self._times.train_s()
         if train_s is not None:
