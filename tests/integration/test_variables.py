@@ -4,7 +4,7 @@ import keras
 import pytest
 import tensorflow as tf
 from headrace.errors import InputError
-from headrace.tensorflow import checks, data, variables
+from headrace.tensorflow import data, variables
 from headrace.tensorflow.graph import DatasetGraph
 
 from tests.integration.service import consumers, service
@@ -76,19 +76,6 @@ def test_ranks_read_it_themselves_too(make):
     assert [number for batch in graph.spliced({}) for number in batch.numpy().tolist()] == list(range(48))
 
 
-def test_layers_of_one_seed_draw_alike_on_every_rank(monkeypatch):
-    of_image, of_mask = (keras.layers.RandomRotation(0.4, seed=1) for _ in range(2))
-    pairs = tf.data.Dataset.range(20).map(lambda _: (of_image(IMAGE, training=True), of_mask(IMAGE, training=True)))
-    drawn = []
-    for rank in range(2):
-        monkeypatch.setattr(variables.world, "rank", lambda rank=rank: rank)
-        graph = DatasetGraph(pairs)
-        variables.draw_apart(graph)
-        drawn.append([(image.numpy().tobytes(), mask.numpy().tobytes()) for image, mask in graph.spliced({})])
-    assert all(image == mask for each in drawn for image, mask in each)
-    assert not {image for image, _ in drawn[0]} & {image for image, _ in drawn[1]}
-
-
 def test_a_function_may_capture_a_dataset_where_blocks_are_cut(tmp_path, use):
     doubled = tf.data.Dataset.range(1000).map(lambda n: n * 2)
     looked_up = tf.data.Dataset.range(60).map(lambda n: doubled.skip(n).take(1).get_single_element())
@@ -106,23 +93,6 @@ def test_what_only_this_process_has_is_refused_with_the_line(tmp_path, use):
         for number, function in enumerate((table.lookup, lambda n: n + next(numbers))):
             with pytest.raises(InputError, match=r"test_variables.py:\d+: map: its function captures what only this"):
                 data.distribute(tf.data.Dataset.range(8).map(function).batch(4), job_name=f"own-{number}")
-
-
-def test_a_shard_by_host_is_named_for_data_hosts_are_among_the_hosts(monkeypatch, capsys):
-    monkeypatch.setenv("SM_HOSTS", '["algo-1", "algo-2"]')
-    monkeypatch.setenv("SM_CURRENT_HOST", "algo-2")
-    for parts, part, warned in ((2, 1, True), (2, 0, False), (4, 1, False)):
-        checks.warn_of_shards(DatasetGraph(tf.data.Dataset.range(8).shard(parts, part).batch(2)))
-        assert ("shard(2, 1) takes this host's part of 2 hosts" in capsys.readouterr().out) == warned
-
-
-def test_what_makes_python_of_a_dataset_is_refused_by_name(monkeypatch):
-    monkeypatch.setattr(checks.debug_mode, "DEBUG_MODE", True)
-    with pytest.raises(InputError, match="enable_debug_mode"):
-        data.distribute(tf.data.Dataset.range(8).batch(2))
-    monkeypatch.undo()
-    with tf.Graph().as_default(), pytest.raises(InputError, match="disable_eager_execution"):
-        data.distribute(tf.data.Dataset.range(8).batch(2))
 
 
 def test_a_variable_that_changes_is_named_and_a_generators_state_is_none(tmp_path, use):
@@ -206,48 +176,3 @@ def test_what_a_function_writes_is_refused_with_the_line(use, make):
     use("127.0.0.1:1")  # nobody is there: it must not come to asking
     with pytest.raises(InputError, match=r"test_variables\.py:\d+: map: it writes a variable or a table"):
         data.distribute(tf.data.Dataset.range(8).map(make()).batch(2))
-
-
-def flipping():
-    flip = keras.layers.RandomFlip("horizontal", seed=1)
-    return lambda _: flip(IMAGE, training=True)[0, 0, 0] > 0
-
-
-def generating():
-    generator = tf.random.Generator.from_seed(1)
-    return lambda _: generator.uniform([]) > 0.5
-
-
-@pytest.mark.parametrize("make", [flipping, generating])
-def test_ranks_that_read_a_dataset_themselves_draw_apart(make):
-    def drawn():
-        graph = DatasetGraph(tf.data.Dataset.range(64).map(make()))
-        variables.draw_apart(graph)
-        return [bool(each) for each in graph.spliced({})]
-
-    assert drawn() != drawn()
-
-
-def test_with_tensorflows_seed_ranks_draw_the_same_in_each_run(monkeypatch):
-    monkeypatch.setattr(variables.context, "global_seed", lambda: 7)
-
-    def drawn(rank):
-        monkeypatch.setattr(variables.world, "rank", lambda: rank)
-        graph = DatasetGraph(tf.data.Dataset.range(64).map(flipping()))
-        variables.draw_apart(graph)
-        return [bool(each) for each in graph.spliced({})]
-
-    assert drawn(0) == drawn(0) != drawn(1)
-
-
-def test_operations_with_a_seed_draw_apart_on_ranks_and_flips_of_an_image_and_its_mask_alike(monkeypatch):
-    def drawn(rank):
-        monkeypatch.setattr(variables.world, "rank", lambda: rank)
-        images, masks = (tf.data.Dataset.range(64).map(lambda _: tf.random.uniform([], seed=5)) for _ in range(2))
-        graph = DatasetGraph(tf.data.Dataset.zip((images, masks)))
-        variables.seed_apart(graph)
-        return [(float(image), float(mask)) for image, mask in graph.spliced({})]
-
-    first, second = drawn(0), drawn(1)
-    assert all(image == mask for image, mask in first + second)
-    assert not {image for image, _ in first} & {image for image, _ in second}

@@ -37,8 +37,6 @@ _STALL = re.compile(r"stall_inspector|One or more tensors were submitted|^Stalle
 _MISSING = re.compile(r"^Missing ranks:|waiting for remainder of ranks")
 _MISSING_RANK = re.compile(r"^(?P<rank>\d+)!?: \[")
 _SIGNALS = {"6": "SIGABRT", "7": "SIGBUS", "9": "SIGKILL", "11": "SIGSEGV", "15": "SIGTERM"}
-
-
 WITHOUT_A_WORD = "ended without a word, as os._exit does: raise an error, or let the script run to its end"
 
 

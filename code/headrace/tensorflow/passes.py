@@ -39,8 +39,8 @@ def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle]) -> list[int]:
     return [first + each for each in range(orders)]
 
 
-def in_passes(dataset: tf.data.Dataset, orders: Sequence[int], endless: bool) -> list[tf.data.Dataset]:
-    """The same dataset for each pass: in each of these orders, of which it has the first, and with draws of its own.
+def in_passes(dataset: tf.data.Dataset, orders: Sequence[int]) -> list[tf.data.Dataset]:
+    """The same dataset for each pass: in these orders, if any, of which it has the first, and with draws of its own.
 
     A worker begins each pass with the states of random generators that it was sent: Keras's layers for augmentation
     would do the same to an image in every pass. As TensorFlow's functions the datasets would have to be traced again,
@@ -49,8 +49,6 @@ def in_passes(dataset: tf.data.Dataset, orders: Sequence[int], endless: bool) ->
     made: list[tf.data.Dataset] = []
     graph = DatasetGraph(dataset)
     seeds = variables.first_values(graph)
-    if not orders and (endless or not seeds):
-        return [dataset]
     passes = orders or range(max(min(ORDERS, ORDERS_BYTES // max(graph.definition.ByteSize(), 1)), 1))
     constants = constants_of(graph.definition) if orders else ()
     holders = [each for each in constants if len(each.int64_val) == 1 and each.int64_val[0] == passes[0]]

@@ -132,8 +132,8 @@ class Arriving:
         if named:
             if not (isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")):
                 raise Malformed(f"{node['named']} is no named tuple here")
-            # As pickle has it: a `__new__` of its own may do something to what it is given.
-            return lambda: tuple.__new__(found, (part() for part in parts))
+            # Not by a `__new__` of its own, which may do something to what it is given; it counts the parts.
+            return lambda: found._make(part() for part in parts)  # type: ignore[attr-defined]
         names = node["fields"]
         if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
             raise Malformed(f"{node['data']} is no dataclass here")

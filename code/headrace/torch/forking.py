@@ -25,8 +25,6 @@ from headrace.torch.dataset_code import is_the_scripts
 
 DEEPEST = 4
 """Of datasets within datasets."""
-
-
 _ONE_PROCESS = (multiprocessing.pool.ThreadPool, subprocess.Popen, socket.socket, multiprocessing.connection.Connection)
 
 

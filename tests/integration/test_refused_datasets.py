@@ -1,0 +1,24 @@
+"""Datasets that are refused or warned of for what stands around them: the script's mode, the hosts."""
+
+import pytest
+import tensorflow as tf
+from headrace.errors import InputError
+from headrace.tensorflow import checks, data
+from headrace.tensorflow.graph import DatasetGraph
+
+
+def test_a_shard_by_host_is_named_for_data_hosts_are_among_the_hosts(monkeypatch, capsys):
+    monkeypatch.setenv("SM_HOSTS", '["algo-1", "algo-2"]')
+    monkeypatch.setenv("SM_CURRENT_HOST", "algo-2")
+    for parts, part, warned in ((2, 1, True), (2, 0, False), (4, 1, False)):
+        checks.warn_of_shards(DatasetGraph(tf.data.Dataset.range(8).shard(parts, part).batch(2)))
+        assert ("shard(2, 1) takes this host's part of 2 hosts" in capsys.readouterr().out) == warned
+
+
+def test_what_makes_python_of_a_dataset_is_refused_by_name(monkeypatch):
+    monkeypatch.setattr(checks.debug_mode, "DEBUG_MODE", True)
+    with pytest.raises(InputError, match="enable_debug_mode"):
+        data.distribute(tf.data.Dataset.range(8).batch(2))
+    monkeypatch.undo()
+    with tf.Graph().as_default(), pytest.raises(InputError, match="disable_eager_execution"):
+        data.distribute(tf.data.Dataset.range(8).batch(2))
