@@ -5,6 +5,7 @@ import os
 import secrets
 import subprocess
 import sys
+import tempfile
 import threading
 
 from headrace.events import parse_event
@@ -24,6 +25,7 @@ class Service:
 
     def __init__(self, work_dir, workers, environ=None):
         self._environ = environ or os.environ
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (the servers write to it until `stop`)
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.dispatcher = self._start("dispatcher", f"--port={self.port}", f"--work_dir={work_dir}")
@@ -46,7 +48,12 @@ class Service:
             if event and event.name == "workers_registered" and int(event.fields["n"]) == len(self.workers):
                 deadline.cancel()
                 return
-        raise AssertionError(f"{len(self.workers)} workers were not registered within {REGISTERED_TIMEOUT_S:g} s")
+        ended = [worker.returncode for worker in self.workers if worker.poll() is not None]
+        self._stderr.seek(0)
+        raise AssertionError(
+            f"{len(self.workers)} workers were not registered within {REGISTERED_TIMEOUT_S:g} s; "
+            f"of them ended with: {ended or 'none'}; their standard error:\n{self._stderr.read().decode()}"
+        )
 
     def kill_worker(self, number):
         self.workers[number].kill()
@@ -61,13 +68,14 @@ class Service:
     def _start(self, *arguments, **environ):
         environ = {**self._environ, **environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
         command = [sys.executable, "-u", str(TRAIN_DATA), *arguments]
-        return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=self._stderr, text=True)
 
     def stop(self):
         for process in [*self.workers, self.dispatcher]:
             process.kill()
         for process in [*self.workers, self.dispatcher]:
             process.communicate()
+        self._stderr.close()
 
 
 def received(connection):
