@@ -164,11 +164,7 @@ def average_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _adapt_compile() -> None:
-    """Have `compile` see what a distributed optimizer needs.
-
-    Horovod has no XLA operations. And whether a step overflowed is to be decided once, on the gradients of all ranks:
-    Keras's own LossScaleOptimizer, which mixed_float16 brings, decides before the optimizer within it averages.
-    """
+    """Have `compile` see what a distributed optimizer needs: Horovod has no XLA operations."""
     # Keras asks whether a model's `compile` is its own, and loads no optimizer where it is not: so there, not below.
     owner = next(each for each in keras.Model.__mro__ if "compile" in vars(each))
     original = owner.compile
@@ -183,15 +179,33 @@ def _adapt_compile() -> None:
                 raise InputError("compile(jit_compile=True): Horovod has no XLA operations; write jit_compile=False")
             options["jit_compile"] = False
         original(self, optimizer, *args, **options)
-        scaler = self.optimizer
-        inner = getattr(scaler, "inner_optimizer", None)
-        if _is_distributed(inner) and not _is_distributed(scaler):
-            how = getattr(inner, "headrace_reduction")  # noqa: B009
-            inner.__class__ = type(inner).__mro__[1]
-            scaler.__class__ = _distributed_class(type(scaler), *how)
 
     compile_model.headrace = True  # type: ignore[attr-defined]
     owner.compile = compile_model
+
+
+def _adapt_loss_scaling() -> None:
+    """Have the ranks decide together whether a step overflowed, on the gradients of all.
+
+    Keras's LossScaleOptimizer, which mixed_float16 brings, decides before the optimizer within it averages: a rank that
+    leaves a step out would have its next gradients averaged with the others' of this one. So the outer one averages.
+    """
+    scaling = keras.optimizers.LossScaleOptimizer
+    original = scaling.__init__
+    if hasattr(original, "headrace"):
+        return
+
+    @functools.wraps(original)
+    def begin(self: keras.optimizers.Optimizer, inner_optimizer: Any, *args: Any, **options: Any) -> None:
+        original(self, inner_optimizer, *args, **options)
+        inner = self.inner_optimizer
+        if _is_distributed(inner) and not _is_distributed(self):
+            how = getattr(inner, "headrace_reduction")  # noqa: B009
+            inner.__class__ = type(inner).__mro__[1]
+            self.__class__ = _distributed_class(type(self), *how)
+
+    begin.headrace = True  # type: ignore[attr-defined]
+    scaling.__init__ = begin
 
 
 def _is_distributed(optimizer: Any) -> bool:
@@ -199,6 +213,7 @@ def _is_distributed(optimizer: Any) -> bool:
 
 
 _adapt_compile()
+_adapt_loss_scaling()
 
 
 def _distributed_class(base: Any, compression: Any, op: Any) -> Any:

@@ -61,6 +61,16 @@ assert_alike([*model.weights, *(v.value for v in model.optimizer.variables)], "m
 scaled = hvd.DistributedOptimizer(keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(0.01)))
 model = fitted(network(), scaled, values)
 assert_alike([*model.weights, *(v.value for v in model.optimizer.variables)], "a scaler of one's own")
+model, scaled = network(), keras.optimizers.LossScaleOptimizer(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)))
+scaled.build(model.trainable_variables)
+hvd.broadcast_variables(model.weights)
+for number in range(4):  # in a loop of one's own: rank 1 overflows in the second step, and all leave it out
+    gradients = [
+        tf.fill(v.shape, np.inf if (rank, number) == (1, 1) else 1e3 * (number + 1)) for v in model.trainable_variables
+    ]
+    scaled.apply(gradients)
+assert_alike([*model.weights, *(v.value for v in scaled.variables)], "a scaler around a distributed optimizer")
+assert int(scaled.inner_optimizer.iterations.value) == 3, scaled.inner_optimizer.iterations
 keras.mixed_precision.set_global_policy("mixed_bfloat16")
 assert_alike(fitted(network(), hvd.DistributedOptimizer(keras.optimizers.Adam())).weights, "mixed_bfloat16")
 keras.mixed_precision.set_global_policy("float32")
