@@ -89,6 +89,8 @@ def write_run(folder, **changes):
         '{"hosts": {"algo-1": 3}, "job_name": "x", "outcome": "succeeded"}',
         '{"hosts": {}, "job_name": "x", "outcome": "succeeded"}',
         '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "steps": "many"}',
+        '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "steps": -5}',
+        '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "steps": 1' + "0" * 400 + "}",
         '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "step_time_ms": {"median": []}}',
         '{"hosts": {"algo-1": {"cpu_s": {"trainer": "1"}}}, "job_name": "x", "outcome": "succeeded"}',
         '{"hosts": {"algo-1": {}}, "job_name": 7, "outcome": "succeeded"}',

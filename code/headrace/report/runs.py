@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from headrace.paths import RunPaths
 
 Finder = Callable[[str | None], Callable[[Path], Path]]
 """Given a region: what finds the folder of a run that is named. It may have to be fetched."""
+MOST = 1e30
+"""No count, time or size is as large."""
 STOPPED = "was stopped by"
 INPUT_BOUND_FROM = 0.1
 """From this share of a step on it is worth a thought who makes the batches."""
@@ -80,11 +81,12 @@ def _check_workers(summary: dict[str, Any], where: str) -> None:
 
 
 def _check(record: Mapping[str, Any], like: Mapping[str, Any], where: str) -> None:
-    """Raises `InputError` where a value is missing, or of another kind than the one in `like`."""
+    """Raises `InputError` where a value is missing, of another kind than the one in `like`, or no amount of a thing."""
     for name, example in like.items():
         kind = (int, float) if isinstance(example, (int, float)) and not isinstance(example, bool) else type(example)
         value = record.get(name)
-        if not isinstance(value, kind) or (isinstance(value, float) and not math.isfinite(value)):
+        # A whole number may be longer than any that can be computed with.
+        if not isinstance(value, kind) or (isinstance(value, (int, float)) and not 0 <= value < MOST):
             raise InputError(f"{where} is not a run's summary: {name} is {record.get(name)!r:.50}")
         if isinstance(example, dict):
             _check(record[name], example, where)
