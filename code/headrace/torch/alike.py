@@ -32,7 +32,7 @@ SURE_AFTER_BATCHES = 8
 """Of another loader: ranks that train together have made as many steps, give or take what they read ahead."""
 _BEGUN = "begun by rank 1"
 SEED_HINT = "a seed that each process draws is to be given: WebDataset(…, seed=0), for one"
-SPLIT_HINT = "random_split, for one, needs a generator with a seed"
+SPLIT_HINT = "random_split, for one, needs a generator with a seed; a descriptor or a time is to be had in __getitem__"
 
 
 _living: weakref.WeakSet[Alike] = weakref.WeakSet()
@@ -141,7 +141,7 @@ class Alike:
             if first is not None:
                 self._open.pop(what, None)  # another thread may look too
             if first not in (None, own) and (problem := _apart(what, own, str(first))):
-                raise InputError(problem)
+                raise InputError(f"loader {self._number + 1} of those that ranks share: {problem}")
 
     def _tell(self, what: str, said: str) -> bool:
         store = store_of_ranks()
@@ -230,8 +230,8 @@ def refuse_changes(before: Mapping[str, str], collate_fn: Any, loader: Any) -> N
             "dataset", "in a method set_epoch(epoch) of the dataset, which is called wherever samples are made; or "
         )  # fmt: skip
         raise InputError(
-            f"the {what} has changed since the first batch ({', '.join(changed[:5])}), and data hosts do not see "
-            f"that: change it before, or {there}give --tf_data_mode local"
+            f"the {what} of loader {loader.number + 1} has changed since the first batch ({', '.join(changed[:5])}), "
+            f"and data hosts do not see that: change it before, or {there}give --tf_data_mode local"
         )
 
 

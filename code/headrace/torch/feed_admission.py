@@ -18,7 +18,7 @@ from typing import Any
 
 from headrace.errors import InputError
 from headrace.torch import connection as wire
-from headrace.torch.alike import differing
+from headrace.torch.alike import SPLIT_HINT, differing
 from headrace.torch.feed_process import HANDED_OVER, FeedProcess
 from headrace.torch.forking import begin_forked
 from headrace.torch.stream_processes import StreamProcesses
@@ -29,7 +29,7 @@ MOST_AT_THE_DOOR = 256
 SAMPLE_SHARE = 0.8
 """Of `stall_timeout_s`, for one sample: it is to be named before the watchdog ends the job."""
 FORK_AGAIN_S = 0.5
-SAME = "script, arguments and data must be the same on all hosts; random_split, for one, needs a generator with a seed"
+SAME = f"script, arguments and data must be the same on all hosts; {SPLIT_HINT}"
 
 
 class FeedServer:

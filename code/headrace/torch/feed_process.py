@@ -11,7 +11,6 @@ import faulthandler
 import json
 import os
 import queue
-import secrets
 import selectors
 import socket
 import struct
@@ -23,12 +22,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import _utils
 
 from headrace.errors import HeadraceError, InputError
 from headrace.torch import connection as wire
-from headrace.torch.draws import seed_all
 from headrace.torch.fetch import Maker, Order, StreamOrder, read_order
+from headrace.torch.forking import as_worker
 from headrace.torch.message import encode
 from headrace.torch.streams import StreamMaker
 from headrace.training.freed_memory import keep_freed_memory
@@ -178,19 +176,7 @@ class FeedProcess:
     def _maker(self, number: int) -> Maker:
         if number not in self._makers:
             loader = self._loaders[number]
-            # As in torch's own, another in each process: worker_init_fn seeds the dataset's generators from it.
-            own_seed = secrets.randbits(63)
-            seed_all(own_seed)
-            # What `torch.utils.data.get_worker_info` tells a dataset.
-            _utils.worker._worker_info = _utils.worker.WorkerInfo(
-                id=self._number,
-                num_workers=max(self._count, 1),
-                seed=own_seed,
-                dataset=loader.dataset,
-            )
-            if loader.worker_init_fn:
-                loader.worker_init_fn(self._number)
-            self._makers[number] = loader.maker()
+            self._makers[number] = as_worker(loader, self._number, self._count)
         return self._makers[number]
 
     def _watch(self) -> None:

@@ -8,6 +8,7 @@ import fcntl
 import multiprocessing.connection
 import multiprocessing.pool
 import os
+import secrets
 import signal
 import socket
 import stat
@@ -17,11 +18,12 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, _utils
 
 from headrace.prctl import die_with_parent
 from headrace.torch import registry
 from headrace.torch.dataset_code import is_the_scripts
+from headrace.torch.draws import seed_all
 
 DEEPEST = 4
 """Of datasets within datasets."""
@@ -66,6 +68,20 @@ def begin_forked(port: int) -> None:
     registry.Serving.serve = None
     close_inherited(port)
     reopen_files()
+
+
+def as_worker(loader: Any, number: int, count: int) -> Any:
+    """The loader's maker, for a process that is, to the dataset, this one of so many worker processes of torch's."""
+    # As in torch's own, another in each process: worker_init_fn seeds the dataset's generators from it.
+    own_seed = secrets.randbits(63)
+    seed_all(own_seed)
+    # What `torch.utils.data.get_worker_info` tells a dataset.
+    _utils.worker._worker_info = _utils.worker.WorkerInfo(
+        id=number, num_workers=max(count, 1), seed=own_seed, dataset=loader.dataset
+    )
+    if loader.worker_init_fn:
+        loader.worker_init_fn(number)
+    return loader.maker()
 
 
 def close_inherited(port: int) -> None:

@@ -13,6 +13,7 @@ from headrace.torch import world
 from headrace.torch.feed_client import Feed
 from headrace.torch.fetch import Order, StreamOrder
 from headrace.torch.local_batches import ENDLESS, LocalBatches
+from headrace.torch.remade import Remade
 from headrace.torch.stream_feed import StreamFeed
 
 
@@ -34,7 +35,8 @@ class Sources:
         if not self._feeds:
             return self._local.begin(order, steps)
         given = self._feeds, self._secret(), order, steps, self._hello()
-        return Feed(*given, world.rank(), world.world_size(), self._limit_s, self._pins())
+        feed = Feed(*given, world.rank(), world.world_size(), self._limit_s, self._pins())
+        return Remade(self._loader, feed, order)
 
     def parts(self, orders: Callable[[int, int], StreamOrder], count: int) -> Any:
         """Of an `IterableDataset`: those of this rank's parts, so many, in turn and without an end."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import resource
 import time
+from collections.abc import Callable
 
 import psutil
+
+aside: list[Callable[[], float]] = []
+"""What tells the CPU seconds, so far, of descendants that are no part of training."""
 
 
 class StepCpu:
@@ -50,10 +54,10 @@ class StepCpu:
         self._began, self._pending = (spent_s, own_s), 0
 
 
-def _with_ended_s(process: psutil.Process) -> float:
+def with_ended_s(pid: int) -> float:
     """CPU seconds of a descendant and of those of its own that have ended; a fork server's end below it."""
     try:
-        return float(sum(process.cpu_times()[:4]))
+        return float(sum(psutil.Process(pid).cpu_times()[:4]))
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return 0.0
 
@@ -61,6 +65,6 @@ def _with_ended_s(process: psutil.Process) -> float:
 def _now() -> tuple[float, float]:
     """CPU seconds of this process with its descendants, ended ones too, and of itself."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    living_s = sum(_with_ended_s(each) for each in psutil.Process().children(recursive=True))
+    living_s = sum(with_ended_s(each.pid) for each in psutil.Process().children(recursive=True))
     own_s = time.process_time()
-    return own_s + ended.ru_utime + ended.ru_stime + living_s, own_s
+    return own_s + ended.ru_utime + ended.ru_stime + living_s - sum(each() for each in aside), own_s
