@@ -58,7 +58,7 @@ class Channel:
 
     def __post_init__(self) -> None:
         if not _CHANNEL_NAME.fullmatch(self.name) or not self.name.strip("."):
-            raise InputError(f"channel name {self.name!r} may hold letters, digits, '.', '-' and '_' only")
+            raise InputError(f"channel name {self.name!r} is not made of 1 to 64 letters, digits, '.', '-' and '_'")
         if not self.uri:
             raise InputError(f"channel {self.name!r} has no location; write --channel {self.name}=URI")
 
@@ -148,7 +148,8 @@ class JobSpec:
             for group in channel.groups:
                 if group not in groups:
                     raise InputError(
-                        f"channel {channel.name!r} names group {group!r}; this job has {', '.join(groups)}"
+                        f"channel {channel.name!r} names group {group!r}; this job has {', '.join(groups)} "
+                        "(behind a location with an @, name its groups: NAME=URI@GROUP)"
                     )
 
     def _check_source(self) -> None:
