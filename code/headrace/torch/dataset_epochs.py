@@ -65,6 +65,11 @@ def tell_epoch(dataset: Any, seed: int, epoch: int) -> bool:
     return True
 
 
+def forget_epochs() -> None:
+    """All datasets of this process are told their epoch anew when they make the next sample."""
+    _epochs.clear()
+
+
 def begin_epoch(dataset: Any, seed: int, epoch: int, own: Held | None = None) -> None:
     """Tell it even where it knows. What `set_epoch` draws, of its `own` generators too, is the same everywhere."""
     with own_draws(), kept(own or {}):

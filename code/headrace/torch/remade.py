@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 
 from headrace.prctl import die_with_parent
 from headrace.torch import world
+from headrace.torch.dataset_epochs import forget_epochs
 from headrace.torch.feed_client import Feed
 from headrace.torch.fetch import Made, Order
 from headrace.torch.forking import as_worker, reopen_files
@@ -44,7 +45,7 @@ TOLERANCE = 0.01
 """Of the largest number of a tensor: other processors round otherwise."""
 _SAME, _DIFFERS, _UNKNOWN = range(3)
 """What the forked process ends with."""
-_MOST_NAMED = 3
+_MOST_NAMED, _ATTEMPTS = 3, 4
 
 
 class Remade:
@@ -132,22 +133,29 @@ def _make_and_leave(loader: Any, order: Order, theirs: Any) -> None:
     with contextlib.suppress(BaseException):  # what lies on data hosts alone cannot be read here, for one
         log = _as_a_process_apart()
         with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
-            maker = as_worker(loader, 0, 1)
-            once = maker.make(order)
+            once = _attempt(loader, 0, order)
             if not (names := differing(theirs, once.batch)):
                 outcome = _SAME
-            elif not once.skipped and not differing(maker.make(order).batch, once.batch):
+            elif not once.skipped and not any(
+                differing(once.batch, _attempt(loader, number, order).batch) for number in range(1, _ATTEMPTS)
+            ):
                 os.write(log, _warning(loader.number, order.epoch, names).encode())
                 outcome = _DIFFERS
     os._exit(outcome)
+
+
+def _attempt(loader: Any, number: int, order: Order) -> Made:
+    """As another worker process, which is told of the epoch anew: a dataset may draw from the seed of its worker."""
+    forget_epochs()
+    return as_worker(loader, number, _ATTEMPTS).make(order)  # type: ignore[no-any-return]
 
 
 def _warning(loader: int, epoch: int, names: list[str]) -> str:
     return (
         f"warning: data hosts make other batches than this script would make now: rank {world.rank()} made one once "
         f"more (loader {loader + 1}, epoch {epoch}; other: {', '.join(names)}). Something that samples or collate_fn "
-        "are made of has changed since the first batch, or differs between hosts. Data hosts do not see a change: "
-        "hold it in the dataset and change it in its set_epoch(epoch), or give --tf_data_mode local\n"
+        "are made of has changed since the first batch, differs between hosts, or was drawn and kept. Data hosts do "
+        "not see a change: hold it in the dataset and change it in its set_epoch(epoch), or give --tf_data_mode local\n"
     )
 
 
