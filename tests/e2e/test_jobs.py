@@ -169,6 +169,13 @@ def test_an_exit_status_other_than_zero_is_a_failure(tmp_path, with_script):
     assert run.summary["root_cause"]["exit_code"] == 3
 
 
+def test_a_rank_that_ends_before_the_others_is_the_root_cause(tmp_path, with_script):
+    run = run_job(tmp_path, *HOMOGENEOUS, *with_script("failing.py"), "--hyperparameter=how=end", timeout_s=90)
+    assert run.code == 1
+    assert run.summary["root_cause"]["role"] == "rank1"
+    assert "its script has ended, and rank0 waits for it" in run.summary["root_cause"]["message"]
+
+
 def test_a_channel_that_is_no_dataset_is_the_root_cause(tmp_path):
     (tmp_path / "empty").mkdir()
     run = run_job(tmp_path, *HOMOGENEOUS, f"--channel=training={tmp_path / 'empty'}", timeout_s=90)

@@ -33,6 +33,9 @@ from headrace.progress import Watch
 from headrace.rank_failure import in_a_line, last_words, leave_failure
 from headrace.settings import PREFLIGHT_VARIABLE
 
+_HOROVOD_SHUT_DOWN = "Horovod has been shut down"
+"""A rank's error once another has ended."""
+
 
 def main() -> None:
     die_with_parent()
@@ -65,7 +68,8 @@ def main() -> None:
             _abort(code & 0xFF or 1, in_a_line(leaving))  # sys.exit(os.system(…)) gives 256, and that ends with 0
         _say_ended()
     except BaseException as error:
-        broken = rendezvous.is_wanted(os.environ) and rendezvous.is_consequence(error)
+        broken = _HOROVOD_SHUT_DOWN in str(error)
+        broken |= rendezvous.is_wanted(os.environ) and rendezvous.is_consequence(error)
         if broken:
             time.sleep(rendezvous.CONSEQUENCE_S)
         trace = _own_trace(error, arguments[2])
@@ -78,9 +82,8 @@ def main() -> None:
 
 
 def _say_ended() -> None:
-    """Of PyTorch's ranks; Horovod tells those that wait itself."""
-    if rendezvous.is_wanted(os.environ):
-        say(RANK_ENDED, rank=os.environ["RANK"])
+    if number := os.environ.get("OMPI_COMM_WORLD_RANK"):
+        say(RANK_ENDED, rank=number)
 
 
 def _watch() -> Watch | None:

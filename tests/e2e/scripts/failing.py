@@ -9,7 +9,7 @@ import headrace.tensorflow.horovod_keras as hvd
 import tensorflow as tf
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--how", choices=["raise", "exit", "kill"])
+parser.add_argument("--how", choices=["raise", "exit", "end", "kill"])
 args, _ = parser.parse_known_args()
 hvd.init()
 hvd.allreduce(tf.constant(1.0))
@@ -18,5 +18,7 @@ if hvd.rank() == 1:
         raise ValueError("no good_reason at all")
     if args.how == "exit":
         sys.exit(3)
+    if args.how == "end":
+        sys.exit()
     os.kill(os.getpid(), signal.SIGKILL)
 hvd.allreduce(tf.constant(1.0), name="never")
