@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from headrace.tensorflow import progress, trained, world
@@ -69,10 +71,17 @@ class Measure(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         progress.warn_if_apart()
         trained.compare()
-        self._meter.epoch(epoch + 1, {name: float(value) for name, value in (logs or {}).items()})
+        self._meter.epoch(epoch + 1, dict(_numbers(logs or {})))
 
     def on_train_end(self, logs: Logs = None) -> None:
         self._meter.end()
+
+
+def _numbers(logs: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Of a metric with a number for each class, as F1Score is, each under a name of its own."""
+    for name, value in logs.items():
+        flat = np.asarray(value, np.float64).ravel().tolist()
+        yield from [(name, flat[0])] if len(flat) == 1 else [(f"{name}_{i}", each) for i, each in enumerate(flat)]
 
 
 def on_rank_0(*given: keras.callbacks.Callback) -> list[keras.callbacks.Callback]:

@@ -70,8 +70,8 @@ class Checkpoint(keras.callbacks.Callback):
         self._signals = SignalFiles(context.signal_dir, world.rank)
         self._epoch = self._batch = 0
         self._first_epoch = True
-        self._resumed = (0, 0)  # steps of the first epoch made before this run, and how many it had then
-        self._skipped_steps = 0
+        self._resumed = (0, 0, 1)  # steps of the first epoch made before this run, how many it had then, and ranks
+        self._skipped_steps = self._last_steps = 0
         self._stream: Stream | None = None
 
     def keep_stream(self, stream: Stream) -> Any:
@@ -87,10 +87,12 @@ class Checkpoint(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         if self._first_epoch and self._stream:
             self._stream.start()  # `fit` asks for the first batch after this
-        steps, (made, of) = self._steps(), self._resumed
+        made, of, ranks = self._resumed
         # Another number of ranks may have made other steps of the same epoch.
-        self._skipped_steps = made * steps // of if steps and of else 0
-        self._epoch, self._batch, self._first_epoch, self._resumed = epoch, 0, False, (0, 0)
+        steps = self._steps() or of * ranks // world.size()
+        self._skipped_steps = made * steps // of if of else 0
+        self._last_steps = steps if of else self._last_steps
+        self._epoch, self._batch, self._first_epoch, self._resumed = epoch, 0, False, (0, 0, 1)
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         made = batch + 1 - self._batch  # more than one with `steps_per_execution`
@@ -98,7 +100,7 @@ class Checkpoint(keras.callbacks.Callback):
         if self._stream:
             self._stream.consumed(made)
         step, steps = self._batch + self._skipped_steps, self._steps()
-        if self._skipped_steps and step >= steps:
+        if self._skipped_steps and step >= (steps or self._last_steps):
             self.model.stop_training = EPOCH_OVER
         if world.rank() != 0:
             return
@@ -122,11 +124,13 @@ class Checkpoint(keras.callbacks.Callback):
     def restore(self, model: keras.Model) -> int:
         """Load the newest checkpoint, if there is one, and say which epoch comes next (0 without).
 
-        Of an epoch that was begun, only the remaining steps are made. Call it on every rank: rank 0 reads, all
+        Of an epoch that was begun, only the remaining steps are made. Where Keras does not know how many it has, it is
+        taken to have as many as the one before; a first one is made whole. Call it on every rank: rank 0 reads, all
         learn epoch and step; the broadcast at the start of training spreads the state. Raises `InputError` for a model
         that has no weights yet.
         """
         epoch = step = steps = 0
+        ranks = world.size()
         weights = self._folder.newest_weights()
         if not model.weights:
             raise InputError(
@@ -138,17 +142,19 @@ class Checkpoint(keras.callbacks.Callback):
             building.build_optimizer(model, model.optimizer)
             model.load_weights(weights)
             epoch, step = self._folder.place()
-            steps = int((self._folder.record(PROGRESS_FILE) or {}).get("steps_per_epoch", 0))
+            record = self._folder.record(PROGRESS_FILE) or {}
+            steps, ranks = int(record.get("steps_per_epoch", 0)), int(record.get("ranks", ranks))
             say("resumed", epoch=epoch, step=step, path=weights.parent)
             if self._stream:
                 self._stream.report()
         if world.size() > 1:
-            known = hvd.broadcast(tf.constant([epoch, step, steps], tf.int32), root_rank=0)
-            epoch, step, steps = (int(each) for each in known)
-        self._resumed = (step, steps)
+            known = hvd.broadcast(tf.constant([epoch, step, steps, ranks], tf.int32), root_rank=0)
+            epoch, step, steps, ranks = (int(each) for each in known)
+        self._resumed = (step, steps, ranks)
         return epoch
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        self._last_steps = self._batch + self._skipped_steps
         self._skipped_steps = 0
         if getattr(self.model, "stop_training", False) is EPOCH_OVER:
             self.model.stop_training = False
@@ -158,7 +164,8 @@ class Checkpoint(keras.callbacks.Callback):
             self._save(epoch + 1, 0)
 
     def _save(self, epoch: int, step: int) -> None:
-        records = {PROGRESS_FILE: {"steps_per_epoch": self._steps()}}
+        # Of a dataset that does not tell its length, as long as the epoch before.
+        records = {PROGRESS_FILE: {"steps_per_epoch": self._steps() or self._last_steps, "ranks": world.size()}}
         if self._stream:
             records[LEDGER_FILE] = self._stream.state()
         path = self._folder.save(epoch, step, self.model.save_weights, records)

@@ -76,14 +76,15 @@ class MetricAverageCallback(keras.callbacks.Callback):
     """Makes epoch metrics those of all ranks together; put it before callbacks that use them.
 
     Training metrics are averaged. Held-out metrics are exact, counts too: whether ranks evaluate parts, of
-    different size perhaps, whose sums are added up, or each of them the whole set. Moving statistics (batch
+    different size perhaps, whose sums are added up, or each of them the whole set. A metric of one's own whose
+    variables are no sums (a maximum, say) needs the whole set on each rank. Moving statistics (batch
     normalisation) are averaged before each evaluation and at the end of each epoch, so that all
     ranks end with the same model.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._held_out: dict[str, float] = {}
+        self._held_out: dict[str, Any] = {}
 
     def on_test_begin(self, logs: Logs = None) -> None:
         average_moving_statistics(self.model)
@@ -96,7 +97,8 @@ class MetricAverageCallback(keras.callbacks.Callback):
         for variable in self.model.metrics_variables:
             variable.assign(hvd.allreduce(tf.convert_to_tensor(variable.value), op=hvd.Sum))
         # Keras has taken this rank's results already; they are put right in `on_epoch_end`.
-        self._held_out = {f"val_{name}": float(value) for name, value in self.model.get_metrics_result().items()}
+        result = self.model.get_metrics_result().items()
+        self._held_out = {f"val_{name}": _plain(np.asarray(value, np.float64)) for name, value in result}
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         average_moving_statistics(self.model)
@@ -104,10 +106,19 @@ class MetricAverageCallback(keras.callbacks.Callback):
             return
         # A rank may have had no batch to evaluate, and then has no such names.
         names = sorted(name for name in logs if not (self._held_out and name.startswith("val_")))
-        means = hvd.allreduce(tf.constant([float(logs[name]) for name in names], tf.float64), op=hvd.Average)
-        logs.update(zip(names, np.asarray(means).tolist(), strict=True))
+        ours = [np.asarray(logs[name], np.float64) for name in names]
+        flat = np.concatenate([np.zeros(0), *(each.ravel() for each in ours)])
+        means = np.asarray(hvd.allreduce(tf.constant(flat), op=hvd.Average))
+        ends = np.cumsum([each.size for each in ours])
+        for name, value, end in zip(names, ours, ends, strict=True):
+            logs[name] = _plain(means[end - value.size : end].reshape(value.shape))
         logs.update(self._held_out)
         self._held_out = {}
+
+
+def _plain(value: np.ndarray[Any, Any]) -> Any:
+    """A number, or, of a metric for each class, the array."""
+    return value.item() if value.ndim == 0 else value
 
 
 def _evaluated_the_same(variables: list[keras.Variable]) -> bool:

@@ -9,6 +9,7 @@ This Horovod has no XLA operations, so models with a distributed optimizer are c
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -198,10 +199,8 @@ def _adapt_loss_scaling() -> None:
     @functools.wraps(original)
     def begin(self: keras.optimizers.Optimizer, inner_optimizer: Any, *args: Any, **options: Any) -> None:
         original(self, inner_optimizer, *args, **options)
-        inner = self.inner_optimizer
-        if _is_distributed(inner) and not _is_distributed(self):
-            how = getattr(inner, "headrace_reduction")  # noqa: B009
-            inner.__class__ = type(inner).__mro__[1]
+        how = getattr(self.inner_optimizer, "headrace_reduction", None)
+        if how and not _is_distributed(self):
             self.__class__ = _distributed_class(type(self), *how)
 
     begin.headrace = True  # type: ignore[attr-defined]
@@ -216,15 +215,24 @@ _adapt_compile()
 _adapt_loss_scaling()
 
 
+_applying = threading.local()
+"""`of_all_ranks`: the gradients that an optimizer within another one is given are reduced already."""
+
+
 def _distributed_class(base: Any, compression: Any, op: Any) -> Any:
     class Distributed(base):  # type: ignore[misc, valid-type]
         headrace_reduction = (compression, op)
 
-        def apply(self, grads: Any, trainable_variables: Any = None) -> None:
-            if world.size() > 1:
-                trained.note(self._trainable_variables if trainable_variables is None else trainable_variables, self)
-                grads = _reduce(list(grads), compression, op)
-            super().apply(grads, trainable_variables)
+        def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+            if world.size() == 1 or getattr(_applying, "of_all_ranks", False):
+                return super().apply(grads, trainable_variables)
+            trained.note(self._trainable_variables if trainable_variables is None else trainable_variables, self)
+            grads = _reduce(list(grads), compression, op)
+            _applying.of_all_ranks = True
+            try:
+                return super().apply(grads, trainable_variables)
+            finally:
+                _applying.of_all_ranks = False
 
     # Saved models name the class that they load: the plain one.
     Distributed.__name__, Distributed.__qualname__ = base.__name__, base.__qualname__

@@ -1,13 +1,17 @@
 """Keras takes the first epoch's steps for every epoch's; a stream that ranks share has longer and shorter ones.
 
-What a later epoch had beyond the first one's steps, and one, was never trained on, and nothing was said.
+What a later epoch had beyond the first one's steps, and one, was never trained on, and nothing was said. And where an
+epoch ends with its data, Keras counts one step too many: learning rate schedules and accumulated gradients went ahead.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
+
+import tensorflow as tf
 
 from headrace.errors import InputError
 
@@ -48,3 +52,19 @@ def end_by_themselves() -> None:
     EpochIterator.catch_stop_iteration, EpochIterator._interrupted_warning = catch, warn
     EpochIterator._enumerate_iterator = counted
     setattr(EpochIterator, _MARK, True)
+    _count_steps_that_are_made()
+
+
+def _count_steps_that_are_made() -> None:
+    from keras.src.optimizers.base_optimizer import BaseOptimizer
+
+    original = BaseOptimizer.apply
+
+    @functools.wraps(original)
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        grads = list(grads)
+        # TensorFlow would count up at once, before it finds that there is no next batch.
+        with tf.control_dependencies([each for each in grads if each is not None]):
+            return original(self, grads, trainable_variables)
+
+    BaseOptimizer.apply = apply

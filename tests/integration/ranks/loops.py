@@ -61,6 +61,11 @@ assert_alike([*model.weights, *(v.value for v in model.optimizer.variables)], "m
 scaled = hvd.DistributedOptimizer(keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(0.01)))
 model = fitted(network(), scaled, values)
 assert_alike([*model.weights, *(v.value for v in model.optimizer.variables)], "a scaler of one's own")
+# A model that is compiled once more with the same optimizer: to go on with other layers frozen, say.
+model, same = network(), hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))
+for _ in range(2):
+    fitted(model, same, values)
+    assert_alike(model.weights, "compiled once more")
 model, scaled = network(), keras.optimizers.LossScaleOptimizer(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)))
 scaled.build(model.trainable_variables)
 hvd.broadcast_variables(model.weights)
@@ -83,6 +88,17 @@ try:
     raise AssertionError("jit_compile=True was taken")
 except InputError as error:
     assert "jit_compile=False" in str(error)
+
+# Metrics with a number for each class.
+model = network()
+f1 = keras.metrics.F1Score()
+model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "categorical_crossentropy", metrics=[f1])
+one_hot = tf.data.Dataset.from_tensor_slices((x, np.eye(3)[y])).batch(8)
+both = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
+history = model.fit(one_hot, epochs=1, verbose=0, validation_data=one_hot, callbacks=both).history
+for name in "f1_score", "val_f1_score":
+    assert np.shape(history[name]) == (1, 3), history
+    assert_alike(history[name], name)
 
 # steps_per_execution: steps and their time are counted as steps.
 began = time.perf_counter()

@@ -102,4 +102,23 @@ done = np.concatenate([before_all, after_all])
 if hvd.rank() == 0:
     shards.ledger.add(done)
     assert shards.ledger.mark >= 2 * (ELEMENTS // 32) - 6, shards.ledger.mark
+
+
+def run_unknown(*more):
+    """The same of a dataset whose length Keras does not know; and the steps that the optimizer has counted."""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam()), "mse", jit_compile=False)
+    checkpoint, steps = Checkpoint(folder.parent / "unknown"), Steps()
+    train = tf.data.Dataset.range(STEPS).map(lambda n: (tf.cast([[n]], tf.float32),) * 2).filter(lambda *_: True)
+    first = checkpoint.restore(model)
+    given = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), steps, checkpoint, *more]
+    with contextlib.suppress(Stopped):
+        model.fit(train, epochs=EPOCHS, initial_epoch=first, verbose=0, callbacks=given)
+    return first, steps.made, int(model.optimizer.iterations)
+
+
+assert run_unknown(Stop()) == (0, [STEPS, STOPPED_AT], STEPS + STOPPED_AT)
+hvd.allreduce(tf.constant(0.0))
+(signals / STOP_REQUEST).unlink(missing_ok=True)
+assert run_unknown() == (1, [STEPS - STOPPED_AT, STEPS], EPOCHS * STEPS)
 print("all promises kept")
