@@ -126,18 +126,6 @@ def test_each_dataset_of_a_script_has_a_stream_of_its_own(tmp_path, use):
         assert int(tf.reduce_min(first)) >= 20
 
 
-def test_an_epoch_that_keras_would_give_no_batch_is_refused(tmp_path, use):
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse", jit_compile=False)
-    rows = tf.data.Dataset.range(32).map(lambda n: (tf.cast([n], tf.float32),) * 2).batch(4)
-    with service(tmp_path / "work", 1) as running:
-        use(running.address)
-        train = data.distribute(rows)
-        assert len(model.fit(train, epochs=3, verbose=0).epoch) == 3
-        with pytest.raises(InputError, match="Leave the number of steps out"):
-            model.fit(train, epochs=3, steps_per_epoch=8, verbose=0)
-
-
 def test_ranks_may_share_batches_through_the_workers_cache(tmp_path, use):
     with service(tmp_path / "work", 1) as running:
         use(running.address)
@@ -215,7 +203,6 @@ def test_in_local_mode_one_rank_reads_the_dataset_as_it_is(monkeypatch):
 
 
 def test_keras_trains_on_all_of_an_epoch_that_is_longer_than_the_first_and_does_not_wonder_at_its_end(recwarn):
-    import keras
 
     lengths, seen = iter([2, 7, 3]), []
 

@@ -56,15 +56,20 @@ def end_by_themselves() -> None:
 
 
 def _count_steps_that_are_made() -> None:
+    from keras.src import backend
     from keras.src.optimizers.base_optimizer import BaseOptimizer
 
     original = BaseOptimizer.apply
 
     @functools.wraps(original)
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        grads = list(grads)
+        grads, variables = list(grads), None if trainable_variables is None else list(trainable_variables)
+        if grads and variables and not self.built:  # as Keras does, which may not be below: XLA would not have it
+            with backend.name_scope(self.name, caller=self):
+                self.build(variables)
+            self.built = True
         # TensorFlow would count up at once, before it finds that there is no next batch.
         with tf.control_dependencies([each for each in grads if each is not None]):
-            return original(self, grads, trainable_variables)
+            return original(self, grads, variables)
 
     BaseOptimizer.apply = apply

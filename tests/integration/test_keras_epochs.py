@@ -1,0 +1,31 @@
+"""Epochs of Keras's that end with their data."""
+
+import keras
+import pytest
+import tensorflow as tf
+from headrace.errors import InputError
+from headrace.tensorflow import data
+
+from tests.integration.service import service
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_an_optimizer_counts_the_steps_that_are_made(optimizer, jit_compile):
+    model = keras.Sequential([keras.Input((3,), dtype="int32"), keras.layers.Embedding(10, 4), keras.layers.Flatten()])
+    model.compile(optimizer, "mse", jit_compile=jit_compile)
+    ending = tf.data.Dataset.from_tensor_slices((tf.ones([16, 3]), tf.zeros([16, 12]))).batch(4).filter(lambda *_: True)
+    model.fit(ending, epochs=3, verbose=0)
+    assert int(model.optimizer.iterations) == 3 * 4
+
+
+def test_an_epoch_that_keras_would_give_no_batch_is_refused(tmp_path, use):
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=False)
+    rows = tf.data.Dataset.range(32).map(lambda n: (tf.cast([n], tf.float32),) * 2).batch(4)
+    with service(tmp_path / "work", 1) as running:
+        use(running.address)
+        train = data.distribute(rows)
+        assert len(model.fit(train, epochs=3, verbose=0).epoch) == 3
+        with pytest.raises(InputError, match="Leave the number of steps out"):
+            model.fit(train, epochs=3, steps_per_epoch=8, verbose=0)
