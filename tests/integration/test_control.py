@@ -1,5 +1,6 @@
 """The control channel over real sockets."""
 
+import contextlib
 import io
 import socket
 import threading
@@ -63,6 +64,44 @@ def test_a_silent_host_costs_one_deadline(served):
         ):
             leader.call("renew", {}, timeout_s=0.5)
         assert time.monotonic() - started < 3
+
+
+class Line:
+    """A way to a server, of which a cut takes what is under way: connections from before it carry nothing more."""
+
+    def __init__(self, port):
+        self._port, self._cuts = port, 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self):
+        self._cuts += 1
+
+    def _accept(self):
+        while True:
+            ends = self._listener.accept()[0], socket.create_connection(("127.0.0.1", self._port))
+            for here, there in (ends, ends[::-1]):
+                threading.Thread(target=self._carry, args=(here, there, self._cuts), daemon=True).start()
+
+    def _carry(self, here, there, cuts):
+        with contextlib.suppress(OSError):  # the other end is gone
+            while data := here.recv(65536):
+                if self._cuts == cuts:
+                    there.sendall(data)
+
+
+def test_after_a_call_that_a_cut_has_lost_the_next_one_takes_a_new_connection(served):
+    server, calls, out = served
+    line = Line(server.port)
+    with ControlClient(line.address, "algo-1", SECRET) as leader:
+        leader.call("renew", {"n": 1})
+        line.cut()
+        with pytest.raises(ControlError, match="deadline"):
+            leader.call("renew", {"n": 2}, timeout_s=0.5)
+        assert leader.call("renew", {"n": 3})["echo"] == {"n": 3}
+    assert [call["n"] for call in calls] == [1, 3]
+    assert "refused" not in out.getvalue()
 
 
 def test_unauthenticated_calls_garbage_and_silence_do_not_delay_the_leader(served):

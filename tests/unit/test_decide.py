@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from headrace.errors import DeadlineError
-from headrace.events import CHECKPOINTS_ON_REQUEST, Event
+from headrace.events import CHECKPOINTS_ON_REQUEST, RANK_FAILED, RANK_LEAVING, Event
 from headrace.host.control import MAX_MESSAGE_BYTES
 from headrace.host.inbox import (
     HostAnswered,
@@ -52,7 +52,7 @@ class Job:
         self.own = HostState("algo-3", ResourceUsage(lambda: []), self.service, Inbox(), lambda: [])
         self.hosts = Hosts(TOPOLOGY.peers(), settings.lease_s)
         stop = StopRequest(tmp_path, settings.stop_grace_s, log)
-        self.decider = Decider(TOPOLOGY, settings, self.service, self.own, self.hosts, stop, log)
+        self.decider = Decider(TOPOLOGY, settings, self.service, self.own, self.hosts, stop, log, ranks=2)
         self.ready = Readiness(TOPOLOGY, settings, self.service, self.hosts)
 
     def happened(self, *history):
@@ -151,6 +151,21 @@ def test_a_preflight_that_does_not_begin_is_a_stall(tmp_path):
     verdict = job.decider.verdict(16, stepping=False)
     assert verdict.stalled
     assert "MPI has not started" in verdict.cause.message
+
+
+def test_ranks_that_have_all_left_are_given_a_while_to_end_and_the_job_is_over(job):
+    job.happened((1, RankSaid(Event(RANK_LEAVING, {"rank": "0"}))), (1, RankSaid(Event(RANK_LEAVING, {"rank": "0"}))))
+    assert not job.decider.is_over(100)  # rank 1 still works
+    job.happened((100, RankSaid(Event(RANK_LEAVING, {"rank": "1"}))))
+    assert not job.decider.is_over(129)
+    assert job.decider.is_over(131)
+    assert job.cause(131) is None
+
+
+def test_a_rank_that_has_failed_fails_the_job_after_a_while_though_mpi_ends_nobody(job):
+    job.happened((1, RankSaid(Event(RANK_FAILED, {"rank": "1"}))))
+    assert job.cause(30) is None
+    assert job.decider.verdict(32, stepping=True).ask_ranks
 
 
 def test_who_has_heard_the_outcome_is_known(job):

@@ -139,11 +139,14 @@ class ControlClient:
     """Calls one host. Not thread-safe: one client, one thread."""
 
     def __init__(self, address: str, host: str, secret: str) -> None:
-        self._secret, self._host = secret, host
+        self._address, self._secret, self._host = address, secret, host
         self._auth: ClientAuth | None = None
+        self._open()
+
+    def _open(self) -> None:
         self._methods: dict[str, grpc.UnaryUnaryMultiCallable] = {}
         self._channel = grpc.insecure_channel(
-            address,
+            self._address,
             options=[
                 ("grpc.enable_http_proxy", 0),
                 ("grpc.initial_reconnect_backoff_ms", 200),
@@ -183,6 +186,10 @@ class ControlClient:
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.UNAUTHENTICATED:
                 self._auth = None  # The host was started anew, or we hold the wrong secret: greet again.
+            if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+                # After a cut, TCP sends again what is under way only once as long again has gone by.
+                self._channel.close()
+                self._open()
             raise ControlError(f"{error.code().name.lower()}: {error.details()}") from error
         except Refused as error:
             self._auth = None

@@ -20,10 +20,10 @@ import sys
 import time
 import traceback
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from headrace.context import TrainerContext
-from headrace.events import RANK_ENDED, RANK_FAILED, say
+from headrace.events import RANK_ENDED, RANK_FAILED, RANK_LEAVING, say
 from headrace.execs import refuse_exec
 from headrace.host import rendezvous
 from headrace.host.preflight.run import run_preflight
@@ -35,6 +35,8 @@ from headrace.settings import PREFLIGHT_VARIABLE
 
 _HOROVOD_SHUT_DOWN = "Horovod has been shut down"
 """A rank's error once another has ended."""
+_mpi_ends: list[Callable[[], None]] = []
+"""What ends MPI; waits for the other ranks."""
 
 
 def main() -> None:
@@ -48,7 +50,7 @@ def main() -> None:
         sys.exit("usage: python -m headrace.host.rank -m mpi4py SCRIPT [ARGUMENT ...]")
     from mpi4py.run import run_command_line
 
-    atexit.register(end_children)  # first of all, so that it runs last: libraries end their own
+    atexit.register(_leave)  # first of all, so that it runs last: libraries end their own
     watch = _watch()
     preflight = os.environ.get(PREFLIGHT_VARIABLE, "")
     try:
@@ -82,8 +84,25 @@ def main() -> None:
 
 
 def _say_ended() -> None:
+    """The script is over, its exit handlers follow. Horovod's, which ends MPI, is to be the last of them."""
+    horovod = sys.modules.get("horovod.tensorflow.mpi_ops")
+    if horovod is not None and horovod.is_initialized():
+        atexit.unregister(horovod.shutdown)
+        _mpi_ends.append(horovod.shutdown)
+    _say_how_far(RANK_ENDED)
+
+
+def _leave() -> None:
+    """The last exit handler. From here on nothing is lost if MPI's end never comes, so the launcher bounds it."""
+    end_children()
+    _say_how_far(RANK_LEAVING)
+    for end in _mpi_ends:
+        end()
+
+
+def _say_how_far(event: str) -> None:
     if number := os.environ.get("OMPI_COMM_WORLD_RANK"):
-        say(RANK_ENDED, rank=number)
+        say(event, rank=number)
 
 
 def _watch() -> Watch | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from headrace.host.causes import stopped
 from headrace.host.inbox import RankSaid, Stamped
+from headrace.host.leader.end_watch import END_S, EndWatch
 from headrace.host.leader.hosts import Hosts
 from headrace.host.leader.stop import StopRequest
 from headrace.host.leader.watchdog import PreflightWatch, diagnose_start
@@ -37,16 +38,18 @@ class Decider:
 
     Args:
         own: this host's state.
+        ranks: how many there are on all hosts.
         started_as_rank: whether the toolkit's mpirun started this launcher; a signal then comes from mpirun.
     """
 
     def __init__(
         self, topology: Topology, settings: Settings, service: DataService, own: HostState, hosts: Hosts,
-        stop: StopRequest, log: HostLog, started_as_rank: bool = False,
+        stop: StopRequest, log: HostLog, ranks: int, started_as_rank: bool = False,
     ) -> None:  # fmt: skip
         self._topology, self._settings, self._service, self._own = topology, settings, service, own
         self._hosts, self._stop, self._log, self._started_as_rank = hosts, stop, log, started_as_rank
         self._preflight = PreflightWatch(settings)
+        self._end = EndWatch(ranks)
         self._orted_failed_at: float | None = None
 
     def begin_training(self, now: float) -> None:
@@ -59,6 +62,14 @@ class Decider:
         if isinstance(happening, RankSaid):
             self._stop.take_event(happening.event)
             self._preflight.take_event(happening.event, at)
+            self._end.take_event(happening.event, at)
+
+    def is_over(self, now: float) -> bool:
+        """Whether all ranks have done what they had to do, though MPI does not end them."""
+        over = self._end.has_left(now)
+        if over:
+            self._log.say(f"all ranks have ended their scripts, and MPI has not ended for {END_S:g} s: it is ended")
+        return over
 
     def verdict(self, now: float, stepping: bool) -> Verdict | None:
         """Why the job has failed; None while it has not.
@@ -82,6 +93,8 @@ class Decider:
             return Verdict(cause, stalled=True)
         if self._preflight.has_not_ended(now):
             return Verdict(RootCause(self._own.host, "trainer", "preflight failed"), ask_ranks=True)
+        if self._end.has_not_aborted(now):
+            return Verdict(RootCause(self._own.host, "trainer", "a rank failed"), ask_ranks=True)
         return None
 
     def lose(self, host: str) -> RootCause | None:

@@ -49,8 +49,9 @@ class Leader:
         self._ready = Readiness(topology, settings, run.service, self._hosts)
         stop = StopRequest(plan.paths.signal_dir, settings.stop_grace_s, run.log)
         self._decider = Decider(
-            topology, settings, run.service, run.state, self._hosts, stop, run.log, plan.rank is not None
-        )
+            topology, settings, run.service, run.state, self._hosts, stop, run.log,
+            plan.ranks_per_host * len(topology.dnn_hosts), plan.rank is not None,
+        )  # fmt: skip
         self._timeline = Timeline(topology, open_outlets(plan, run.log), run.service.worker_names())
         run.listeners += [self._hosts.take, self._decider.take, self._timeline.take, self._take]
         self._leases = [
@@ -104,7 +105,7 @@ class Leader:
         )
         while True:
             self._check()
-            if trainer.ended:
+            if trainer.ended or self._decider.is_over(time.monotonic()):
                 break
             waiting = bool(run.ranks.missing_in_allreduce())
             silence_s = watchdog.stalled_s(time.monotonic(), run.ranks.lines, waiting)
