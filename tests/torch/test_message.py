@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import dataclasses
+import enum
 import json
 
 import numpy as np
@@ -35,6 +36,68 @@ class Padded:
         self.mask = torch.ones(max(self.lengths))
 
 
+class TwoTensors:
+    """A batch as PyTorch's documentation has one, for its own `pin_memory`."""
+
+    def __init__(self, samples):
+        self.inputs, self.targets = (torch.stack(each) for each in zip(*samples, strict=True))
+
+    def pin_memory(self):
+        return self
+
+
+class Box:
+    def __init__(self, held):
+        self.held = held
+
+
+class Format(enum.Enum):
+    XYXY, XYWH = "xyxy", "xywh"
+
+
+class Boxes(torch.Tensor):
+    """As the tv_tensors of torchvision, and the MetaTensor of MONAI."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        """Torchvision's looks at an attribute of each."""
+        for each in args:
+            assert not isinstance(each, Boxes) or vars(each)
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+    @classmethod
+    def of(cls, data, **attributes):
+        boxes = torch.as_tensor(data).as_subclass(cls)
+        vars(boxes).update(attributes)
+        return boxes
+
+
+class Slotted:
+    __slots__ = ("x",)
+
+
+class Pickled:
+    def __setstate__(self, state):
+        raise AssertionError("nothing calls it")
+
+
+class Deleted:
+    def __del__(self):
+        pass
+
+
+class Wrapping(torch.Tensor):
+    """Has no memory of its own."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape)
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        raise NotImplementedError
+
+
 def travel(batch, skipped=()):
     header, buffers = encode(batch, skipped)
     payload = b"".join(bytes(each) for each in buffers)
@@ -50,9 +113,14 @@ def receive(header, payload):
 
 def same(one, other):
     assert type(one) is type(other)
+    if isinstance(one, (Box, Boxes)) and not same(vars(one), vars(other)):
+        return False
+    if isinstance(one, Box):
+        return True
     if isinstance(one, torch.Tensor):
         assert one.dtype == other.dtype and one.shape == other.shape
-        flat = [each.detach().clone(memory_format=torch.contiguous_format) for each in (one, other)]
+        flat = [each.as_subclass(torch.Tensor).detach() for each in (one, other)]
+        flat = [each.clone(memory_format=torch.contiguous_format) for each in flat]
         flat = [each.reshape(-1).view(torch.uint8) if each.numel() else each for each in flat]
         return torch.equal(*flat)
     if isinstance(one, np.ndarray):
@@ -90,6 +158,8 @@ values = st.recursive(
         | st.dictionaries(st.text(max_size=3), inner, max_size=3).map(Encoding)
         | st.builds(Pair, inner, inner)
         | st.builds(Sample, tensors, st.lists(inner, max_size=2))
+        | st.builds(Box, inner)
+        | st.builds(lambda data, inner: Boxes.of(data, kind=Format.XYWH, inner=inner), tensors, inner)
     ),
     max_leaves=10,
 )
@@ -151,6 +221,26 @@ def test_what_a_dataclass_made_of_its_fields_comes_too():
     assert torch.equal(travel(Padded([2, 3])).mask, torch.ones(3))
 
 
+def test_an_object_of_a_plain_class_comes_with_its_attributes():
+    batch = travel(TwoTensors([(torch.ones(2), torch.zeros(1)), (torch.rand(2), torch.ones(1))]))
+    assert type(batch) is TwoTensors and batch.pin_memory() is batch
+    assert batch.inputs.shape == (2, 2) and torch.equal(batch.targets, torch.tensor([[0.0], [1.0]]))
+
+
+def test_a_tensor_of_a_subclass_comes_as_one_with_its_attributes():
+    sent = Boxes.of([[1.0, 2.0, 3.0, 4.0]], format=Format.XYXY, canvas_size=(5, 6), of={"mean": torch.ones(1)})
+    came = travel([sent.requires_grad_()])[0]
+    assert type(came) is Boxes and came.requires_grad and came.is_leaf
+    assert torch.equal(came.as_subclass(torch.Tensor), sent.as_subclass(torch.Tensor))
+    assert came.format is Format.XYXY and came.canvas_size == (5, 6) and torch.equal(came.of["mean"], torch.ones(1))
+
+
+def test_an_array_in_a_file_comes_as_an_array(tmp_path):
+    filed = np.memmap(tmp_path / "array", np.int16, "w+", shape=(3,))
+    filed[:] = 1, 2, 3
+    assert travel(filed).tolist() == [1, 2, 3]
+
+
 def test_a_class_that_ranks_cannot_find_is_refused_where_it_is_sent():
     @dataclasses.dataclass
     class Inner:
@@ -182,6 +272,12 @@ def test_each_tensor_has_memory_of_its_own():
         lambda: 0,
         np.array([object()]),
         {"key": object()},
+        Slotted(),
+        Pickled(),
+        Deleted(),
+        Wrapping(torch.ones(2)),
+        TwoTensors,
+        torch.nn.Linear(1, 1),
         torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
     ],
 )
@@ -201,6 +297,14 @@ def test_what_cannot_travel_is_refused_and_says_what_to_do(batch):
         ({"named": "os:system", "of": [{"v": "true"}]}, 0), ({"named": "builtins:tuple", "of": []}, 0),
         ({"data": "subprocess:Popen", "fields": ["args"], "of": [{"v": "true"}]}, 0),
         ({"data": "headrace.job:InstanceGroup", "fields": ["name"], "of": [{"v": 1}]}, 0),
+        ({"object": "subprocess:Popen", "fields": ["pid"], "of": [{"v": 1}]}, 0),
+        ({"object": "os:environ", "fields": [], "of": []}, 0), ({"object": "builtins:int", "fields": [], "of": []}, 0),
+        ({"object": f"{__name__}:TwoTensors", "fields": ["__class__"], "of": [{"v": 1}]}, 0),
+        ({"object": f"{__name__}:TwoTensors", "fields": ["inputs"], "of": []}, 0),
+        ({"subclass": f"{__name__}:TwoTensors", "fields": [], "of": [{"v": 1}]}, 0),
+        ({"subclass": f"{__name__}:Boxes", "fields": [], "of": [{"v": 1}]}, 0),
+        ({"subclass": f"{__name__}:Boxes", "fields": [], "of": []}, 0),
+        ({"enum": f"{__name__}:Format", "member": "mro"}, 0), ({"enum": "os:environ", "member": "PATH"}, 0),
         ({"v": []}, 0), ({}, 0), ([], 0), (None, 0), ({"dict": ["a"], "of": []}, 0),
     ],
 )  # fmt: skip

@@ -6,6 +6,7 @@ What is announced is not believed: sizes are checked before memory is taken for 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import json
 import math
 import sys
@@ -27,6 +28,7 @@ from headrace.torch.message import (
     bytes_of,
     memory_of,
 )
+from headrace.torch.plain_objects import is_plain, is_plain_tensor
 
 
 class Arriving:
@@ -88,6 +90,12 @@ class Arriving:
         if "complex" in node:
             real, imaginary = (float(each) for each in node["complex"])
             return lambda: complex(real, imaginary)
+        if "enum" in node:
+            found = _find(node["enum"])
+            if not (isinstance(found, type) and issubclass(found, enum.Enum)):
+                raise Malformed(f"{node['enum']} is no enumeration here")
+            member = found.__members__[node["member"]]
+            return lambda: member
         for kind_of in SEQUENCES:
             if kind_of.__name__ in node:
                 parts = self._parts(node[kind_of.__name__], depth)
@@ -98,6 +106,8 @@ class Arriving:
             return lambda: dict(zip(keys, (part() for part in parts), strict=True))
         if "mapping" in node:
             return self._mapping(node, self._parts(node["keys"], depth), parts)
+        if "subclass" in node or "object" in node:
+            return _with_attributes(node, parts)
         return self._user_type(node, parts)
 
     def _tensor(self, node: dict[str, Any]) -> Callable[[], Any]:
@@ -159,6 +169,30 @@ class Arriving:
             raise Malformed("more than was announced")
         self._left -= size
         return sizes
+
+
+def _with_attributes(node: dict[str, Any], parts: list[Callable[[], Any]]) -> Callable[[], Any]:
+    """A plain object, or a tensor of a subclass, whose memory comes first. None of its code is called."""
+    of_tensor, names = "subclass" in node, node["fields"]
+    found = _find(node["subclass" if of_tensor else "object"])
+    if not (isinstance(found, type) and (is_plain_tensor(found) if of_tensor else is_plain(found))):
+        raise Malformed(f"{node['subclass' if of_tensor else 'object']} is no such class here")
+    if not all(type(name) is str and not name.startswith("__") for name in names):
+        raise Malformed("no names of attributes")
+
+    def build() -> Any:
+        values = [part() for part in parts]
+        if of_tensor:
+            with torch._C.DisableTorchFunctionSubclass():  # its own functions want its attributes
+                plain = values.pop(0)
+                made = plain.detach().as_subclass(found)
+                made.requires_grad_(plain.requires_grad)
+        else:
+            made = object.__new__(found)
+        vars(made).update(zip(names, values, strict=True))
+        return made
+
+    return build
 
 
 def _fields(described: Any) -> Any:

@@ -1,7 +1,8 @@
 """A batch as bytes: what it is made of, as JSON, then the memory of each tensor, as it is. Nothing is unpickled.
 
 What travels: tensors and arrays of any dtype, numbers, texts, bytes and None, in lists, tuples, sets, named tuples,
-dicts, mappings and dataclasses, however nested. Classes are found by name among what the receiver has imported itself.
+dicts, mappings, dataclasses and plain objects, however nested; tensors of subclasses with their attributes, members of
+enumerations. Classes are found by name among what the receiver has imported itself.
 
 What is announced is not believed: sizes are checked before memory is taken for them.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import collections
 import collections.abc
 import dataclasses
+import enum
 import json
 import re
 from collections.abc import Sequence
@@ -20,6 +22,7 @@ import numpy as np
 import torch
 
 from headrace.errors import InputError
+from headrace.torch.plain_objects import is_plain, is_plain_tensor
 
 MOST_HEADER_BYTES = 16 << 20
 MOST_BATCH_BYTES = 8 << 30
@@ -66,7 +69,11 @@ def _describe(value: Any, buffers: Buffers, depth: int) -> Any:
         return {"v": value}
     if type(value) in (torch.Tensor, torch.nn.Parameter):
         return _describe_tensor(value, buffers)
-    if (type(value) is np.ndarray or isinstance(value, np.generic)) and not value.dtype.hasobject:
+    if is_plain_tensor(type(value)):
+        inner, attributes = _describe_tensor(value.as_subclass(torch.Tensor), buffers), vars(value)
+        of = [inner, *children(attributes.values())]
+        return {"subclass": _name(type(value)), "fields": list(attributes), "of": of}
+    if (type(value) in (np.ndarray, np.memmap) or isinstance(value, np.generic)) and not value.dtype.hasobject:
         array = np.ascontiguousarray(value)
         buffers.append(bytes_of(array))
         described = _fields(array.dtype) if array.dtype.names else array.dtype.str  # an empty text's is of one letter
@@ -91,9 +98,13 @@ def _describe(value: Any, buffers: Buffers, depth: int) -> Any:
         )
         names = [name for name in names if hasattr(value, name)]
         return {"data": _name(type(value)), "fields": names, "of": children(getattr(value, name) for name in names)}
+    if isinstance(value, enum.Enum) and type(value).__members__.get(value.name) is value:
+        return {"enum": _name(type(value)), "member": value.name}
+    if is_plain(type(value)):
+        return {"object": _name(type(value)), "fields": list(vars(value)), "of": children(vars(value).values())}
     raise InputError(
         f"a batch with a {type(value).__module__}.{type(value).__qualname__} cannot travel: "
-        "have collate_fn return plain tensors, arrays, numbers and texts, in lists, tuples, dicts or dataclasses"
+        "have collate_fn return tensors, arrays, numbers and texts, in lists, tuples, dicts or objects of plain classes"
     )
 
 
