@@ -105,6 +105,14 @@ def test_wrong_arguments_are_refused(feeds, options, message):
         feeds.loader([], [1, 2, 3], 2, shards=2)
 
 
+@pytest.mark.parametrize("module", ["streaming.base.dataset", "litdata.streaming.dataset"])
+def test_a_librarys_dataset_whose_workers_wait_for_all_others_is_refused(feeds, module):
+    library = type("StreamingDataset", (Lines,), {"__module__": module})
+    users = type("Mine", (library,), {})
+    with pytest.raises(InputError, match=rf"{module}.StreamingDataset shares its samples among all ranks by itself"):
+        feeds.loader([], users(), 2)
+
+
 def test_a_state_of_another_kind_of_dataset_is_refused(feeds):
     with pytest.raises(InputError, match="no state of a DataLoader of an IterableDataset"):
         feeds.loader([], Lines(), 2).load_state_dict({"seed": 1, "epoch": 0, "position": 4})

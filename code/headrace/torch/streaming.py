@@ -26,6 +26,8 @@ MORE_FILES = (
     "each rank needs a part, so a file, or what the dataset shares by, of its own: write as many as there are ranks, "
     "use fewer ranks, or a dataset with __len__ and __getitem__"
 )
+_SHARE_THEMSELVES = ("streaming.base.", "litdata.")
+"""Where the datasets of Mosaic and of Lightning are, whose workers wait for those of all other ranks."""
 READ_AHEAD = 2
 """Steps that all ranks have agreed on and this one has not made yet."""
 LOOK_EVERY_S = 0.25
@@ -41,6 +43,7 @@ class Streaming:
     """
 
     def __init__(self, loader: Any, shards: int, rank: int, world: int, limit_s: float) -> None:
+        _refuse_own_sharing(loader.dataset)
         if shards < 0 or shards > MOST_PARTS:
             raise InputError(f"shards is {shards}; expected 1 to {MOST_PARTS}")
         self._loader, self._rank, self._world, self._limit_s = loader, rank, world, limit_s
@@ -216,3 +219,12 @@ def _read_ahead(batches: Iterator[Made], closed: threading.Event) -> Iterator[Ma
     finally:
         closed.set()
         thread.join(1.0)
+
+
+def _refuse_own_sharing(dataset: Any) -> None:
+    for each in type(dataset).__mro__:
+        if each.__module__.startswith(_SHARE_THEMSELVES):
+            raise InputError(
+                f"{each.__module__}.{each.__qualname__} shares its samples among all ranks by itself: read it with "
+                "torch.utils.data.DataLoader or its own loader, and without data hosts (--no-is_hetero)"
+            )
