@@ -118,7 +118,7 @@ class ToolkitJob:
         return psutil.Process(self._running[host].pid).children(recursive=True)
 
     def wait_for_steps(self) -> None:
-        wait_for(lambda: self.events("step") or self._ended(), "a step", 120)
+        wait_for(lambda: self.events("step") or self._ended(), "a step", 240)
         assert not self._ended(), f"{self._ended()} ended early:\n{self.tails()}"
 
     def _ended(self) -> list[str]:
