@@ -44,6 +44,7 @@ def files(kind, reader):
     ("make", "batches"),
     [
         (files("tfrecord", tf.data.TFRecordDataset), 12), (files("txt", tf.data.TextLineDataset), 20),
+        (files("txt", lambda file: tf.data.experimental.CsvDataset(file, [tf.string])), 20),
         (lambda _: tf.data.Dataset.range(100).filter(lambda n: n % 2 == 0), 10),
         (lambda folder: files("txt", tf.data.TextLineDataset)(folder).repeat(3), 60),
         (lambda _: tf.data.Dataset.range(70), 7), (lambda _: tf.data.Dataset.range(70).repeat(), INFINITE),

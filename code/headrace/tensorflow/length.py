@@ -75,6 +75,6 @@ def _bytes_of_a_record(sample: bytes, of_file: int, reader: Node) -> float:
         if size > of_file:
             raise ValueError("compressed, or no TFRecords")
         return float(size)
-    if any(op.startswith("TextLineDataset") for op in reader.function_ops):
+    if any(op.startswith(("TextLineDataset", "CSVDataset")) for op in reader.function_ops):
         return len(sample) / max(sample.count(b"\n"), 1)
     raise ValueError("records of an unknown kind")
