@@ -58,6 +58,25 @@ def test_every_pass_has_each_element_once_and_another_order(served, buffer):
     assert all(sum(each[:200]) < 200 * 250 for each in every) == (buffer == 100)  # what is near stays near
 
 
+def test_a_seeded_shuffle_of_what_is_no_listing_has_another_order_in_each_pass_beside_random_draws(served):
+    served(1)
+    generator = tf.random.Generator.from_seed(1)
+    records = Data.range(ELEMENTS).batch(2).unbatch()
+
+    def stream(seed, **options):
+        shuffled = records.shuffle(ELEMENTS, seed=seed, **options).shuffle(9, seed=seed, **options)
+        return distributed(shuffled.map(lambda n: n + tf.cast(generator.uniform([]) < 0.0, tf.int64)))
+
+    streams = [stream(seed) for seed in (3, 3, 4)]
+    every = [one_pass(streams[0]) for _ in range(4)]
+    assert all(sorted(each) == list(range(ELEMENTS)) for each in every)
+    same_place = [sum(map(int.__eq__, *two)) for two in itertools.combinations(every, 2)]
+    assert max(same_place) < ELEMENTS / 20
+    assert one_pass(streams[1]) == every[0] != one_pass(streams[2])
+    fixed = stream(3, reshuffle_each_iteration=False)
+    assert one_pass(fixed) == one_pass(fixed)
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_random_layers_draw_anew_in_each_pass_and_those_of_one_seed_alike(served, shuffle):
     served(1)

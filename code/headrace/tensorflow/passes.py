@@ -1,20 +1,22 @@
 """Another order of a listing, and other random draws, in each pass over it, whoever makes which part.
 
 tf.data service hands the same dataset out in each pass, and what makes a part does not know which pass it is. So
-the dispatcher knows several datasets, which differ in the order of their listings and in what random generators begin
-with, and readers take them in turn.
+the dispatcher knows several datasets, which differ in the order of their listings, in the seeds of further shuffles and
+in what random generators begin with, and readers take them in turn.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from headrace.tensorflow import variables
 from headrace.tensorflow.graph import DatasetGraph
-from headrace.tensorflow.graphdef import constants_of
+from headrace.tensorflow.graphdef import arguments, constants_of, put_constant
 from headrace.tensorflow.spread import Shuffle
 
 ORDERS = 16
@@ -39,6 +41,22 @@ def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle]) -> list[int]:
     return [first + each for each in range(orders)]
 
 
+def _seeded_shuffles(graph: DatasetGraph) -> list[tuple[Any, int]]:
+    """The second seeds, and where they are in the graph, of shuffles that are to have another order in each pass.
+
+    A worker shuffles anew in each pass over a dataset, but begins with its seeds in the first pass over each. Without
+    seeds it draws some.
+    """
+    found = []
+    for node in graph.definition.node:
+        if node.op in ("ShuffleDataset", "ShuffleDatasetV3") and node.attr["reshuffle_each_iteration"].b:
+            holders = [graph.behind(arguments(node)[name][0]) for name in ("seed", "seed2")]
+            if all(each.op == "Const" for each in holders):
+                seeds = [int(tf.make_ndarray(each.attr["value"].tensor)) for each in holders]
+                found += [(holders[1], seeds[1])] if any(seeds) else []
+    return found
+
+
 def in_passes(dataset: tf.data.Dataset, orders: Sequence[int]) -> list[tf.data.Dataset]:
     """The same dataset for each pass: in these orders, if any, of which it has the first, and with draws of its own.
 
@@ -48,13 +66,15 @@ def in_passes(dataset: tf.data.Dataset, orders: Sequence[int]) -> list[tf.data.D
     """
     made: list[tf.data.Dataset] = []
     graph = DatasetGraph(dataset)
-    seeds = variables.first_values(graph)
+    seeds, shuffles = variables.first_values(graph), _seeded_shuffles(graph)
     passes = orders or range(max(min(ORDERS, ORDERS_BYTES // max(graph.definition.ByteSize(), 1)), 1))
     constants = constants_of(graph.definition) if orders else ()
     holders = [each for each in constants if len(each.int64_val) == 1 and each.int64_val[0] == passes[0]]
     for number in passes:
         for each in holders:
             each.int64_val[:] = [number]
+        for holder, seed in shuffles:
+            put_constant(holder, np.int64(seed + len(made)))
         if made:  # the first has the script's own
             variables.begin(seeds, str(len(made)))
         variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.definition.SerializeToString())
