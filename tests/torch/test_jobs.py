@@ -182,7 +182,7 @@ def test_ranks_that_would_not_share_the_samples_end_the_job(tmp_path, source, ho
     assert "a first epoch was trained on" not in run.output
 
 
-@pytest.mark.parametrize(("how", "warnings"), [("alone", 1), ("own loader", 0)])
+@pytest.mark.parametrize(("how", "warnings"), [("alone", 1), ("alone at the end", 1), ("own loader", 0)])
 def test_a_rank_that_evaluates_alone_is_told_that_it_had_a_part_if_it_is_a_shared_one(tmp_path, source, how, warnings):
     run = run_job(
         tmp_path, TORCH, f"--source_dir={source}", "--training_script=apart.py", "--no-is_hetero",

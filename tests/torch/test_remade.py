@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import time
 
 import numpy as np
@@ -76,7 +77,7 @@ def as_before(monkeypatch):
 def looked():
     """Waits until what looks has ended."""
     for each in remade._looks.values():
-        each._gather_at_end()
+        each.end()
 
 
 def warnings_of(capfd):
@@ -151,14 +152,37 @@ def test_a_sample_that_hangs_on_this_host_holds_nobody_up(feeds, monkeypatch):
     loader = feeds.loader([address], Hangs(None), 4)
     monkeypatch.setenv("HERE", "1")
     monkeypatch.setattr(remade, "AT_END_S", 0.5)
+    began = time.monotonic()
     for _ in range(3):
         assert len(list(loader)) == 2
-    (look,) = remade._looks.values()
-    (began, pid) = time.monotonic(), look._pid
-    look._gather_at_end()
-    assert pid
-    assert time.monotonic() - began < 5
-    os.waitpid(pid, 0)
+    assert time.monotonic() - began < 10
+    assert not any(each._pid for each in remade._looks.values())
+
+
+class Listed(Sample):
+    """Leaves a file for each sample, some time after it was asked for."""
+
+    def __init__(self, folder):
+        super().__init__(None)
+        self.folder = folder
+
+    def __getitem__(self, index):
+        time.sleep(0.2)
+        (self.folder / f"{os.getpid()}-{index}").touch()
+        return index
+
+
+def test_what_samples_are_made_of_may_go_when_the_iteration_is_over(feeds, tmp_path):
+    folder = tmp_path / "files"
+    folder.mkdir()
+    data = Listed(folder)
+    loader = feeds.loader([feeds.serve(1, data, 4)], data, 4)
+    for _ in loader:
+        break
+    assert not any(each._pid for each in remade._looks.values())
+    shutil.rmtree(folder)
+    time.sleep(0.5)
+    assert not folder.exists()
 
 
 def test_what_the_other_process_makes_changes_nothing_here(feeds, tmp_path):

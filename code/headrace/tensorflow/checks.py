@@ -136,7 +136,8 @@ def refusal(node: Node, why: str, fix: str) -> InputError:
 
 def _order_advice(listing: Node, reason: str) -> str:
     if reason == ANEW:
-        return "Dataset.random(seed=…), or in a map tf.random.stateless_uniform of a number that is the element's own"
+        own = "or in a map tf.random.stateless_uniform of a number that is the element's own"
+        return f"Dataset.random(seed=…), sample_from_datasets(…, seed=…), {own}"
     if reason == RANDOM:
         return "what decides by the element itself, or by tf.random.stateless_uniform of a number of its own"
     after = f"shuffle after it ({listing.kind}), or fix the order below it: shuffle(…, seed=1, "

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from headrace.context import TrainerContext
 from headrace.errors import InputError
 from headrace.torch import world
+from headrace.torch.alone import Alone
 from headrace.torch.code_reads import read_by
 from headrace.torch.fingerprint import OPAQUE, WHOLE, Made, fingerprint
 from headrace.torch.registry import equal
@@ -28,9 +29,6 @@ from headrace.torch.sampling import plainly
 
 LOOK_AT_BATCHES = frozenset({1, 2, 4, 8, 16, 32, 64, 128, 256})
 """Of an epoch: then rank 0's word is looked for, as long as it has not come."""
-SURE_AFTER_BATCHES = 8
-"""Of another loader: ranks that train together have made as many steps, give or take what they read ahead."""
-_BEGUN = "begun by rank 1"
 SEED_HINT = "a seed that each process draws is to be given: WebDataset(…, seed=0), for one"
 SPLIT_HINT = "random_split, for one, needs a generator with a seed; a descriptor or a time is to be had in __getitem__"
 
@@ -54,8 +52,8 @@ class Alike:
         self._draws: collections.Counter[int] = collections.Counter()
         """How often each epoch's samples were drawn."""
         self._launched = bool(TrainerContext.from_environ(os.environ).signal_dir.name)
-        self._number, self._shared, self._finished, self._said = number, shared, False, False
-        self._iterations, self._others_far = 0, ""
+        self._number, self._shared = number, shared
+        self._alone = Alone(number, self._prefix)
         if shared:
             _living.add(self)
 
@@ -75,16 +73,12 @@ class Alike:
                 "model into DistributedDataParallel; with shard_by_rank=False each rank has all samples"
             )
         self.made(about)
-        store = store_of_ranks()
-        if store is not None and world.rank() == 1:
-            with contextlib.suppress(RuntimeError):
-                store.set(f"{self._prefix}/{_BEGUN}", "")
-        self._iterations += 1
+        self._alone.begins(store_of_ranks())
         self.look()
 
     def finished(self) -> None:
         """This rank has had all batches of an epoch."""
-        self._finished = True
+        self._alone.finished()
 
     def moves_on(self, epoch: int, taken: int) -> None:
         """This rank goes on to the next epoch by itself, after so many batches of this one. Raises `InputError`."""
@@ -106,28 +100,8 @@ class Alike:
         for each in list(_living) if batch in LOOK_AT_BATCHES else ():
             if each._open:
                 each.look()
-            if each is not self and each._finished:
-                each._tell_if_alone(self._far(self._iterations + (batch > 1)))
-        if batch == SURE_AFTER_BATCHES and world.rank() == 1 and (store := store_of_ranks()):
-            with contextlib.suppress(RuntimeError):
-                store.set(self._far(self._iterations), "")
-
-    def _far(self, iteration: int) -> str:
-        return f"{self._prefix}/iteration {iteration} is far"
-
-    def _tell_if_alone(self, far: str) -> None:
-        """On rank 0, where it has evaluated alone; rank 1 tells `far` within an iteration that began after that."""
-        store = store_of_ranks() if world.rank() == 0 and not self._said else None
-        self._others_far = self._others_far or far
-        with contextlib.suppress(RuntimeError):
-            if store is None or not store.check([self._others_far]):
-                return
-            self._said = True
-            if not store.check([f"{self._prefix}/{_BEGUN}"]):
-                print(
-                    f"warning: rank 0 alone has iterated over loader {self._number + 1} of those that ranks share, and "
-                    "had its part of the samples: shard_by_rank=False gives it all of them", flush=True,
-                )  # fmt: skip
+        if batch in LOOK_AT_BATCHES:
+            self._alone.look_at(batch)
 
     def look(self) -> None:
         """Compare what rank 0 has told by now. Raises `InputError` where it differs."""

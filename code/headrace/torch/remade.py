@@ -38,9 +38,9 @@ from headrace.training.step_cpu import with_ended_s
 EVERY_S = 60.0
 """Looked this often, and at a loader's 1st, 2nd, 4th, 8th … iteration."""
 FORK_SHARE = 0.01
-"""Of the time, at most, that a process of much memory takes to be forked."""
+"""Of the time, at most, that it takes to fork a process of much memory, and to wait for one."""
 LONGEST_S, AT_END_S = 120, 5.0
-"""That the forked process may take, and that the script's end waits for it."""
+"""That the forked process may take, and that an iteration's end waits for it."""
 TOLERANCE = 0.01
 """Of the largest number of a tensor: other processors round otherwise."""
 _SAME, _DIFFERS, _UNKNOWN = range(3)
@@ -69,6 +69,7 @@ class Remade:
 
     def close(self) -> None:
         self._source.close()
+        _looks[self._loader.number].end()
 
 
 class _Looks:
@@ -77,7 +78,7 @@ class _Looks:
     def __init__(self) -> None:
         self._iterations = self._pid = 0
         self._told, self._next_at, self._ended_s = False, 0.0, 0.0
-        atexit.register(self._gather_at_end)
+        atexit.register(self.end)
 
     def begin(self, loader: Any, order: Order, made: Made) -> None:
         self._iterations += 1
@@ -108,14 +109,21 @@ class _Looks:
         """CPU seconds of all processes so far."""
         return self._ended_s + (with_ended_s(self._pid) if self._pid else 0.0)
 
-    def _gather_at_end(self) -> None:
-        deadline = time.monotonic() + AT_END_S
-        while self._pid and time.monotonic() < deadline:
+    def end(self) -> None:
+        """The iteration is over: the script may now remove or close what samples are made of. Leaves no process."""
+        if not self._pid:
+            return
+        began = time.monotonic()
+        while self._pid and time.monotonic() < began + AT_END_S:
             self._gather()
             time.sleep(0.01)
         if self._pid:
             with contextlib.suppress(OSError):
                 os.kill(self._pid, signal.SIGKILL)
+                os.waitpid(self._pid, 0)
+            self._pid = 0
+        now = time.monotonic()
+        self._next_at = max(self._next_at, now + (now - began) / FORK_SHARE)
 
 
 _looks: collections.defaultdict[int, _Looks] = collections.defaultdict(_Looks)

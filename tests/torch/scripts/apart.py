@@ -37,3 +37,5 @@ for epoch in range(3):
         model(batch[:, None].float()).sum().backward()
     if args.how == "stop" and rank == 1:
         break
+if args.how == "alone at the end" and rank == 0:
+    list(held_out)
