@@ -106,16 +106,23 @@ def _read(path: Path) -> InstanceTable:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read the instance types in {path}: {error}") from error
     dates = [match[1] for line in lines if (match := re.match(r"#\s*as of:\s*(\S+)", line))]
-    rows = csv.DictReader(line for line in lines if line.strip() and not line.startswith("#"))
-    if tuple(rows.fieldnames or ()) != COLUMNS:
-        raise InputError(f"{path}: expected the columns {','.join(COLUMNS)}, found {','.join(rows.fieldnames or ())}")
-    types = {}
+    reader = csv.DictReader(line for line in lines if line.strip() and not line.startswith("#"))
+    try:
+        columns, rows = tuple(reader.fieldnames or ()), list(reader)
+    except csv.Error as error:
+        raise InputError(f"{path} is no table: {error}") from error
+    if columns != COLUMNS:
+        raise InputError(f"{path}: expected the columns {','.join(COLUMNS)}, found {','.join(columns)}")
+    types: dict[str, InstanceType] = {}
     for row in rows:
+        name = (row["instance_type"] or "").strip()
+        if name in types:
+            raise InputError(f"{path}: {name!r} has two rows")
         try:
-            types[row["instance_type"]] = InstanceType(
-                row["instance_type"], int(row["vcpus"]), int(row["gpus"]), row["gpu"], float(row["memory_gib"]),
+            types[name] = InstanceType(
+                name, int(row["vcpus"]), int(row["gpus"]), row["gpu"].strip(), float(row["memory_gib"]),
                 float(row["network_gbps"]), float(row["usd_per_hour"]),
             )  # fmt: skip
-        except (ValueError, TypeError) as error:
-            raise InputError(f"{path}: the row of {row['instance_type']!r} is wrong: {error}") from error
+        except (ValueError, TypeError, AttributeError) as error:
+            raise InputError(f"{path}: the row of {name!r} is wrong: {error}") from error
     return InstanceTable(types, dates[0] if dates else "")

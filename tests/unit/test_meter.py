@@ -43,6 +43,10 @@ def test_the_ideal_step_time_never_exceeds_the_step_time_that_it_is_the_ideal_of
     assert told["input_bound_share"] == 0.0
 
 
+def test_of_a_run_without_an_ideal_step_nobody_says_that_it_waited(report):
+    assert report(IdealStep(), *[(1, 0.1)] * 20)["input_bound_share"] == 0.0
+
+
 def test_an_input_bound_run_keeps_its_measured_ideal(report):
     told = report(IdealStep(50.0, 1.0, 0.1), *[(1, 0.1)] * 20)
     assert told["ideal_step_time_ms"] == 50.0

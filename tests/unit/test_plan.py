@@ -57,6 +57,25 @@ def test_time_that_neither_processors_nor_network_explain_is_told(tmp_path, caps
     assert not told or said.index("208 ms longer") < said.index("Rent")
 
 
+def test_a_run_that_was_faster_than_its_own_processor_time_allows_is_said_to_contradict_it(tmp_path, capsys):
+    times = {"median": 100.0, "mean": 100.0, "p90": 100.0}
+    said = plan(tmp_path, capsys, step_time_ms=times, ideal_step_time_ms=50.0)
+    assert said.index("192.0 ms long, and they took 100.0 ms") < said.index("Rent")
+    data = {"group": "data_group", "instance_type": "ml.c5.18xlarge", "cpus": 72, "cpu_s": {"worker": 1e6}}
+    hosts = {"algo-2": data, **summary()["hosts"]}
+    changes = {"step_time_ms": times, "hosts": hosts, "tf_data_mode": "service", "simulated": True}
+    changes |= {"rank_cpu_s_per_step": 0.1, "compute_cpu_s_per_step": 0.05}
+    assert "Plan from a longer one" in plan(tmp_path, capsys, **changes)
+    data["cpu_s"]["worker"] = 100.0
+    assert "Plan from a longer one" not in plan(tmp_path, capsys, **changes)
+
+
+def test_a_run_that_was_seen_not_to_wait_gets_no_data_hosts_whatever_the_formulas_say(tmp_path, capsys):
+    times = {"median": 100.0, "mean": 100.0, "p90": 100.0}
+    said = plan(tmp_path, capsys, step_time_ms=times, ideal_step_time_ms=98.0)
+    assert "Don't add data hosts: the training waits for data 2% of its time" in said
+
+
 def test_where_all_hosts_cost_more_than_they_save_the_advice_is_not_to(tmp_path, capsys):
     said = plan(tmp_path, capsys, "--data_instance_type", "ml.c5.xlarge", "--price", "ml.c5.xlarge=500")
     assert "Don't add data hosts: they save less than they cost" in said
@@ -127,6 +146,9 @@ def test_a_run_that_has_measured_too_little_is_refused_with_the_reason(changes, 
     "flags, message",
     [
         (["--max_data_hosts", "0"], "--max_data_hosts is 0"),
+        (["--max_data_hosts", "1000"], "expected 1 to 100"),
+        (["--epochs", "1" + "0" * 400], "--epochs is 1000000"),
+        (["--as", "data_group=ml.c5.18xlarge"], "here it is the dnn hosts' type"),
         (["--as", "ml.nothing.large"], "--as ml.nothing.large"),
         (["--data_instance_type", "ml.nothing.large"], "lacks it"),
         (["--budget_usd", "1", "--price", "x"], "--price 'x'"),

@@ -56,9 +56,18 @@ def test_malformed_prices_are_refused(text):
         "a,b\n1,2\n",
         "instance_type,vcpus,gpus,gpu,memory_gib,network_gbps,usd_per_hour\nx,0,0,,1,1,1",
         "instance_type,vcpus,gpus,gpu,memory_gib,network_gbps,usd_per_hour\nx,1,0,,1,1,nan",
+        "instance_type,vcpus,gpus,gpu,memory_gib,network_gbps,usd_per_hour\nx,1,0,,1,1,1\nx ,1,0,,1,1,2",
+        "instance_type,vcpus,gpus,gpu,memory_gib,network_gbps,usd_per_hour\nx,1",
+        "instance_type,vcpus,gpus,gpu,memory_gib,network_gbps,usd_per_hour\n" + "x" * 200_000,
     ],
 )
 def test_malformed_tables_are_refused(tmp_path, text):
     (tmp_path / "prices.csv").write_text(text)
     with pytest.raises(InputError, match=r"prices\.csv"):
         read_instances(tmp_path / "prices.csv")
+
+
+def test_a_types_name_counts_without_the_spaces_around_it(tmp_path):
+    text = "instance_type,vcpus,gpus,gpu,memory_gib,network_gbps,usd_per_hour\nml.c5.xlarge , 4,0, ,8,1.25, 9.99"
+    (tmp_path / "prices.csv").write_text(text)
+    assert read_instances(tmp_path / "prices.csv").types["ml.c5.xlarge"].usd_per_hour == 9.99

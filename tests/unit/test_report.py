@@ -199,6 +199,22 @@ def test_data_hosts_that_keep_up_are_said_to(tmp_path, capsys):
     hosts = {"algo-1": {"group": "data_group"}, "algo-2": {"group": "dnn_group"}}
     assert report([str(write_run(tmp_path / "run", input_bound_share=0.02, hosts=hosts))]) == 0
     assert "Its data hosts keep up." in capsys.readouterr().out
+    hosts["algo-1"]["lost"] = True
+    assert report([str(write_run(tmp_path / "lost", input_bound_share=0.02, hosts=hosts))]) == 0
+    assert "algo-1 was lost." in capsys.readouterr().out
+
+
+def test_how_long_a_run_waited_is_not_known_without_its_ideal_step(tmp_path, capsys):
+    run = write_run(tmp_path / "run", input_bound_share=1.0, ideal_step_time_ms=0.0)
+    assert report([str(run)]) == 0
+    assert "how long it waited for data is not known" in capsys.readouterr().out
+
+
+def test_what_costs_as_much_is_said_to(tmp_path, capsys):
+    host = {"algo-1": {"group": "dnn_group", "instance_type": "ml.p4d.24xlarge"}}
+    runs = [str(write_run(tmp_path / name, hosts=host)) for name in ("a", "b")]
+    assert report(runs) == 0
+    assert "a sample costs as much" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from headrace.report.options import NEARLY, Option, cheapest, fastest, worth_sho
 
 HARDLY_WAITS = 0.05
 """Data hosts can save no more than this share of a step, so nobody needs them. Above, prices decide."""
+_ROUNDED = 1.0005
+"""What is offered with four digits must do."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +34,17 @@ class Advice:
         return " ".join(name for name, each in named.items() if each == option)
 
 
-def advise(found: Sequence[Option], samples: float, budget_usd: float | None, max_hours: float | None) -> Advice:
+def advise(
+    found: Sequence[Option], samples: float, budget_usd: float | None, max_hours: float | None,
+    alone_waits: float | None = None,
+) -> Advice:  # fmt: skip
     """The advice among these options, the first of which has no data hosts.
 
     Args:
         samples: that the planned training takes in all.
         budget_usd: for it; the fastest within it is advised.
         max_hours: for it; the cheapest within it is advised, without prices the one with the fewest hosts.
+        alone_waits: the share of its time that a run without data hosts was seen to wait; None: it was not seen.
 
     Raises:
         InputError: no option keeps to the limits, or prices are not known.
@@ -47,17 +53,18 @@ def advise(found: Sequence[Option], samples: float, budget_usd: float | None, ma
     allowed = list(found)
     if budget_usd is not None:
         if alone.usd_per_hour is None:
-            raise InputError("--budget_usd needs prices: of a simulated run give --as TYPE")
+            raise InputError("--budget_usd needs prices: of a simulated run give --as TYPE, of others --prices")
         allowed = [each for each in allowed if (each.cost_usd(samples) or 0.0) <= budget_usd]
     if max_hours is not None:
         allowed = [each for each in allowed if each.hours(samples) <= max_hours]
     if not allowed:
-        price = f" and ${least.cost_usd(samples):.4g}" if least.usd_per_hour is not None else ""
+        price = f" and ${(least.cost_usd(samples) or 0.0) * _ROUNDED:.4g}" if least.usd_per_hour is not None else ""
         raise InputError(
-            f"no job keeps to that: the cheapest takes {least.hours(samples):.4g} h{price}, "
-            f"the fastest {quickest.hours(samples):.4g} h"
+            f"no job keeps to that: the cheapest takes {least.hours(samples) * _ROUNDED:.4g} h{price}, "
+            f"the fastest {quickest.hours(samples) * _ROUNDED:.4g} h"
         )
-    if alone in allowed and alone.input_bound_share <= HARDLY_WAITS:
+    waits = alone.input_bound_share if alone_waits is None else min(alone.input_bound_share, alone_waits)
+    if alone in allowed and waits <= HARDLY_WAITS:
         choice = alone
     elif max_hours is not None and alone.usd_per_hour is None:
         choice = min(allowed, key=lambda each: (each.hosts, each.prediction.step_s))
@@ -66,10 +73,10 @@ def advise(found: Sequence[Option], samples: float, budget_usd: float | None, ma
         choice = fastest(allowed) if by_speed else cheapest(allowed)
     shown = {id(each): each for each in (alone, *worth_showing(found), least, quickest, choice)}
     rows = sorted(shown.values(), key=lambda each: -each.prediction.step_s)
-    return Advice(choice, alone, least, quickest, tuple(rows), tuple(_reasons(choice, found)))
+    return Advice(choice, alone, least, quickest, tuple(rows), tuple(_reasons(choice, found, waits)))
 
 
-def _reasons(choice: Option, found: Sequence[Option]) -> list[str]:
+def _reasons(choice: Option, found: Sequence[Option], waits: float) -> list[str]:
     alone = found[0]
     if choice.data_hosts:
         hosts = f"{choice.data_hosts} × {choice.data_type or 'data host'}"
@@ -78,8 +85,8 @@ def _reasons(choice: Option, found: Sequence[Option]) -> list[str]:
             f"Rent {hosts}: {times:.2f} times as fast as without{_price_of(choice, alone)}. "
             f"Then the limit is {choice.prediction.limit}."
         ]
-    if alone.input_bound_share <= HARDLY_WAITS:
-        return [f"Don't add data hosts: the training waits for data {alone.input_bound_share:.0%} of its time."]
+    if waits <= HARDLY_WAITS:
+        return [f"Don't add data hosts: the training waits for data {waits:.0%} of its time."]
     best = min(found[1:], key=lambda each: each.prediction.step_s)
     times = alone.prediction.step_s / best.prediction.step_s
     if times <= NEARLY:

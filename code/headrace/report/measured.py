@@ -47,8 +47,15 @@ class Measured:
     """Of the time of training: what was no step."""
     own_step_s: float | None
     """What the formulas say for the run's own hosts; None: which processors its simulated hosts share is not known."""
+    least_step_s: float | None
+    """The same, were each simulated host's processors its own; a run that made shorter steps contradicts them."""
     notes: tuple[str, ...]
     """What was assumed, or not measured."""
+
+    @property
+    def alone_waits(self) -> float | None:
+        """The share of its time that a run without data hosts waited for data."""
+        return None if self.has_data_hosts else max(1 - self.work.ideal_step_s / self.step_s, 0.0)
 
 
 def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: str | None = None) -> Measured:
@@ -100,6 +107,7 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: str |
         outside_share=_outside_share(summary),
         ranks_per_host=summary["world_size"] / len(dnn),
         own_step_s=_own_step_s(work, trainer, summary, table),
+        least_step_s=_own_step_s(work, trainer, summary, table, apart=True),
         notes=tuple(notes),
     )
 
@@ -109,16 +117,19 @@ def _outside_share(summary: Mapping[str, Any]) -> float:
     return max(1 - steps_s / summary["train_s"], 0.0) if summary["train_s"] > 0 else 0.0
 
 
-def _own_step_s(work: Workload, trainer: Group, summary: Mapping[str, Any], table: InstanceTable) -> float | None:
+def _own_step_s(
+    work: Workload, trainer: Group, summary: Mapping[str, Any], table: InstanceTable, apart: bool = False
+) -> float | None:
+    """`apart`: each simulated host is taken to have its processors to itself."""
     data = [host for host in summary["hosts"].values() if host["group"] == DATA_GROUP]
     has_service = summary["tf_data_mode"] == "service"
     if not data:
         return predict(work, trainer, Group(0, 0, NO_LIMIT), "trainer", has_service).step_s
-    kind = table.get(data[0]["instance_type"])
-    if summary.get("simulated") or kind is None:
-        return None
     placement: Placement = "data" if summary.get("local_workers") == "off" else "both"
-    return predict(work, trainer, group_of(len(data), kind), placement).step_s
+    if summary.get("simulated"):
+        return predict(work, trainer, Group(len(data), data[0]["cpus"], NO_LIMIT), placement).step_s if apart else None
+    kind = table.get(data[0]["instance_type"])
+    return predict(work, trainer, group_of(len(data), kind), placement).step_s if kind else None
 
 
 def _ranks_note(ranks: float, kind: InstanceType, batch: int, hosts: int) -> list[str]:
@@ -126,8 +137,9 @@ def _ranks_note(ranks: float, kind: InstanceType, batch: int, hosts: int) -> lis
     theirs = max(kind.gpus, 1)
     if ranks == theirs:
         return []
+    of_a_rank = round(batch / hosts / theirs) or 1
     return [
-        f"a step has the run's {batch} samples: give each rank a batch of {batch / hosts / theirs:g}, since a host of "
+        f"a step has the run's {batch} samples: give each rank a batch of {of_a_rank}, since a host of "
         f"{kind.name} has {theirs} where the run's had {ranks:g}"
     ]
 

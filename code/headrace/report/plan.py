@@ -32,9 +32,9 @@ UNEXPLAINED_FROM = 0.2
 def main(argv: Sequence[str], finder: Finder = as_given) -> int:
     """0: a plan; 2 (raised): the run is none, or has measured too little."""
     given = _parser().parse_args(argv)
-    for name in ("max_data_hosts", "epochs"):
-        if getattr(given, name) is not None and getattr(given, name) < 1:
-            raise InputError(f"--{name} is {getattr(given, name)}; expected 1 or more")
+    for name, most in (("max_data_hosts", 100), ("epochs", 10**9)):
+        if getattr(given, name) is not None and not 1 <= getattr(given, name) <= most:
+            raise InputError(f"--{name} is {str(getattr(given, name))[:20]}; expected 1 to {most:,}")
     for name in ("budget_usd", "max_hours"):
         if getattr(given, name) is not None and not 0 < getattr(given, name) < math.inf:
             raise InputError(f"--{name} is {getattr(given, name)}; expected a number above 0")
@@ -42,6 +42,10 @@ def main(argv: Sequence[str], finder: Finder = as_given) -> int:
     folder = finder(given.region)(given.run)
     summary = read_summary(folder)
     # `report` takes GROUP=TYPE; here the dnn group alone is stood for.
+    if (given.stands_for or "").startswith("data_group="):
+        raise InputError(
+            f"--as {given.stands_for}: here it is the dnn hosts' type; data hosts: --data_instance_type TYPE"
+        )
     run = measured(summary, table, (given.stands_for or "").removeprefix("dnn_group=") or None)
     if given.data_instance_type and not run.trainer_type:
         raise InputError("--data_instance_type needs to know what the dnn hosts are: give --as TYPE, or --prices")
@@ -50,7 +54,7 @@ def main(argv: Sequence[str], finder: Finder = as_given) -> int:
     types = _candidates(table, given.data_instance_type) if run.trainer_type else []
     found = options(run, types, given.max_data_hosts, like_cpus=_simulated_cpus(summary))
     samples = run.work.batch * (given.epochs * run.steps_per_epoch if given.epochs else run.steps)
-    advice = advise(found, samples, given.budget_usd, given.max_hours)
+    advice = advise(found, samples, given.budget_usd, given.max_hours, run.alone_waits)
     if given.plot:
         from headrace.report.plots import plot_plan
 
@@ -92,6 +96,12 @@ def told(name: str, run: Measured, advice: Advice, prices: str) -> str:
             "network explain: a pipeline that keeps few processors busy (num_parallel_calls, num_workers; --lint "
             "tells), disks or S3, or other programs on the machine. Then plan from another run. What follows knows "
             "nothing of it:"
+        )
+    if run.least_step_s and run.least_step_s * (1 - UNEXPLAINED_FROM) > own:
+        lines.append(
+            f"The formulas make this run's own steps {run.least_step_s * 1000:.1f} ms long, and they took "
+            f"{own * 1000:.1f} ms: its CPU time counts what was no step, as the start of a short run. Plan from a "
+            "longer one. What follows promises too much:"
         )
     lines += advice.lines
     lines += [f"  start_job.py {advice.choice.flags(run)}", ""]

@@ -22,7 +22,8 @@ def verdict(summaries: Sequence[Mapping[str, Any]], prices: Sequence[Price | Non
         line = f"{summary['job_name']} trains {_times(times)} {first['job_name']}"
         if price and first_price and price.usd_per_million and first_price.usd_per_million:
             change = price.usd_per_million / first_price.usd_per_million - 1
-            line += f", and a sample costs {abs(change):.0%} {'less' if change < 0 else 'more'}"
+            much = f"{abs(change):.0%} {'less' if change < 0 else 'more'}" if abs(change) >= 0.005 else "as much"
+            line += f", and a sample costs {much}"
         lines.append(line + ".")
     return lines
 
@@ -36,12 +37,16 @@ def _of_one(summary: Mapping[str, Any]) -> str:
     if not summary["steps"]:
         return f"{name} {summary['outcome']} and measured no step."
     share = summary["input_bound_share"]
+    if not summary["ideal_step_time_ms"] and share in (0, 1):
+        return f"{name} has not measured its ideal step time, so how long it waited for data is not known."
     if share > INPUT_BOUND_FROM:
         return f"{name} is input-bound: it waited for data {share:.0%} of its time."
     has_data_hosts = any(host["group"] == DATA_GROUP for host in summary["hosts"].values())
     little = share > HARDLY_WAITS
     without = f"`headrace plan {name}` says whether data hosts pay." if little else "Data hosts could hardly help it."
-    more = "Its data hosts keep up." if has_data_hosts else without
+    lost = [host for host, record in summary["hosts"].items() if record.get("lost")]
+    keep_up = f"{' and '.join(lost)} was lost." if lost else "Its data hosts keep up."
+    more = keep_up if has_data_hosts else without
     return f"{name} is not input-bound: it waited for data {share:.0%} of its time. {more}"
 
 

@@ -62,9 +62,9 @@ class StepTimes:
         return min(ideal_ms, float(np.median(made_s)) * 1000) if made_s else ideal_ms
 
     def input_bound_share(self, recent: int) -> float:
-        """1 − ideal ÷ actual."""
-        step_ms = self.mean_ms(recent)
-        return min(max(1 - self.ideal_ms(recent) / step_ms, 0.0), 1.0) if step_ms else 0.0
+        """1 − ideal ÷ actual; 0 where the ideal step was not measured, as of a model that its first step makes."""
+        step_ms, ideal_ms = self.mean_ms(recent), self.ideal_ms(recent)
+        return min(max(1 - ideal_ms / step_ms, 0.0), 1.0) if step_ms and ideal_ms else 0.0
 
 
 def _mean_ms(times_s: list[float], recent: int) -> float:
