@@ -160,6 +160,11 @@ def test_measured_gains_are_of_the_whole_pipeline_and_small_ones_are_left_out():
         lambda x: x + 1, AUTO).batch(8), measured=True)  # fmt: skip
 
 
+def test_no_more_files_can_be_open_at_once_than_there_are():
+    few = tf.data.Dataset.from_tensor_slices(["a", "b", "c"]).interleave(read, cycle_length=8).batch(8)
+    assert rules_of(few)["sequential-interleave"].gain == 3
+
+
 @measured
 def test_a_measured_sequential_map_counts_only_when_it_costs():
     heavy = jpegs().repeat().map(decode_to_uint8).batch(8)

@@ -210,6 +210,18 @@ def test_how_long_a_run_waited_is_not_known_without_its_ideal_step(tmp_path, cap
     assert "how long it waited for data is not known" in capsys.readouterr().out
 
 
+def test_no_root_cause_is_told_of_what_was_interrupted_as_it_began():
+    cause = {
+        "host": "algo-2",
+        "role": "launcher",
+        "message": "was killed by SIGTERM and left no word",
+        "signal": "SIGTERM",
+    }
+    stopped = summary("one", 1.0) | {"outcome": "failed", "root_cause": cause}
+    assert "root cause" in describe_run(stopped, Path("runs/one"))
+    assert "root cause" not in describe_run(stopped | {"interrupted": True}, Path("runs/one"))
+
+
 def test_what_costs_as_much_is_said_to(tmp_path, capsys):
     host = {"algo-1": {"group": "dnn_group", "instance_type": "ml.p4d.24xlarge"}}
     runs = [str(write_run(tmp_path / name, hosts=host)) for name in ("a", "b")]

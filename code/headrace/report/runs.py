@@ -110,7 +110,8 @@ def describe_run(summary: Mapping[str, Any], folder: Path, trains: bool = True) 
     cause = summary.get("root_cause")
     if was_interrupted(summary):
         lines = [f"{summary['job_name']} was interrupted"]
-    if cause and not (summary.get("interrupted") and STOPPED in cause["message"]):
+    ours = cause and (STOPPED in cause["message"] or cause.get("signal") == "SIGTERM")
+    if cause and not (summary.get("interrupted") and ours):
         lines.append(f"  root cause   {cause['role']} on {cause['host']}: {cause['message']}")
     if summary["steps"]:
         step_ms, ideal_ms = summary["step_time_ms"]["median"], summary["ideal_step_time_ms"]

@@ -76,6 +76,8 @@ def sequential_interleave(subject: Subject) -> Iterator[Finding]:
         if stage.kind == "Interleave" and any(op.endswith(("RecordDataset", "LineDataset")) for op in stage.ops):
             files = static(stage.dataset._cycle_length)
             files = min(files, subject.cores) if files > 0 else subject.cores
+            there = int(stage.inputs[0].dataset.cardinality())
+            files = min(files, there) if there > 0 else files
             if files > 1:
                 yield Finding("sequential-interleave", where(stage), f"one of {files} open files is read at a time",
                               float(files), "faster reading, at most, where storage is slow", False,
