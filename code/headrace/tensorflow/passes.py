@@ -74,7 +74,7 @@ def in_passes(dataset: tf.data.Dataset, orders: Sequence[int]) -> list[tf.data.D
         for each in holders:
             each.int64_val[:] = [number]
         for holder, seed in shuffles:
-            put_constant(holder, np.int64(seed + len(made)))
+            put_constant(holder, np.int64(seed ^ len(made)))  # another one, and no larger than a seed may be
         if made:  # the first has the script's own
             variables.begin(seeds, str(len(made)))
         variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.definition.SerializeToString())
