@@ -1,21 +1,17 @@
 """What ends a job, and what does not: histories of what happened, and the verdict at a moment."""
 
 import io
-import json
 from pathlib import Path
 
 import pytest
 from headrace.errors import DeadlineError
 from headrace.events import CHECKPOINTS_ON_REQUEST, RANK_FAILED, RANK_LEAVING, Event
-from headrace.host.control import MAX_MESSAGE_BYTES
 from headrace.host.inbox import (
     HostAnswered,
     HostInformed,
     HostSilent,
     Inbox,
-    LeaderSaid,
     RankSaid,
-    ServerSaid,
     StopAsked,
 )
 from headrace.host.leader.decide import Decider
@@ -26,7 +22,7 @@ from headrace.host.log import HostLog
 from headrace.host.resource_usage import ResourceUsage
 from headrace.host.services.tf_data import TfDataService
 from headrace.host.state import HostState
-from headrace.outcome import Outcome, RootCause
+from headrace.outcome import RootCause
 from headrace.resource_config import topology_from
 from headrace.settings import Settings
 
@@ -220,40 +216,3 @@ def test_but_not_the_dispatchers_host(job):
     job.happened(answered(1, "algo-2"), answered(1, "algo-4"), (1, HostSilent("algo-1", "unavailable: no route")))
     with pytest.raises(DeadlineError, match=r"first contact with algo-1.*algo-1: unavailable: no route"):
         job.ready.give_up(["first contact with algo-1"])
-
-
-class Broken:
-    """A data service of which one method fails."""
-
-    mode, kinds, waited_for = "service", (), "nothing"
-
-    def __init__(self, method):
-        self._method = method
-
-    def _work(self, method):
-        if method == self._method:
-            raise OSError(f"of {method}")
-        return {}
-
-    def take_event(self, event):
-        self._work("take_event")
-
-    def hear(self, decision):
-        self._work("hear")
-
-    def report(self):
-        return self._work("report")
-
-
-@pytest.mark.parametrize("method", ["take_event", "hear", "report"])
-def test_a_data_service_that_fails_is_this_hosts_failure_and_costs_no_outcome(method):
-    state = HostState("algo-1", ResourceUsage(lambda: []), Broken(method), Inbox(), lambda: [])
-    state.take((1.0, ServerSaid(Event("x", {}))))
-    state.take((2.0, LeaderSaid({"phase": "stepping", "decision": {"word": "x"}, "outcome": {"status": "succeeded"}})))
-    assert state.outcome.status == "succeeded"
-    assert f"the data service failed with OSError: of {method}" in state.renew({})["failure"]["message"]
-
-
-def test_a_root_cause_fits_into_a_renewal_whatever_a_rank_has_printed():
-    cause = RootCause("algo-1", "rank0", "ä" * 10**6, 1, 1, log_tail=("ä" * 10**5,) * 100)
-    assert len(json.dumps(Outcome(cause).as_json())) < MAX_MESSAGE_BYTES * 0.9

@@ -20,7 +20,8 @@ import sys
 import time
 import traceback
 import urllib.parse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from headrace.context import TrainerContext
 from headrace.events import RANK_ENDED, RANK_FAILED, RANK_LEAVING, say
@@ -35,8 +36,6 @@ from headrace.settings import PREFLIGHT_VARIABLE
 
 _HOROVOD_SHUT_DOWN = "Horovod has been shut down"
 """A rank's error once another has ended."""
-_mpi_ends: list[Callable[[], None]] = []
-"""What ends MPI; waits for the other ranks."""
 
 
 def main() -> None:
@@ -61,14 +60,14 @@ def main() -> None:
         if preflight != "only":
             refuse_exec()
             run_command_line(arguments[2:])
-        _say_ended()
+        _script_is_over()
     except SystemExit as leaving:
         code = int(leaving.code) if isinstance(leaving.code, int) else int(leaving.code is not None)
         if isinstance(leaving.code, str):
             print(leaving.code, file=sys.stderr)
         if code:
             _abort(code & 0xFF or 1, in_a_line(leaving))  # sys.exit(os.system(…)) gives 256, and that ends with 0
-        _say_ended()
+        _script_is_over()
     except BaseException as error:
         broken = _HOROVOD_SHUT_DOWN in str(error)
         broken |= rendezvous.is_wanted(os.environ) and rendezvous.is_consequence(error)
@@ -83,12 +82,10 @@ def main() -> None:
             watch.stop()
 
 
-def _say_ended() -> None:
-    """The script is over, its exit handlers follow. Horovod's, which ends MPI, is to be the last of them."""
-    horovod = sys.modules.get("horovod.tensorflow.mpi_ops")
-    if horovod is not None and horovod.is_initialized():
+def _script_is_over() -> None:
+    """Its exit handlers follow. Horovod's, which ends MPI, is to be the last of them."""
+    if horovod := _horovod():
         atexit.unregister(horovod.shutdown)
-        _mpi_ends.append(horovod.shutdown)
     _say_how_far(RANK_ENDED)
 
 
@@ -96,8 +93,14 @@ def _leave() -> None:
     """The last exit handler. From here on nothing is lost if MPI's end never comes, so the launcher bounds it."""
     end_children()
     _say_how_far(RANK_LEAVING)
-    for end in _mpi_ends:
-        end()
+    if horovod := _horovod():
+        horovod.shutdown()
+
+
+def _horovod() -> Any:
+    """Horovod, where the script has started it; else None."""
+    module = sys.modules.get("horovod.tensorflow.mpi_ops")
+    return module if module is not None and module.is_initialized() else None
 
 
 def _say_how_far(event: str) -> None:

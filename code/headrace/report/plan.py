@@ -97,9 +97,9 @@ def told(name: str, run: Measured, advice: Advice, prices: str) -> str:
             "tells), disks or S3, or other programs on the machine. Then plan from another run. What follows knows "
             "nothing of it:"
         )
-    if run.least_step_s and run.least_step_s * (1 - UNEXPLAINED_FROM) > own:
+    if contradicts_itself(run):
         lines.append(
-            f"The formulas make this run's own steps {run.least_step_s * 1000:.1f} ms long, and they took "
+            f"The formulas make this run's own steps {(run.least_step_s or 0.0) * 1000:.1f} ms long, and they took "
             f"{own * 1000:.1f} ms: its CPU time counts what was no step, as the start of a short run. Plan from a "
             "longer one. What follows promises too much:"
         )
@@ -142,6 +142,11 @@ def unexplained_s(run: Measured) -> float:
     return 0.0 if extra < UNEXPLAINED_FROM * run.step_s else extra
 
 
+def contradicts_itself(run: Measured) -> bool:
+    """Whether its steps were shorter than its own processor time allows."""
+    return bool(run.least_step_s) and (run.least_step_s or 0.0) * (1 - UNEXPLAINED_FROM) > run.step_s
+
+
 def _row(option: Option, advice: Advice, epoch: float) -> list[str]:
     hosts = f"{option.data_hosts} × {option.data_type or 'host'}" if option.data_hosts else "-"
     cost = option.cost_usd(epoch) if epoch else None
@@ -174,6 +179,7 @@ def _as_json(run: Measured, advice: Advice, found: Sequence[Option]) -> dict[str
         "flags": advice.choice.flags(run),
         "advice": advice.lines,
         "unexplained_s": unexplained_s(run),
+        "contradicts_itself": contradicts_itself(run),
         "assumed": run.notes,
         "options": [option(each) for each in found],
     }
@@ -202,7 +208,9 @@ def _parser() -> argparse.ArgumentParser:
                         help="the instance type that a simulated run's dnn hosts stand for")  # fmt: skip
     parser.add_argument("--data_instance_type", action="append", metavar="TYPE",
                         help="a candidate for data hosts; repeatable (default: every type without GPU)")  # fmt: skip
-    parser.add_argument("--max_data_hosts", type=int, default=MOST_DATA_HOSTS, metavar="N", help="(%(default)s)")
+    parser.add_argument(
+        "--max_data_hosts", type=int, default=MOST_DATA_HOSTS, metavar="N", help="1 to 100 (%(default)s)"
+    )
     parser.add_argument("--epochs", type=int, metavar="N", help="of the training that is planned (default: the run's)")
     parser.add_argument("--budget_usd", type=float, metavar="USD", help="for that training: the fastest within it")
     parser.add_argument("--max_hours", type=float, metavar="H", help="for that training: the cheapest within it")

@@ -45,7 +45,7 @@ def _of_one(summary: Mapping[str, Any]) -> str:
     little = share > HARDLY_WAITS
     without = f"`headrace plan {name}` says whether data hosts pay." if little else "Data hosts could hardly help it."
     lost = [host for host, record in summary["hosts"].items() if record.get("lost")]
-    keep_up = f"{' and '.join(lost)} was lost." if lost else "Its data hosts keep up."
+    keep_up = f"{' and '.join(lost)} {'was' if len(lost) == 1 else 'were'} lost." if lost else "Its data hosts keep up."
     more = keep_up if has_data_hosts else without
     return f"{name} is not input-bound: it waited for data {share:.0%} of its time. {more}"
 

@@ -97,11 +97,12 @@ class Alike:
 
     def look_at(self, batch: int) -> None:
         """To be called after each batch of an epoch. Looks at all loaders. Raises `InputError`."""
-        for each in list(_living) if batch in LOOK_AT_BATCHES else ():
+        if batch not in LOOK_AT_BATCHES:
+            return
+        for each in list(_living):
             if each._open:
                 each.look()
-        if batch in LOOK_AT_BATCHES:
-            self._alone.look_at(batch)
+        self._alone.look_at(batch)
 
     def look(self) -> None:
         """Compare what rank 0 has told by now. Raises `InputError` where it differs."""

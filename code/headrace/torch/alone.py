@@ -14,7 +14,8 @@ from typing import Any
 from headrace.torch import world
 
 SURE_AFTER_BATCHES = 8
-"""Of another loader: ranks that train together have made as many steps, give or take what they read ahead."""
+"""Of another loader: ranks that train together have made as many steps, give or take what they read ahead. One of
+`alike.LOOK_AT_BATCHES`."""
 LATE_S = 2.0
 """How much later than rank 0 another rank may begin, at the end of the script."""
 

@@ -1,0 +1,134 @@
+"""Batches of all kinds that travel, and how they do in a test."""
+
+import collections
+import dataclasses
+import enum
+
+import numpy as np
+import torch
+from headrace.torch.arriving import Arriving
+from headrace.torch.message import encode
+from hypothesis import strategies as st
+
+Pair = collections.namedtuple("Pair", "x y")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    image: torch.Tensor
+    boxes: list
+
+
+class Encoding(collections.UserDict):
+    """As the BatchEncoding of Hugging Face."""
+
+
+@dataclasses.dataclass
+class Padded:
+    lengths: list
+
+    def __post_init__(self):
+        self.mask = torch.ones(max(self.lengths))
+
+
+class TwoTensors:
+    """A batch as PyTorch's documentation has one, for its own `pin_memory`."""
+
+    def __init__(self, samples):
+        self.inputs, self.targets = (torch.stack(each) for each in zip(*samples, strict=True))
+
+    def pin_memory(self):
+        return self
+
+
+class Box:
+    def __init__(self, held):
+        self.held = held
+
+
+class Format(enum.Enum):
+    XYXY, XYWH = "xyxy", "xywh"
+
+
+class Boxes(torch.Tensor):
+    """As the tv_tensors of torchvision, and the MetaTensor of MONAI."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        """Torchvision's looks at an attribute of each."""
+        for each in args:
+            assert not isinstance(each, Boxes) or vars(each)
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+    @classmethod
+    def of(cls, data, **attributes):
+        boxes = torch.as_tensor(data).as_subclass(cls)
+        vars(boxes).update(attributes)
+        return boxes
+
+
+def travel(batch, skipped=()):
+    header, buffers = encode(batch, skipped)
+    payload = b"".join(bytes(each) for each in buffers)
+    return receive(header, payload)
+
+
+def receive(header, payload):
+    arriving = Arriving(header, len(payload))
+    for buffer in arriving.buffers:
+        buffer[:], payload = payload[: buffer.nbytes], payload[buffer.nbytes :]
+    return arriving.batch()
+
+
+def same(one, other):
+    assert type(one) is type(other)
+    if isinstance(one, (Box, Boxes)) and not same(vars(one), vars(other)):
+        return False
+    if isinstance(one, Box):
+        return True
+    if isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype and one.shape == other.shape
+        flat = [each.as_subclass(torch.Tensor).detach() for each in (one, other)]
+        flat = [each.clone(memory_format=torch.contiguous_format) for each in flat]
+        flat = [each.reshape(-1).view(torch.uint8) if each.numel() else each for each in flat]
+        return torch.equal(*flat)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    if isinstance(one, (dict, collections.UserDict)):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    if dataclasses.is_dataclass(one):
+        return all(same(getattr(one, each.name), getattr(other, each.name)) for each in dataclasses.fields(one))
+    return one == other or (one != one and other != other)
+
+
+DTYPES = [torch.uint8, torch.int64, torch.float32, torch.bfloat16, torch.bool, torch.complex64, torch.float8_e4m3fn]
+tensors = st.builds(
+    lambda dtype, shape: (torch.rand(shape) * 2).to(dtype),
+    st.sampled_from(DTYPES),
+    st.lists(st.integers(0, 3), max_size=3),
+)
+arrays = st.builds(
+    lambda dtype, shape: np.zeros(shape, dtype), st.sampled_from(["<f4", ">i2", "U3", "M8[s]", "?"]),
+    st.lists(st.integers(0, 3), max_size=3),
+)  # fmt: skip
+plain = st.complex_numbers() | st.frozensets(st.integers()) | st.sets(st.text(max_size=3))
+plain |= st.lists(st.integers(0, 9), max_size=3).map(torch.Size)
+plain |= st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=20)
+values = st.recursive(
+    tensors | arrays | plain,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(max_size=3) | st.integers(), inner, max_size=3)
+        | st.dictionaries(st.tuples(st.integers(), st.text(max_size=2)), inner, max_size=2)
+        | st.dictionaries(st.text(max_size=3), inner, max_size=3).map(collections.OrderedDict)
+        | st.dictionaries(st.text(max_size=3), inner, max_size=3).map(Encoding)
+        | st.builds(Pair, inner, inner)
+        | st.builds(Sample, tensors, st.lists(inner, max_size=2))
+        | st.builds(Box, inner)
+        | st.builds(lambda data, inner: Boxes.of(data, kind=Format.XYWH, inner=inner), tensors, inner)
+    ),
+    max_leaves=10,
+)
