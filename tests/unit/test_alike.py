@@ -1,6 +1,8 @@
 """What ranks say of their models, and when rank 0 finds that one is another."""
 
 import math
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from headrace.tensorflow.alike import KEPT, Comparison, Glance
@@ -23,6 +25,27 @@ def test_a_rank_with_another_model_is_named_whoever_speaks_first(order):
     said, comparison = {0: OURS, 1: SAME, 2: OTHER}, Comparison()
     found = [comparison.hears(rank, 1, said[rank]) for rank in order]
     assert [each for each in found if each] == ["rank 2's weights are not rank 0's"]
+
+
+def test_ranks_may_speak_while_rank_0_compares():
+    comparison, epochs, ranks = Comparison(), 200, 100
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor() as pool:
+            heard = pool.submit(lambda: [comparison.hears(r, e, OURS) for e in range(epochs) for r in range(1, ranks)])
+            own = [comparison.hears(0, epoch, OURS) for epoch in range(epochs) for _ in range(ranks)]
+            assert not any(heard.result() + own)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_a_difference_is_told_once():
+    comparison = Comparison()
+    comparison.hears(0, 1, OURS)
+    assert comparison.hears(2, 1, OTHER)
+    assert not comparison.hears(3, 1, OTHER)
+    assert comparison.over
 
 
 def test_another_learning_rate_is_told_while_weights_are_still_equal():

@@ -1,8 +1,9 @@
-"""Whether ranks have the same model at the end of an epoch, from a little that each says. No threads, no TensorFlow."""
+"""Whether ranks have the same model at the end of an epoch, from a little that each says. No TensorFlow."""
 
 from __future__ import annotations
 
 import struct
+import threading
 from dataclasses import dataclass, field
 
 TOLERANCE = 1e-4
@@ -39,20 +40,27 @@ class Glance:
 
 @dataclass
 class Comparison:
-    """What ranks have said, on rank 0."""
+    """What ranks have said, on rank 0: itself in the thread that trains, and the others in the one of the messages."""
 
+    over: bool = False
+    """A difference has been found; another is not looked for."""
     _said: dict[int, dict[int, Glance]] = field(default_factory=dict)
     """By epoch and rank."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def hears(self, rank: int, epoch: int, glance: Glance) -> str:
-        """Rank 0's own, or another's; how a rank's model differs from rank 0's, if one does."""
-        said = self._said.setdefault(epoch, {})
-        said[rank] = glance
-        for old in [each for each in self._said if each <= epoch - KEPT]:
-            del self._said[old]
-        others = said if rank == 0 else {rank: glance}
-        found = (_difference(said[0], each, other) for other, each in others.items()) if 0 in said else ()
-        return next(filter(None, found), "")
+        """Rank 0's own, or another's; how a rank's model differs from rank 0's, the first time that one does."""
+        with self._lock:
+            said = self._said.setdefault(epoch, {})
+            said[rank] = glance
+            for old in [each for each in self._said if each <= epoch - KEPT]:
+                del self._said[old]
+            if self.over or 0 not in said:
+                return ""
+            others = said if rank == 0 else {rank: glance}
+            found = next(filter(None, (_difference(said[0], each, other) for other, each in others.items())), "")
+            self.over = bool(found)
+            return found
 
 
 def _difference(ours: Glance, theirs: Glance, rank: int) -> str:

@@ -26,7 +26,6 @@ _variables: dict[int, weakref.ref[Any]] = {}
 _optimizers: dict[int, weakref.ref[Any]] = {}
 _epochs = itertools.count(1)
 _comparison = Comparison()
-_warned: list[str] = []
 
 
 def note(variables: Iterable[Any], optimizer: Any = None) -> None:
@@ -40,7 +39,7 @@ def note(variables: Iterable[Any], optimizer: Any = None) -> None:
 
 def compare() -> None:
     """An epoch is over; rank 0 warns, once, of a rank that has another model than it has."""
-    if world.size() == 1 or not _variables or _warned:
+    if world.size() == 1 or not _variables or _comparison.over:
         return
     epoch, glance = next(_epochs), _glance()
     if world.rank() == 0:
@@ -51,8 +50,7 @@ def compare() -> None:
 
 def _hear(rank: int, epoch: int, glance: Glance) -> None:
     difference = _comparison.hears(rank, epoch, glance)
-    if difference and not _warned:
-        _warned.append(difference)
+    if difference:
         print(f"warning: at the end of epoch {epoch}, {difference}, {ADVICE}", flush=True)
 
 
