@@ -45,13 +45,14 @@ def test_a_job_goes_on_where_another_was_cut_off(tmp_path, digits, cut_off, name
 
     for ranks in ranks_again:
         copy = shutil.copytree(kept, tmp_path / f"kept-{ranks}")
-        again = run_job(tmp_path, *flags, f"--checkpoint_s3_uri={copy}", f"--epochs={epoch + 2}",
+        again = run_job(tmp_path, *flags, f"--checkpoint_s3_uri={copy}", f"--epochs={epoch + ranks}",
                         f"--processes_per_host={ranks}")  # fmt: skip
         assert again.code == 0, again.output[-4000:]
         (resumed,) = again.events("resumed")
         assert (int(resumed.fields["epoch"]), int(resumed.fields["step"])) == (epoch, step)
         steps = SAMPLES // (BATCH * ranks)
-        assert again.summary["steps"] == 2 * steps - step * steps // STEPS_PER_EPOCH
+        assert again.summary["steps"] == ranks * steps - step * steps // STEPS_PER_EPOCH
+        assert again.summary["steps_per_epoch"] == steps
         (data,) = again.events("data_resumed")
         # Of what the resumed epoch's steps took, no element comes again but what other ranks told nobody of.
         assert int(data.fields["left_out"]) + int(data.fields["repeated_at_most"]) >= step * 2 * BATCH

@@ -88,7 +88,7 @@ def test_of_several_stops_in_an_epoch_the_last_one_is_resumed(begin, tmp_path, m
     assert loader.state_dict()["position"] == 1_100_000
 
 
-def test_an_epoch_of_so_many_steps_counts_those_before_a_resume(begin):
+def test_an_epoch_of_so_many_steps_counts_those_before_a_resume(begin, tmp_path):
     training, made = begin(), []
     for _ in training.epochs(2):
         made.append(len(list(training.steps(2))))
@@ -96,7 +96,11 @@ def test_an_epoch_of_so_many_steps_counts_those_before_a_resume(begin):
     assert made == [2, 2]
     again = begin(seed=1)
     again._loader.load_state_dict({"seed": 1, "epoch": 0, "position": 24})
+    again._meter.begin()
     assert len(list(again.steps(4))) == 1
+    again.end_epoch()
+    report = json.loads((tmp_path / "output" / "trainer.json").read_text())
+    assert (report["steps"], report["steps_per_epoch"]) == (1, 4)
 
 
 @pytest.mark.parametrize(("most", "total"), [(2, 4), (None, 10), (500, 10)])

@@ -125,6 +125,20 @@ def test_the_error_of_the_ideal_step_is_that_of_a_median():
     assert steady.cpu_s == 0.1
 
 
+def test_an_epoch_that_another_run_began_is_as_long_as_a_whole_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_OUTPUT_DIR", str(tmp_path))
+    meter = Meter(lambda: 0, lambda: 1, 32, 10, NoScalars, lambda: 0.0)
+    meter.begin()
+    meter.resumes(80)
+    for _ in range(20):
+        meter.steps(1, 0.01)
+    meter.resumes(80)  # told once more, it is no other epoch
+    meter.epoch(3, {})
+    meter.end()
+    told = json.loads((tmp_path / "trainer.json").read_text())
+    assert (told["steps"], told["steps_per_epoch"]) == (20, 100)
+
+
 def test_a_full_disk_costs_figures_and_no_step(tmp_path, monkeypatch, capsys):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HEADRACE_OUTPUT_DIR", str(tmp_path / "file" / "output"))

@@ -62,6 +62,7 @@ class Measure(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         now = time.perf_counter()
+        self._meter.resumes(progress.resumed_at())
         made, self._batch = batch + 1 - self._batch, batch + 1  # more than one with `steps_per_execution`
         # What lies between two steps is other callbacks, those after this one in `fit`'s list above all.
         before = self._last_end or self._step_begin

@@ -14,7 +14,7 @@ import tensorflow as tf
 from headrace.context import TrainerContext
 from headrace.errors import InputError
 from headrace.events import CHECKPOINTS_ON_REQUEST, say
-from headrace.tensorflow import building, world
+from headrace.tensorflow import building, progress, world
 from headrace.training.checkpoint_folder import EVERY_S, KEPT_CHECKPOINTS, CheckpointFolder
 from headrace.training.signal_files import SignalFiles
 
@@ -92,6 +92,7 @@ class Checkpoint(keras.callbacks.Callback):
         steps = self._steps() or of * ranks // world.size()
         self._skipped_steps = made * steps // of if of else 0
         self._last_steps = steps if of else self._last_steps
+        progress.resume_at(self._skipped_steps)
         self._epoch, self._batch, self._first_epoch, self._resumed = epoch, 0, False, (0, 0, 1)
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:

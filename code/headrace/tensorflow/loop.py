@@ -68,6 +68,7 @@ class Training:
             checkpoint.set_params({"epochs": 0, "steps": steps})
             checkpoint.on_epoch_begin(self._epoch)
             steps = steps and steps - checkpoint.skipped_steps
+            self._meter.resumes(checkpoint.skipped_steps)
         self._meter.expect((self._epochs - self._epoch) * (steps or 0))
         batches = iter(dataset if steps is None else dataset.take(steps))
         asked_at = time.perf_counter()

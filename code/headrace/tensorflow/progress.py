@@ -18,6 +18,7 @@ APART = (
     "wrap the optimizer in hvd.DistributedOptimizer, or the tape in hvd.DistributedGradientTape"
 )
 _counters: dict[str, tf.Variable] = {}
+_resumed_at = [0]
 _warned: list[str] = []
 
 
@@ -30,6 +31,16 @@ def steps() -> int:
     """How often this rank has averaged gradients with the others, those of the ideal step's measurement too."""
     counter = _counters.get("collectives")
     return 0 if counter is None else int(counter.numpy())
+
+
+def resume_at(step: int) -> None:
+    """An earlier run has made so many steps of the epoch that begins."""
+    _resumed_at[0] = step
+
+
+def resumed_at() -> int:
+    """Steps of the present epoch that an earlier run has made."""
+    return _resumed_at[0]
 
 
 def warn_if_apart() -> None:

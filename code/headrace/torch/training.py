@@ -76,9 +76,10 @@ class Training:
         begun_at = self._loader.state_dict()["position"]
         steps, asked_at, asked_cpu_s = 0, time.perf_counter(), time.process_time()
         self._expect(most)
+        made_before = begun_at // ((self._loader.batch_size or 1) * world.world_size())
+        self._meter.resumes(made_before)
         if most:
-            each = (self._loader.batch_size or 1) * world.world_size()
-            most -= begun_at // each
+            most -= made_before
             if most <= 0:
                 return
         try:

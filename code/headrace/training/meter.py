@@ -67,7 +67,7 @@ class Meter:
         self._next_report = 0.0
         self._cpu, self._knows_waited_cpu = StepCpu(), False
         self._steps = self._epochs = self._total_steps = 0
-        self._epoch_steps = self._epoch_began = 0  # of the longest epoch: a resumed one is shorter
+        self._epoch_steps = self._epoch_began = 0  # of the longest epoch: one may be cut short
         self._times = StepTimes()
         self._train_begin = 0.0
         self._final_metrics: dict[str, float] = {}
@@ -78,6 +78,11 @@ class Meter:
     def expect(self, steps: int) -> None:
         """How many steps this run is going to make, where that is known before the first."""
         self._total_steps = self._total_steps or steps
+
+    def resumes(self, steps: int) -> None:
+        """So many steps of the first epoch have been made by an earlier run; known before this one's first is over."""
+        if not self._steps:
+            self._epoch_began = -steps
 
     def batches_hold(self, samples: float) -> None:
         """How many samples a batch has, where that is known only now."""
