@@ -60,10 +60,10 @@ GIVEN = {
 CASES = {
     "a data host two minutes late": Case((*HETERO, *ONE_HOST), late="algo-1"),
     "heterogeneous, a dnn host": Case((*HETERO, *ONE_HOST)),
-    "heterogeneous, two dnn hosts": Case((*HETERO, *TWO_HOSTS)),
     "homogeneous, a host, with a preflight": Case((*HOMOGENEOUS, *ONE_HOST, "--preflight")),
-    "homogeneous, two hosts, with a preflight": Case((*HOMOGENEOUS, *TWO_HOSTS, "--preflight")),
-    "homogeneous with the data service, two hosts": Case((*HOMOGENEOUS, "--tf_data_mode=service", *TWO_HOSTS)),
+    "homogeneous with the data service, two hosts, with a preflight": Case(
+        (*HOMOGENEOUS, "--tf_data_mode=service", *TWO_HOSTS, "--preflight")
+    ),
     "a rank killed on the second dnn host": Case(
         (*HETERO, *TWO_HOSTS, *LONG), dies=("algo-3", "rank"), cause=("algo-3", "rank1")
     ),
