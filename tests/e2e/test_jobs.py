@@ -103,7 +103,6 @@ def test_a_copied_script_with_another_model_and_dataset_runs(mode, tmp_path, wit
 
 SEVERAL = [
     pytest.param("namespaces", 2, 2, marks=needs_namespaces),
-    pytest.param("namespaces", 3, 1, marks=needs_namespaces),
     pytest.param("loopback", 2, 2),
 ]
 

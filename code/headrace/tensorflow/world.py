@@ -30,20 +30,26 @@ def find_open_mpi() -> None:
 
 def rank() -> int:
     """This process's number; 0 outside of jobs, where Horovod was not started."""
-    _join()
-    return int(hvd.rank()) if hvd.is_initialized() else 0
+    return _place()[0]
 
 
 def size() -> int:
     """How many ranks there are; 1 outside of jobs, where Horovod was not started."""
-    _join()
-    return int(hvd.size()) if hvd.is_initialized() else 1
+    return _place()[1]
 
 
-def _join() -> None:
-    """A rank of a job whose script has not called `hvd.init()` yet: else each would take all data for its own."""
-    if not hvd.is_initialized() and TrainerContext.from_environ(os.environ).signal_dir.name:
-        init()
+_known: tuple[int, int] | None = None
+"""Rank and size: they stay once Horovod is over, as after a script's own `hvd.shutdown()`. MPI cannot begin again."""
+
+
+def _place() -> tuple[int, int]:
+    global _known
+    if hvd.is_initialized():
+        _known = int(hvd.rank()), int(hvd.size())
+    elif _known is None and TrainerContext.from_environ(os.environ).signal_dir.name:
+        init()  # a rank of a job whose script has not called it yet: else each would take all data for its own
+        return _place()
+    return _known or (0, 1)
 
 
 def same_on_all_ranks(value: Any, name: str = "headrace.same") -> Any:

@@ -46,3 +46,4 @@ model.fit(
 weights = np.concatenate([np.ravel(variable.numpy()) for variable in model.weights])
 gathered = hvd.allgather(tf.constant(weights[None])).numpy()
 assert (gathered == gathered[0]).all()
+hvd.shutdown()  # as careful scripts end; MPI cannot begin again after that
