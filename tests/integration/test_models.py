@@ -68,6 +68,48 @@ def test_a_batch_of_texts_is_a_real_one_when_the_ideal_step_is_measured():
     assert ideal.measure_ideal_step(model, lines, 2).ms > 0
 
 
+def looking_up(*years):
+    """A model that takes these years only, and its weights."""
+    model = keras.Sequential(
+        [
+            keras.Input((), dtype="int64"),
+            keras.layers.IntegerLookup(vocabulary=years, num_oov_indices=0),
+            keras.layers.Embedding(len(years), 3),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile("sgd", "mse")
+    return model, model.get_weights()
+
+
+YEARS = tf.data.Dataset.from_tensor_slices(([2020, 2021], [0.0, 1.0])).batch(2, drop_remainder=True).repeat()
+
+
+def test_where_the_step_fails_on_what_is_made_up_the_ideal_step_is_measured_on_a_real_batch():
+    model, weights = looking_up(2020, 2021)
+    assert ideal.measure_ideal_step(model, YEARS, 2).ms > 0
+    assert all(map(np.array_equal, weights, model.get_weights())) and int(model.optimizer.iterations) == 0
+
+
+def test_a_model_that_no_batch_suits_fails_while_it_is_measured_as_it_would_while_it_trains():
+    model, _ = looking_up(1999)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="found OOV values"):
+        ideal.measure_ideal_step(model, YEARS, 2)
+
+
+def test_what_is_no_dataset_has_no_ideal_step():
+    class Rows(keras.utils.PyDataset):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, at):
+            return np.ones((4, 1), "float32"), np.ones((4, 1), "float32")
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    assert ideal.measure_ideal_step(model, Rows(), 4) is None
+
+
 class Rising(keras.optimizers.schedules.LearningRateSchedule):
     """Without get_config, as people write them."""
 

@@ -15,6 +15,7 @@ from headrace.context import TrainerContext
 from headrace.errors import InputError
 from headrace.events import CHECKPOINTS_ON_REQUEST, say
 from headrace.tensorflow import building, progress, world
+from headrace.tensorflow.horovod_callbacks import broadcast_state
 from headrace.training.checkpoint_folder import EVERY_S, KEPT_CHECKPOINTS, CheckpointFolder
 from headrace.training.signal_files import SignalFiles
 
@@ -126,9 +127,8 @@ class Checkpoint(keras.callbacks.Callback):
         """Load the newest checkpoint, if there is one, and say which epoch comes next (0 without).
 
         Of an epoch that was begun, only the remaining steps are made. Where Keras does not know how many it has, it is
-        taken to have as many as the one before; a first one is made whole. Call it on every rank: rank 0 reads, all
-        learn epoch and step; the broadcast at the start of training spreads the state. Raises `InputError` for a model
-        that has no weights yet.
+        taken to have as many as the one before; a first one is made whole. Call it on every rank: rank 0 reads, and all
+        have its weights and its optimizer's state. Raises `InputError` for a model that has no weights yet.
         """
         epoch = step = steps = 0
         ranks = world.size()
@@ -149,8 +149,10 @@ class Checkpoint(keras.callbacks.Callback):
             if self._stream:
                 self._stream.report()
         if world.size() > 1:
-            known = hvd.broadcast(tf.constant([epoch, step, steps, ranks], tf.int32), root_rank=0)
-            epoch, step, steps, ranks = (int(each) for each in known)
+            known = hvd.broadcast(tf.constant([epoch, step, steps, ranks, weights is not None], tf.int32), root_rank=0)
+            epoch, step, steps, ranks, loaded = (int(each) for each in known)
+            if loaded:
+                broadcast_state(model)
         self._resumed = (step, steps, ranks)
         return epoch
 

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from headrace.errors import InputError
-from headrace.tensorflow import building, world
+from headrace.tensorflow import building, progress, world
 
 Logs = dict[str, Any] | None
 
@@ -147,7 +147,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         multiplier: a number, or a function of the epoch; with `staircase=False` the epoch has a
             fraction and the rate changes each step.
         start_epoch, end_epoch: first epoch in which it acts, and the first in which it no longer does.
-        steps_per_epoch: needed with `staircase=False` where Keras does not know it.
+        steps_per_epoch: with `staircase=False`. Where neither it is given nor Keras knows it, the first epoch's
+            steps are counted, and the rate changes each step from the second on.
     """
 
     def __init__(
@@ -169,24 +170,33 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self.momentum_correction = momentum_correction
         self.steps_per_epoch = steps_per_epoch
         self._multiplier = multiplier if callable(multiplier) else (lambda _: float(multiplier))
-        self._epoch = 0
+        self._epoch = self._made = 0
 
     def on_train_begin(self, logs: Logs = None) -> None:
         if not self.staircase and not self.steps_per_epoch:
             self.steps_per_epoch = (self.params or {}).get("steps")
-            if not self.steps_per_epoch:
-                raise ValueError("staircase=False needs steps_per_epoch where Keras does not know it")
+            if not self.steps_per_epoch and world.rank() == 0:
+                print(
+                    f"{type(self).__name__}: how many steps an epoch has is known after the first, in which the "
+                    "learning rate stays as it begins; give steps_per_epoch to have it change from the first step on",
+                    flush=True,
+                )
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         self._epoch = epoch
-        if self.staircase:
+        if self.staircase or not self.steps_per_epoch:
             self._set(float(epoch))
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         if not self.staircase and self.steps_per_epoch:
             self._set(self._epoch + batch / self.steps_per_epoch)
 
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        self._made = batch + 1
+
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        if not self.steps_per_epoch:
+            self.steps_per_epoch = self._made + progress.resumed_at()
         if logs is not None:
             logs["learning_rate"] = float(np.asarray(self.model.optimizer.learning_rate))
 
@@ -211,8 +221,9 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         verbose: int = 0,
     ) -> None:
         def multiplier(epoch: float) -> float:
-            progress = min((epoch + 1.0 / (self.steps_per_epoch or 1)) / warmup_epochs, 1.0)
-            return 1.0 / world.size() * (progress * (world.size() - 1) + 1)
+            step = 1.0 / self.steps_per_epoch if self.steps_per_epoch else 0.0
+            way = min((epoch + step) / warmup_epochs, 1.0)
+            return 1.0 / world.size() * (way * (world.size() - 1) + 1)
 
         super().__init__(
             initial_lr,

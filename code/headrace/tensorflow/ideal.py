@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -17,26 +18,36 @@ WARM_UP_STEPS = 3
 """Steps that tell how many to measure: the first traces the training function, the second still fills caches."""
 
 
-def measure_ideal_step(model: keras.Model, dataset: tf.data.Dataset, batch_size: int | None = None) -> IdealStep | None:
+def measure_ideal_step(model: keras.Model, dataset: Any, batch_size: int | None = None) -> IdealStep | None:
     """A training step on one batch in memory: the median, its error, and its CPU time on this rank.
 
-    None if only the first step makes the model's weights, as with a `train_step` of its own.
+    None if only the first step makes the model's weights, as with a `train_step` of its own, or if it is trained on
+    something else than a tf.data dataset.
 
     Weights, optimizer state, metrics and random seeds are put back exactly. All ranks must call it
     together: the steps reduce gradients.
 
     The batch is made up from `dataset.element_spec` (random pixels, class 0), so that no element of the
-    stream is used up; where the spec leaves more open than the batch size, it is the dataset's first.
+    stream is used up; where the spec leaves more open than the batch size, or the step fails on what is made up, it is
+    the dataset's first.
 
     Args:
         model: compiled.
         dataset: what the model will be trained on.
         batch_size: fills an unknown first dimension.
     """
-    if not building.build(model, dataset.element_spec):
+    if not isinstance(dataset, tf.data.Dataset) or not building.build(model, dataset.element_spec):
         return None
-    batch = _cached_batch(dataset, batch_size)
     building.build_optimizer(model, model.optimizer)
+    if _says_enough(dataset.element_spec, batch_size):
+        made_up = tf.nest.map_structure(lambda spec: _made_up(spec, batch_size), dataset.element_spec)
+        # A model may refuse zeros: a length, or a number that has to be in a vocabulary. All ranks do, or none.
+        with contextlib.suppress(tf.errors.InvalidArgumentError):
+            return _measured(model, dataset, made_up)
+    return _measured(model, dataset, next(iter(dataset.take(1))))
+
+
+def _measured(model: keras.Model, dataset: tf.data.Dataset, batch: Any) -> IdealStep:
     iterator = iter(_with_spec_of(tf.data.Dataset.from_tensors(batch).repeat(), dataset))
     model.make_train_function()
     variables = _variables(model, iterator)
@@ -86,13 +97,12 @@ def _wait_for(logs: Any) -> None:
         np.asarray(value)
 
 
-def _cached_batch(dataset: tf.data.Dataset, batch_size: int | None) -> Any:
-    specs = tf.nest.flatten(dataset.element_spec)
+def _says_enough(element_spec: Any, batch_size: int | None) -> bool:
+    """Whether a batch can be made up."""
+    specs = tf.nest.flatten(element_spec)
     shapes = [spec.shape for spec in specs if isinstance(spec, tf.TensorSpec)]
     texts = any(spec.dtype == tf.string for spec in specs if isinstance(spec, tf.TensorSpec))  # of some grammar
-    if texts or len(shapes) < len(specs) or any(_open_dimensions(shape, batch_size) for shape in shapes):
-        return next(iter(dataset.take(1)))
-    return tf.nest.map_structure(lambda spec: _made_up(spec, batch_size), dataset.element_spec)
+    return not texts and len(shapes) == len(specs) and not any(_open_dimensions(shape, batch_size) for shape in shapes)
 
 
 def _with_spec_of(cached: tf.data.Dataset, dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -51,7 +51,7 @@ def compare() -> None:
 def _hear(rank: int, epoch: int, glance: Glance) -> None:
     difference = _comparison.hears(rank, epoch, glance)
     if difference:
-        print(f"warning: at the end of epoch {epoch}, {difference}, {ADVICE}", flush=True)
+        print(f"warning: at the end of an epoch, {difference}, {ADVICE}", flush=True)
 
 
 def _glance() -> Glance:

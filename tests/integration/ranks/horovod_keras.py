@@ -69,6 +69,20 @@ history = model.fit(
 weights = on_all_ranks([np.asarray(v) for v in model.weights])
 np.testing.assert_array_equal(weights[0], weights[1])
 
+# A warm-up that nobody told how many steps an epoch has counts them in the first.
+warming = make_model()
+warming.compile(hvd.DistributedOptimizer("sgd"), "mse")
+rates = []
+warm_up = hvd.callbacks.LearningRateWarmupCallback(0.02, 2)
+note = keras.callbacks.LambdaCallback(
+    on_train_batch_end=lambda *_, **__: rates.append(float(warming.optimizer.learning_rate))
+)
+unknown = tf.data.Dataset.from_tensors((held_x, np.zeros((50, 3), "float32"))).repeat(4).filter(lambda *_: True)
+warming.fit(unknown, epochs=3, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0), warm_up, note])
+np.testing.assert_allclose(rates[:4], 0.01, rtol=1e-5)
+np.testing.assert_allclose(rates[4:8], [0.01 * (1 + (1 + (step + 1) / 4) / 2) for step in range(4)], rtol=1e-5)
+np.testing.assert_allclose(rates[8:], 0.02, rtol=1e-5)
+
 # Held-out metrics are exact: those of the whole set, on every rank.
 loss, accuracy = model.evaluate(held_x, held_y, batch_size=50, verbose=0)
 np.testing.assert_allclose(history["val_accuracy"][-1], accuracy, rtol=1e-5)
