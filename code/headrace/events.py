@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 RANK_FAILED = "rank_failed"
@@ -31,6 +32,16 @@ FEED_READY = "feed_ready"
 """A feed server can make batches of the script's loaders."""
 
 _EVENT = re.compile(r"\bheadrace event=(?P<name>\w+)(?P<fields>(?: \w+=\S*)*)")
+
+
+@contextlib.contextmanager
+def keep_going() -> Iterator[None]:
+    """For a thread that others depend on: what is raised here is said, and it goes on."""
+    try:
+        yield
+    except Exception:
+        with contextlib.suppress(OSError, ValueError):
+            traceback.print_exc(file=sys.__stderr__)
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,15 @@ thread is at another place of its program than before, which is a weaker sign: i
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+from headrace.events import keep_going
 from headrace.received import Receipts
 
 LOOK_EVERY_S = 0.5
@@ -22,6 +25,21 @@ _counters: list[Callable[[], int]] = []
 def add_counter(counter: Callable[[], int]) -> None:
     """A number that grows as the rank makes progress; read from another thread."""
     _counters.append(counter)
+
+
+def innermost_frame(thread: int) -> FrameType | None:
+    """Where a thread is; None: it has ended.
+
+    Of early releases of Python 3.11, a collection of garbage in there could stop the whole interpreter (CPython's
+    gh-106883).
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames().get(thread)
+    finally:
+        if collects:
+            gc.enable()
 
 
 class Watch:
@@ -46,7 +64,9 @@ class Watch:
 
     def _run(self) -> None:
         while not self._stopped.wait(LOOK_EVERY_S):
-            counts = [counter() for counter in list(_counters)]
+            counts = self._counts
+            with keep_going():
+                counts = [counter() for counter in list(_counters)]
             place = self._main_thread_at()
             try:
                 if sum(counts) != sum(self._counts):
@@ -59,7 +79,7 @@ class Watch:
             self._counts, self._place = counts, place
 
     def _main_thread_at(self) -> tuple[Any, ...]:
-        frame, found = sys._current_frames().get(self._main), []
+        frame, found = innermost_frame(self._main), []
         while frame is not None:
             found.append((id(frame.f_code), frame.f_lasti))
             frame = frame.f_back

@@ -97,3 +97,15 @@ def test_a_sample_that_kills_its_process_ends_the_job_after_a_few(feeds):
     address = feeds.serve(1, dataset, 4)
     with pytest.raises(SampleError, match="feed processes ended while they made batch 0"):
         list(feeds.loader([address], dataset, 4))
+
+
+class Leaving(Draws):
+    def __getitem__(self, index):
+        raise SystemExit("no such file")
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_sample_that_leaves_python_is_told_as_one_that_raises(feeds, processes):
+    loader = iter(feeds.loader([feeds.serve(processes, Leaving(), 4)], Leaving(), 4))
+    with pytest.raises(SampleError, match="no such file"):
+        next(loader)

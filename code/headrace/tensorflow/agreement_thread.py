@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from headrace.errors import InputError
+from headrace.events import keep_going
 from headrace.tensorflow import progress, world
 from headrace.tensorflow.agreement import Agreement, Pass
 from headrace.tensorflow.rank_messages import Numbers, Post
@@ -53,9 +54,9 @@ class Stream:
         yield self._begins()
 
     def _begins(self) -> np.int64:
-        self._newest = next(self._numbers)
-        self._began[self._newest] = progress.steps()
-        return np.int64(self._newest)
+        number, steps = next(self._numbers), progress.steps()  # two passes may begin at once, in two threads
+        self._began[number], self._newest = steps, number
+        return np.int64(number)
 
     def passes(self) -> Iterator[np.int64]:
         """The number of a pass that begins; it is over when TensorFlow drops this generator, with the iterator."""
@@ -181,9 +182,11 @@ class _AgreementThread:
                 whose, what = self.inbox.get(timeout=LOOK_EVERY_S if waiting else None)
             except queue.Empty:
                 for stream in self.streams:
-                    self._deliver(stream, lambda _: None)  # what waits may have waited long enough
+                    with keep_going():
+                        self._deliver(stream, lambda _: None)  # what waits may have waited long enough
             else:
-                self._deliver(whose, what)
+                with keep_going():
+                    self._deliver(whose, what)
             waiting = sum(agreement.still_waits() for agreement in self._agreements.copy().values()) > 0
 
     def _deliver(self, whose: Stream | int, what: _Note) -> None:

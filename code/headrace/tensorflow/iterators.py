@@ -38,5 +38,6 @@ def _end() -> None:
 
 
 def _drop() -> None:
-    for each in list(_living.values()):
-        each._iterator_resource = None
+    for reference in _living.valuerefs():  # in one go: a thread of the script's may still make iterators
+        if (each := reference()) is not None:
+            each._iterator_resource = None

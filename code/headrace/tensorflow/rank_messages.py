@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import psutil
 
 from headrace.errors import DeadlineError
+from headrace.events import keep_going
 from headrace.tensorflow import world
 
 CONNECT_TIMEOUT_S = 30.0
@@ -122,7 +123,8 @@ class Post:
         link.socket.close()
         if link.rank >= 0:
             self._pass_on(_MESSAGE.pack(link.rank, *_GONE), link.rank)
-            self._gone(link.rank)
+            with keep_going():
+                self._gone(link.rank)
 
     def _run(self) -> None:
         while True:
@@ -166,10 +168,11 @@ class Post:
             rank, *numbers = _MESSAGE.unpack(message)
             if self._rank == 0:
                 self._pass_on(message, rank)
-            if tuple(numbers) == _GONE:
-                self._gone(rank)
-            else:
-                self._heard(rank, tuple(numbers))
+            with keep_going():
+                if tuple(numbers) == _GONE:
+                    self._gone(rank)
+                else:
+                    self._heard(rank, tuple(numbers))
 
 
 def _connect(addresses: list[str], port: int, token: bytes, rank: int) -> socket.socket:

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +24,7 @@ from headrace.torch import world
 from headrace.torch.alone import Alone
 from headrace.torch.code_reads import read_by
 from headrace.torch.fingerprint import OPAQUE, WHOLE, Made, fingerprint
-from headrace.torch.registry import equal
+from headrace.torch.registry import WITHOUT_DATA_HOSTS, equal
 from headrace.torch.roughly import same
 from headrace.torch.sampling import plainly
 
@@ -34,6 +35,8 @@ SPLIT_HINT = "random_split, for one, needs a generator with a seed; a descriptor
 
 
 _living: weakref.WeakSet[Alike] = weakref.WeakSet()
+_living_lock = threading.Lock()
+"""A thread of the script's may make a loader while another one trains."""
 
 
 class Alike:
@@ -55,7 +58,8 @@ class Alike:
         self._number, self._shared = number, shared
         self._alone = Alone(number, self._prefix)
         if shared:
-            _living.add(self)
+            with _living_lock:
+                _living.add(self)
 
     def made(self, about: Mapping[str, Any]) -> None:
         """This rank has a loader of which this is known; the others' may be looked at before they iterate over it."""
@@ -99,7 +103,9 @@ class Alike:
         """To be called after each batch of an epoch. Looks at all loaders. Raises `InputError`."""
         if batch not in LOOK_AT_BATCHES:
             return
-        for each in list(_living):
+        with _living_lock:
+            living = list(_living)
+        for each in living:
             if each._open:
                 each.look()
         self._alone.look_at(batch)
@@ -206,7 +212,7 @@ def refuse_changes(before: Mapping[str, str], collate_fn: Any, loader: Any) -> N
         )  # fmt: skip
         raise InputError(
             f"the {what} of loader {loader.number + 1} has changed since the first batch ({', '.join(changed[:5])}), "
-            f"and data hosts do not see that: change it before, or {there}give --tf_data_mode local"
+            f"and data hosts do not see that: change it before, or {there}{WITHOUT_DATA_HOSTS}"
         )
 
 

@@ -72,7 +72,7 @@ class FeedServer:
             multiprocessing.connection.wait([process.sentinel for process in self._processes], FORK_AGAIN_S)
             self._closed.wait(0 if self._processes else FORK_AGAIN_S)
             for number, process in enumerate(self._processes):
-                if not process.is_alive():
+                if not process.is_alive() and not self._closed.is_set():
                     print(f"process {number} ended ({process.exitcode}); another takes its place", file=sys.stderr)
                     try:
                         self._start(number)
@@ -83,6 +83,8 @@ class FeedServer:
     def close(self) -> None:
         """End the processes, and with them all connections."""
         self._closed.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes its thread
         self._listener.close()
         if self._streams:
             self._streams.close()
@@ -124,7 +126,12 @@ class FeedServer:
                 time.sleep(FORK_AGAIN_S)
                 continue
             self._come_in(connection)
-            threading.Thread(target=self._admit, args=(connection,), name="door", daemon=True).start()
+            try:
+                threading.Thread(target=self._admit, args=(connection,), name="door", daemon=True).start()
+            except RuntimeError:  # no thread is to be had just now; whoever it is asks again
+                self._leave_the_door(connection)
+                connection.close()
+                time.sleep(FORK_AGAIN_S)
 
     def _come_in(self, connection: socket.socket) -> None:
         """A rank proves itself within milliseconds: where there are too many, whoever waits longest is none."""

@@ -131,7 +131,11 @@ class FeedProcess:
                         with contextlib.suppress(OSError):  # it may have gone meanwhile
                             wire.prepare(connection, self._send_timeout_s)
                         (loader,) = HANDED_OVER.unpack(message)
-                        client = _Client(connection, loader, self._loaders[loader].is_stream, of_one)
+                        try:
+                            client = _Client(connection, loader, self._loaders[loader].is_stream, of_one)
+                        except RuntimeError:  # no thread is to be had
+                            connection.close()
+                            continue
                         readable.register(connection, selectors.EVENT_READ, client)
                     elif not self._serve(key.data):
                         readable.unregister(key.fileobj)
@@ -168,7 +172,7 @@ class FeedProcess:
             return wire.BATCH, header, buffers
         except HeadraceError as error:
             return wire.FAILED, failure(str(error)), []
-        except Exception as error:  # of worker_init_fn, of the dataset's set_epoch, of a collated type
+        except (Exception, SystemExit) as error:  # of worker_init_fn, of the dataset's set_epoch, of a collated type
             return wire.FAILED, failure(f"{type(error).__name__}: {error}\n{traceback.format_exc()}"), []
         finally:
             self._making, client.makes = None, False

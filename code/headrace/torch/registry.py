@@ -46,8 +46,11 @@ class Known:
     """What makes its batches, as it was when the servers made their copy; empty until then."""
 
 
+WITHOUT_DATA_HOSTS = "train without data hosts: --no-is_hetero --tf_data_mode local"
+"""What a message advises where a script's batches cannot be made elsewhere."""
 _asked = threading.Lock()
 _living: weakref.WeakSet[Any] = weakref.WeakSet()
+_living_lock = threading.Lock()
 _before_first_batch: list[tuple[Any, tuple[Any, ...], Known]] = []
 _told: collections.Counter[str] = collections.Counter()
 MOST_TOLD = 5
@@ -139,7 +142,8 @@ def register(loader: Any) -> int:
     """The loader's number."""
     if Serving.on:
         loaders.append(loader)
-    _living.add(loader)
+    with _living_lock:
+        _living.add(loader)
     Serving.made += 1
     return Serving.made - 1
 
@@ -179,5 +183,7 @@ def batch_asked_for() -> None:
         Serving.serve()
     if not Serving.begun:
         Serving.begun = True
-        for loader in list(_living):
+        with _living_lock:
+            living = list(_living)
+        for loader in living:
             loader.note_dataset()

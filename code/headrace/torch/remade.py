@@ -32,6 +32,7 @@ from headrace.torch.feed_client import Feed
 from headrace.torch.fetch import Made, Order
 from headrace.torch.forking import as_worker, reopen_files
 from headrace.torch.message import encode
+from headrace.torch.registry import WITHOUT_DATA_HOSTS
 from headrace.training import step_cpu
 from headrace.training.step_cpu import with_ended_s
 
@@ -127,7 +128,7 @@ class _Looks:
 
 
 _looks: collections.defaultdict[int, _Looks] = collections.defaultdict(_Looks)
-step_cpu.aside.append(lambda: sum(each.cpu_s() for each in _looks.values()))
+step_cpu.aside.append(lambda: sum(each.cpu_s() for each in list(_looks.values())))
 
 
 def _unpinned(tensor: torch.Tensor) -> torch.Tensor:
@@ -163,7 +164,7 @@ def _warning(loader: int, epoch: int, names: list[str]) -> str:
         f"warning: data hosts make other batches than this script would make now: rank {world.rank()} made one once "
         f"more (loader {loader + 1}, epoch {epoch}; other: {', '.join(names)}). Something that samples or collate_fn "
         "are made of has changed since the first batch, differs between hosts, or was drawn and kept. Data hosts do "
-        "not see a change: hold it in the dataset and change it in its set_epoch(epoch), or give --tf_data_mode local\n"
+        f"not see a change: hold it in the dataset and change it in its set_epoch(epoch), or {WITHOUT_DATA_HOSTS}\n"
     )
 
 

@@ -26,7 +26,7 @@ MOST_STEPS = 20
 """Of optimizers, before the first batch: some scripts warm up."""
 TRAINS_HERE = (
     "the script trains before it takes a batch of a headrace.torch.DataLoader: does something make a loader of its own "
-    "out of it (accelerator.prepare, for one)? Leave the loader out there, or give --tf_data_mode local"
+    "out of it (accelerator.prepare, for one)? Leave the loader out there, or " + registry.WITHOUT_DATA_HOSTS
 )
 
 
@@ -71,7 +71,7 @@ def run_until_first_batch(
             raise kind(f"{script} ended here, before its first batch: {in_a_line(leaving)}") from leaving
     raise SetupError(
         f"{script} took no batch of a headrace.torch.DataLoader, so there is nothing to make here; "
-        "use one, or --tf_data_mode local"
+        f"use one, or {registry.WITHOUT_DATA_HOSTS}"
     )
 
 

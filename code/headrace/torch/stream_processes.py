@@ -64,6 +64,8 @@ class StreamProcesses:
             process.join()
 
     def _start(self, connection: socket.socket, loader: int) -> OSError | None:
+        if connection.fileno() < 0:  # nobody waits for it any more: no process is forked for it
+            return OSError("the rank has gone")
         if len(self._processes) >= MOST:
             return OSError(f"{MOST} parts are being made already")
         try:

@@ -7,12 +7,12 @@ gloo and NCCL say nothing while they wait. A thread looks where the main thread 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from types import FrameType
 
 from headrace.events import WAITS_FOR_RANKS, say
+from headrace.progress import innermost_frame
 from headrace.settings import STALL_TIMEOUT_VARIABLE
 
 LOOK_EVERY_S = 0.5
@@ -38,7 +38,7 @@ def _look(thread: int, rank: int, limit_s: float) -> None:
     place, since, told = None, time.monotonic(), False
     while True:
         time.sleep(LOOK_EVERY_S)
-        frame = sys._current_frames().get(thread)
+        frame = innermost_frame(thread)
         if frame is None:
             return
         now_at = (frame.f_code, frame.f_lasti, frame.f_back and frame.f_back.f_lasti)
