@@ -23,7 +23,7 @@ KNOWN_ARGUMENTS = (
     "parser.parse_known_args()"
 )
 PREFIX = "failed-rank"
-MOST_CHARACTERS = 300
+MOST_CHARACTERS = 1_000
 _ABOUT_THE_NODE = re.compile(
     r"Detected at node|<stack traces|Hint:|\d+ (successful operations|derived errors|root error)"
 )
@@ -56,7 +56,7 @@ def in_a_line(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         why = _argparse_says(error)
         said = f"SystemExit: {error.code}" if isinstance(error.code, int) else str(error.code).strip()
-        return (f"{said} ({why})" if why else said).split("\n")[0][:MOST_CHARACTERS]
+        return _cut((f"{said} ({why})" if why else said).split("\n")[0])
     lines = [line for line in str(error).splitlines() if line.strip()]
     if lines and lines[0].startswith("Graph execution error"):
         # Of several errors, the first. Else the last line that is not about where the node was made.
@@ -66,7 +66,11 @@ def in_a_line(error: BaseException) -> str:
     elif len(lines) > 2 and lines[0].endswith("following error:"):  # torch.multiprocessing's, with a traceback below
         lines = lines[::-1]
     said = re.sub(r"^(\{\{function_node [^}]*\}\}\s*)+", "", lines[0]) if lines else ""
-    return f"{type(error).__name__}: {said}"[:MOST_CHARACTERS]
+    return _cut(f"{type(error).__name__}: {said}")
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= MOST_CHARACTERS else f"{line[: MOST_CHARACTERS - 1]}…"
 
 
 def _argparse_says(leaving: SystemExit) -> str:

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 import pytest
+from headrace.errors import InputError
 from headrace.rank_failure import first_failure, in_a_line, leave_failure
 
 
@@ -100,3 +101,9 @@ def test_arguments_that_the_script_does_not_know_are_named_with_what_to_do(capsy
     assert said.startswith("SystemExit: 2 (unrecognized arguments: --framework") and said.endswith(
         "parse_known_args())"
     )
+
+
+def test_headraces_advice_is_told_whole_and_what_is_cut_is_marked():
+    advice = "what to do, " * 60
+    assert in_a_line(InputError(advice)) == f"InputError: {advice}"
+    assert in_a_line(InputError(advice * 2)).endswith("…")
