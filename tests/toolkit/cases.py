@@ -59,7 +59,6 @@ GIVEN = {
 
 CASES = {
     "a data host two minutes late": Case((*HETERO, *ONE_HOST), late="algo-1"),
-    "heterogeneous, a dnn host": Case((*HETERO, *ONE_HOST)),
     "homogeneous, a host, with a preflight": Case((*HOMOGENEOUS, *ONE_HOST, "--preflight")),
     "homogeneous with the data service, two hosts, with a preflight": Case(
         (*HOMOGENEOUS, "--tf_data_mode=service", *TWO_HOSTS, "--preflight")
