@@ -44,7 +44,6 @@ if hvd.rank() == 0:
 
 resumed = make_model()
 assert Checkpoint(folder).restore(resumed) == 3
-hvd.broadcast_global_variables(resumed)
 for old, new in zip(
     model.weights + model.optimizer.variables, resumed.weights + resumed.optimizer.variables, strict=True
 ):
