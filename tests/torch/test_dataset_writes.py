@@ -63,7 +63,7 @@ class Mosaic(Numbers):
     def __getitem__(self, index):
         label = [0]
         label[0] = self.pseudo_labels.get(index, self.mosaic)
-        return float(label[0]) * SIZE * args.strength
+        return float(label[0] + self.shared.value) * SIZE * args.strength
 
 
 SIZE = 32
@@ -127,9 +127,14 @@ def test_what_a_script_switches_off_while_it_trains_is_refused_on_data_hosts(fee
         list(loader)
 
 
+class Staged(Numbers):
+    def __getitem__(self, index):
+        return index + self.stage
+
+
 def test_a_dataset_that_the_script_changes_while_it_trains_is_refused_on_data_hosts(feeds):
-    address = feeds.serve(1, Numbers(20, stage=0, transform=None), 4)
-    data = Numbers(20, stage=0, transform=None)
+    address = feeds.serve(1, Staged(20, stage=0, transform=None), 4)
+    data = Staged(20, stage=0, transform=None)
     loader = feeds.loader([address], data, 4)
     data.stage = 0
     list(loader)

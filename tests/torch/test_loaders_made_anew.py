@@ -25,9 +25,14 @@ def test_a_loader_made_later_of_another_dataset_is_not_served_as_one_of_before_b
     assert "loader 2 of the script was made after the first batch" in capsys.readouterr().out
 
 
+class InFolder(Numbers):
+    def __getitem__(self, index):
+        return index if self.root else None
+
+
 def test_a_loader_made_anew_after_its_dataset_has_changed_is_refused_too(feeds):
-    address = feeds.serve(1, OfShard(20, shard=0, root="/data/a"), 4)
-    data = OfShard(20, shard=0, root="/data/a")
+    address = feeds.serve(1, InFolder(20, root="/data/a"), 4)
+    data = InFolder(20, root="/data/a")
     first = feeds.loader([address], data, 4)
     assert all_of(first) == all_of(type(first)(data, 4)) == list(range(20))
     data.root = "/data/b"  # on another host it may be called so

@@ -24,6 +24,7 @@ from headrace.torch import world
 from headrace.torch.alone import Alone
 from headrace.torch.code_reads import read_by
 from headrace.torch.fingerprint import OPAQUE, WHOLE, Made, fingerprint
+from headrace.torch.noted import noted
 from headrace.torch.registry import WITHOUT_DATA_HOSTS, equal
 from headrace.torch.roughly import same
 from headrace.torch.sampling import plainly
@@ -196,15 +197,22 @@ def as_it_is(loader: Any) -> dict[str, str]:
     return {**fingerprint(loader.dataset, exact=True), **made}
 
 
-def refuse_changes(before: Mapping[str, str], collate_fn: Any, loader: Any) -> None:
+def refuse_changes(before: dict[str, str], collate_fn: Any, loader: Any) -> list[str]:
     """Raises `InputError` where feed servers have another dataset than this script, which has changed its own.
 
     Args:
-        before: `as_it_is` when the first batch was asked for.
+        before: `as_it_is` when the first batch was asked for; what is only noted on the dataset is taken out.
         collate_fn: the loader's when it was made.
+
+    Returns:
+        The attributes that have changed since, and that no sample is made of.
     """
     same_function = equal(collate_fn, loader.collate_fn)  # a bound method is another object each time
     changed = ["collate_fn"] * (not same_function) + changes(before, as_it_is(loader))
+    of_no_sample = noted(changed, loader.dataset, loader.collate_fn, loader.worker_init_fn) if changed else []
+    for name in of_no_sample:
+        del before[name]
+        changed.remove(name)
     if changed:
         of_collate = all(name.startswith("collate_fn") for name in changed)
         what, there = ("collate_fn", "") if of_collate else (
@@ -214,6 +222,7 @@ def refuse_changes(before: Mapping[str, str], collate_fn: Any, loader: Any) -> N
             f"the {what} of loader {loader.number + 1} has changed since the first batch ({', '.join(changed[:5])}), "
             f"and data hosts do not see that: change it before, or {there}{WITHOUT_DATA_HOSTS}"
         )
+    return of_no_sample
 
 
 def differing(own: Mapping[str, Any], other: Mapping[str, Any]) -> str:

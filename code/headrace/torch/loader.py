@@ -18,6 +18,7 @@ from headrace.torch.fetch import ON_ERROR, Maker, tell_skipped
 from headrace.torch.fingerprint import fingerprint
 from headrace.torch.iteration import Iteration
 from headrace.torch.order import Epoch
+from headrace.torch.remade import look_soon
 from headrace.torch.sampling import check_sampler, count_of, epoch_indices, is_distributed, order_maker
 from headrace.torch.set_by_script import SetByScript
 from headrace.torch.sources import Sources
@@ -187,8 +188,8 @@ class DataLoader(TorchDataLoader[Any]):
         self._set_by_script.seen()
         self._begun, self._whole, self._taken = True, False, 0
         self._first_epoch = self.epoch if self._first_epoch is None else self._first_epoch
-        if self._feeds:
-            refuse_changes(self._at_first_batch, self._own_collate_fn, self)
+        if self._feeds and (noted := refuse_changes(self._at_first_batch, self._own_collate_fn, self)):
+            look_soon(self.number, noted)
         self._alike.begins(for_ranks(self))
 
     def _streamed(self, streaming: Streaming) -> Generator[Any, None, None]:

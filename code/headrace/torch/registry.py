@@ -53,8 +53,7 @@ _living: weakref.WeakSet[Any] = weakref.WeakSet()
 _living_lock = threading.Lock()
 _before_first_batch: list[tuple[Any, tuple[Any, ...], Known]] = []
 _told: collections.Counter[str] = collections.Counter()
-MOST_TOLD = 5
-"""Lines about loaders that are made late: there may be one for each epoch."""
+"""How often what is told once was the case: a script may make a loader for each epoch."""
 _used: collections.Counter[str] = collections.Counter()
 _APART = 1_000_003
 """Between the seeds of two loaders; an epoch adds one. torch looks at 32 bits of a seed."""
@@ -80,12 +79,12 @@ def known_to(feeds: Sequence[str], number: int, dataset: Any, made_by: tuple[Any
         # What the servers had of a loader that the script threw away before its first batch, nobody has noted.
         if theirs is dataset and equal(by, made_by) and (known.at_first_batch or not feeds):
             return known
-    if feeds and _told["late"] < MOST_TOLD:
-        _told["late"] += 1
+    _told["late"] += bool(feeds)
+    if feeds and _told["late"] == 1:
         print(
             f"loader {number + 1} of the script was made after the first batch, so data hosts do not know it: each "
             "rank makes its batches itself, in num_workers processes. Make it before the first batch, and data hosts "
-            "make them", flush=True,
+            "make them. (Of further loaders this is not told.)", flush=True,
         )  # fmt: skip
     return Known(number, ())
 

@@ -18,7 +18,7 @@ import stat
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -96,6 +96,10 @@ class _Looks:
                 _make_and_leave(loader, order, theirs)
         self._next_at = now + max(EVERY_S, (time.monotonic() - now) / FORK_SHARE)
 
+    def look_soon(self) -> None:
+        """Whatever the time, at the next iteration."""
+        self._next_at = 0.0
+
     def _gather(self) -> None:
         try:
             pid, status, used = os.wait4(self._pid, os.WNOHANG) if self._pid else (0, 0, None)
@@ -128,6 +132,19 @@ class _Looks:
 
 
 _looks: collections.defaultdict[int, _Looks] = collections.defaultdict(_Looks)
+
+
+def look_soon(loader: int, noted: Sequence[str]) -> None:
+    """The script has changed these attributes of its dataset, of which no sample is made as far as its code tells."""
+    if world.rank() == 0:
+        print(
+            f"loader {loader + 1}: data hosts do not see what the script has changed of the dataset since the first "
+            f"batch ({', '.join(noted[:5])}); no code that makes samples names it",
+            flush=True,
+        )
+    _looks[loader].look_soon()
+
+
 step_cpu.aside.append(lambda: sum(each.cpu_s() for each in list(_looks.values())))
 
 
