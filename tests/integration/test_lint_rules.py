@@ -132,10 +132,13 @@ def test_nothing_is_said_of_a_sound_pipeline(name):
     assert rules_of(SOUND[name]()) == {}
 
 
-def test_bytes_are_told_as_they_are_and_as_uint8():
+def test_bytes_are_told_as_they_are_and_as_uint8_and_what_scales_them_in_the_model():
     found = rules_of(images().batch(8).map(to_float, AUTO))["wide-wire"]
     assert found.gain == 4.0
     assert "216 KiB a batch, 54 KiB as uint8" in found.cost
+    assert "keras.layers.Rescaling(1 / 255)" in found.fix
+    by_image = images().map(tf.image.per_image_standardization, AUTO).batch(8)
+    assert "keras.layers.Lambda(tf.image.per_image_standardization)" in rules_of(by_image)["wide-wire"].fix
 
 
 def test_floats_that_do_not_come_from_pixels_are_narrowed_only_if_the_values_fit():
@@ -177,6 +180,8 @@ def test_a_measured_sequential_map_counts_only_when_it_costs():
 
 REFUSED = {
     "take after shuffle": (lambda: rows().shuffle(64).take(32).batch(8), "shuffle after it (take)"),
+    "mixed pairs": (lambda: tf.data.Dataset.zip((rows().shuffle(64).batch(8), rows().shuffle(64).batch(8))),
+                    "for MixUp or CutMix, mix within the batch: tf.gather(x, "),
     "a generator": (lambda: tf.data.Dataset.from_generator(
         lambda: iter(range(50)), output_signature=tf.TensorSpec([], tf.int32)).batch(4), "as it says"),
     "Python": (lambda: tf.data.Dataset.range(9).map(lambda x: tf.py_function(lambda y: y, [x], tf.int64)).batch(3),

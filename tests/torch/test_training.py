@@ -7,12 +7,14 @@ import pytest
 import torch
 from headrace.errors import InputError
 from headrace.torch.training import samples_of
+from headrace.training import meter
 
 
 @pytest.fixture
 def begin(tmp_path, monkeypatch):
     """A training of 40 samples in batches of 8, with its checkpoints and figures in `tmp_path`."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(meter, "_ended", [])
 
     def made(size=40, **options):
         model = torch.nn.Linear(1, 1)
@@ -41,6 +43,21 @@ def test_a_training_goes_on_with_the_epoch_after_the_last_one_that_was_kept(begi
     assert [sorted(each) for each in first.values()] == [list(range(40))] * 2 and first[0] != first[1]
     again = seen_in(begin(), 3)
     assert list(again) == [2]
+
+
+@pytest.mark.usefixtures("begin")
+def test_a_training_that_was_stopped_early_and_the_next_are_told_as_one(tmp_path):
+    model = torch.nn.Linear(1, 1)
+    loader = headrace.torch.DataLoader(torch.utils.data.TensorDataset(torch.zeros(16, 1)), 8)
+    for epochs in (9, 3):
+        training = headrace.torch.Training(model, torch.optim.SGD(model.parameters(), 0.01), loader)
+        for epoch in training.epochs(epochs):
+            assert len(list(training.steps())) == 2
+            training.end_epoch(loss=float(epochs))
+            if epoch == 1:
+                break
+    told = json.loads((tmp_path / "output" / "trainer.json").read_text())
+    assert (told["steps"], told["epochs"], told["final_metrics"]) == (8, 4, {"loss": 3.0})
 
 
 def test_a_long_epoch_is_kept_on_the_way_and_goes_on_there_after_a_crash(begin, tmp_path):
@@ -94,6 +111,7 @@ def test_an_epoch_of_so_many_steps_counts_those_before_a_resume(begin, tmp_path)
         made.append(len(list(training.steps(2))))
         training.end_epoch()
     assert made == [2, 2]
+    meter._ended.clear()  # the next run is another process
     again = begin(seed=1)
     again._loader.load_state_dict({"seed": 1, "epoch": 0, "position": 24})
     again._meter.begin()

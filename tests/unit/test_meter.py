@@ -4,6 +4,7 @@ import json
 
 import pytest
 from headrace import rank_failure
+from headrace.training import meter as meters
 from headrace.training.ideal_step import LEAST_STEPS, MOST_STEPS, IdealStep, steps_to_measure
 from headrace.training.meter import Meter
 from headrace.training.step_cpu import StepCpu
@@ -18,6 +19,11 @@ class NoScalars:
 
     def close(self):
         pass
+
+
+@pytest.fixture(autouse=True)
+def a_process_of_its_own(monkeypatch):
+    monkeypatch.setattr(meters, "_ended", [])
 
 
 @pytest.fixture
@@ -79,6 +85,55 @@ def test_the_report_of_a_rank_that_fails_has_all_its_steps(tmp_path, monkeypatch
     assert json.loads((tmp_path / "trainer.json").read_text())["steps"] == 13
     meter.end()
     assert not rank_failure.last_words
+
+
+def test_two_trainings_of_a_script_are_told_as_one_job(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HEADRACE_OUTPUT_DIR", str(tmp_path))
+    first = Meter(lambda: 0, lambda: 2, 32, 10, NoScalars, lambda: 3072.0)
+    for steps, step_s, ideal_ms in ((21, 0.1, 50.0), (11, 0.4, 100.0)):
+        meter = first if steps == 21 else Meter(lambda: 0, lambda: 2, 32, 10, NoScalars, lambda: 3072.0)
+        meter.begin(IdealStep(ideal_ms, 0.0, ideal_ms / 1000))
+        meter.expect(steps)
+        for _ in range(steps):
+            meter.steps(1, step_s)
+        meter.epoch(1, {"loss": step_s})
+        meter.end()
+    told = json.loads((tmp_path / "trainer.json").read_text())
+    assert (told["steps"], told["epochs"], told["steps_per_epoch"]) == (32, 2, 21)
+    assert told["step_time_ms"]["mean"] == 200.0
+    assert told["ideal_step_time_ms"] == pytest.approx(200 / 3, abs=0.001)
+    assert told["input_bound_share"] == pytest.approx(2 / 3, abs=0.0001)
+    assert told["compute_cpu_s_per_step"] == pytest.approx(0.2 / 3, abs=0.0001)
+    assert told["final_metrics"] == {"loss": 0.4}
+    assert "event=first_step total_steps=32" in capsys.readouterr().out
+    steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(steps) and steps[-1] == 32
+
+
+def test_a_callback_that_two_trainings_share_counts_each_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_OUTPUT_DIR", str(tmp_path))
+    meter = Meter(lambda: 0, lambda: 1, 32, 10, NoScalars, lambda: 0.0)
+    for _ in range(2):
+        meter.begin()
+        for _ in range(5):
+            meter.steps(1, 0.1)
+        meter.epoch(1, {})
+        meter.end()
+    told = json.loads((tmp_path / "trainer.json").read_text())
+    assert (told["steps"], told["epochs"], told["steps_per_epoch"]) == (10, 2, 5)
+
+
+def test_of_trainings_that_take_turns_each_is_told_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_OUTPUT_DIR", str(tmp_path))
+    one, other = (Meter(lambda: 0, lambda: 1, 32, 10, NoScalars, lambda: 0.0) for _ in range(2))
+    one.begin()
+    other.begin()
+    for _ in range(5):
+        one.steps(1, 0.1)
+        other.steps(1, 0.1)
+    one.end()
+    other.end()
+    assert json.loads((tmp_path / "trainer.json").read_text())["steps"] == 5, "a step of the one is the other's time"
 
 
 def burn(seconds):

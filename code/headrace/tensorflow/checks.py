@@ -25,6 +25,8 @@ PYTHON_OPS = {
 
 _RESOURCE = tf.resource.as_datatype_enum
 AS_IT_IS = "; or data.distribute(…, exact=False) as it is"
+_MIXED = "tf.gather(x, tf.random.shuffle(tf.range(tf.shape(x)[0])))"
+"""Other elements beside those of a batch, without a second dataset."""
 _COSTLY_OP = re.compile(r"Decode(Jpeg|Png|Image|Bmp|Gif|AndCrop)|Resize|Conv|ImageProjective|CropAndResize|ReadFile")
 
 
@@ -74,7 +76,7 @@ def refuse_generator(graph: DatasetGraph) -> None:
             raise InputError(
                 f"{node.where}: from_generator: every rank runs the generator from its start, and would train on the "
                 "same elements: have it leave out other ranks' (hvd.rank(), hvd.size()), and "
-                "data.distribute(…, shared=False)"
+                "data.distribute(…, shared=False). For data hosts, which cannot run it: TFRecords, or data.from_arrays"
             )
 
 
@@ -142,6 +144,8 @@ def _order_advice(listing: Node, reason: str) -> str:
         return "what decides by the element itself, or by tf.random.stateless_uniform of a number of its own"
     after = f"shuffle after it ({listing.kind}), or fix the order below it: shuffle(…, seed=1, "
     advice = after + "reshuffle_each_iteration=False), list_files(…, shuffle=False), deterministic=True"
+    if listing.op == "ZipDataset":
+        advice += f"; for MixUp or CutMix, mix within the batch: {_MIXED} after batch()"
     if listing.op == "TakeDataset":
         advice += "; to end an epoch early: steps_per_epoch, or take after data.distribute"
     return advice

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from headrace.tensorflow import building, horovod_callbacks, horovod_keras, progress, trained
+from headrace.tensorflow import building, horovod_callbacks, horovod_keras, metric_average, progress, trained
 from headrace.tensorflow.checkpoint import Checkpoint
 from headrace.tensorflow.meter import open_meter
 
@@ -57,9 +57,11 @@ class Training:
         self._meter.begin()
         if checkpoint:
             checkpoint.on_train_begin()
-        for self._epoch in range(first, epochs):
-            yield self._epoch
-        self._meter.end()
+        try:
+            for self._epoch in range(first, epochs):
+                yield self._epoch
+        finally:  # also where the script breaks the loop
+            self._meter.end()
 
     def steps(self, dataset: tf.data.Dataset, steps: int | None = None) -> Iterator[Any]:
         """The batches of an epoch: so many, or all there are."""
@@ -90,7 +92,7 @@ class Training:
         progress.warn_if_apart()
         trained.compare()
         averaged = horovod_keras.average_metrics(metrics) if metrics else {}
-        horovod_callbacks.average_moving_statistics(self._model)
+        metric_average.average_moving_statistics(self._model)
         self._meter.epoch(self._epoch + 1, averaged)
         if self._checkpoint:
             self._checkpoint.on_epoch_end(self._epoch)

@@ -57,10 +57,12 @@ class Training:
         first = self._checkpoint.restore(self._model, self._optimizer, self._loader) if self._checkpoint else 0
         self._epochs = epochs
         self._meter.begin()
-        for self._epoch in range(first, epochs):
-            self._loader.set_epoch(self._epoch)
-            yield self._epoch
-        self._meter.end()
+        try:
+            for self._epoch in range(first, epochs):
+                self._loader.set_epoch(self._epoch)
+                yield self._epoch
+        finally:  # also where the script breaks the loop
+            self._meter.end()
 
     def steps(self, most: int | None = None) -> Iterator[Any]:
         """The batches of an epoch, or of what is left of it.

@@ -16,13 +16,14 @@ from headrace import rank_failure
 from headrace.context import TrainerContext
 from headrace.events import say
 from headrace.paths import METRICS, TENSORBOARD, TRAINER_REPORT
+from headrace.training.fits import Fit, together
 from headrace.training.ideal_step import IdealStep
 from headrace.training.signal_files import SignalFiles
-from headrace.training.step_cpu import StepCpu
-from headrace.training.step_times import StepTimes
 
 REPORT_INTERVAL_S = 5.0
 """How often the report is renewed within an epoch, for jobs that end there."""
+_ended: list[Fit] = []
+"""Of this process; what begins after them counts on."""
 
 
 class Scalars(Protocol):
@@ -65,10 +66,8 @@ class Meter:
         self._signals = SignalFiles(context.signal_dir, rank)
         self._open_scalars, self._sample_bytes = open_scalars, sample_bytes
         self._next_report = 0.0
-        self._cpu, self._knows_waited_cpu = StepCpu(), False
-        self._steps = self._epochs = self._total_steps = 0
-        self._epoch_steps = self._epoch_began = 0  # of the longest epoch: one may be cut short
-        self._times = StepTimes()
+        self._fit, self._before = Fit(), list[Fit]()
+        self._total_steps = self._epoch_began = 0
         self._train_begin = 0.0
         self._final_metrics: dict[str, float] = {}
         self._metrics: IO[str] | None = None
@@ -81,7 +80,7 @@ class Meter:
 
     def resumes(self, steps: int) -> None:
         """So many steps of the first epoch have been made by an earlier run; known before this one's first is over."""
-        if not self._steps:
+        if not self._fit.steps:
             self._epoch_began = -steps
 
     def batches_hold(self, samples: float) -> None:
@@ -90,7 +89,8 @@ class Meter:
 
     def begin(self, ideal: IdealStep | None = None) -> None:
         """Training begins. None: no ideal step was measured; each step's waiting is."""
-        self._times.ideal = ideal or IdealStep()
+        self._fit.times.ideal = ideal or IdealStep()
+        self._before = list(_ended)
         if self._rank() == 0:
             with self._disk():
                 self._output_dir.mkdir(parents=True, exist_ok=True)
@@ -123,15 +123,16 @@ class Meter:
             waited_cpu_s: CPU seconds of this process in that time, where nothing else goes on in it meanwhile.
             between_s: how much the script took for itself before the step: its callbacks. They wait for no data.
         """
-        self._times.made(made, took_s, waited_s, between_s)
-        self._cpu.made(made, waited_cpu_s or 0.0)
-        self._knows_waited_cpu |= waited_cpu_s is not None
-        before, self._steps = self._steps, self._steps + made
+        self._fit.times.made(made, took_s, waited_s, between_s)
+        self._fit.cpu.made(made, waited_cpu_s or 0.0)
+        self._fit.knows_waited_cpu |= waited_cpu_s is not None
+        before, self._fit.steps = self._fit.steps, self._fit.steps + made
         self._signals.progress()
         if self._rank() == 0:
             if not before:
-                say("first_step", **({"total_steps": self._total_steps} if self._total_steps else {}))
-            if self._steps // self._log_every != before // self._log_every:
+                total = self._step_of_run() - made + self._total_steps
+                say("first_step", **({"total_steps": total} if self._total_steps else {}))
+            if self._fit.steps // self._log_every != before // self._log_every:
                 self._write_step(max(self._log_every, made))
             if time.monotonic() >= self._next_report:
                 self._next_report = time.monotonic() + REPORT_INTERVAL_S
@@ -139,14 +140,14 @@ class Meter:
 
     def steps_over(self) -> None:
         """What comes until the next step is none of it: an evaluation, a checkpoint."""
-        self._cpu.over()
+        self._fit.cpu.over()
 
     def epoch(self, number: int, metrics: dict[str, float]) -> None:
         """Epoch `number` (from 1) is over, with these metrics."""
         self.steps_over()
-        self._epochs += 1
-        self._epoch_steps = max(self._epoch_steps, self._steps - self._epoch_began)
-        self._epoch_began = self._steps
+        self._fit.epochs += 1
+        self._fit.longest_epoch = max(self._fit.longest_epoch, self._fit.steps - self._epoch_began)
+        self._epoch_began = self._fit.steps
         self._final_metrics = metrics
         if self._rank() == 0:
             values = " ".join(f"{name}={value:.4g}" for name, value in metrics.items())
@@ -155,7 +156,7 @@ class Meter:
             self.write_report()
 
     def end(self) -> None:
-        """Training is over."""
+        """Training is over. Another may begin: one of the same script's, which goes on counting."""
         self._signals.ended()
         atexit.unregister(self.write_report)
         rank_failure.last_words.clear()
@@ -165,28 +166,19 @@ class Meter:
                 if stream:
                     with self._disk():
                         stream.close()
+        _ended.append(self._fit)
+        self._fit, self._total_steps, self._epoch_began = Fit(), 0, 0
 
     def write_report(self) -> None:
         """The trainer's part of `summary.json`, as it is now."""
-        times, ideal = self._times, self._times.ideal
-        steps = times.without_the_first
-        mean_ms = times.mean_ms(steps)
+        self._fit.train_s = time.perf_counter() - self._train_begin
+        made = together([*self._before, self._fit])
         report = {
             "world_size": self._size(),
             "global_batch_size": self._batch_size * self._size(),
-            "epochs": self._epochs,
-            "steps": self._steps,
-            "steps_per_epoch": self._epoch_steps,
-            "step_time_ms": times.summary(),
-            "samples_per_s": round(self._samples_per_s(mean_ms), 3),
-            "ideal_step_time_ms": round(times.ideal_ms(steps), 3),
-            "between_steps_ms": round(times.between_ms(steps), 3),
-            "ideal_step_time_error_ms": round(ideal.error_ms, 3),
-            "input_bound_share": round(times.input_bound_share(steps), 4),
-            "rank_cpu_s_per_step": round(self._cpu.per_step_s(), 6),
-            "compute_cpu_s_per_step": round(self._compute_cpu_s(), 6),
+            **made,
+            "samples_per_s": round(self._samples_per_s(made["step_time_ms"]["mean"]), 3),
             "sample_bytes": round(self._sample_bytes(), 3),
-            "train_s": round(time.perf_counter() - self._train_begin, 3),
             "final_metrics": {name: _finite(value) for name, value in self._final_metrics.items()},
         }
         with self._disk():
@@ -203,32 +195,28 @@ class Meter:
             self._disk_failed = True
 
     def _write_step(self, recent: int) -> None:
-        step_ms, share, ideal_ms = (
-            self._times.mean_ms(recent), self._times.input_bound_share(recent), self._times.ideal_ms(recent)
-        )  # fmt: skip
+        times = self._fit.times
+        step_ms, share, ideal_ms = times.mean_ms(recent), times.input_bound_share(recent), times.ideal_ms(recent)
         samples_per_s = self._samples_per_s(step_ms)
-        say("step", step=self._steps, step_ms=step_ms, samples_per_s=samples_per_s, input_bound=share)
+        say("step", step=self._step_of_run(), step_ms=step_ms, samples_per_s=samples_per_s, input_bound=share)
         self._write({"step_time_ms": step_ms, "samples_per_s": samples_per_s, "input_bound_share": share,
                      "ideal_step_time_ms": ideal_ms})  # fmt: skip
 
     def _samples_per_s(self, step_ms: float) -> float:
         return self._batch_size * self._size() * 1000 / step_ms if step_ms else 0.0
 
-    def _compute_cpu_s(self) -> float:
-        """CPU seconds of a step on this rank without those that batches cost; 0: not known."""
-        if self._times.ideal.ms:
-            return self._times.ideal.cpu_s
-        return self._cpu.outside_waiting_s() if self._knows_waited_cpu else 0.0
+    def _step_of_run(self) -> int:
+        return self._fit.steps + sum(fit.steps for fit in self._before)
 
     def _write(self, values: dict[str, float]) -> None:
         if self._metrics:
             with self._disk():
                 record = {name: _finite(value) for name, value in values.items()}
-                self._metrics.write(json.dumps({"time": time.time(), "step": self._steps, **record}) + "\n")
+                self._metrics.write(json.dumps({"time": time.time(), "step": self._step_of_run(), **record}) + "\n")
                 self._metrics.flush()
         if self._scalars:
             with self._disk():
-                self._scalars.write(self._steps, values)
+                self._scalars.write(self._step_of_run(), values)
 
 
 def _finite(value: float) -> float | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from headrace.training.ideal_step import IdealStep
@@ -32,15 +34,6 @@ class StepTimes:
         """All steps but the very first, which waits for the first batch of a cold pipeline: that is start-up."""
         return max(len(self._step_s) - 1, 1)
 
-    def summary(self) -> dict[str, float]:
-        """Median, mean and 90th percentile, in milliseconds."""
-        times_ms = np.asarray(self._step_s[1:] or self._step_s or [0.0]) * 1000
-        return {
-            "median": round(float(np.median(times_ms)), 3),
-            "mean": round(float(np.mean(times_ms)), 3),
-            "p90": round(float(np.percentile(times_ms, 90)), 3),
-        }
-
     def mean_ms(self, recent: int) -> float:
         """Of a step."""
         return _mean_ms(self._step_s, recent)
@@ -65,6 +58,17 @@ class StepTimes:
         """1 − ideal ÷ actual; 0 where the ideal step was not measured, as of a model that its first step makes."""
         step_ms, ideal_ms = self.mean_ms(recent), self.ideal_ms(recent)
         return min(max(1 - ideal_ms / step_ms, 0.0), 1.0) if step_ms and ideal_ms else 0.0
+
+
+def spread_ms(runs: Sequence[StepTimes]) -> dict[str, float]:
+    """Median, mean and 90th percentile of the steps of all these, in milliseconds, without the very first of each."""
+    kept = [step_s for each in runs for step_s in each._step_s[1:] or each._step_s]
+    times_ms = np.asarray(kept or [0.0]) * 1000
+    return {
+        "median": round(float(np.median(times_ms)), 3),
+        "mean": round(float(np.mean(times_ms)), 3),
+        "p90": round(float(np.percentile(times_ms, 90)), 3),
+    }
 
 
 def _mean_ms(times_s: list[float], recent: int) -> float:

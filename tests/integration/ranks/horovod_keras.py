@@ -99,6 +99,20 @@ expected = counted.evaluate(whole, verbose=0, return_dict=True)
 assert own["val_false_positives"] == [expected["false_positives"]] and expected["false_positives"] > 0
 np.testing.assert_allclose(own["val_mse"][0], expected["mse"], rtol=1e-5)
 
+# Rank 0 alone may evaluate: the others are told, so that all stop early alike.
+alone = make_model()
+told = alone.fit(
+    train,
+    epochs=3,
+    steps_per_epoch=2,
+    verbose=0,
+    validation_data=(held_x, held_y) if rank == 0 else None,
+    callbacks=[*both, keras.callbacks.EarlyStopping("val_loss", patience=1, min_delta=100.0)],
+).history
+np.testing.assert_array_equal(on_all_ranks(told["val_loss"]), [told["val_loss"]] * 2)
+assert len(told["val_loss"]) == 2
+np.testing.assert_allclose(told["val_loss"][-1], alone.evaluate(held_x, held_y, verbose=0)[0], rtol=1e-4)
+
 # Measuring the ideal step time changes nothing: weights, optimizer, metrics, seeds, bit by bit.
 before = state(model)
 assert measure_ideal_step(model, train, 16).ms > 0

@@ -64,7 +64,9 @@ def wide_wire(subject: Subject) -> Iterator[Finding]:
         now, then = now + math.prod(shape) * size, then + math.prod(shape) * narrow
     if wide and pixels:
         origin, narrow_type = "made of uint8 pixels", "uint8"
-        fix = "stay uint8 up to distribute, and scale in the model: keras.layers.Rescaling(1 / 255)"
+        by_image = any("Mean" in stage.ops for stage in subject.pipeline.stages)
+        layer = "Lambda(tf.image.per_image_standardization)" if by_image else "Rescaling(1 / 255)"
+        fix = f"stay uint8 up to distribute, and scale in the model: keras.layers.{layer}"
     else:
         origin, narrow_type = "a narrower type will do only if the values fit", "half as wide"
         fix = "if the values fit: tf.cast before distribute, and back in the model"

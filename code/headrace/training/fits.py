@@ -1,0 +1,74 @@
+"""What the fits of one run have made together: one as a rule, two of transfer learning, five of as many folds.
+
+A job is paid as a whole, so its figures are of all its steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from headrace.training.step_cpu import StepCpu
+from headrace.training.step_times import StepTimes, spread_ms
+
+
+@dataclass
+class Fit:
+    """What is counted and measured from a training's begin to its end."""
+
+    times: StepTimes = field(default_factory=StepTimes)
+    cpu: StepCpu = field(default_factory=StepCpu)
+    steps: int = 0
+    epochs: int = 0
+    longest_epoch: int = 0
+    """In steps: one may be cut short."""
+    train_s: float = 0.0
+    """From its begin to its end, or until now."""
+    knows_waited_cpu: bool = False
+
+    def rank_cpu_s(self) -> float:
+        """CPU seconds of a step on this rank; 0: not known."""
+        return self.cpu.per_step_s()
+
+    def compute_cpu_s(self) -> float:
+        """CPU seconds of a step on this rank without those that batches cost; 0: not known."""
+        if self.times.ideal.ms:
+            return self.times.ideal.cpu_s
+        return self.cpu.outside_waiting_s() if self.knows_waited_cpu else 0.0
+
+    def ideal_ms(self) -> float:
+        """Milliseconds of a step that waits for nothing; 0: not known."""
+        return self.times.ideal_ms(self.times.without_the_first)
+
+
+def together(fits: Sequence[Fit]) -> dict[str, Any]:
+    """Their part of the trainer's report: sums of what is counted, means over all steps of what is measured."""
+    fits = [fit for fit in fits if fit.steps] or fits[-1:]
+    with_ideal = [fit for fit in fits if fit.ideal_ms()]
+    ideal_ms, step_ms = _mean(Fit.ideal_ms, with_ideal), _mean(_step_ms, with_ideal)
+    return {
+        "train_s": round(sum(fit.train_s for fit in fits), 3),
+        "epochs": sum(fit.epochs for fit in fits),
+        "steps": sum(fit.steps for fit in fits),
+        "steps_per_epoch": max(fit.longest_epoch for fit in fits),
+        "step_time_ms": spread_ms([fit.times for fit in fits]),
+        "ideal_step_time_ms": round(ideal_ms, 3),
+        "between_steps_ms": round(_mean(lambda fit: fit.times.between_ms(fit.times.without_the_first), fits), 3),
+        "ideal_step_time_error_ms": round(_mean(lambda fit: fit.times.ideal.error_ms, with_ideal), 3),
+        "input_bound_share": round(min(max(1 - ideal_ms / step_ms, 0.0), 1.0), 4) if step_ms else 0.0,
+        "rank_cpu_s_per_step": round(_mean(Fit.rank_cpu_s, [fit for fit in fits if fit.rank_cpu_s()]), 6),
+        "compute_cpu_s_per_step": round(_mean(Fit.compute_cpu_s, [fit for fit in fits if fit.compute_cpu_s()]), 6),
+    }
+
+
+def _step_ms(fit: Fit) -> float:
+    return fit.times.mean_ms(fit.times.without_the_first)
+
+
+def _mean(figure: Callable[[Fit], float], fits: Sequence[Fit]) -> float:
+    """Over their steps; 0 of none."""
+    weights = [fit.times.without_the_first for fit in fits]
+    return float(np.average([figure(fit) for fit in fits], weights=weights)) if fits else 0.0
