@@ -175,19 +175,6 @@ def test_a_rank_that_ends_before_the_others_is_the_root_cause(tmp_path, with_scr
     assert "its script has ended, and rank0 waits for it" in run.summary["root_cause"]["message"]
 
 
-def test_ranks_that_have_done_their_work_and_never_end_are_ended(tmp_path, with_script):
-    run = run_job(tmp_path, *HOMOGENEOUS, *with_script("failing.py"), "--hyperparameter=how=stuck", timeout_s=120)
-    assert run.code == 0, run.output[-3000:]
-    assert "all ranks have ended their scripts, and MPI has not ended for 30 s" in run.output
-
-
-def test_a_failed_rank_is_the_root_cause_though_mpi_ends_nobody(tmp_path, with_script):
-    run = run_job(tmp_path, *HOMOGENEOUS, *with_script("failing.py"), "--hyperparameter=how=stuck_abort", timeout_s=120)
-    assert run.code == 1
-    assert run.summary["root_cause"]["role"] == "rank1"
-    assert "no good_reason at all" in run.summary["root_cause"]["message"]
-
-
 def test_a_channel_that_is_no_dataset_is_the_root_cause(tmp_path):
     (tmp_path / "empty").mkdir()
     run = run_job(tmp_path, *HOMOGENEOUS, f"--channel=training={tmp_path / 'empty'}", timeout_s=90)

@@ -7,44 +7,74 @@ from headrace.host.rank_log import RankLog
 from headrace.resource_config import topology_from
 
 
+def ranks(lines=0):
+    log = RankLog("algo-2", topology_from({"hosts": ["algo-2"], "current_host": "algo-2"}, "test").hosts, 4)
+    for _ in range(lines):
+        log.label("[1,0]<stdout>:a line")
+    return log
+
+
+def horovod_misses(log, *names):
+    for line in (
+        "[W horovod/common/stall_inspector.cc:107] One or more tensors were submitted to be reduced, gathered or "
+        "broadcasted by subset of ranks and are waiting for remainder of ranks for more than 5 seconds. ",
+        "Missing ranks:",
+        *(f"{name}: [grad_0, grad_1 ...]" for name in names),
+    ):
+        log.label(f"[1,0]<stderr>:{line}")
+
+
 def watchdog(tmp_path):
     return StallWatchdog(tmp_path, timeout_s=10, start_timeout_s=100, now=0)
 
 
 def test_before_the_first_step_a_trainer_has_as_long_as_a_start_may_take(tmp_path):
     dog = watchdog(tmp_path)
-    assert dog.stalled_s(99, lines=0) is None
-    assert dog.stalled_s(101, lines=0) == 101
+    assert dog.stalled_s(99, ranks(lines=0)) is None
+    assert dog.stalled_s(101, ranks(lines=0)) == 101
 
 
 def test_output_is_progress_for_a_script_that_reports_none(tmp_path):
     dog = watchdog(tmp_path)
-    assert dog.stalled_s(90, lines=5) is None
-    assert dog.stalled_s(180, lines=5) is None
-    assert dog.stalled_s(191, lines=5) == 101
+    assert dog.stalled_s(90, ranks(lines=5)) is None
+    assert dog.stalled_s(180, ranks(lines=5)) is None
+    assert dog.stalled_s(191, ranks(lines=5)) == 101
 
 
 def test_once_steps_are_made_only_steps_count(tmp_path):
     dog = watchdog(tmp_path)
     (tmp_path / "rank0").touch()
-    assert dog.stalled_s(5, lines=1) is None
-    assert dog.stalled_s(14, lines=99) is None
-    assert dog.stalled_s(16, lines=200) == 11
+    assert dog.stalled_s(5, ranks(lines=1)) is None
+    assert dog.stalled_s(14, ranks(lines=99)) is None
+    assert dog.stalled_s(16, ranks(lines=200)) == 11
 
 
 def test_a_jump_of_the_wall_clock_is_neither_a_stall_nor_hides_one(tmp_path):
     dog = watchdog(tmp_path)
     progress = tmp_path / "rank0"
     progress.touch()
-    dog.stalled_s(1, lines=0)
+    dog.stalled_s(1, ranks(lines=0))
     os.utime(progress, (10, 10))  # a step, with the clock set back by decades
-    assert dog.stalled_s(9, lines=0) is None
-    assert dog.stalled_s(18, lines=0) is None
-    assert dog.stalled_s(20, lines=0) == 11
+    assert dog.stalled_s(9, ranks(lines=0)) is None
+    assert dog.stalled_s(18, ranks(lines=0)) is None
+    assert dog.stalled_s(20, ranks(lines=0)) == 11
 
 
-def ranks():
-    return RankLog("algo-2", topology_from({"hosts": ["algo-2"], "current_host": "algo-2"}, "test").hosts, 4)
+def test_ranks_that_wait_for_each_other_are_given_up_as_soon_as_horovod_says_so(tmp_path):
+    dog, log = StallWatchdog(tmp_path, timeout_s=600, start_timeout_s=600, now=0), ranks()
+    (tmp_path / "rank0").touch()
+    assert dog.stalled_s(1, log) is None
+    horovod_misses(log, "1", "2")
+    assert dog.stalled_s(70, log) is None, "rank 0 and rank 3 may still come"
+    horovod_misses(log, *"0123")
+    (tmp_path / "moved-0").touch()
+    assert dog.stalled_s(80, log) is None, "a main thread moves"
+    assert dog.stalled_s(91, log) == 90
+    cause = diagnose("algo-2", f"90 s ({dog.limit_name})", log, {}, "data")
+    assert cause.message.startswith("no step was made for 90 s (and Horovod says that all ranks are waited for): ")
+    assert "in different collectives" in cause.message
+    (tmp_path / "rank1").touch()
+    assert dog.stalled_s(92, log) is None, "a step was made all the same"
 
 
 def test_a_suspended_process_is_named_first():
@@ -57,14 +87,7 @@ def test_a_suspended_process_is_named_first():
 
 def test_ranks_that_horovod_misses_are_named():
     log = ranks()
-    for line in (
-        "[W horovod/common/stall_inspector.cc:107] One or more tensors were submitted to be reduced, gathered or "
-        "broadcasted by subset of ranks and are waiting for remainder of ranks for more than 5 seconds. ",
-        "Missing ranks:",
-        "1: [grad_0, grad_1 ...]",
-        "3!: [grad_0, grad_1 ...]",
-    ):
-        log.label(f"[1,0]<stderr>:{line}")
+    horovod_misses(log, "1", "3!")
     cause = diagnose("algo-2", "11 s (stall_timeout_s)", log, {}, "data from the tf.data service")
     assert cause.process == "rank1"
     assert "waited for rank1, rank3 in an allreduce" in cause.message

@@ -115,8 +115,8 @@ def trainer_environ(plan: HostPlan, service: DataService) -> dict[str, str]:
         **service.trainer_environ(),
         SECRET_VARIABLE: settings.secret,
         # Horovod names the ranks that an allreduce waits for. It must do so before the stall watchdog acts, and takes
-        # up to three of these: one to begin, one to forget what it had cached.
-        "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(int(settings.stall_timeout_s / 5), 1)),
+        # up to three of these: one to begin, one to forget what it had cached. Sixty is its own default.
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": str(min(max(int(settings.stall_timeout_s / 5), 1), 60)),
         # The second line of defence: Horovod ends the ranks itself, should nobody else.
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(int(settings.stall_timeout_s * 2) + 60),
         **_horovod_environ(plan),

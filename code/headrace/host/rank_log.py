@@ -156,6 +156,13 @@ class RankLog:
             return [(self._host_of(rank), f"rank{rank}") for rank in missing]
 
     @property
+    def wait_for_each_other(self) -> bool:
+        """Whether Horovod has said of every rank that others wait for it: in different collectives, for good."""
+        with self._lock:
+            everyone = len(self._hosts) * self._ranks_per_host
+            return everyone > 1 and len(set(self._missing_ranks)) == everyone
+
+    @property
     def all_ended(self) -> bool:
         """Whether the script has ended on every rank, as far as ranks say so."""
         with self._lock:

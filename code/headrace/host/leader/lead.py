@@ -107,8 +107,7 @@ class Leader:
             self._check()
             if trainer.ended or self._decider.is_over(time.monotonic()):
                 break
-            waiting = bool(run.ranks.missing_in_allreduce())
-            silence_s = watchdog.stalled_s(time.monotonic(), run.ranks.lines, waiting)
+            silence_s = watchdog.stalled_s(time.monotonic(), run.ranks)
             late = late and self._await_late()
             if watchdog.stepped:
                 run.ranks.progressed()

@@ -16,6 +16,8 @@ from headrace.settings import Settings
 
 ABORT_S = 5.0
 """How long ranks may take to end once their preflight has failed."""
+STILL_S = 10.0
+"""How long no main thread moves before ranks that wait for each other are taken for hung."""
 
 
 class StallWatchdog:
@@ -33,30 +35,36 @@ class StallWatchdog:
         self._last_progress = now
         self._seen: dict[str, int] = {}
         self._moved: tuple[dict[str, int], int] = ({}, 0)
+        self._moved_at = now
+        self._deadlocked = False
         self.stepped = False
         """Whether there was a step, a batch or a collective between the last two looks."""
 
-    def stalled_s(self, now: float, lines: int, ranks_wait: bool = False) -> float | None:
-        """Seconds without progress, once they are too many.
+    def stalled_s(self, now: float, ranks: RankLog) -> float | None:
+        """Seconds without progress, once they are too many: once Horovod says that ranks wait for each other, few are.
 
         Args:
-            lines: how much the ranks have printed, Horovod's complaints left out.
-            ranks_wait: whether Horovod has said since the last progress that ranks wait for others.
+            ranks: how much they have printed; whom Horovod has said since the last progress that they wait for.
         """
         seen = self._files("rank")
-        moved = (self._files("moved-"), 0 if seen else lines)
+        moved = (self._files("moved-"), 0 if seen else ranks.lines)
         self.stepped = seen != self._seen
-        if self.stepped or (moved != self._moved and not ranks_wait):
+        if moved != self._moved:
+            self._moved_at = now
+        if self.stepped or (moved != self._moved and not ranks.missing_in_allreduce()):
             self._last_progress = now
         self._seen, self._moved = seen, moved
         silence_s = now - self._last_progress
+        self._deadlocked = not self.stepped and ranks.wait_for_each_other and now - self._moved_at > STILL_S
         # Until ranks make steps they import, download and compile, for as long as a start may take.
-        limit_s = self._timeout_s if seen else self._start_timeout_s
+        limit_s = STILL_S if self._deadlocked else self._timeout_s if seen else self._start_timeout_s
         return silence_s if silence_s > limit_s else None
 
     @property
     def limit_name(self) -> str:
         """The setting that bounds the silence just now."""
+        if self._deadlocked:
+            return "and Horovod says that all ranks are waited for"
         return "stall_timeout_s" if self._seen else "startup_timeout_s"
 
     def _files(self, prefix: str) -> dict[str, int]:
@@ -128,7 +136,7 @@ def diagnose(
             "handler that waits, or a program that holds their output"
         )
         return RootCause(leader, "trainer", f"{stalled}: {why}")
-    if len(missing) == ranks.world_size > 1:
+    if ranks.wait_for_each_other or len(missing) == ranks.world_size > 1:
         why = (
             "the ranks wait for each other in different collectives, so they made unequal numbers of steps: a dataset "
             "that ends earlier on one rank (hand it to data.distribute), or a branch that not all ranks take"

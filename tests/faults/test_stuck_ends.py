@@ -1,0 +1,31 @@
+"""MPI's end hangs, and the job ends all the same, as it would have."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import copy_source, run_job
+
+
+@pytest.fixture
+def run_stuck(tmp_path):
+    source = copy_source(tmp_path / "source", Path(__file__).with_name("stuck.py"))
+
+    def run(at):
+        flags = [f"--source_dir={source}", "--training_script=stuck.py", f"--hyperparameter=at={at}"]
+        return run_job(tmp_path, "--no-is_hetero", *flags, timeout_s=120)
+
+    return run
+
+
+def test_ranks_that_have_done_their_work_and_never_end_are_ended(run_stuck):
+    run = run_stuck("end")
+    assert run.code == 0, run.output[-3000:]
+    assert "all ranks have ended their scripts, and MPI has not ended for 30 s" in run.output
+
+
+def test_a_failed_rank_is_the_root_cause_though_mpi_ends_nobody(run_stuck):
+    run = run_stuck("abort")
+    assert run.code == 1
+    assert run.summary["root_cause"]["role"] == "rank1"
+    assert "no good_reason at all" in run.summary["root_cause"]["message"]
