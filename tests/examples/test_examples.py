@@ -1,7 +1,7 @@
 """Every script in code/examples, with and without data hosts, on two ranks: it learns, and ranks end alike.
 
 `HEADRACE_MODES=service` leaves out the runs without data hosts, `HEADRACE_SEEDS=3` makes each thrice,
-`HEADRACE_EVERY=3` takes every third script.
+`HEADRACE_EVERY=2` takes every second script.
 """
 
 import os

@@ -49,7 +49,16 @@ def filled(parallel=", tf.data.AUTOTUNE", distribute=DISTRIBUTE, train=FIT):
     return SCRIPT.format(parallel=parallel, distribute=distribute, train=train)
 
 
-@pytest.mark.parametrize("train", [FIT, "for batch in train: pass"], ids=["fit", "a loop of its own"])
+LOOPS = {
+    "fit": FIT,
+    "a loop of its own": "for batch in train: pass",
+    "a loop by number": "batches = iter(train)\nfor _ in range(3): next(batches)",
+    "enumerate": "for number, batch in enumerate(train): pass",
+    "a function of an iterator": "tf.function(lambda batches: next(batches))(iter(train))",
+}
+
+
+@pytest.mark.parametrize("train", LOOPS.values(), ids=LOOPS)
 def test_a_script_is_run_up_to_its_training_with_its_arguments(lint, tmp_path, train):
     code, out, err = lint(filled(train=train), "--epochs", "3")
     assert code == 1
@@ -57,6 +66,18 @@ def test_a_script_is_run_up_to_its_training_with_its_arguments(lint, tmp_path, t
     assert out.endswith("mine.py: 1 finding\n")
     assert "in the script ['--epochs', '3']" in err
     assert [path.name for path in tmp_path.iterdir()] == ["mine.py"]
+
+
+@pytest.mark.parametrize(
+    "look",
+    ["print(next(iter(train)).shape)", "for batch in train.take(1): print(batch.shape)"],
+    ids=["next", "take(1)"],
+)
+def test_a_look_at_a_batch_is_no_training(lint, look):
+    first = f"train = data.distribute(train)\n{look}\ntrain = train.prefetch(2)"
+    _, out, err = lint(filled(distribute=first))
+    assert "(8, 32, 32, 3)" in err
+    assert "wide-wire" in out and "no-prefetch" not in out
 
 
 def test_json_holds_findings_only(lint):

@@ -92,3 +92,12 @@ def test_a_trainer_is_never_started_again(machine, tmp_path):
     assert end.root_cause("algo-1").exit_code == 3
     assert machine.pass_time(100) == []
     assert len(machine.started) == 1
+
+
+def test_a_log_on_a_full_disk_stops_nothing():
+    full = open("/dev/full", "w")  # noqa: SIM115
+    log = HostLog("algo-1", full)
+    log.say("one")
+    log.say("two")
+    with pytest.raises(OSError, match="No space left"):
+        full.close()

@@ -34,8 +34,8 @@ class HostLog:
             try:
                 self._stream.write(f"{stamp} {self._host} {role:<{ROLE_WIDTH}} {text}\n")
                 self._stream.flush()
-            except (BrokenPipeError, ValueError):
-                pass  # Whoever read the log is gone; the job goes on and its outcome still counts.
+            except (OSError, ValueError):
+                pass  # Who read the log is gone, or its disk is full; the job goes on and its outcome still counts.
 
     def say(self, text: str) -> None:
         """A line of the launcher's own."""

@@ -95,8 +95,7 @@ class Post:
     def _leave(self) -> None:
         with self._lock:
             for link in self._links:
-                with contextlib.suppress(OSError):
-                    link.socket.shutdown(socket.SHUT_RDWR)
+                _shut(link)
 
     def tell(self, numbers: Numbers) -> None:
         """Send to all other ranks; a rank that is gone is gone."""
@@ -106,8 +105,10 @@ class Post:
         with self._lock:
             for link in self._links:
                 if link.rank not in (-1, sender):
-                    with contextlib.suppress(OSError):
+                    try:
                         link.socket.sendall(message)
+                    except OSError:  # within the message, perhaps: nothing that follows it could be read
+                        _shut(link)
 
     def _add(self, link: _Link) -> None:
         link.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -173,6 +174,11 @@ class Post:
                     self._gone(rank)
                 else:
                     self._heard(rank, tuple(numbers))
+
+
+def _shut(link: _Link) -> None:
+    with contextlib.suppress(OSError):
+        link.socket.shutdown(socket.SHUT_RDWR)
 
 
 def _connect(addresses: list[str], port: int, token: bytes, rank: int) -> socket.socket:

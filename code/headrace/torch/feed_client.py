@@ -55,7 +55,7 @@ class Feed:
         self._rank, self._world, self._pin_memory = rank, world, pin_memory
         self._tasks = Tasks(steps, EXTRA_AHEAD, limit_s)
         self._closed = threading.Event()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a garbage collection may close this while a thread of its own holds it
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self._step = 0
@@ -78,7 +78,8 @@ class Feed:
                     connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
         deadline = time.monotonic() + JOIN_S
         for thread in self._threads:  # those that just try to connect end by themselves
-            thread.join(max(deadline - time.monotonic(), 0.0))
+            if thread is not threading.current_thread():  # in which a garbage collection may close this
+                thread.join(max(deadline - time.monotonic(), 0.0))
 
     def _start(self, server: str, number: int) -> None:
         thread = threading.Thread(target=self._keep, args=(server, number), name=f"feed {server}", daemon=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dis
 import os
 import runpy
 import sys
@@ -43,7 +44,7 @@ class Captured:
 
 
 def run_to_training(script: Path, arguments: Sequence[str], show_traceback: bool = False) -> Captured:
-    """Run `script` as `__main__` until it calls `fit`, or iterates over what it distributed.
+    """Run `script` as `__main__` until it calls `fit`, or loops over what it distributed; a look at one batch is none.
 
     Raises:
         InputError: there is no such script, it raised, or it never called `data.distribute`.
@@ -72,6 +73,35 @@ def run_to_training(script: Path, arguments: Sequence[str], show_traceback: bool
     return captured
 
 
+class _Look:
+    """What a script iterates over: a `for` loop trains, but the first `next` may only look at a batch."""
+
+    def __init__(self, begin: Callable[[], Iterator[Any]], dataset: tf.data.Dataset, captured: Captured) -> None:
+        self._begin, self._dataset, self._captured = begin, dataset, captured
+        self._taken = 0
+
+    def __iter__(self) -> _Look:
+        return self
+
+    def __next__(self) -> Any:
+        caller = sys._getframe(1)
+        loops = dis.opname[caller.f_code.co_code[caller.f_lasti]] == "FOR_ITER"
+        self._taken += 1
+        if loops or self._taken > 1 or not tf.executing_eagerly():
+            self._captured.trained = self._dataset
+            raise _Reached("a loop over its dataset")
+        return next(self._begin())
+
+    def get_next(self) -> Any:
+        """As TensorFlow's own iterators have it."""
+        return next(self)
+
+
+def _is_one_batch(dataset: tf.data.Dataset) -> bool:
+    """Whether it is `take(1)`, at which a script looks before it trains."""
+    return type(dataset).__name__ == "_TakeDataset" and int(dataset._count) == 1
+
+
 @contextlib.contextmanager
 def _hooks(captured: Captured) -> Iterator[None]:
     base = origin.dataset_base()
@@ -95,10 +125,9 @@ def _hooks(captured: Captured) -> Iterator[None]:
         originals[2](self, *args, **options)
 
     def iterate(self: tf.data.Dataset) -> Any:
-        if any(_is_made_from(self, wire) for wire in captured.distributed):
-            captured.trained = self
-            raise _Reached("a loop over its dataset")
-        return originals[3](self)
+        if not any(_is_made_from(self, wire) for wire in captured.distributed) or _is_one_batch(self):
+            return originals[3](self)
+        return _Look(lambda: originals[3](self), self, captured)
 
     _patch(base, distribute, fit, init, iterate)
     try:
