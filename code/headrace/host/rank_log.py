@@ -35,8 +35,10 @@ _LEFT_RANK, _LEFT_CODE = re.compile(r"^\s*Process name: \[\[\d+,\d+\],(\d+)\]"),
 # Horovod 0.28's stall inspector: its words, a heading, then a line for each rank that has not come.
 _STALL = re.compile(r"stall_inspector|One or more tensors were submitted|^Stalled ops:")
 _MISSING = re.compile(r"^Missing ranks:|waiting for remainder of ranks")
-_MISSING_RANK = re.compile(r"^(?P<rank>\d+)!?: \[")
+_MISSING_RANK = re.compile(r"^(?P<rank>\d+)!?: \[(?P<first>[^\s,\]]*)")
 _SIGNALS = {"6": "SIGABRT", "7": "SIGBUS", "9": "SIGKILL", "11": "SIGSEGV", "15": "SIGTERM"}
+MOST_TOLD = 4
+"""Ranks of which it is said where they wait."""
 WITHOUT_A_WORD = "ended without a word, as os._exit does: raise an error, or let the script run to its end"
 
 
@@ -58,8 +60,10 @@ class RankLog:
         self._ranks_per_host = ranks_per_host
         self._tails: dict[str, collections.deque[str]] = {}
         self._first_failure: RootCause | None = None
-        self._missing_ranks: list[int] = []
-        self._waiting_ranks: set[int] = set()
+        self._missing_ranks: dict[int, str] = {}
+        """… and the first collective in which others wait for them."""
+        self._waiting_ranks: dict[int, str] = {}
+        """… and the line of the script's where each waits."""
         self._ended_ranks: set[int] = set()
         self._waits_for_ends = ""
         self._left_rank: int | None = None
@@ -77,17 +81,17 @@ class RankLog:
             self._seen |= {who} - {MPIRUN}
             complains = _STALL.search(text) or _MISSING.search(text)
             if complains:
-                self._missing_ranks = []
+                self._missing_ranks = {}
             elif missing := _MISSING_RANK.match(text):
                 complains = missing
-                self._missing_ranks.append(int(missing["rank"]))
+                self._missing_ranks[int(missing["rank"])] = missing["first"]
             self._lines += not complains
             if event and event.name == WAITS_FOR_ENDS:
                 told = {"rank": "?", "stream": "?", "ranks": "?", **event.fields}
                 words = "rank {rank} waits for ranks {ranks} to tell whether {stream!r} goes on"
                 self._waits_for_ends = words.format_map(told)
             if event and event.name == WAITS_FOR_RANKS:
-                self._waiting_ranks.add(_number(event.fields.get("rank", "")))
+                self._waiting_ranks[_number(event.fields.get("rank", ""))] = event.fields.get("at", "")
             if event and event.name == RANK_ENDED:
                 self._ended_ranks.add(_number(event.fields.get("rank", "")))
             if event and event.name == RANK_FAILED:
@@ -135,8 +139,7 @@ class RankLog:
     def progressed(self) -> None:
         """Steps were made: what ranks waited for has come."""
         with self._lock:
-            self._missing_ranks, self._waits_for_ends = [], ""
-            self._waiting_ranks.clear()
+            self._missing_ranks, self._waiting_ranks, self._waits_for_ends = {}, {}, ""
 
     @property
     def lines(self) -> int:
@@ -147,7 +150,7 @@ class RankLog:
     def missing_in_allreduce(self) -> list[tuple[str, str]]:
         """`(host, rank)` of the ranks that others wait for: as Horovod said, or those that have not said they wait."""
         with self._lock:
-            missing = self._missing_ranks
+            missing = list(self._missing_ranks)
             if self._waiting_ranks and not missing:
                 everyone = range(len(self._hosts) * self._ranks_per_host)
                 silent = [rank for rank in everyone if rank not in self._waiting_ranks]
@@ -160,7 +163,17 @@ class RankLog:
         """Whether Horovod has said of every rank that others wait for it: in different collectives, for good."""
         with self._lock:
             everyone = len(self._hosts) * self._ranks_per_host
-            return everyone > 1 and len(set(self._missing_ranks)) == everyone
+            return everyone > 1 and len(self._missing_ranks) == everyone
+
+    @property
+    def where_they_wait(self) -> str:
+        """`rank0 at train.py:57, rank1 at train.py:63`, as far as it is known; empty: nowhere."""
+        with self._lock:
+            told = [f"rank{rank} at {at}" for rank, at in sorted(self._waiting_ranks.items()) if at]
+            told = told or [
+                f"others wait for rank{rank} in {name}" for rank, name in self._missing_ranks.items() if name
+            ]
+            return ", ".join(told[:MOST_TOLD]) + ", …" * (len(told) > MOST_TOLD)
 
     @property
     def all_ended(self) -> bool:
@@ -172,9 +185,10 @@ class RankLog:
         """A rank whose script has ended while all that go on wait in a collective, which can never be; None: none."""
         with self._lock:
             everyone = set(range(len(self._hosts) * self._ranks_per_host))
-            if not (self._waiting_ranks and self._ended_ranks and self._waiting_ranks | self._ended_ranks == everyone):
+            wait = set(self._waiting_ranks)
+            if not (wait and self._ended_ranks and wait | self._ended_ranks == everyone):
                 return None
-            ended, waiting = min(self._ended_ranks), min(self._waiting_ranks - self._ended_ranks, default=None)
+            ended, waiting = min(self._ended_ranks), min(wait - self._ended_ranks, default=None)
         return None if waiting is None else self._awaited(ended, waiting)
 
     def _awaited(self, ended: int, waiting: int) -> RootCause:

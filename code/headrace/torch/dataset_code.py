@@ -36,8 +36,12 @@ def is_the_scripts(kind: type | types.FunctionType | types.ModuleType) -> bool:
     """Whether a class, a function or a module is neither Python's nor a library's."""
     module = kind.__name__ if isinstance(kind, types.ModuleType) else str(getattr(kind, "__module__", ""))
     file = getattr(sys.modules.get(module), "__file__", None) or ""
-    a_librarys = file.startswith(_LIBRARIES) or any(f"{os.sep}{name}{os.sep}" in file for name in _INSTALLED)
-    return module == "__main__" or (bool(file) and not a_librarys)
+    return module == "__main__" or (bool(file) and not is_a_librarys_file(file))
+
+
+def is_a_librarys_file(file: str) -> bool:
+    """Whether code lies among Python's own or installed."""
+    return file.startswith(_LIBRARIES) or any(f"{os.sep}{name}{os.sep}" in file for name in _INSTALLED)
 
 
 def is_a_librarys_own(holder: type, name: str) -> bool:

@@ -11,14 +11,17 @@ import threading
 import time
 from types import FrameType
 
+import headrace
 from headrace.events import WAITS_FOR_RANKS, say
 from headrace.progress import innermost_frame
 from headrace.settings import STALL_TIMEOUT_VARIABLE
+from headrace.torch.dataset_code import is_a_librarys_file
 
 LOOK_EVERY_S = 0.5
 SHARE = 5
 """Of `stall_timeout_s`: told after a fifth, as Horovod does."""
 _FILES = (os.path.join("torch", "distributed", ""), os.path.join("torch", "nn", "parallel", "distributed.py"))
+_OURS = os.path.join(os.path.dirname(headrace.__file__), "")
 
 
 _watched = False
@@ -46,7 +49,17 @@ def _look(thread: int, rank: int, limit_s: float) -> None:
             place, since, told = now_at, time.monotonic(), False
         elif not told and is_collective(frame) and time.monotonic() - since > limit_s:
             told = True
-            say(WAITS_FOR_RANKS, rank=rank)
+            say(WAITS_FOR_RANKS, rank=rank, at=place_in_script(frame))
+
+
+def place_in_script(frame: FrameType | None) -> str:
+    """`train.py:57`: the script's own line in which a thread is; empty: it is in none."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not is_a_librarys_file(file) and not file.startswith((_OURS, "<")):
+            return f"{os.path.basename(file)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
 
 
 def is_collective(frame: FrameType) -> bool:

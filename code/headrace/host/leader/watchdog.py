@@ -137,9 +137,10 @@ def diagnose(
         )
         return RootCause(leader, "trainer", f"{stalled}: {why}")
     if ranks.wait_for_each_other or len(missing) == ranks.world_size > 1:
+        where = f" ({ranks.where_they_wait})" if ranks.where_they_wait else ""
         why = (
-            "the ranks wait for each other in different collectives, so they made unequal numbers of steps: a dataset "
-            "that ends earlier on one rank (hand it to data.distribute), or a branch that not all ranks take"
+            f"the ranks wait for each other in different collectives{where}, so they made unequal numbers of steps: a "
+            "dataset that ends earlier on one rank (hand it to data.distribute), or a branch that not all ranks take"
         )
         return RootCause(leader, "trainer", f"{stalled}: {why}")
     if waits := ranks.waits_for_ends:
