@@ -19,6 +19,7 @@ EMPTY_REPORT: dict[str, Any] = {
     "epochs": 0,
     "steps": 0,
     "steps_per_epoch": 0,
+    "first_step_s": 0.0,
     "step_time_ms": {"median": 0.0, "mean": 0.0, "p90": 0.0},
     "samples_per_s": 0.0,
     "ideal_step_time_ms": 0.0,

@@ -54,6 +54,7 @@ def together(fits: Sequence[Fit]) -> dict[str, Any]:
         "epochs": sum(fit.epochs for fit in fits),
         "steps": sum(fit.steps for fit in fits),
         "steps_per_epoch": max(fit.longest_epoch for fit in fits),
+        "first_step_s": round(sum(fit.times.first_s for fit in fits), 3),
         "step_time_ms": spread_ms([fit.times for fit in fits]),
         "ideal_step_time_ms": round(ideal_ms, 3),
         "between_steps_ms": round(_mean(lambda fit: fit.times.between_ms(fit.times.without_the_first), fits), 3),

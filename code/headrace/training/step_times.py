@@ -34,6 +34,11 @@ class StepTimes:
         """All steps but the very first, which waits for the first batch of a cold pipeline: that is start-up."""
         return max(len(self._step_s) - 1, 1)
 
+    @property
+    def first_s(self) -> float:
+        """Seconds of the very first step; 0: there was none."""
+        return self._step_s[0] if self._step_s else 0.0
+
     def mean_ms(self, recent: int) -> float:
         """Of a step."""
         return _mean_ms(self._step_s, recent)
