@@ -1,0 +1,27 @@
+"""Transfer learning in two phases: a new head on a frozen body, then all of it at a tenth of the rate.
+
+`summary.json` tells of both together.
+"""
+
+import headrace.tensorflow.horovod_keras as hvd
+import keras
+from digits import QUIET, datasets, loss, usual
+
+hvd.init()
+HEAD_EPOCHS, EPOCHS = 6, 16
+
+train, held_out = datasets()
+
+# In place of a model of keras.applications and its weights.
+body = keras.Sequential([keras.Input((64,)), keras.layers.Dense(256, "relu"), keras.layers.BatchNormalization()])
+inputs = keras.Input((64,))
+# training=False: the moving statistics that the body came with stay as they are, also in the second phase.
+model = keras.Model(inputs, keras.layers.Dense(10)(body(inputs, training=False)))
+
+body.trainable = False
+model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.003)), loss(), metrics=["accuracy"])
+model.fit(train, epochs=HEAD_EPOCHS, validation_data=held_out, callbacks=usual(train), **QUIET)
+
+body.trainable = True  # counts once the model is compiled again
+model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.0003)), loss(), metrics=["accuracy"])
+model.fit(train, initial_epoch=HEAD_EPOCHS, epochs=EPOCHS, validation_data=held_out, callbacks=usual(train), **QUIET)
