@@ -22,3 +22,11 @@ def test_what_makes_python_of_a_dataset_is_refused_by_name(monkeypatch):
     monkeypatch.undo()
     with tf.Graph().as_default(), pytest.raises(InputError, match="disable_eager_execution"):
         data.distribute(tf.data.Dataset.range(8).batch(2))
+
+
+@pytest.mark.parametrize("again", [data.distribute, data.split_by_rank])
+def test_a_dataset_is_distributed_once(again):
+    once = data.distribute(tf.data.Dataset.range(8).batch(2))
+    with pytest.raises(InputError, match="made from one that data"):
+        again(once.map(lambda x: x + 1).prefetch(2))
+    assert sum(len(batch) for batch in once) == 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import weakref
 from typing import Any
 
 import tensorflow as tf
@@ -30,8 +31,21 @@ _MIXED = "tf.gather(x, tf.random.shuffle(tf.range(tf.shape(x)[0])))"
 _COSTLY_OP = re.compile(r"Decode(Jpeg|Png|Image|Bmp|Gif|AndCrop)|Resize|Conv|ImageProjective|CropAndResize|ReadFile")
 
 
+_results: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def noted(result: tf.data.Dataset) -> tf.data.Dataset:
+    """What a rank trains on: it is not given out a second time."""
+    _results.add(result)
+    return result
+
+
+def _is_of_a_result(dataset: tf.data.Dataset) -> bool:
+    return dataset in _results or any(map(_is_of_a_result, dataset._inputs()))
+
+
 def refuse_other_kinds(dataset: Any) -> None:
-    """Raises `InputError` for what is no `tf.data.Dataset`, or none that leaves Python."""
+    """Raises `InputError` for what is no `tf.data.Dataset`, or none that leaves Python, or is this rank's already."""
     if not tf.executing_eagerly():
         raise InputError(
             "a dataset is distributed before training and outside of functions, with TensorFlow 2's eager execution: "
@@ -46,6 +60,11 @@ def refuse_other_kinds(dataset: Any) -> None:
         raise InputError(
             f"this takes a tf.data.Dataset, and got a {type(dataset).__name__}: what runs Python, as a PyDataset or a "
             "generator does, each rank makes itself; have it take every hvd.size()-th sample, from hvd.rank() on"
+        )
+    if _is_of_a_result(dataset):
+        raise InputError(
+            "this dataset is made from one that data.distribute or data.split_by_rank has returned, and has this "
+            "rank's elements alone: give one of them the dataset as it was before, once"
         )
 
 

@@ -172,7 +172,7 @@ def _on_trainer(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """
     options = tf.data.Options()
     options.autotune.enabled = False
-    return dataset.with_options(options)
+    return checks.noted(dataset.with_options(options))
 
 
 def _read(

@@ -21,8 +21,9 @@ WARM_UP_STEPS = 3
 def measure_ideal_step(model: keras.Model, dataset: Any, batch_size: int | None = None) -> IdealStep | None:
     """A training step on one batch in memory: the median, its error, and its CPU time on this rank.
 
-    None if only the first step makes the model's weights, as with a `train_step` of its own, or if it is trained on
-    something else than a tf.data dataset.
+    None if only the first step makes the model's weights, as with a `train_step` of its own, if it is trained on
+    something else than a tf.data dataset, or eagerly: then the script's Python would run, and nobody knows what it
+    writes.
 
     Weights, optimizer state, metrics and random seeds are put back exactly. All ranks must call it
     together: the steps reduce gradients.
@@ -36,7 +37,8 @@ def measure_ideal_step(model: keras.Model, dataset: Any, batch_size: int | None 
         dataset: what the model will be trained on.
         batch_size: fills an unknown first dimension.
     """
-    if not isinstance(dataset, tf.data.Dataset) or not building.build(model, dataset.element_spec):
+    eagerly = model.run_eagerly or tf.config.functions_run_eagerly()
+    if eagerly or not isinstance(dataset, tf.data.Dataset) or not building.build(model, dataset.element_spec):
         return None
     building.build_optimizer(model, model.optimizer)
     if _says_enough(dataset.element_spec, batch_size):

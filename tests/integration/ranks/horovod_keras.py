@@ -119,6 +119,11 @@ assert measure_ideal_step(model, train, 16).ms > 0
 for old, new in zip(before, state(model), strict=True):
     np.testing.assert_array_equal(old, new)
 
+# In an eager step Python runs, which may count or keep what it likes: it is not measured.
+eager = make_model()
+eager.compile(hvd.DistributedOptimizer("sgd"), "mse", run_eagerly=True)
+assert measure_ideal_step(eager, train, 16) is None
+
 # Models that have no weights before they see a batch: by the callbacks, and in a loop, all ranks begin alike.
 
 
