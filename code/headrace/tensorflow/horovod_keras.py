@@ -8,20 +8,18 @@ This Horovod has no XLA operations, so models with a distributed optimizer are c
 
 from __future__ import annotations
 
-import functools
-import threading
 from collections.abc import Mapping
 from typing import Any
 
 import horovod.tensorflow as _hvd
 import keras
+import numpy as np
 import tensorflow as tf
 from horovod.tensorflow import (
     Average,
     Compression,
     Sum,
     allgather,
-    allreduce,
     broadcast,
     cross_rank,
     cross_size,
@@ -35,9 +33,14 @@ from horovod.tensorflow import (
     size,
 )
 
-from headrace.errors import InputError
 from headrace.tensorflow import horovod_callbacks as callbacks
-from headrace.tensorflow import progress, trained, world
+from headrace.tensorflow import trained, world
+from headrace.tensorflow.distributed_optimizer import (
+    check_options,
+    distributed_class,
+    is_distributed,
+    reduce_gradients,
+)
 from headrace.tensorflow.world import init
 
 __all__ = [
@@ -68,10 +71,26 @@ __all__ = [
 ]
 
 
+def __getattr__(name: str) -> Any:
+    """All that does not touch Keras is Horovod's own: `broadcast_object`, `allgather_object`, `join`, `Max` …"""
+    if name.startswith("_"):
+        raise AttributeError(name)
+    if name == "elastic":
+        raise AttributeError("headrace has no hvd.elastic: callbacks.Checkpoint resumes on another number of ranks")
+    return getattr(_hvd, name)
+
+
+def allreduce(value: Any, *args: Any, **options: Any) -> Any:
+    """Horovod's, of numbers and lists too: `hvd.allreduce(model.evaluate(…))`."""
+    is_tensor = isinstance(value, (tf.Tensor, tf.Variable, tf.IndexedSlices, np.ndarray, np.generic))
+    return _hvd.allreduce(value if is_tensor else tf.convert_to_tensor(value), *args, **options)
+
+
 def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     optimizer: keras.optimizers.Optimizer | str,
     compression: Any = Compression.none,
     op: Any = Average,
+    **horovods: Any,
 ) -> keras.optimizers.Optimizer:
     """`optimizer`, averaging the gradients of all ranks before it applies them. Starts Horovod if the script has not.
 
@@ -83,12 +102,17 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
             used already another is made, with its configuration and not its state.
         compression: `Compression.none` or `Compression.fp16`, for the gradients on the wire.
         op: `Average` (default) or `Sum`.
+        horovods: further arguments that Horovod's has; those that would change the result are refused.
+
+    Raises:
+        InputError: an argument of Horovod's that is not offered.
     """
+    check_options(op, horovods)
     init()
     optimizer = keras.optimizers.get(optimizer)
-    if _is_distributed(optimizer) and not optimizer.built:
+    if is_distributed(optimizer) and not optimizer.built:
         return optimizer
-    distributed = _distributed_class(type(optimizer), compression, op)
+    distributed = distributed_class(type(optimizer), compression, op)
     if optimizer.built:
         return distributed.from_config(optimizer.get_config())
     # Not every optimizer or schedule can be made again from its configuration, which does not have all of it either.
@@ -106,9 +130,13 @@ class DistributedGradientTape:
         gradtape: the tape that recorded, or will.
         compression: `Compression.none` or `Compression.fp16`, for the gradients on the wire.
         op: `Average` (default) or `Sum`.
+        horovods: further arguments that Horovod's has; those that would change the result are refused.
     """
 
-    def __init__(self, gradtape: tf.GradientTape, compression: Any = Compression.none, op: Any = Average) -> None:
+    def __init__(
+        self, gradtape: tf.GradientTape, compression: Any = Compression.none, op: Any = Average, **horovods: Any
+    ) -> None:
+        check_options(op, horovods)
         init()
         self._tape, self._compression, self._op = gradtape, compression, op
 
@@ -128,16 +156,21 @@ class DistributedGradientTape:
         flat = tf.nest.flatten(gradients, expand_composites=False)
         if world.size() > 1:
             trained.note(tf.nest.flatten(sources, expand_composites=False))
-            flat = _reduce(flat, self._compression, self._op)
+            flat = reduce_gradients(flat, self._compression, self._op)
         return tf.nest.pack_sequence_as(gradients, flat, expand_composites=False)
 
 
-def load_model(filepath: str, **options: Any) -> keras.Model:
-    """`keras.saving.load_model`, with the model's optimizer made a distributed one."""
+def load_model(
+    filepath: str, custom_optimizers: Any = None, compression: Any = Compression.none, **options: Any
+) -> keras.Model:
+    """`keras.saving.load_model`, with the model's optimizer made a distributed one.
+
+    `custom_optimizers` is there for Horovod's sake: a model that is saved names the class of its optimizer.
+    """
     model = keras.saving.load_model(filepath, **options)
     if getattr(model, "optimizer", None) is not None:
         state = [variable.numpy() for variable in model.optimizer.variables]
-        model.optimizer.__class__ = _distributed_class(type(model.optimizer), Compression.none, Average)
+        model.optimizer.__class__ = distributed_class(type(model.optimizer), compression, Average)
         for variable, value in zip(model.optimizer.variables, state, strict=True):
             variable.assign(value)
         model.jit_compile = False
@@ -162,89 +195,3 @@ def average_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
     mine = tf.constant([float(metrics[name]) for name in names], tf.float64)
     means = _hvd.allreduce(mine, op=Average, name="headrace.metrics") if world.size() > 1 else mine
     return dict(zip(names, means.numpy().tolist(), strict=True))
-
-
-def _adapt_compile() -> None:
-    """Have `compile` see what a distributed optimizer needs: Horovod has no XLA operations."""
-    # Keras asks whether a model's `compile` is its own, and loads no optimizer where it is not: so there, not below.
-    owner = next(each for each in keras.Model.__mro__ if "compile" in vars(each))
-    original = owner.compile
-    if hasattr(original, "headrace"):
-        return
-
-    @functools.wraps(original)
-    def compile_model(self: keras.Model, optimizer: Any = "rmsprop", *args: Any, **options: Any) -> None:
-        inner = getattr(optimizer, "inner_optimizer", None)
-        if _is_distributed(optimizer) or _is_distributed(inner):
-            if options.get("jit_compile") is True:
-                raise InputError("compile(jit_compile=True): Horovod has no XLA operations; write jit_compile=False")
-            options["jit_compile"] = False
-        original(self, optimizer, *args, **options)
-
-    compile_model.headrace = True  # type: ignore[attr-defined]
-    owner.compile = compile_model
-
-
-def _adapt_loss_scaling() -> None:
-    """Have the ranks decide together whether a step overflowed, on the gradients of all.
-
-    Keras's LossScaleOptimizer, which mixed_float16 brings, decides before the optimizer within it averages: a rank that
-    leaves a step out would have its next gradients averaged with the others' of this one. So the outer one averages.
-    """
-    scaling = keras.optimizers.LossScaleOptimizer
-    original = scaling.__init__
-    if hasattr(original, "headrace"):
-        return
-
-    @functools.wraps(original)
-    def begin(self: keras.optimizers.Optimizer, inner_optimizer: Any, *args: Any, **options: Any) -> None:
-        original(self, inner_optimizer, *args, **options)
-        how = getattr(self.inner_optimizer, "headrace_reduction", None)
-        if how and not _is_distributed(self):
-            self.__class__ = _distributed_class(type(self), *how)
-
-    begin.headrace = True  # type: ignore[attr-defined]
-    scaling.__init__ = begin
-
-
-def _is_distributed(optimizer: Any) -> bool:
-    return hasattr(optimizer, "headrace_reduction")
-
-
-_adapt_compile()
-_adapt_loss_scaling()
-
-
-_applying = threading.local()
-"""`of_all_ranks`: the gradients that an optimizer within another one is given are reduced already."""
-
-
-def _distributed_class(base: Any, compression: Any, op: Any) -> Any:
-    class Distributed(base):  # type: ignore[misc, valid-type]
-        headrace_reduction = (compression, op)
-
-        def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-            if world.size() == 1 or getattr(_applying, "of_all_ranks", False):
-                return super().apply(grads, trainable_variables)
-            trained.note(self._trainable_variables if trainable_variables is None else trainable_variables, self)
-            grads = _reduce(list(grads), compression, op)
-            _applying.of_all_ranks = True
-            try:
-                return super().apply(grads, trainable_variables)
-            finally:
-                _applying.of_all_ranks = False
-
-    # Saved models name the class that they load: the plain one.
-    Distributed.__name__, Distributed.__qualname__ = base.__name__, base.__qualname__
-    Distributed.__module__ = base.__module__
-    return Distributed
-
-
-def _reduce(grads: list[Any], compression: Any, op: Any) -> list[Any]:
-    """All gradients reduced over the ranks in one group; missing ones stay missing."""
-    progress.count_collective()
-    present = [index for index, grad in enumerate(grads) if grad is not None]
-    dense = [tf.convert_to_tensor(grads[index]) for index in present]
-    for index, reduced in zip(present, _hvd.grouped_allreduce(dense, compression=compression, op=op), strict=True):
-        grads[index] = reduced
-    return grads

@@ -4,6 +4,7 @@ import headrace.tensorflow.horovod_keras as hvd
 import keras
 import numpy as np
 import tensorflow as tf
+from headrace.errors import InputError
 from headrace.tensorflow import callbacks
 from headrace.tensorflow.ideal import measure_ideal_step
 
@@ -45,6 +46,20 @@ optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
 assert type(optimizer).__name__ == "SGD" and isinstance(optimizer, keras.optimizers.SGD)
 optimizer.apply([tf.constant([[float(1 + 2 * rank)]])], [layer.kernel])
 np.testing.assert_allclose(np.asarray(layer.kernel), [[-2.0]])
+
+# What Horovod's scripts call besides, with its arguments; what would change the result is refused.
+np.testing.assert_array_equal(hvd.allreduce([float(rank), 2.0]), [0.5, 2.0])
+assert float(hvd.allreduce(1.5)) == 1.5 and float(hvd.allreduce(np.float64(rank), op=hvd.Sum)) == 1.0
+assert hvd.broadcast_object({"epoch": rank}, root_rank=0) == {"epoch": 0}
+assert hvd.allgather_object(rank) == [0, 1] and not hasattr(hvd, "elastic") and not hasattr(hvd, "__path__")
+for wrap in hvd.DistributedOptimizer, lambda tape, **how: hvd.DistributedGradientTape(tf.GradientTape(), **how):
+    assert wrap(keras.optimizers.SGD(1.0), name="mine", sparse_as_dense=True, device_dense="/cpu:0")
+    for refused in {"backward_passes_per_step": 2}, {"op": hvd.Adasum}:
+        try:
+            wrap(keras.optimizers.SGD(1.0), **refused)
+            raise AssertionError(f"{refused} was taken")
+        except InputError:
+            pass
 
 # Under fit, ranks that start apart and see different data end with identical weights, moving statistics included.
 rng = np.random.default_rng(rank)
