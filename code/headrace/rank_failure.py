@@ -51,6 +51,9 @@ def leave_failure(folder: Path, rank: int, exit_code: int, error: str, trace: li
             partial.rename(folder / f"{PREFIX}{rank}.json")
 
 
+_PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+
+
 def in_a_line(error: BaseException) -> str:
     """What an exception says, without what is around it in TensorFlow's and torch's, and with what argparse knew."""
     if isinstance(error, SystemExit):
@@ -63,6 +66,11 @@ def in_a_line(error: BaseException) -> str:
         several = [line.split("(0) ", 1)[1] for line in lines if line.strip().startswith("(0) ")]
         told = [line for line in lines[1:] if not line[0].isspace() and not _ABOUT_THE_NODE.match(line)]
         lines = several or told[::-1] or lines
+    elif lines and lines[0].startswith("in user code:"):  # AutoGraph's, with a traceback below, and then the error
+        told = [line.strip() for line in lines[1:] if line.startswith("    ") and not line[4:5].isspace()]
+        places = [each for each in map(_PLACE.match, told) if each and "-packages" not in each["file"]]
+        said = next((line for line in reversed(told) if not line.startswith("File ")), "in user code")
+        return _cut(f"{said} ({os.path.basename(places[-1]['file'])}:{places[-1]['line']})" if places else said)
     elif len(lines) > 2 and lines[0].endswith("following error:"):  # torch.multiprocessing's, with a traceback below
         lines = lines[::-1]
     said = re.sub(r"^(\{\{function_node [^}]*\}\}\s*)+", "", lines[0]) if lines else ""

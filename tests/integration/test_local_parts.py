@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 from headrace.errors import InputError
 from headrace.tensorflow import data, world
+from headrace.tensorflow.dealing import dealt
 
 from tests.integration.service import consumers, service
 
@@ -71,3 +72,16 @@ def test_what_is_drawn_anew_each_time_is_refused_with_what_to_draw_instead(drawn
     monkeypatch.setattr(world, "of_all_ranks", lambda value, *_: [value])
     with pytest.raises(InputError, match=advice):
         data.split_by_rank(drawn.batch(4))
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_records_of_interleaved_classes_are_dealt_so_that_each_rank_has_all_of_them(ranks):
+    def of_class(number):
+        return tf.data.Dataset.range(200).map(lambda index: (index * 2 + number, number))
+
+    records = tf.data.Dataset.range(2).interleave(of_class, cycle_length=2)
+    parts = [list(dealt(records, ranks, rank).as_numpy_iterator()) for rank in range(ranks)]
+    assert sorted(index for part in parts for index, _ in part) == list(range(400))
+    for part in parts:
+        assert abs(len(part) - 400 / ranks) <= 1
+        assert all(3 < sum(kind for _, kind in part[at : at + 16]) < 13 for at in range(0, len(part) - 16, 16))

@@ -64,10 +64,26 @@ SEVERAL = """Graph execution error:
 0 derived errors ignored."""
 
 
+USER_CODE = """in user code:
+
+    File "/opt/ml/code/train.py", line 7, in g  *
+        return f(tf.cast(x, tf.float32))
+    File "/usr/lib/python3/site-packages/keras/src/trainer.py", line 5, in f  *
+        return x.nothing
+
+    AttributeError: 'SymbolicTensor' object has no attribute 'nothing'
+"""
+
+
 @pytest.mark.parametrize(
     ("error", "line"),
     [
         (ValueError("my own bug\nand more"), "ValueError: my own bug"),
+        (
+            AttributeError(USER_CODE),
+            "AttributeError: 'SymbolicTensor' object has no attribute 'nothing' (train.py:7)",
+        ),
+        (ValueError("in user code:"), "in user code"),
         (ValueError(), "ValueError: "),
         (
             RuntimeError(GRAPH_ERROR),

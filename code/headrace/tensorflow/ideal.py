@@ -111,7 +111,7 @@ def _with_spec_of(cached: tf.data.Dataset, dataset: tf.data.Dataset) -> tf.data.
     """`cached` with the shapes that `dataset` declares, so that both share one traced training function."""
 
     def relax(*elements: Any) -> Any:
-        batch = elements if isinstance(dataset.element_spec, tuple) else elements[0]
+        batch = elements if type(dataset.element_spec) is tuple else elements[0]  # a named tuple is one argument
         return tf.nest.map_structure(
             lambda tensor, spec: tf.compat.v1.placeholder_with_default(tensor, spec.shape), batch, dataset.element_spec
         )

@@ -14,6 +14,7 @@ from headrace.events import say
 from headrace.tensorflow import arrays, checks, variables, world
 from headrace.tensorflow.blocks import in_blocks
 from headrace.tensorflow.captured import refuse_changes
+from headrace.tensorflow.dealing import dealt
 from headrace.tensorflow.distribution import Distribution
 from headrace.tensorflow.ends import end_together, read_alike
 from headrace.tensorflow.graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
@@ -207,10 +208,10 @@ def _part(source: Source) -> tuple[Node, tf.data.Dataset]:
     node, ranks, rank = source.node, world.size(), world.rank()
     whole = source.expanding
     if whole and source.elements != INFINITE and source.elements < FEW_FILES * ranks:
-        # Too few files for a fair share: every rank reads them all and keeps every so-manieth record.
+        # Too few files for a fair share: every rank reads them all and keeps its records.
         reason = next(filter(None, map(disorder, whole.subtree())), "")
         if not reason:
-            return whole, node.graph.dataset(whole, ordered=True).shard(ranks, rank)
+            return whole, dealt(node.graph.dataset(whole, ordered=True), ranks, rank)
         if source.elements < ranks:
             raise InputError(
                 f"{whole.where}: {whole.kind}: {source.elements} files are too few for {ranks} ranks to share, and "

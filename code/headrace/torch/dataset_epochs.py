@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
+from headrace.torch import epoch_state
 from headrace.torch.dataset_code import held_by
 from headrace.torch.draws import own_draws, seed_all
 from headrace.torch.order import sample_seed
@@ -61,7 +62,9 @@ def tell_epoch(dataset: Any, seed: int, epoch: int) -> bool:
     if _epochs.get(id(dataset)) == epoch:
         return False
     _epochs[id(dataset)] = epoch
+    epoch_state.put_back(dataset)
     begin_epoch(dataset, seed, epoch, generators_held(dataset))
+    epoch_state.keep(dataset)
     return True
 
 

@@ -31,6 +31,23 @@ def written_while_training(kind: type) -> frozenset[str]:
 
 
 @functools.cache
+def written_by_set_epoch(kind: type) -> frozenset[str]:
+    """Attributes of this class's objects that their `set_epoch` may change."""
+    return frozenset(name for method in reached(kind, ("set_epoch",)) for name in _written_by(method))
+
+
+@functools.cache
+def counted_by_set_epoch(kind: type) -> frozenset[str]:
+    """Those that it adds to (`self.level += 1`), and that samples are made of."""
+    read = {str(step.argval) for method in reached(kind, SAMPLES) for step in instructions(method.__code__)}
+    nodes = (node for method in reached(kind, ("set_epoch",)) for node in ast.walk(_source(method.__code__)))
+    added = {
+        node.target.attr for node in nodes if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute)
+    }
+    return frozenset(added & read)
+
+
+@functools.cache
 def globals_written(code: types.CodeType) -> frozenset[str]:
     """Globals that a function changes, or what they hold: `CACHE`, and `Stats.calls`."""
     steps = list(instructions(code))

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch.utils.data import _utils
 
 from headrace.errors import InputError
@@ -136,16 +137,23 @@ class StreamMaker:
 
 
 def _copied(dataset: Any) -> Any:
-    """With lists of its own, which a dataset may shuffle where a part begins."""
+    """With lists of its own, which a dataset may shuffle where a part begins, and epochs that processes share."""
     try:
         copied = copy.copy(dataset)
     except RecursionError:  # a wrapper that looks for what it lacks in an object that an empty copy lacks too
         copied = object.__new__(type(dataset))
         copied.__dict__.update(vars(dataset))
-    lists = {name: list(each) for name, each in getattr(copied, "__dict__", {}).items() if type(each) is list}
-    for name, each in lists.items():
+    held = getattr(copied, "__dict__", {})
+    own = {name: list(each) for name, each in held.items() if type(each) is list}
+    # Hugging Face's epoch is written in place: this process would set it on the script's dataset.
+    own |= {name: each.clone() for name, each in held.items() if _is_shared_number(each)}
+    for name, each in own.items():
         copied.__dict__[name] = each
     return copied
+
+
+def _is_shared_number(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.numel() == 1 and value.is_shared()
 
 
 def stream_maker(loader: Any) -> StreamMaker:
