@@ -121,3 +121,7 @@ def test_a_batch_of_more_than_the_limit_is_refused():
     eighth = np.zeros(MOST_BATCH_BYTES // 8, np.uint8)  # never touched, so it takes no memory
     with pytest.raises(InputError, match="8 GiB"):
         encode([eighth] * 9)
+    with pytest.raises(InputError, match="16 MiB of texts and single numbers"):
+        encode({"text": "a" * (17 << 20)})
+    with pytest.raises(InputError, match="array of Python objects cannot travel: have collate_fn return its tolist"):
+        encode([np.array([object()])])

@@ -196,3 +196,30 @@ def test_a_second_iteration_beside_persistent_workers_has_workers_of_its_own(fee
     assert len(list(loader)) == len(expected)
     look.close()
     assert len(list(loader)) == len(expected)
+
+
+def doubled(samples):
+    return torch.tensor(samples) * 2
+
+
+def test_a_collate_function_that_is_set_on_the_loader_before_its_first_batch_is_no_change(feeds):
+    here = feeds.loader([], Numbers(8), 4)
+    here.collate_fn = doubled
+    assert all_of(here) == list(range(0, 16, 2))
+    loader = feeds.loader([feeds.serve(1, Numbers(8), 4)], Numbers(8), 4)
+    loader.collate_fn = doubled  # as the server's script would have done
+    assert len(list(loader)) == 2
+    loader.collate_fn = len
+    with pytest.raises(InputError, match=r"has changed since the first batch \(collate_fn\)"):
+        list(loader)
+
+
+class Unsized(torch.utils.data.Dataset):
+    def __getitem__(self, index):
+        return index
+
+
+@BOTH
+def test_a_dataset_without_a_length_needs_a_sampler_that_has_one(feeds, remote):
+    addresses = [feeds.serve(1, Unsized(), 4, sampler=[3, 1, 2])] if remote else []
+    assert all_of(feeds.loader(addresses, Unsized(), 4, sampler=[3, 1, 2])) == [3, 1, 2]

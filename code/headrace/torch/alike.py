@@ -168,7 +168,7 @@ def description(loader: Any) -> dict[str, Any]:
     """What must be the same on a rank and on a feed server."""
     return {
         "dataset": type(loader.dataset).__qualname__,
-        "size": None if loader.is_stream else len(loader.dataset),
+        "size": None if loader.is_stream or not hasattr(loader.dataset, "__len__") else len(loader.dataset),
         "made_of": fingerprint(loader.dataset),
         "collate_fn": fingerprint(loader.collate_fn),
         "on_error": loader.on_error,

@@ -105,6 +105,7 @@ class DataLoader(TorchDataLoader[Any]):
         """The script is about to take its first batch: feed servers have the dataset as it is now."""
         if "then" not in self._about:
             self._about["then"] = fingerprint(self.dataset, settled=True)
+        self._own_collate_fn = self.collate_fn  # which the script may have set on the loader
         if self._feeds and not self._at_first_batch:
             self._at_first_batch.update(as_it_is(self))
         self._alike.made(for_ranks(self))

@@ -54,8 +54,13 @@ def encode(batch: Any, skipped: Sequence[tuple[Any, str]] = ()) -> tuple[bytes, 
     buffers: Buffers = []
     record = {"batch": _describe(batch, buffers, 0), "skipped": list(skipped)}
     header = json.dumps(record, separators=(",", ":")).encode()
-    if len(header) > MOST_HEADER_BYTES or sum(each.nbytes for each in buffers) > MOST_BATCH_BYTES:
-        raise InputError("a batch of more than 8 GiB, or of too many parts, cannot travel: make batches smaller")
+    if len(header) > MOST_HEADER_BYTES:
+        raise InputError(
+            "a batch with more than 16 MiB of texts and single numbers cannot travel: have collate_fn make arrays or "
+            "tensors of the numbers, and bytes of a long text; or make batches smaller"
+        )
+    if sum(each.nbytes for each in buffers) > MOST_BATCH_BYTES:
+        raise InputError("a batch of more than 8 GiB cannot travel: make batches smaller")
     return header, buffers
 
 
@@ -102,6 +107,8 @@ def _describe(value: Any, buffers: Buffers, depth: int) -> Any:
         return {"enum": _name(type(value)), "member": value.name}
     if is_plain(type(value)):
         return {"object": _name(type(value)), "fields": list(vars(value)), "of": children(vars(value).values())}
+    if isinstance(value, np.ndarray):
+        raise InputError("a batch with an array of Python objects cannot travel: have collate_fn return its tolist()")
     raise InputError(
         f"a batch with a {type(value).__module__}.{type(value).__qualname__} cannot travel: "
         "have collate_fn return tensors, arrays, numbers and texts, in lists, tuples, dicts or objects of plain classes"
