@@ -85,3 +85,13 @@ def test_records_of_interleaved_classes_are_dealt_so_that_each_rank_has_all_of_t
     for part in parts:
         assert abs(len(part) - 400 / ranks) <= 1
         assert all(3 < sum(kind for _, kind in part[at : at + 16]) < 13 for at in range(0, len(part) - 16, 16))
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [Dataset.range(48).batch(8).take(1).cache().repeat(), Dataset.range(8).repeat().batch(8)],
+    ids=["a batch", "a few elements"],
+)
+def test_what_would_leave_a_rank_without_an_element_for_ever_is_refused_with_the_fix(dataset, monkeypatch):
+    with pytest.raises(InputError, match=r"1 parts for 2 ranks.*shared=False"):
+        parts_of(dataset, monkeypatch)

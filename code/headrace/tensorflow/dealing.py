@@ -1,4 +1,4 @@
-"""Records of a few files dealt to the ranks, each of which reads them all."""
+"""How a listing, or the records of a few files, are dealt to ranks that read them themselves."""
 
 from __future__ import annotations
 
@@ -6,8 +6,26 @@ from typing import Any
 
 import tensorflow as tf
 
+from headrace.errors import InputError
+from headrace.tensorflow import world
+from headrace.tensorflow.graph import INFINITE
+from headrace.tensorflow.splits import Source, is_endless
+
 _ODD = 6364136223846793005
 """Knuth's multiplier of MMIX's generator."""
+
+
+def ranks_that_share(source: Source) -> tuple[int, int]:
+    """How many there are, and which one this is. Raises `InputError` if one would repeat nothing for ever."""
+    node, ranks = source.node, world.size()
+    parts = source.blocks if source.elements != INFINITE and not source.expanding else ranks
+    if parts < ranks and is_endless(node.graph.sink):
+        raise InputError(
+            f"{node.where}: {node.kind}: {source.elements} elements in batches make {parts} parts for {ranks} ranks. "
+            "Each repeats its own, and one would have none: more elements, or smaller batches; to give each rank all, "
+            "as for a look whether a model can learn one batch: data.distribute(…, shared=False)"
+        )
+    return ranks, world.rank()
 
 
 def dealt(records: tf.data.Dataset, ranks: int, rank: int) -> tf.data.Dataset:

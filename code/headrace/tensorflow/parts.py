@@ -14,7 +14,7 @@ from headrace.events import say
 from headrace.tensorflow import arrays, checks, variables, world
 from headrace.tensorflow.blocks import in_blocks
 from headrace.tensorflow.captured import refuse_changes
-from headrace.tensorflow.dealing import dealt
+from headrace.tensorflow.dealing import dealt, ranks_that_share
 from headrace.tensorflow.distribution import Distribution
 from headrace.tensorflow.ends import end_together, read_alike
 from headrace.tensorflow.graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
@@ -205,7 +205,7 @@ def _nothing(node: Node) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
 
 def _part(source: Source) -> tuple[Node, tf.data.Dataset]:
     """What is replaced in this rank's copy of the dataset, and by what."""
-    node, ranks, rank = source.node, world.size(), world.rank()
+    node, (ranks, rank) = source.node, ranks_that_share(source)
     whole = source.expanding
     if whole and source.elements != INFINITE and source.elements < FEW_FILES * ranks:
         # Too few files for a fair share: every rank reads them all and keeps its records.
