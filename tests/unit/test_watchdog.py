@@ -1,7 +1,9 @@
 """When a trainer counts as hung, and what is said of it."""
 
 import os
+import urllib.parse
 
+from headrace.events import WAITS_FOR_ENDS, format_event
 from headrace.host.leader.watchdog import StallWatchdog, diagnose
 from headrace.host.rank_log import RankLog
 from headrace.resource_config import topology_from
@@ -130,6 +132,15 @@ def test_ranks_that_have_all_ended_and_are_still_there_are_told_of():
         log.label(f"[1,{rank}]<stdout>:headrace event=rank_ended rank={rank}")
     cause = diagnose("algo-2", "11 s (stall_timeout_s)", log, {}, "data from the feed servers")
     assert "the script has ended on all ranks, and processes of theirs have not" in cause.message
+
+
+def test_ranks_in_different_passes_over_a_stream_are_the_root_cause_with_the_rule():
+    log = ranks()
+    why = "rank 0 is in pass 3, rank 1 in pass 2: all ranks must iterate over it equally often"
+    waits = format_event(WAITS_FOR_ENDS, stream="val", rank=0, batches=2, ranks="1", why=urllib.parse.quote(why))
+    log.label(f"[1,0]<stdout>:{waits}")
+    cause = diagnose("algo-2", "11 s (stall_timeout_s)", log, {}, "data")
+    assert cause.message.endswith(f"rank 0 waits for ranks 1 to tell whether 'val' goes on: {why}")
 
 
 def test_otherwise_the_trainer_waits_for_data():

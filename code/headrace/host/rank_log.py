@@ -88,8 +88,9 @@ class RankLog:
             self._lines += not complains
             if event and event.name == WAITS_FOR_ENDS:
                 told = {"rank": "?", "stream": "?", "ranks": "?", **event.fields}
-                words = "rank {rank} waits for ranks {ranks} to tell whether {stream!r} goes on"
-                self._waits_for_ends = words.format_map(told)
+                words = "rank {rank} waits for ranks {ranks} to tell whether {stream!r} goes on".format_map(told)
+                why = urllib.parse.unquote(told.get("why", ""))
+                self._waits_for_ends = f"{words}: {why}" if why else words
             if event and event.name == WAITS_FOR_RANKS:
                 self._waiting_ranks[_number(event.fields.get("rank", ""))] = event.fields.get("at", "")
             if event and event.name == RANK_ENDED:

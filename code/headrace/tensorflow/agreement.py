@@ -7,6 +7,7 @@ this pass I have had so many batches, and that was all, or not.
 from __future__ import annotations
 
 import time
+import urllib.parse
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -165,14 +166,14 @@ class Agreement:
     def _say_waiting(self, wait: _Wait) -> None:
         number = self._mine.number
         behind = [rank for rank, each in self._now().items() if not each.ended and each.batches <= wait.at]
-        say(WAITS_FOR_ENDS, stream=self._stream, rank=self._rank, batches=wait.at, ranks=",".join(map(str, behind)))
-        for rank in behind:
-            newest = max(self._peers[rank], default=0)
-            if newest != number:
-                print(
-                    f"rank {self._rank} is in pass {number} over {self._stream!r}, rank {rank} in pass {newest}: "
-                    "all ranks must iterate over it equally often", flush=True,
-                )  # fmt: skip
+        passes = {rank: max(self._peers[rank], default=0) for rank in behind}
+        apart = [f"rank {rank} in pass {newest}" for rank, newest in passes.items() if newest != number]
+        why = f"rank {self._rank} is in pass {number}, {', '.join(apart)}: all ranks must iterate over it equally often"
+        fields = {"why": urllib.parse.quote(why)} if apart else {}
+        say(WAITS_FOR_ENDS, stream=self._stream, rank=self._rank, batches=wait.at, ranks=",".join(map(str, behind)),
+            **fields)  # fmt: skip
+        if apart:
+            print(f"{self._stream!r}: {why}", flush=True)
 
     def _say_ended(self, wait: _Wait) -> None:
         number = self._mine.number
