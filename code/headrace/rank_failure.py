@@ -24,6 +24,7 @@ KNOWN_ARGUMENTS = (
 )
 PREFIX = "failed-rank"
 MOST_CHARACTERS = 1_000
+_PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _ABOUT_THE_NODE = re.compile(
     r"Detected at node|<stack traces|Hint:|\d+ (successful operations|derived errors|root error)"
 )
@@ -49,9 +50,6 @@ def leave_failure(folder: Path, rank: int, exit_code: int, error: str, trace: li
             partial = folder / f".{PREFIX}{rank}"
             partial.write_text(json.dumps(record), encoding="utf-8")
             partial.rename(folder / f"{PREFIX}{rank}.json")
-
-
-_PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
 def in_a_line(error: BaseException) -> str:

@@ -29,12 +29,11 @@ AS_IT_IS = "; or data.distribute(…, exact=False) as it is"
 _MIXED = "tf.gather(x, tf.random.shuffle(tf.range(tf.shape(x)[0])))"
 """Other elements beside those of a batch, without a second dataset."""
 _COSTLY_OP = re.compile(r"Decode(Jpeg|Png|Image|Bmp|Gif|AndCrop)|Resize|Conv|ImageProjective|CropAndResize|ReadFile")
-
-
 _results: weakref.WeakSet[Any] = weakref.WeakSet()
+"""What `data.distribute` and `data.split_by_rank` have returned."""
 
 
-def noted(result: tf.data.Dataset) -> tf.data.Dataset:
+def given_out(result: tf.data.Dataset) -> tf.data.Dataset:
     """What a rank trains on: it is not given out a second time."""
     _results.add(result)
     return result
