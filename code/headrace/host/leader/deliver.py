@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.host.causes import leave
 from headrace.host.host_run import PUBLISH_INTERVAL_S, HostRun
 from headrace.host.leader import summary
 from headrace.host.leader.hosts import Hosts
@@ -38,6 +39,22 @@ def with_kernels_reason(run: HostRun, hosts: Hosts, leases: Sequence[Lease], cau
     return explained(cause, statuses.get(cause.host, {}).get("memory") or {})
 
 
+def settle(run: HostRun, hosts: Hosts, leases: Sequence[Lease], times: JobTimes, cause: RootCause) -> RootCause:
+    """The root cause with the kernel's reason.
+
+    Where the toolkit's mpirun has started this launcher, it kills it a second after a rank of its own has failed. So
+    there what is known is written down first.
+    """
+
+    def write_down(cause: RootCause) -> RootCause:
+        if run.plan.rank:
+            leave(run.plan.paths, cause)
+            write_summary(run, hosts, times, Outcome(cause), again=True)
+        return cause
+
+    return write_down(with_kernels_reason(run, hosts, leases, write_down(cause)))
+
+
 def deliver(run: HostRun, hosts: Hosts, leases: Sequence[Lease], outcome: Outcome) -> None:
     """Tell every host while this host's children end; who does not hear it within a lease is lost."""
     run.state.usage.freeze()
@@ -57,8 +74,14 @@ def deliver(run: HostRun, hosts: Hosts, leases: Sequence[Lease], outcome: Outcom
         lease.close()
 
 
-def write_summary(run: HostRun, hosts: Hosts, times: JobTimes, outcome: Outcome) -> dict[str, Any]:
-    """The leader's `summary.json`; that it cannot be written is said, and changes nothing."""
+def write_summary(
+    run: HostRun, hosts: Hosts, times: JobTimes, outcome: Outcome, *, again: bool = False
+) -> dict[str, Any]:
+    """The leader's `summary.json`; that it cannot be written is said, and changes nothing.
+
+    Args:
+        again: another is to follow, which tells more.
+    """
     path = run.plan.paths.output_dir / SUMMARY
     record = summary.build_summary(
         run.plan.topology,
@@ -67,7 +90,7 @@ def write_summary(run: HostRun, hosts: Hosts, times: JobTimes, outcome: Outcome)
         run.service,
         run.plan.settings.local_workers,
         outcome,
-        summary.take_trainer_report(run.plan.paths.output_dir),
+        summary.take_trainer_report(run.plan.paths.output_dir, leave_it=again),
         {run.state.host: run.state.status(), **hosts.statuses},
         hosts.lost,
         times.as_json(),

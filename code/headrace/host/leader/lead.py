@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.errors import HeadraceError
-from headrace.host.causes import failure_of, leave, unexpected
+from headrace.host.causes import failure_of, unexpected
 from headrace.host.control import Body
 from headrace.host.host_run import HostRun
 from headrace.host.inbox import RankSaid, Stamped
 from headrace.host.leader.decide import Decider, Verdict
-from headrace.host.leader.deliver import deliver, with_kernels_reason, write_summary
+from headrace.host.leader.deliver import deliver, settle, write_summary
 from headrace.host.leader.hosts import Hosts
 from headrace.host.leader.lease import Lease
 from headrace.host.leader.ready import Readiness
@@ -76,11 +76,9 @@ class Leader:
             outcome = Outcome(unexpected(error, run.state.host, run.log))
         if run.state.failure and not outcome.root_cause:
             outcome = Outcome(run.state.failure)
-        if outcome.root_cause:
-            cause = with_kernels_reason(run, self._hosts, self._leases, outcome.root_cause)
-            outcome = Outcome(cause)
-            leave(run.plan.paths, cause)  # where the toolkit's mpirun has started this launcher, it may kill it soon
         self._times.end()
+        if outcome.root_cause:
+            outcome = Outcome(settle(run, self._hosts, self._leases, self._times, outcome.root_cause))
         train_s = self._times.train_s()
         if train_s is not None:
             run.log.event("training_finished", status=outcome.status, train_s=train_s)

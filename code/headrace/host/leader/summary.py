@@ -15,12 +15,13 @@ from headrace.paths import TRAINER_REPORT
 from headrace.topology import Topology
 
 
-def take_trainer_report(output_dir: Path) -> dict[str, Any]:
+def take_trainer_report(output_dir: Path, *, leave_it: bool = False) -> dict[str, Any]:
     """Rank 0's report, removed from the folder; zeros where training never got that far."""
     path = output_dir / TRAINER_REPORT
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
-        path.unlink()
+        if not leave_it:
+            path.unlink()
     except (OSError, ValueError):
         report = {}
     return EMPTY_REPORT | (report if isinstance(report, dict) else {})
