@@ -7,6 +7,9 @@ import time
 import numpy as np
 import torch
 
+RNG = np.random.default_rng(3)
+"""Of a module that a script imports."""
+
 
 class Draws(torch.utils.data.Dataset):
     """Each sample: its index, and draws of all three generators."""

@@ -50,6 +50,35 @@ def test_what_a_dataset_fills_is_told_from_what_it_only_reads():
     assert written_while_training(Cached) == FILLED
 
 
+class Corrected(Numbers):
+    """Its `update` and `append` are the training loop's; the sample calls those of containers."""
+
+    def __getitem__(self, index):
+        sample, seen = {}, []
+        sample.update(x=self.images[index])
+        seen.append(index)
+        self.log.append(index)
+        return type(self).scaled(self, sample), [Corrected.shift(self, each) for each in seen]
+
+    def scaled(self, sample):
+        self.calls += 1
+        return sample
+
+    def shift(self, each):
+        self.shifts += 1
+        return each
+
+    def update(self, label):
+        self.images = label
+
+    def append(self, image):
+        self.appended = image
+
+
+def test_a_method_is_not_taken_for_the_containers_method_of_that_name():
+    assert written_while_training(Corrected) == {"log", "calls", "shifts"}
+
+
 def test_without_its_source_more_counts_as_written():
     made = {}
     source = (

@@ -8,6 +8,7 @@ import pytest
 import torch
 from headrace.torch.own_generators import generators_held
 
+from tests.torch import draws
 from tests.torch.test_what_people_write import Numbers, all_of
 
 
@@ -64,6 +65,49 @@ def test_each_sample_has_draws_of_its_own_on_all_ranks_whoever_makes_it(feeds):
 )
 def test_generators_are_found_however_they_are_held(transform):
     assert list(generators_held(Noisy(2, transform=transform)).values()) == NOISE.generators
+
+
+class OfTheClass(Noisy):
+    rng = NOISE.generators[0]
+
+    def __getitem__(self, index):
+        return self.rng.random()
+
+
+class OfAnotherClass(Noisy):
+    def __getitem__(self, index):
+        return OfTheClass.rng.random()
+
+
+class OfAModule(Noisy):
+    def __getitem__(self, index):
+        return draws.RNG.random()
+
+
+class Cached(Noisy):
+    @functools.lru_cache(maxsize=4)  # noqa: B019
+    def table(self):
+        return NOISE.generators[0].random()
+
+    def __getitem__(self, index):
+        return self.table()
+
+
+@functools.lru_cache(maxsize=4)
+def of_a_cached(value):
+    return NOISE(value)
+
+
+def of_one_cached(value):
+    return of_a_cached(value)
+
+
+def test_generators_of_a_class_of_a_module_and_below_a_cache_are_found():
+    assert list(generators_held(OfTheClass(2)).values()) == NOISE.generators
+    assert list(generators_held(OfAnotherClass(2)).values()) == NOISE.generators
+    assert list(generators_held(OfAModule(2)).values()) == [draws.RNG]
+    assert list(generators_held(Cached(2)).values()) == NOISE.generators
+    assert list(generators_held(Noisy(2, transform=of_one_cached)).values()) == NOISE.generators
 
 
 def test_what_the_script_draws_from_a_generator_that_its_dataset_holds_is_as_without_a_loader(feeds):

@@ -1,5 +1,7 @@
 """Samplers mean on several ranks what they mean on one."""
 
+import itertools
+
 import pytest
 import torch
 from headrace.errors import InputError
@@ -12,6 +14,7 @@ from torch.utils.data import (
     Subset,
     WeightedRandomSampler,
 )
+from torch.utils.data import DataLoader as TorchDataLoader
 
 from tests.torch.draws import Draws, indices, plain
 
@@ -43,6 +46,24 @@ def test_random_samplers_draw_the_same_on_all_ranks_and_anew_each_epoch(feeds):
     assert {index for each in first for index in each} <= set(range(10)) and first[0] != first[1]
     again = feeds.loader([], Draws(), 4, sampler=WeightedRandomSampler(weights, 40), rank=1, world=2)
     assert indices(again) == first[1] and indices(again) != first[1]
+
+
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_loader_of_torchs_made_of_ones_batch_sampler_has_the_ranks_own_batches(feeds, remote, drop_last):
+    """As Accelerate's `skip_first_batches` makes one, and so the Trainer of Hugging Face after a resume."""
+    arguments = {"shuffle": True, "drop_last": drop_last, "seed": 3}
+    addresses = [feeds.serve(1, Draws(), 4, **arguments)] if remote else []
+    for rank in (0, 1):
+        whole = feeds.loader(addresses, Draws(), 4, rank=rank, world=2, **arguments)
+        epochs = [[batch["index"].tolist() for batch in whole] for _ in range(3)]
+        loader = feeds.loader(addresses, Draws(), 4, rank=rank, world=2, **arguments)
+        loader.batch_sampler.set_epoch(1)  # which the Trainer calls
+        skipping = itertools.islice(loader.batch_sampler, 2, None)
+        resumed = [batch["index"].tolist() for batch in TorchDataLoader(Draws(), batch_sampler=list(skipping))]
+        assert (resumed, len(loader.batch_sampler)) == (epochs[1][2:], len(epochs[1]))
+        assert [[batch["index"].tolist() for batch in loader] for _ in range(2)] == epochs[1:]
+        assert list(loader.batch_sampler) == list(loader.batch_sampler) != epochs[2]
 
 
 def test_a_sampler_that_deals_to_ranks_itself_is_refused(feeds):

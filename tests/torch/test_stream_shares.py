@@ -1,10 +1,13 @@
 """How a stream shares its samples among its parts: by worker, by worker_init_fn, by rank as well, or not at all."""
 
 import os
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from headrace.errors import InputError
+from headrace.torch import streaming
 from headrace.torch.fetch import SampleError
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -63,6 +66,37 @@ class ByRank(IterableDataset):
 def test_a_dataset_that_shares_by_rank_as_well_loses_nothing(ranks):
     (first, second), _ = ranks([], 2, ByRank(), 3, num_workers=2)
     assert indices(first + second) == list(range(24))
+
+
+RANK = WORLD_SIZE = 0
+
+
+class ByRankOfOutside(IterableDataset):
+    """As scripts for torchrun do that read the numbers once, into `config` or globals."""
+
+    def __init__(self, config=None):
+        self.config = config
+
+    def __iter__(self):
+        rank, world = (self.config.rank, self.config.world) if self.config else (RANK, WORLD_SIZE)
+        info = get_worker_info()
+        yield from range(rank * info.num_workers + info.id, 24, world * info.num_workers)
+
+
+@pytest.mark.parametrize("config", [True, False])
+def test_a_share_by_a_rank_that_was_read_before_is_refused(feeds, monkeypatch, config):
+    for rank in (0, 1):
+        monkeypatch.setattr(sys.modules[__name__], "RANK", rank)
+        monkeypatch.setattr(sys.modules[__name__], "WORLD_SIZE", 2)
+        dataset = ByRankOfOutside(SimpleNamespace(rank=rank, world=2) if config else None)
+        loader = feeds.loader([], dataset, 3, rank=rank, world=2, num_workers=2)
+        monkeypatch.setattr(streaming, "store_of_ranks", torch.distributed.HashStore)
+        with pytest.raises(InputError, match=rf"ByRankOfOutside knows its rank \(\w+={rank}, \w+=2\).*shard_by_rank"):
+            next(iter(loader))
+        alone = feeds.loader([], dataset, 3, rank=rank, world=2, num_workers=2, shard_by_rank=False)
+        assert sorted(int(each) for batch in alone for each in batch) == sorted(
+            {*range(2 * rank, 24, 4), *range(2 * rank + 1, 24, 4)}
+        )
 
 
 class FileOfOnes(IterableDataset):

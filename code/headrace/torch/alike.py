@@ -177,8 +177,9 @@ def description(loader: Any) -> dict[str, Any]:
 
 def for_ranks(loader: Any) -> dict[str, Any]:
     """What must be the same on all ranks; a feed server is alone, and may have been given other batches."""
+    sampler = type(loader.samples.own_sampler).__qualname__
     return {**loader.about(), "batch_size": loader.batch_size, "drop_last": bool(loader.drop_last),
-            "seed": loader.seed, "sampler": type(loader.own_sampler).__qualname__, "shards": loader.shards}  # fmt: skip
+            "seed": loader.seed, "sampler": sampler, "shards": loader.shards}  # fmt: skip
 
 
 def changes(before: Made, now: Made) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dis
+import functools
 import os
 import sys
 import sysconfig
@@ -101,15 +102,35 @@ def reached(kind: type, names: tuple[str, ...]) -> list[types.FunctionType]:
         # A method of a base too: super() may call it.
         for method in filter(None, (function_of(vars(each).get(name)) for each in kind.__mro__)):
             found[method] = None
-            waiting += [str(step.argval) for step in instructions(method.__code__) if step.opname in LOADS]
+            waiting += _own_names(method, kind)
     return list(found)
 
 
+def _own_names(method: types.FunctionType, kind: type) -> Iterator[str]:
+    """Attributes that a method reads of its own object or class, and of what a call hands out, as `super()` does.
+
+    Not those of other variables and of attributes: the `update` of a dictionary is none of the class's methods.
+    """
+    code = method.__code__
+    own = code.co_varnames[0] if code.co_argcount else ""
+    before = ""
+    of: Any = None
+    for step in instructions(code):
+        if step.opname in LOADS:
+            variable = of[-1] if isinstance(of, tuple) else of  # 3.13 loads two at once
+            others = before.startswith(("LOAD_FAST", "LOAD_DEREF")) and variable != own
+            globals_other = before in ("LOAD_GLOBAL", "LOAD_NAME") and method.__globals__.get(of) not in kind.__mro__
+            chained = before in LOADS and before != "LOAD_SUPER_ATTR" and of != "__class__"
+            if step.opname == "LOAD_SUPER_ATTR" or not (others or globals_other or chained):
+                yield str(step.argval)
+        before, of = step.opname, step.argval
+
+
 def function_of(held: Any) -> types.FunctionType | None:
-    """What a class holds under a name as a function: of a property, or below a decorator."""
-    held = getattr(held, "fget", None) or getattr(held, "__func__", held)
+    """What a class holds under a name as a function: of a property, below a decorator or a cache."""
+    held = getattr(held, "fget", None) or getattr(held, "func", None) or getattr(held, "__func__", held)
     below = held
-    while isinstance(below, types.FunctionType):
+    while isinstance(below, (types.FunctionType, functools._lru_cache_wrapper)):
         held, below = below, vars(below).get("__wrapped__")
     return held if isinstance(held, types.FunctionType) else None
 

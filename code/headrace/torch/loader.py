@@ -6,8 +6,8 @@ import os
 from collections.abc import Generator, Iterator
 from typing import Any
 
+from torch.utils.data import BatchSampler, IterableDataset
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import IterableDataset
 
 from headrace import progress
 from headrace.errors import InputError
@@ -17,9 +17,10 @@ from headrace.torch.alike import Alike, as_it_is, description, for_ranks, refuse
 from headrace.torch.fetch import ON_ERROR, Maker, tell_skipped
 from headrace.torch.fingerprint import fingerprint
 from headrace.torch.iteration import Iteration
-from headrace.torch.order import Epoch
+from headrace.torch.rank_batches import RankBatches
 from headrace.torch.remade import look_soon
-from headrace.torch.sampling import check_sampler, count_of, epoch_indices, is_distributed, order_maker
+from headrace.torch.samples import Samples
+from headrace.torch.sampling import check_sampler, is_distributed, order_maker
 from headrace.torch.set_by_script import SetByScript
 from headrace.torch.sources import Sources
 from headrace.torch.streaming import Streaming
@@ -78,7 +79,9 @@ class DataLoader(TorchDataLoader[Any]):
         self._limit_s = WAIT_SHARE * float(os.environ.get(STALL_TIMEOUT_VARIABLE) or DEFAULT_STALL_TIMEOUT_S)
         self._streaming = Streaming(self, shards, self.rank, self._world, self._limit_s) if self.is_stream else None
         self.on_error, self.skipped = on_error, 0
-        self._sampler_given, self._batch_sampler_given = sampler is not None, batch_sampler is not None
+        self.samples = Samples(self, self._world, sampler is not None, batch_sampler is not None)
+        if not self.is_stream and batch_sampler is None and isinstance(self.batch_sampler, BatchSampler):
+            object.__setattr__(self, "batch_sampler", RankBatches(self, self.batch_sampler))  # torch forbids it
         self._position = self._taken = self._open_iterations = 0
         self._begun = self._whole = False  # this epoch
         self._first_epoch: int | None = None
@@ -109,11 +112,6 @@ class DataLoader(TorchDataLoader[Any]):
         if self._feeds and not self._at_first_batch:
             self._at_first_batch.update(as_it_is(self))
         self._alike.made(for_ranks(self))
-
-    @property
-    def own_sampler(self) -> Any:
-        """What says which samples an epoch has: the batch sampler if the script gave one, else the sampler."""
-        return self.batch_sampler if self._batch_sampler_given else self.sampler
 
     @property
     def made_elsewhere(self) -> bool:
@@ -170,7 +168,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     def __len__(self) -> int:
         """Batches of a whole epoch on this rank; of an `IterableDataset` with a length, about so many."""
-        return -(-super().__len__() // self._world) if self.is_stream else len(self._whole_epoch(0))
+        return -(-super().__len__() // self._world) if self.is_stream else len(self.samples.steps(0))
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         registry.batch_asked_for()
@@ -192,6 +190,14 @@ class DataLoader(TorchDataLoader[Any]):
         if self._feeds and (noted := refuse_changes(self._at_first_batch, self._own_collate_fn, self)):
             look_soon(self.number, noted)
         self._alike.begins(for_ranks(self))
+
+    def indices_to_come(self) -> Iterator[list[int | str]]:
+        """This rank's batches of the epoch that the next iteration is over; the loader stays where it is."""
+        number, position = self.epoch, self._position
+        set_there = self._set_by_script.since()
+        if self._begun or set_there not in (None, number):
+            number, position = number + 1 if set_there is None else set_there, 0
+        return self.samples.of_rank(number, position)
 
     def _streamed(self, streaming: Streaming) -> Generator[Any, None, None]:
         self._begin()
@@ -218,13 +224,13 @@ class DataLoader(TorchDataLoader[Any]):
 
     def _batches(self) -> Generator[Any, None, None]:
         self._begin()
-        batched, given = self._batch_sampler_given, self._batch_sampler_given or self._sampler_given
-        indices = epoch_indices(self.own_sampler, given, batched, self.dataset, self.seed, self.epoch)
-        if given and not is_distributed(self.sampler):
-            self._alike.draws(self.epoch, indices, type(self.own_sampler).__name__)
+        number, samples = self.epoch, self.samples
+        indices = samples.indices(number)
+        if samples.drawn_by_the_scripts:
+            self._alike.draws(number, indices, type(samples.own_sampler).__name__)
         self._set_by_script.seen()
-        epoch, number = self._whole_epoch(self._position, len(indices)), self.epoch
-        source = self._sources.batches(order_maker(indices, batched, epoch, self.seed, number), len(epoch))
+        epoch = samples.steps(self._position, len(indices))
+        source = self._sources.batches(order_maker(indices, samples.batched, epoch, self.seed, number), len(epoch))
         self._open_iterations += 1
         try:
             for step in range(len(epoch)):
@@ -240,11 +246,3 @@ class DataLoader(TorchDataLoader[Any]):
         finally:
             self._open_iterations -= 1
             source.close()
-
-    def _whole_epoch(self, start: int, count: int | None = None) -> Epoch:
-        if count is None:
-            own = self.own_sampler
-            count = len(self.dataset) if is_distributed(own) else count_of(own)  # type: ignore[arg-type]
-        batch = 1 if self._batch_sampler_given or self.batch_size is None else self.batch_size
-        drop_uneven = is_distributed(self.sampler) and self.sampler.drop_last
-        return Epoch(count, batch, self.rank, self._world, start, bool(self.drop_last), bool(drop_uneven))

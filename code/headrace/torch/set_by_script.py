@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.utils.data import BatchSampler
-
 from headrace.errors import InputError
 from headrace.torch.dataset_epochs import epoch_set_by_script
+from headrace.torch.rank_batches import RankBatches
 from headrace.torch.sampling import epoch_of
 
 
@@ -50,13 +49,12 @@ class SetByScript:
         return on_dataset if on_dataset != self._on_dataset else None
 
     def _epochs(self) -> tuple[int | None, int | None]:
-        return epoch_of(self._loader.own_sampler), epoch_set_by_script(self._loader.dataset)
+        return epoch_of(self._loader.samples.own_sampler), epoch_set_by_script(self._loader.dataset)
 
     def _now(self) -> tuple[Any, Any]:
         return self._loader.batch_sampler, self._loader.sampler
 
     def _batch(self) -> tuple[Any, Any] | None:
-        """Of the batch sampler that torch has made, which headrace's loader takes the place of."""
+        """Of the batch sampler that stands for `batch_size`."""
         made = self._loader.batch_sampler
-        its_place_is_taken = type(made) is BatchSampler and made is not self._loader.own_sampler
-        return (made.batch_size, made.drop_last) if its_place_is_taken else None
+        return (made.batch_size, made.drop_last) if isinstance(made, RankBatches) else None

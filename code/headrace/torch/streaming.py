@@ -20,14 +20,13 @@ from headrace.torch.alike import store_of_ranks
 from headrace.torch.ends import Ends
 from headrace.torch.fetch import MOST_PARTS, Made, StreamOrder
 from headrace.torch.order import taken_after
+from headrace.torch.rank_share import refuse_rank_share, refuse_shared_by_itself
 from headrace.torch.sources import Sources
 
 MORE_FILES = (
     "each rank needs a part, so a file, or what the dataset shares by, of its own: write as many as there are ranks, "
     "use fewer ranks, or a dataset with __len__ and __getitem__"
 )
-_SHARE_THEMSELVES = ("streaming.base.", "litdata.")
-"""Where the datasets of Mosaic and of Lightning are, whose workers wait for those of all other ranks."""
 READ_AHEAD = 2
 """Steps that all ranks have agreed on and this one has not made yet."""
 LOOK_EVERY_S = 0.25
@@ -43,7 +42,7 @@ class Streaming:
     """
 
     def __init__(self, loader: Any, shards: int, rank: int, world: int, limit_s: float) -> None:
-        _refuse_own_sharing(loader.dataset)
+        refuse_shared_by_itself(loader.dataset)
         if shards < 0 or shards > MOST_PARTS:
             raise InputError(f"shards is {shards}; expected 1 to {MOST_PARTS}")
         self._loader, self._rank, self._world, self._limit_s = loader, rank, world, limit_s
@@ -120,6 +119,8 @@ class Streaming:
             number: of the loader in the script.
         """
         self._iterations += 1
+        if self._world > 1 and not self._loader.made_elsewhere:  # a feed server is no rank, and knows none
+            refuse_rank_share(self._loader.dataset, self._rank, self._world)
         name = f"headrace/stream{number}/{self._iterations}"
         store = store_of_ranks() if self._world > 1 else None
         if self._world > 1 and store is None:
@@ -219,12 +220,3 @@ def _read_ahead(batches: Iterator[Made], closed: threading.Event) -> Iterator[Ma
     finally:
         closed.set()
         thread.join(1.0)
-
-
-def _refuse_own_sharing(dataset: Any) -> None:
-    for each in type(dataset).__mro__:
-        if each.__module__.startswith(_SHARE_THEMSELVES):
-            raise InputError(
-                f"{each.__module__}.{each.__qualname__} shares its samples among all ranks by itself: read it with "
-                "torch.utils.data.DataLoader or its own loader, and without data hosts (--no-is_hetero)"
-            )

@@ -1,0 +1,44 @@
+"""What another loader finds in `loader.batch_sampler`: this rank's batches, as indices.
+
+Accelerate's `skip_first_batches`, and so the Trainer of Hugging Face after a resume, makes a loader of torch's of the
+dataset and the batch sampler of the one it gets. Of torch's own batch sampler it would take all samples on each rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import BatchSampler
+
+from headrace import progress
+from headrace.torch import registry
+
+_taken = 0
+progress.add_counter(lambda: _taken)
+
+
+class RankBatches(BatchSampler):
+    """In place of the batch sampler that torch has made for a loader, which headrace's loader does not ask.
+
+    To iterate over it gives the epoch that the loader is about to make, and leaves the loader where it is. The samples
+    are made where it is asked.
+    """
+
+    def __init__(self, loader: Any, torchs: BatchSampler) -> None:
+        super().__init__(torchs.sampler, torchs.batch_size, torchs.drop_last)
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[list[int]]:
+        global _taken
+        registry.batch_asked_for()
+        for batch in self._loader.indices_to_come():
+            _taken += 1
+            yield batch
+
+    def set_epoch(self, epoch: int) -> None:
+        """The loader's own: the Trainer of Hugging Face calls that of the batch sampler within its own."""
+        self._loader.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return len(self._loader)
