@@ -39,6 +39,9 @@ x, y = [1], [2]
 class Opaque:
     __module__ = "headrace_test_library"
 
+    def __init__(self, p=0.5, transforms=()):
+        self.p, self.transforms, self._calls = p, list(transforms), [0]
+
     def __call__(self, value):
         return value
 
@@ -52,6 +55,26 @@ def test_between_two_epochs_folders_count_and_what_the_dataset_itself_writes_doe
     assert changes(before, fingerprint(data, exact=True)) == []
     data.root, data.transform, data.stage = "/data/256px", Opaque(), 1
     assert changes(before, fingerprint(data, exact=True)) == ["root", "stage", "transform"]
+
+
+@pytest.mark.parametrize(
+    ("transform", "change"),
+    [
+        (lambda: Opaque(), lambda it: setattr(it, "p", 0.1)),
+        (lambda: Opaque(transforms=[Opaque(), Opaque()]), lambda it: setattr(it.transforms[1], "p", 0.1)),
+        (lambda: Opaque(transforms=[Opaque(), Opaque()]), lambda it: it.transforms.pop()),
+        (lambda: torch.nn.Sequential(torch.nn.Dropout(0.5)), lambda it: setattr(it[0], "p", 0.1)),
+    ],
+)
+def test_between_two_epochs_a_librarys_transform_is_set_otherwise(transform, change):
+    data = Cached()
+    data.transform = transform()
+    before = fingerprint(data, exact=True)
+    if isinstance(data.transform, Opaque):
+        data.transform._calls[0] += 1
+    assert changes(before, fingerprint(data, exact=True)) == []
+    change(data.transform)
+    assert changes(before, fingerprint(data, exact=True)) == ["transform"]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +104,8 @@ def test_between_two_epochs_any_entry_of_a_large_dict_counts():
 
 @pytest.mark.parametrize(
     "kind", [np.array, torch.tensor, list, lambda labels: pandas.DataFrame({"label": labels, "name": "x"}),
-             lambda labels: np.array(labels, object)],
+             lambda labels: np.array(labels, object),
+             lambda labels: [{"file": "x.jpg", "label": each, "box": [0, 0, 4, 4]} for each in labels]],
 )  # fmt: skip
 def test_between_two_epochs_one_label_of_many_is_seen_to_have_changed(kind):
     labels = [0] * 200_000

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import marshal
 import re
-from collections.abc import Mapping
+import types
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from headrace.torch.dataset_code import held_by, is_a_table, is_the_scripts
 from headrace.torch.dataset_writes import written_while_training
 
 MOST_VALUES, LEAST_VALUES = 50_000, 4_000
@@ -18,8 +20,9 @@ MOST_BYTES = 64 << 20
 """Of arrays that are looked at whole, between two epochs of a process."""
 MOST_WHOLE = 1 << 18
 """Of a list that is looked at whole between two epochs, as arrays are: a few labels of many may have been changed."""
-MOST_IN_TUPLE = 8
-_PLAIN = {bool, int, float, str, type(None)}
+_MOST_WITHIN: dict[type, int] = {tuple: 8, list: 8, dict: 16}
+PLAIN = (bool, int, float, str, type(None))
+"""What settings are made of."""
 _NO_DATA = re.compile(
     "(^|_)(n?gpus?|n?cpus?|workers?|threads?|devices?|hosts?|ranks?|world|nodes?|dist|distributed|backend|port|"
     "lr|learning|epochs?|steps?|iters?|iterations?|momentum|decay|loss|best|patience|print|logs?|logger|logging|verbose|"
@@ -61,15 +64,11 @@ class Look:
         return fits
 
     def list_whole(self, values: Any) -> bytes | None:
-        """What a list is made of, if it may be looked at whole: of numbers and texts, or short tuples of them."""
+        """What a list is made of, if it may be looked at whole: of numbers and texts, or records of a few of them."""
         if not (self.exact and isinstance(values, (list, tuple)) and len(values) <= MOST_WHOLE):
             return None
-        kinds = set(map(type, values))
-        if kinds <= {tuple, list}:
-            kinds = {type(part) for each in values for part in each[:MOST_IN_TUPLE]}
-            kinds |= {dict} if max(map(len, values)) > MOST_IN_TUPLE else set()
         # A version of its format that does not tell who else holds a value.
-        return marshal.dumps(values, 2) if kinds <= _PLAIN else None
+        return marshal.dumps(values, 2) if _are_plain(values) else None
 
     def counts(self, values: Mapping[Any, Any], in_list: bool) -> dict[Any, Any]:
         """Of settings, what samples may be made of; a list of them is no settings, but data."""
@@ -81,3 +80,38 @@ class Look:
         if not self.settled:
             return frozenset()
         return self.above | written_while_training(type(value))  # type: ignore[arg-type]
+
+
+def _are_plain(values: Sequence[Any]) -> bool:
+    """Whether all are numbers and texts, or short tuples, lists and dicts of them, within each other once more."""
+    waiting: list[Any] = list(values)
+    for _ in range(3):
+        kinds = set(map(type, waiting))
+        if not kinds <= {*PLAIN, *_MOST_WITHIN}:
+            return False
+        records = [each for each in waiting if type(each) in _MOST_WITHIN]
+        if any(len(each) > _MOST_WITHIN[type(each)] for each in records):
+            return False
+        waiting = [part for each in records for part in (each.values() if type(each) is dict else each)]
+    return not waiting
+
+
+def plain_of(transform: Any) -> dict[str, Any]:
+    """What a library's transform is set to, and those that it is made of."""
+    return {
+        name: each
+        for name, each in held_by(transform).items()
+        if isinstance(each, (*PLAIN, tuple)) or (name == "transforms" and isinstance(each, list))
+    }
+
+
+def around(function: types.FunctionType) -> Callable[[types.CellType], Any]:
+    """What counts of what is around a function: of a trainer, that has the model and counts steps, what it names."""
+
+    def held(cell: types.CellType) -> Any:
+        value = cell.cell_contents
+        whole = callable(value) or is_a_table(value) or not is_the_scripts(type(value)) or not held_by(value)
+        names = function.__code__.co_names
+        return value if whole else {name: each for name, each in held_by(value).items() if name in names}
+
+    return held

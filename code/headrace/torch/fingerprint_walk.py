@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import Dataset
 
 from headrace.torch.dataset_code import folder_of, held_by, is_a_table, is_omegaconfs, is_settings, is_the_scripts
-from headrace.torch.fingerprint_look import MOST_WHOLE, Look
+from headrace.torch.fingerprint_look import MOST_WHOLE, PLAIN, Look, around, plain_of
 from headrace.torch.fingerprint_tables import looked_at
 from headrace.torch.own_generators import DRAWING, state_of
 from headrace.torch.roughly import Reals
@@ -32,7 +32,6 @@ DEEPEST = 6
 VALUES_AT_ONCE = 8  # of an array, which cost as much as another object
 MOST_SETTINGS = 200  # of a dict with more entries, or with other things in it, all count
 _WHOLE_NUMBERS = (bool, int, type(None))
-_PLAIN = (*_WHOLE_NUMBERS, float, str)
 _REAL = (float, complex, np.floating, np.complexfloating)
 _EXACT = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, enum.Enum, slice, torch.dtype, torch.Size)
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -90,14 +89,14 @@ class Walk:
             self.add(self._look.counts(held_by(value), in_list), depth)
         elif isinstance(value, torch.nn.Module):
             self.add(value.state_dict(), depth)
-            own = {name: each for name, each in vars(value).items() if isinstance(each, (*_PLAIN, tuple))}
-            self.add(self._look.counts(own | {"training": None}, False), depth)
+            for part in value.modules() if self._look.exact else [value]:
+                self.add(self._look.counts(plain_of(part) | {"training": None}, False), depth)
         elif isinstance(value, (set, frozenset, dict)) and len(value) > MOST_SORTED:
             self._text(str(len(value)))
         elif isinstance(value, (set, frozenset)):
             self._places(sorted(map(_plainly, value)), depth)
         elif isinstance(value, dict):
-            settings = len(value) <= MOST_SETTINGS and all(isinstance(each, _PLAIN) for each in value.values())
+            settings = len(value) <= MOST_SETTINGS and all(isinstance(each, PLAIN) for each in value.values())
             told = self._look.counts(value, in_list or not settings)
             self._entries([(key, told[key]) for key in sorted(told, key=_plainly)], depth, not settings)
         elif isinstance(value, DRAWING):
@@ -126,7 +125,10 @@ class Walk:
                     self._text(name)
                     self.add(attribute, depth + 1)
         else:
-            return callable(value) and type(value).__module__ != "sqlite3"  # a transform, and not what was opened
+            transform = callable(value) and type(value).__module__ != "sqlite3"  # and not what was opened
+            if transform and self._look.exact:
+                self.add(plain_of(value), depth + 1)
+            return transform
         return True
 
     def _as_elsewhere(self, text: str) -> str:
@@ -212,7 +214,7 @@ class Walk:
         elif isinstance(value, types.MethodType):  # its object may be a trainer, with the model and this rank's number
             held = (value.__func__, type(value.__self__))
         elif isinstance(value, types.FunctionType):
-            held = (value.__defaults__, *map(_around(value), value.__closure__ or ()))
+            held = (value.__defaults__, *map(around(value), value.__closure__ or ()))
             self._digest.update(value.__code__.co_code)
             self._text(
                 repr(
@@ -229,18 +231,6 @@ class Walk:
         for each in held:
             self.add(each, depth + 1)
         return True
-
-
-def _around(function: types.FunctionType) -> Callable[[types.CellType], Any]:
-    """What counts of what is around a function: of a trainer, that has the model and counts steps, what it names."""
-
-    def held(cell: types.CellType) -> Any:
-        value = cell.cell_contents
-        whole = callable(value) or is_a_table(value) or not is_the_scripts(type(value)) or not held_by(value)
-        names = function.__code__.co_names
-        return value if whole else {name: each for name, each in held_by(value).items() if name in names}
-
-    return held
 
 
 def _plainly(value: Any) -> str:
