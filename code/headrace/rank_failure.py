@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import json
 import os
 import re
@@ -17,10 +18,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.outcome import LOG_TAIL_LINES, RootCause
+from headrace.settings import FEEDS_VARIABLE
 
 KNOWN_ARGUMENTS = (
     "settings of headrace's come as --NAME VALUE too: have the script read those that it knows, with "
     "parser.parse_known_args()"
+)
+PORT_IN_USE = (
+    "feed servers run the script up to its first batch too, one beside the ranks of each host: open the port after it, "
+    "or only where headrace.torch.is_feed_server() is False"
 )
 PREFIX = "failed-rank"
 MOST_CHARACTERS = 1_000
@@ -72,7 +78,8 @@ def in_a_line(error: BaseException) -> str:
     elif len(lines) > 2 and lines[0].endswith("following error:"):  # torch.multiprocessing's, with a traceback below
         lines = lines[::-1]
     said = re.sub(r"^(\{\{function_node [^}]*\}\}\s*)+", "", lines[0]) if lines else ""
-    return _cut(f"{type(error).__name__}: {said}")
+    shared = getattr(error, "errno", None) == errno.EADDRINUSE and os.environ.get(FEEDS_VARIABLE)
+    return _cut(f"{type(error).__name__}: {said}" + (f" ({PORT_IN_USE})" if shared else ""))
 
 
 def _cut(line: str) -> str:

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.faults.breakage import FEED, kill
+from tests.ports import free_port
 from tests.support import ROOT, finish, run_job, start
 from tests.torch.jobs import TORCH, needs_namespaces
 from tests.victims import Victim
@@ -129,7 +130,7 @@ def test_the_script_runs_without_a_launcher(tmp_path):
 
 def test_a_script_with_a_guarded_main_its_own_process_group_and_a_split_trains_on_each_sample_once(tmp_path, source):
     flags = [TORCH, f"--source_dir={source}", "--training_script=guarded.py", "--num_of_data_instances=1"]
-    run = run_job(tmp_path, *flags)
+    run = run_job(tmp_path, *flags, f"--hyperparameter=port={free_port()}")
     assert run.code == 0, run.output[-4000:]
     for rank in (0, 1):
         for epoch in (0, 1):
@@ -193,14 +194,17 @@ def test_a_rank_that_evaluates_alone_is_told_that_it_had_a_part_if_it_is_a_share
 
 
 @pytest.mark.parametrize(
-    ("spawn", "message"), [(0, "trains before it takes a batch"), (1, "starts processes that make loaders")]
-)
-def test_a_script_that_does_not_train_on_the_loader_ends_the_job_at_once_and_not_after_restarts(
-    tmp_path, source, spawn, message
+    ("how", "message", "local_workers"),
+    [("spawn=0", "trains before it takes a batch", "off"), ("spawn=1", "starts processes that make loaders", "off"),
+     (f"port={free_port()}", "only where headrace.torch.is_feed_server() is False", "on")],
+    ids=["another loader", "processes of its own", "a port of its own"],
+)  # fmt: skip
+def test_a_script_that_feed_servers_cannot_run_ends_the_job_at_once_and_not_after_restarts(
+    tmp_path, source, how, message, local_workers
 ):
     run = run_job(
         tmp_path, TORCH, f"--source_dir={source}", "--training_script=rewrapped.py", "--num_of_data_instances=1",
-        "--processes_per_host=1", f"--hyperparameter=spawn={spawn}", "--local_workers=off",
+        "--processes_per_host=1", f"--hyperparameter={how}", f"--local_workers={local_workers}",
     )  # fmt: skip
     assert run.code == 1
     cause = run.summary["root_cause"]

@@ -1,6 +1,7 @@
 """The files that ranks leave when they raise: the first of a host's ranks is the root cause."""
 
 import argparse
+import errno
 from pathlib import Path
 
 import pytest
@@ -123,3 +124,10 @@ def test_headraces_advice_is_told_whole_and_what_is_cut_is_marked():
     advice = "what to do, " * 60
     assert in_a_line(InputError(advice)) == f"InputError: {advice}"
     assert in_a_line(InputError(advice * 2)).endswith("…")
+
+
+def test_a_port_that_a_feed_server_may_have_taken_is_said_so_where_there_are_any(monkeypatch):
+    error = OSError(errno.EADDRINUSE, "Address already in use")
+    assert in_a_line(error) == "OSError: [Errno 98] Address already in use"
+    monkeypatch.setenv("HEADRACE_FEEDS", "algo-1:6001")
+    assert "only where headrace.torch.is_feed_server() is False" in in_a_line(error)

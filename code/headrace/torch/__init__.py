@@ -3,11 +3,13 @@
 from headrace.torch.checkpoint import Checkpoint
 from headrace.torch.loader import DataLoader
 from headrace.torch.own_connection import look_after_connection
+from headrace.torch.registry import is_feed_server
 from headrace.torch.training import Training, average
 from headrace.torch.world import device, init, local_rank, rank, world_size
 
 __all__ = [
-    "Checkpoint", "DataLoader", "Training", "average", "device", "init", "local_rank", "rank", "world_size",
+    "Checkpoint", "DataLoader", "Training", "average", "device", "init", "is_feed_server", "local_rank", "rank",
+    "world_size",
 ]  # fmt: skip
 
 look_after_connection()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import functools
 import os
 import signal
@@ -20,6 +21,7 @@ from typing import NoReturn
 
 from headrace.errors import HeadraceError, InputError
 from headrace.events import FEED_READY, say
+from headrace.rank_failure import PORT_IN_USE
 from headrace.settings import SECRET_VARIABLE, STALL_TIMEOUT_VARIABLE, OneLineParser
 from headrace.torch import registry
 from headrace.torch.feed_admission import FeedServer
@@ -43,8 +45,10 @@ def main(argv: Sequence[str]) -> NoReturn:
     except HeadraceError as error:
         _wait_while_serving()
         _refuse(str(error), error.exit_code)
-    except Exception:
+    except Exception as error:
         _wait_while_serving()
+        if getattr(error, "errno", None) == errno.EADDRINUSE:
+            _refuse(f"{given.script} ended here, before its first batch: {error} ({PORT_IN_USE})")
         print(f"feed server: {given.script} failed here, before its first batch:", file=sys.stderr)
         traceback.print_exc()
         if any(word in traceback.format_exc().lower() for word in ("cuda", "nvidia", "device_ids")):

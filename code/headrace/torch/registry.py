@@ -153,6 +153,12 @@ def shared_number() -> int:
     return Serving.shared - 1
 
 
+def is_feed_server() -> bool:
+    """Whether this process runs the script only to make batches for ranks. What a rank alone is to do, such as opening
+    a port for metrics before the first batch, it leaves out here."""
+    return Serving.on
+
+
 def is_asked_for() -> bool:
     """In a feed server: whether it serves, in a thread of the script's perhaps."""
     return _asked.locked()

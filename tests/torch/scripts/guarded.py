@@ -1,6 +1,7 @@
-"""As many PyTorch scripts are: a `main` behind a guard, its own process group, DDP before the data, a split."""
+"""As many PyTorch scripts are: a `main` behind a guard, its own process group, DDP before the data, a split, a port."""
 
 import argparse
+import socket
 
 import headrace.torch
 import torch
@@ -13,8 +14,11 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0, help="-1: none")
+    parser.add_argument("--port", type=int, default=0)
     args, _ = parser.parse_known_args()
     dist.init_process_group(backend="gloo")
+    if dist.get_rank() == 0 and args.port and not headrace.torch.is_feed_server():
+        for_metrics = socket.create_server(("", args.port))  # noqa: F841
     if args.seed >= 0:
         torch.manual_seed(args.seed)
     model = DistributedDataParallel(torch.nn.Linear(4, 2))

@@ -1,18 +1,20 @@
-"""A loader that something makes anew, as Accelerate's `prepare` does; or processes that the script starts itself."""
+"""A loader that something makes anew, as Accelerate's `prepare` does; processes or a port of the script's own."""
 
 import argparse
+import socket
 
 import headrace.torch
 import torch
 
 parser = argparse.ArgumentParser(allow_abbrev=False)
 parser.add_argument("--spawn", type=int, default=0)
+parser.add_argument("--port", type=int, default=0)
 args, _ = parser.parse_known_args()
 
 
-def train(number, spawned):
+def train(number, as_given):
     loader = headrace.torch.DataLoader([float(number) for number in range(100)], 2)
-    if not spawned:
+    if not as_given:
         loader = torch.utils.data.DataLoader(loader.dataset, loader.batch_size)
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -22,7 +24,9 @@ def train(number, spawned):
 
 
 if __name__ == "__main__":
+    if args.port:
+        for_metrics = socket.create_server(("", args.port))
     if args.spawn:
         torch.multiprocessing.spawn(train, (True,), nprocs=1)
     else:
-        train(0, False)
+        train(0, as_given=args.port)

@@ -20,7 +20,7 @@ from headrace.host.services.contract import (
     servers_by_address,
     servers_of,
 )
-from headrace.settings import STALL_TIMEOUT_VARIABLE, Settings
+from headrace.settings import FEEDS_VARIABLE, STALL_TIMEOUT_VARIABLE, Settings
 from headrace.topology import Topology
 
 MODULE = "headrace.torch.feed_server"
@@ -74,7 +74,7 @@ class TorchFeed:
         pass
 
     def trainer_environ(self) -> dict[str, str]:
-        return {"HEADRACE_TF_DATA_MODE": self.mode, "HEADRACE_FEEDS": ",".join(self.worker_names())}
+        return {"HEADRACE_TF_DATA_MODE": self.mode, FEEDS_VARIABLE: ",".join(self.worker_names())}
 
     def needs(self, host: str) -> bool:
         return False
