@@ -166,6 +166,16 @@ def test_what_differs_between_hosts_and_ranks_of_one_job_counts_for_nothing(monk
     assert of("cpu", "/a", "algo-1") != fingerprint(Table({"device": "cpu", "samples": [("/a/dog/1.jpg", 1)]}))
 
 
+def test_of_a_path_a_number_that_may_be_a_ranks_counts_and_its_folder_does_not():
+    def of(path):
+        return fingerprint(Table(path))
+
+    for first, second in ("train_0.h5", "train_1.h5"), ("rank0", "rank1"), ("part-00.csv", "part-01.csv"):
+        assert of(f"/a/{first}") != of(f"/a/{second}")
+        assert of(f"/a/1/{first}") == of(Path(f"/b/2/{first}"))
+    assert of("/tmp/tmpa1b2c_0x") == of("/tmp/tmpz9_7k") == of("/data/images-256") == of("/tmp/run-20261126-082223")
+
+
 def test_the_attributes_that_differ_are_named():
     data = Table([1])
     before = fingerprint(data)

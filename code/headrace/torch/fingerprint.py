@@ -3,14 +3,15 @@
 Numbers, texts, arrays, tables (`fingerprint_tables`), containers and functions with what they hold, objects of the
 script's own classes, and datasets within, as `Subset` and `ConcatDataset` have them. Of long ones some thousand places
 are looked at. Of other objects, an open file or another library's, only the type counts. Folders may have other names
-elsewhere: an attribute that names one is left out, and of other paths the last two parts count. Of real numbers the
-last digits may differ (`roughly`).
+elsewhere: of an attribute that names one only small numbers in its last part count, which may be a rank's, and of other
+paths the last two parts. Of real numbers the last digits may differ (`roughly`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +28,8 @@ MOST_NAMES = 160
 WHOLE = "itself"
 OPAQUE = "?"
 """The prefix for an object of which only the type counts."""
+_NUMBERED = re.compile(r"(?:(?<![a-z0-9])|rank|shard|part|split|fold)\d{1,2}(?![a-z0-9])", re.IGNORECASE)
+"""In the name of a file, what may be a rank's number: `train_0.h5`, `rank1`."""
 _VALUES = (dict, list, set, tuple, str, int, float)
 """Subclasses of these are told whole."""
 Made = Mapping[str, str]
@@ -76,7 +79,7 @@ def _settings_within(path: str, value: Any, look: Look) -> dict[str, Any]:
 
 def _told(value: Any, look: Look) -> str:
     if isinstance(value, (str, os.PathLike)) and os.path.isabs(value) and not look.exact:
-        return "a path"
+        return " ".join(["a path", *_NUMBERED.findall(os.path.basename(value))])
     own = look.of_attribute()
     walk = Walk(own)
     walk.add(value, 0)
