@@ -28,6 +28,10 @@ PORT_IN_USE = (
     "feed servers run the script up to its first batch too, one beside the ranks of each host: open the port after it, "
     "or only where headrace.torch.is_feed_server() is False"
 )
+FILE_ELSEWHERE = (
+    "each data host reads files itself: give data_group the channel too; what the script writes is on its own host "
+    "alone, so make the dataset of it in memory, or train without data hosts"
+)
 PREFIX = "failed-rank"
 MOST_CHARACTERS = 1_000
 _PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
@@ -78,8 +82,12 @@ def in_a_line(error: BaseException) -> str:
     elif len(lines) > 2 and lines[0].endswith("following error:"):  # torch.multiprocessing's, with a traceback below
         lines = lines[::-1]
     said = re.sub(r"^(\{\{function_node [^}]*\}\}\s*)+", "", lines[0]) if lines else ""
-    shared = getattr(error, "errno", None) == errno.EADDRINUSE and os.environ.get(FEEDS_VARIABLE)
-    return _cut(f"{type(error).__name__}: {said}" + (f" ({PORT_IN_USE})" if shared else ""))
+    advice = ""
+    if getattr(error, "errno", None) == errno.EADDRINUSE and os.environ.get(FEEDS_VARIABLE):
+        advice = f" ({PORT_IN_USE})"
+    elif "from worker" in said and "No such file" in said:
+        advice = f" ({FILE_ELSEWHERE})"
+    return _cut(f"{type(error).__name__}: {said}") + advice
 
 
 def _cut(line: str) -> str:

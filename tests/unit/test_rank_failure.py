@@ -131,3 +131,11 @@ def test_a_port_that_a_feed_server_may_have_taken_is_said_so_where_there_are_any
     assert in_a_line(error) == "OSError: [Errno 98] Address already in use"
     monkeypatch.setenv("HEADRACE_FEEDS", "algo-1:6001")
     assert "only where headrace.torch.is_feed_server() is False" in in_a_line(error)
+
+
+def test_a_file_that_a_worker_does_not_have_comes_with_advice():
+    error = FileNotFoundError(
+        "Failed to get element from worker algo-1:6001: /tmp/x.tfrecord; No such file or directory"
+    )
+    assert "x.tfrecord; No such file or directory (each data host reads files itself: give" in in_a_line(error)
+    assert "(" not in in_a_line(FileNotFoundError("/tmp/x.tfrecord; No such file or directory"))
