@@ -108,10 +108,35 @@ def test_a_samples_draws_do_not_depend_on_the_number_of_ranks(feeds, wrap):
     assert draws(1) == draws(2) == draws(3)
 
 
-def test_a_list_of_indices_from_a_sampler_is_refused_and_an_empty_batch_too(feeds):
-    bulk = feeds.loader([], Draws(), None, sampler=BatchSampler(RandomSampler(Draws()), 4, False))
-    with pytest.raises(InputError, match="lists of them come from a batch_sampler"):
-        list(bulk)
+class Asked(torch.utils.data.Dataset):
+    """Says what it is asked for."""
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        return repr(index)
+
+
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        ({"batch_size": None, "sampler": BatchSampler(Backwards(5), 2, False)}, ["[4, 3]", "[2, 1]", "[0]"]),
+        ({"batch_sampler": [[(True, 3), ("a", 4)], [(False, 5)]]}, [["(True, 3)", "('a', 4)"], ["(False, 5)"]]),
+        ({"batch_size": 2, "sampler": [("a", [1, (2,)]), ("b", [])]}, [["('a', [1, (2,)])", "('b', [])"]]),
+    ],
+    ids=["lists", "tuples of a batch sampler", "nested"],
+)
+def test_a_dataset_is_asked_for_whatever_its_sampler_yields(feeds, remote, options, asked):
+    addresses = [feeds.serve(1, Asked(), **options)] if remote else []
+    assert list(feeds.loader(addresses, Asked(), **options)) == asked
+
+
+@pytest.mark.parametrize("index", [None, 0.5, {"a": 1}, [[[[1]]]], torch.arange(2)])
+def test_what_is_no_index_is_refused_and_an_empty_batch_too(feeds, index):
+    with pytest.raises(InputError, match="an index is a number or a text, or a tuple or a list of them"):
+        list(feeds.loader([], Draws(), 2, sampler=[index, index]))
     with pytest.raises(InputError, match="a batch without samples"):
         list(feeds.loader([], Draws(), batch_sampler=[[1], []]))
 

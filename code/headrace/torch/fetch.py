@@ -18,6 +18,7 @@ from headrace.events import say
 from headrace.torch import world
 from headrace.torch.dataset_epochs import datasets_within, takes_epoch, tell_epoch
 from headrace.torch.draws import seed_all
+from headrace.torch.indices import index_as_json, index_of_json
 from headrace.torch.order import sample_seed
 from headrace.torch.own_generators import Held, generators_held, kept
 
@@ -42,10 +43,10 @@ class Order:
     positions: Sequence[int]
     """In the epoch: where random draws come from."""
     indices: Sequence[Any]
-    """What the dataset is asked for; numbers or texts."""
+    """What the dataset is asked for: `Index`."""
 
     def as_json(self) -> dict[str, Any]:
-        return dict(vars(self))
+        return vars(self) | {"indices": [index_as_json(each) for each in self.indices]}
 
 
 @dataclass(frozen=True)
@@ -173,12 +174,12 @@ def read_order(record: Any) -> Order | StreamOrder:
     if isinstance(record, dict) and "part" in record:
         return _read_stream_order(record)
     try:
-        order = Order(int(record["seed"]), int(record["epoch"]), record["positions"], record["indices"])
+        indices = [index_of_json(each) for each in record["indices"]]
+        order = Order(int(record["seed"]), int(record["epoch"]), record["positions"], indices)
         numbers = all(type(each) is int for each in order.positions)
-        indices = all(type(each) in (int, str) for each in order.indices)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"no order of a batch: {error!r}") from error
-    if not numbers or not indices or not order.indices or len(order.indices) != len(order.positions):
+    if not numbers or not order.indices or len(order.indices) != len(order.positions):
         raise InputError("no order of a batch")
     return order
 

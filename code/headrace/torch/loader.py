@@ -16,6 +16,7 @@ from headrace.torch import registry, waiting, world
 from headrace.torch.alike import Alike, as_it_is, description, for_ranks, refuse_changes
 from headrace.torch.fetch import ON_ERROR, Maker, tell_skipped
 from headrace.torch.fingerprint import fingerprint
+from headrace.torch.indices import Index
 from headrace.torch.iteration import Iteration
 from headrace.torch.rank_batches import RankBatches
 from headrace.torch.remade import look_soon
@@ -191,7 +192,7 @@ class DataLoader(TorchDataLoader[Any]):
             look_soon(self.number, noted)
         self._alike.begins(for_ranks(self))
 
-    def indices_to_come(self) -> Iterator[list[int | str]]:
+    def indices_to_come(self) -> Iterator[list[Index]]:
         """This rank's batches of the epoch that the next iteration is over; the loader stays where it is."""
         number, position = self.epoch, self._position
         set_there = self._set_by_script.since()

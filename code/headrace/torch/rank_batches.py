@@ -29,7 +29,7 @@ class RankBatches(BatchSampler):
         super().__init__(torchs.sampler, torchs.batch_size, torchs.drop_last)
         self._loader = loader
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self) -> Iterator[list[Any]]:
         global _taken
         registry.batch_asked_for()
         for batch in self._loader.indices_to_come():

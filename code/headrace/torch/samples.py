@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from headrace.torch.indices import Index, plain_index
 from headrace.torch.order import Epoch
-from headrace.torch.sampling import count_of, epoch_indices, is_distributed, plain_index
+from headrace.torch.sampling import count_of, epoch_indices, is_distributed
 
 
 class Samples:
@@ -46,7 +47,7 @@ class Samples:
         drop_uneven = is_distributed(loader.sampler) and loader.sampler.drop_last
         return Epoch(count, batch, loader.rank, self._world, start, bool(loader.drop_last), bool(drop_uneven))
 
-    def of_rank(self, epoch: int, start: int) -> Iterator[list[int | str]]:
+    def of_rank(self, epoch: int, start: int) -> Iterator[list[Index]]:
         """The indices of this rank's samples, step by step, from a position of an epoch on."""
         indices = self.indices(epoch)
         steps = self.steps(start, len(indices))

@@ -12,6 +12,7 @@ from torch.utils.data import DistributedSampler, RandomSampler, SequentialSample
 from headrace.errors import InputError
 from headrace.torch.draws import own_draws, seed_all
 from headrace.torch.fetch import Order
+from headrace.torch.indices import plain_index
 from headrace.torch.order import Epoch, sample_seed
 
 _MORE_THAN_SAID = 64
@@ -71,11 +72,13 @@ def epoch_indices(sampler: Any, given: bool, of_batches: bool, dataset: Any, see
         if of_batches and not len(each):
             raise InputError(f"{type(sampler).__name__} yields a batch without samples")
         for index in each if of_batches else [each]:
-            if not isinstance(index, (int, str)) and not hasattr(index, "__index__"):
+            try:
+                plain_index(index)
+            except (TypeError, AttributeError):
                 raise InputError(
-                    f"{type(sampler).__name__} yields {index!r:.80}; an index is a number or a text, and lists of them "
-                    "come from a batch_sampler"
-                )
+                    f"{type(sampler).__name__} yields {index!r:.80}; an index is a number or a text, or a tuple or a "
+                    "list of them"
+                ) from None
     return drawn
 
 
@@ -108,11 +111,6 @@ def count_of(sampler: Any) -> int:
         raise InputError(
             f"{type(sampler).__name__} does not say how many samples an epoch has: give it a __len__"
         ) from error
-
-
-def plain_index(index: Any) -> int | str:
-    """As JSON has it."""
-    return index if isinstance(index, str) else int(index)
 
 
 def plainly(drawn: Any) -> Any:
