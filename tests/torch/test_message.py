@@ -2,6 +2,10 @@
 
 import collections
 import dataclasses
+import datetime
+from decimal import Decimal
+from pathlib import Path
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -29,6 +33,8 @@ ALIGNED = np.dtype([("a", "u1"), ("b", "<i4"), ("c", [("d", "<f4", (2,)), ("e", 
         np.zeros(3, ALIGNED),
         np.ones(3, ALIGNED)[["b"]],
         Grown(1),
+        [Path("/a/b.jpg"), {"when": datetime.datetime(2026, 1, 2, 3, 4, 5, 6, datetime.timezone.utc)}],
+        (datetime.date(2026, 1, 2), Decimal("0.10"), UUID(int=7)),
     ],
     ids=[
         "one row's column",
@@ -36,6 +42,8 @@ ALIGNED = np.dtype([("a", "u1"), ("b", "<i4"), ("c", [("d", "<f4", (2,)), ("e", 
         "aligned fields within fields",
         "some fields",
         "a named tuple's own __new__",
+        "a path and a moment",
+        "a day, a price and a name",
     ],
 )
 def test_what_is_uncommon_comes_out_as_it_went_in(batch):

@@ -23,6 +23,7 @@ from headrace.torch.message import (
     MOST_DIMENSIONS,
     PLAIN,
     SEQUENCES,
+    WRITTEN,
     Buffers,
     Malformed,
     bytes_of,
@@ -62,7 +63,7 @@ class Arriving:
         """To be called once the buffers are filled."""
         try:
             return self._build()
-        except (TypeError, ValueError, LookupError, AttributeError, RuntimeError) as error:
+        except (TypeError, ValueError, LookupError, AttributeError, RuntimeError, ArithmeticError) as error:
             raise Malformed(f"what does not fit its type ({error!r:.200})") from error
 
     def _take(self, node: Any, depth: int) -> Callable[[], Any]:
@@ -87,6 +88,10 @@ class Arriving:
             text = np.empty(self._shape([node["bytes"]], 1), np.uint8)
             self.buffers.append(bytes_of(text))
             return lambda: text.tobytes()
+        if "written" in node:
+            _, _, read = WRITTEN[node["written"]]
+            said = str(node["text"])
+            return lambda: read(said)
         if "complex" in node:
             real, imaginary = (float(each) for each in node["complex"])
             return lambda: complex(real, imaginary)

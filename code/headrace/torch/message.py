@@ -1,8 +1,8 @@
 """A batch as bytes: what it is made of, as JSON, then the memory of each tensor, as it is. Nothing is unpickled.
 
-What travels: tensors and arrays of any dtype, numbers, texts, bytes and None, in lists, tuples, sets, named tuples,
-dicts, mappings, dataclasses and plain objects, however nested; tensors of subclasses with their attributes, members of
-enumerations. Classes are found by name among what the receiver has imported itself.
+What travels: tensors and arrays of any dtype, numbers, texts, bytes, paths, moments and None, in lists, tuples, sets,
+named tuples, dicts, mappings, dataclasses and plain objects, however nested; tensors of subclasses with their
+attributes, members of enumerations. Classes are found by name among what the receiver has imported itself.
 
 What is announced is not believed: sizes are checked before memory is taken for them.
 """
@@ -12,10 +12,14 @@ from __future__ import annotations
 import collections
 import collections.abc
 import dataclasses
+import datetime
+import decimal
 import enum
 import json
+import pathlib
 import re
-from collections.abc import Sequence
+import uuid
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +39,14 @@ DTYPES = {
     if isinstance(each, torch.dtype) and re.fullmatch(r"(u?int|b?float)(8|16|32|64)(_\w+)?|complex\d+|bool", name)
 }
 """Those whose memory is all there is to them: not the quantized ones, nor those of less than a byte."""
+WRITTEN: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
+    "path": (pathlib.PosixPath, str, pathlib.PosixPath),
+    "datetime": (datetime.datetime, datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+    "date": (datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),
+    "decimal": (decimal.Decimal, str, decimal.Decimal),
+    "uuid": (uuid.UUID, str, uuid.UUID),
+}
+"""Types that a text tells all of: how it is written and read."""
 SEQUENCES = (list, tuple, set, frozenset, torch.Size)
 MAPPINGS = (dict, collections.UserDict)
 """With what is made of them: OrderedDict, the BatchEncoding of Hugging Face."""
@@ -72,6 +84,9 @@ def _describe(value: Any, buffers: Buffers, depth: int) -> Any:
         raise InputError(f"a batch nested deeper than {DEEPEST} levels cannot travel")
     if type(value) in PLAIN:
         return {"v": value}
+    for name, (kind, written, _) in WRITTEN.items():
+        if type(value) is kind:
+            return {"written": name, "text": written(value)}
     if type(value) in (torch.Tensor, torch.nn.Parameter):
         return _describe_tensor(value, buffers)
     if is_plain_tensor(type(value)):
