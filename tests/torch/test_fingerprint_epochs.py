@@ -1,5 +1,7 @@
 """Between two epochs of a process: what the script has changed is seen, and what the dataset writes itself is none."""
 
+import functools
+
 import numpy as np
 import pandas
 import pytest
@@ -34,6 +36,26 @@ class Cached(Dataset):
 
 
 x, y = [1], [2]
+
+
+class Counted(Table):
+    @functools.cached_property
+    def count(self):
+        return sum(self.columns)
+
+    def __getitem__(self, index):
+        return self.columns[index] / self.count
+
+
+def test_what_a_cached_property_keeps_follows_from_the_rest():
+    data = Counted([1, 2])
+    for exact in (False, True):
+        before = fingerprint(data, exact=exact)
+        assert data.count == 3
+        assert changes(before, fingerprint(data, exact=exact)) == []
+        del data.count
+    data.columns = [1, 3]
+    assert changes(before, fingerprint(data, exact=True)) == ["columns"]
 
 
 class Opaque:

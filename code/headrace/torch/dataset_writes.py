@@ -31,6 +31,13 @@ def written_while_training(kind: type) -> frozenset[str]:
 
 
 @functools.cache
+def kept_by_properties(kind: type) -> frozenset[str]:
+    """Attributes that `cached_property` fills, wherever they are read first: they follow from others."""
+    held = (pair for each in kind.__mro__ for pair in vars(each).items())
+    return frozenset(name for name, each in held if isinstance(each, functools.cached_property))
+
+
+@functools.cache
 def written_by_set_epoch(kind: type) -> frozenset[str]:
     """Attributes of this class's objects that their `set_epoch` may change."""
     return frozenset(name for method in reached(kind, ("set_epoch",)) for name in _written_by(method))

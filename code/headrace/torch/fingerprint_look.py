@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headrace.torch.dataset_code import held_by, is_a_table, is_the_scripts
-from headrace.torch.dataset_writes import written_while_training
+from headrace.torch.dataset_writes import kept_by_properties, written_while_training
 
 MOST_VALUES, LEAST_VALUES = 50_000, 4_000
 """Looked at, of one attribute: lists of lists multiply. The second is for what comes after `MOST_OF_ALL`."""
@@ -77,9 +77,9 @@ class Look:
 
     def written(self, value: Any) -> frozenset[str]:
         """Attributes that do not count, since the object itself writes them."""
-        if not self.settled:
-            return frozenset()
-        return self.above | written_while_training(type(value))  # type: ignore[arg-type]
+        kind: Any = type(value)
+        derived = kept_by_properties(kind)
+        return self.above | derived | written_while_training(kind) if self.settled else derived
 
 
 def _are_plain(values: Sequence[Any]) -> bool:
