@@ -32,6 +32,7 @@ FILE_ELSEWHERE = (
     "each data host reads files itself: give data_group the channel too; what the script writes is on its own host "
     "alone, so make the dataset of it in memory, or train without data hosts"
 )
+LENGTH_BEFORE = "take len() of what data.distribute is given, and divide it by hvd.size()"
 PREFIX = "failed-rank"
 MOST_CHARACTERS = 1_000
 _PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
@@ -82,12 +83,16 @@ def in_a_line(error: BaseException) -> str:
     elif len(lines) > 2 and lines[0].endswith("following error:"):  # torch.multiprocessing's, with a traceback below
         lines = lines[::-1]
     said = re.sub(r"^(\{\{function_node [^}]*\}\}\s*)+", "", lines[0]) if lines else ""
-    advice = ""
+    return _cut(f"{type(error).__name__}: {said}") + _advice(error, said)
+
+
+def _advice(error: BaseException, said: str) -> str:
+    """What to do about an error whose text does not say it."""
     if getattr(error, "errno", None) == errno.EADDRINUSE and os.environ.get(FEEDS_VARIABLE):
-        advice = f" ({PORT_IN_USE})"
-    elif "from worker" in said and "No such file" in said:
-        advice = f" ({FILE_ELSEWHERE})"
-    return _cut(f"{type(error).__name__}: {said}") + advice
+        return f" ({PORT_IN_USE})"
+    if "from worker" in said and "No such file" in said:
+        return f" ({FILE_ELSEWHERE})"
+    return f" ({LENGTH_BEFORE})" if said == "The dataset length is unknown." else ""
 
 
 def _cut(line: str) -> str:
