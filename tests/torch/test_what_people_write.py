@@ -1,6 +1,8 @@
 """What datasets, samplers and loaders of people's own do, with feed servers and in local mode."""
 
 import argparse
+import http.client
+import http.server
 import multiprocessing
 import random
 import signal
@@ -95,15 +97,27 @@ class Connected(Numbers):
 def test_a_dataset_that_talks_to_a_process_is_served_by_one_process():
     with subprocess.Popen(["true"]) as process, socket.socket() as connection:
         for each in (process, connection, *multiprocessing.Pipe(), *multiprocessing.Pipe(duplex=False)):
-            loader = argparse.Namespace(num_workers=0, dataset=Connected(each))
+            loader = argparse.Namespace(num_workers=0, dataset=Connected(each), collate_fn=None)
             assert processes_for([loader], 1) == 0
             loader.num_workers = 2  # as torch has it
             assert processes_for([loader], 1) == 2
 
 
+@pytest.mark.parametrize("hold", [lambda client: client, lambda client: {"pools": [client]}])
+def test_a_librarys_connection_that_was_used_is_not_shared_by_processes(hold):
+    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+        client = http.client.HTTPConnection(*server.server_address)
+        loader = argparse.Namespace(num_workers=0, dataset=Connected(hold(client)), collate_fn=None)
+        assert processes_for([loader], 1) > 0
+        client.connect()
+        assert processes_for([loader], 1) == 0
+        client.close()
+        assert processes_for([loader], 1) > 0
+
+
 def test_a_dataset_with_threads_is_served_by_one_process_which_has_them(feeds, capsys):
     class Loader:
-        num_workers = 0
+        num_workers, collate_fn = 0, None
 
     for data, wanted in ((WithThreads(), 0), (Subset(WithThreads(), [1]), 0), (Numbers(), 4)):
         loader = Loader()

@@ -24,6 +24,7 @@ from headrace.prctl import die_with_parent
 from headrace.torch import registry
 from headrace.torch.dataset_code import is_the_scripts
 from headrace.torch.draws import seed_all
+from headrace.torch.held import held
 
 DEEPEST = 4
 """Of datasets within datasets."""
@@ -39,7 +40,7 @@ def processes_for(loaders: Sequence[Any], share: int) -> int:
     wanted = [loader.num_workers for loader in loaders]
     if all(wanted):
         return int(max(wanted))
-    if any(is_for_one_process(loader.dataset) for loader in loaders):
+    if any(is_for_one_process(loader.dataset) or _holds_connection(loader) for loader in loaders):
         print("the dataset has threads, which a forked process would not have, or a process or connection, which "
               "several would share: one process makes the batches; num_workers=1 or more, as torch has it, forks "
               "all the same", file=sys.stderr, flush=True)  # fmt: skip
@@ -58,6 +59,26 @@ def is_for_one_process(dataset: Any, depth: int = 0) -> bool:
     own = isinstance(dataset, Dataset) or is_the_scripts(type(dataset))
     inside = vars(dataset).values() if own and hasattr(dataset, "__dict__") else ()
     return depth < DEEPEST and any(is_for_one_process(each, depth + 1) for each in inside)
+
+
+def _holds_connection(loader: Any) -> bool:
+    """Whether a library's object has one open, as the session of `requests` and boto3's clients after a first use.
+
+    Two processes that read from one connection get each other's answers.
+    """
+    return any(_is_connection(each) for _, each in held(loader.dataset, loader.collate_fn))
+
+
+def _is_connection(value: Any) -> bool:
+    """Whether it is one to an address, or stands for one, as a database's own object does."""
+    if not callable(getattr(type(value), "fileno", None)):
+        return False
+    try:
+        with socket.socket(fileno=os.dup(value.fileno())) as same:
+            same.getpeername()
+            return same.family in (socket.AF_INET, socket.AF_INET6)
+    except Exception:  # a file, nothing open, or whatever the object does when it is asked
+        return False
 
 
 def begin_forked(port: int) -> None:
