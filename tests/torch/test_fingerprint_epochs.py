@@ -1,6 +1,7 @@
 """Between two epochs of a process: what the script has changed is seen, and what the dataset writes itself is none."""
 
 import functools
+import multiprocessing
 
 import numpy as np
 import pandas
@@ -36,6 +37,25 @@ class Cached(Dataset):
 
 
 x, y = [1], [2]
+
+
+@pytest.mark.parametrize("kind", ["Value", "Array", "dict", "list"])
+def test_what_processes_share_is_seen_to_have_changed(kind):
+    with multiprocessing.Manager() as manager:
+        shared = {
+            "Value": lambda: multiprocessing.Value("i", 1),
+            "Array": lambda: multiprocessing.Array("i", [1, 2]),
+            "dict": lambda: manager.dict({0: 1}),
+            "list": lambda: manager.list([1, 2]),
+        }[kind]()
+        data = Table(shared)
+        before = fingerprint(data, exact=True)
+        assert changes(before, fingerprint(data, exact=True)) == []
+        if kind == "Value":
+            shared.value = 5
+        else:
+            shared[0] = 5
+        assert changes(before, fingerprint(data, exact=True)) == ["columns"]
 
 
 class Counted(Table):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import marshal
+import multiprocessing.managers
+import multiprocessing.sharedctypes
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -94,6 +96,15 @@ def _are_plain(values: Sequence[Any]) -> bool:
             return False
         waiting = [part for each in records for part in (each.values() if type(each) is dict else each)]
     return not waiting
+
+
+def in_shared_memory(value: Any) -> Any:
+    """What processes share by `multiprocessing`: of a Value, an Array, or a manager's dict or list; else None."""
+    if isinstance(value, multiprocessing.managers.BaseProxy):
+        return value._getvalue()  # type: ignore[no-untyped-call]
+    if isinstance(value, multiprocessing.sharedctypes.SynchronizedArray):
+        return value[:]
+    return [value.value] if isinstance(value, multiprocessing.sharedctypes.Synchronized) else None
 
 
 def plain_of(transform: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import Dataset
 
 from headrace.torch.dataset_code import folder_of, held_by, is_a_table, is_omegaconfs, is_settings, is_the_scripts
-from headrace.torch.fingerprint_look import MOST_WHOLE, PLAIN, Look, around, plain_of
+from headrace.torch.fingerprint_look import MOST_WHOLE, PLAIN, Look, around, in_shared_memory, plain_of
 from headrace.torch.fingerprint_tables import looked_at
 from headrace.torch.own_generators import DRAWING, state_of
 from headrace.torch.roughly import Reals
@@ -111,8 +111,8 @@ class Walk:
         elif (table := looked_at(value, MOST_WHOLE if self._look.exact else PLACES)) is not None:
             self._text(table[0])
             self.add(table[1], depth, in_list=True)
-        elif self._look.exact and type(value).__name__ == "Synchronized":  # multiprocessing.Value
-            self._text(repr(value.value))
+        elif self._look.exact and (shared := in_shared_memory(value)) is not None:
+            self.add(shared, depth)
         elif type(value).__module__.partition(".")[0] == "torchvision":
             self._text(self._without_decimals(_plainly(value)))
         elif (held := held_by(value)) and (is_a_table(value) or is_the_scripts(type(value))):
