@@ -99,7 +99,7 @@ def _are_plain(values: Sequence[Any]) -> bool:
 
 
 def in_shared_memory(value: Any) -> Any:
-    """What processes share by `multiprocessing`: of a Value, an Array, or a manager's dict or list; else None."""
+    """What processes share by `multiprocessing`: of a Value, an Array, or a dict or list of its server; else None."""
     if isinstance(value, multiprocessing.managers.BaseProxy):
         return value._getvalue()  # type: ignore[no-untyped-call]
     if isinstance(value, multiprocessing.sharedctypes.SynchronizedArray):
