@@ -18,7 +18,7 @@ ANYTHING = st.recursive(
 
 @given(INDICES)
 def test_an_order_asks_for_the_same_on_the_other_side(indices):
-    order = Order(1, 2, list(range(len(indices))), indices)
+    order = Order(1, 2, list(range(len(indices))), indices, [None, [0.5]])
     there = read_order(json.loads(json.dumps(order.as_json())))
     assert (there, repr(there.indices)) == (order, repr(indices))
 

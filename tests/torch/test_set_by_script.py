@@ -60,7 +60,72 @@ def test_the_epoch_that_a_script_sets_on_its_dataset_counts(feeds, remote):
         data.set_epoch(epoch)
         seen.append(set(all_of(loader)))
     assert seen == [{11}, {12}, {20}]
-    assert set(all_of(loader)) == {21}  # of itself, the next
+    assert set(all_of(loader)) == {20}  # until it says something else, as without a loader
+
+
+class Staged(Numbers):
+    """Keeps what it is told under a name of its own."""
+
+    stage = -1
+
+    def set_epoch(self, epoch):
+        self.stage = epoch
+
+    def __getitem__(self, index):
+        return [index, self.stage, float(torch.rand(1))]
+
+
+class Growing(SequentialSampler):
+    stage = 0
+
+    def set_epoch(self, epoch):
+        self.stage = epoch
+
+    def __len__(self):
+        return 4 * (self.stage + 1)
+
+    def __iter__(self):
+        return iter(range(len(self)))
+
+
+@BOTH
+@pytest.mark.parametrize("stages", [(5, 6), (0, 0, 1, 1), (0, 0, 10, 10, 0), (0.25, 0.5), ("warm", "hot", "hot")])
+def test_what_a_script_tells_its_dataset_counts_whatever_it_is_called_and_draws_are_new_each_time(
+    feeds, remote, stages
+):
+    data = Staged(8)
+    served = [feeds.serve(2, Staged(8), 4, collate_fn=list)] if remote else []
+    loader = feeds.loader(served, data, 4, collate_fn=list)
+    draws = []
+    for stage in stages:
+        data.set_epoch(stage)
+        samples = [sample for batch in loader for sample in batch]
+        assert [sample[:2] for sample in samples] == [[index, stage] for index in range(8)]
+        draws += [sample[2] for sample in samples]
+    assert len(set(draws)) == len(draws)
+
+
+@BOTH
+def test_what_a_script_tells_its_sampler_counts_whatever_it_is_called(feeds, remote):
+    sampler = Growing(Numbers(16))
+    served = [feeds.serve(1, Numbers(16), 4, sampler=Growing(Numbers(16)))] if remote else []
+    loader = feeds.loader(served, Numbers(16), 4, sampler=sampler)
+    counts = []
+    for stage in (0, 0, 1, 1, 3, 2):
+        sampler.set_epoch(stage)
+        counts.append(len(all_of(loader)))
+    assert counts == [4, 4, 8, 8, 16, 12]
+    sampler = Growing(Numbers(16))
+    untold = feeds.loader([], Numbers(16), 4, sampler=sampler)
+    assert [len(all_of(untold)) for _ in range(3)] == [4, 8, 12]
+
+
+def test_what_cannot_be_told_to_those_who_make_samples_is_refused(feeds):
+    data = Staged(8)
+    loader = feeds.loader([], data, 4)
+    data.set_epoch({"size": 1})
+    with pytest.raises(InputError, match=r"set_epoch of Staged with \{'size': 1\}: give it a number or a text"):
+        list(loader)
 
 
 def test_all_of_many_datasets_within_one_are_told_the_epoch(feeds):
@@ -77,7 +142,7 @@ def test_an_epoch_that_is_set_on_a_dataset_counts_for_all_its_loaders(feeds, rem
     for epoch in (3, 4):
         data.set_epoch(epoch)
         assert set(all_of(train)) == {epoch}
-        assert set(all_of(check)) == {epoch + (check is train)}
+        assert set(all_of(check)) == {epoch}
 
 
 class Shuffled(Numbers):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import inspect
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.utils.data import Dataset
 from headrace.torch import epoch_state
 from headrace.torch.dataset_code import held_by
 from headrace.torch.draws import own_draws, seed_all
+from headrace.torch.epoch_calls import Told, of_ours, told_to
 from headrace.torch.order import sample_seed
 from headrace.torch.own_generators import Held, generators_held, kept
 
@@ -20,8 +22,8 @@ MOST_WITHIN = 10_000
 """Datasets within a dataset, and entries of a list in which they are looked for."""
 _EPOCH = 1 << 46
 """A place that no sample has: the draws of `set_epoch`."""
-_epochs: dict[int, int] = {}
-"""The epoch that each dataset of this process was told last, by its id: loaders keep theirs alive."""
+_epochs: dict[int, Any] = {}
+"""What each dataset of this process was told last, by its id: loaders keep theirs alive."""
 _epochs_of_script: dict[int, int] = {}
 
 
@@ -57,13 +59,25 @@ def takes_epoch(dataset: Any) -> bool:
     return True
 
 
-def tell_epoch(dataset: Any, seed: int, epoch: int) -> bool:
-    """Tell it that this epoch begins; whether it did not know."""
-    if _epochs.get(id(dataset)) == epoch:
+def told_within(dataset: Any) -> list[Any]:
+    """Those of a dataset and of all within it that are told epochs, in an order that is the same everywhere."""
+    return [each for each in datasets_within(dataset) if takes_epoch(each)]
+
+
+def told_by_script(dataset: Any) -> list[Told]:
+    """What the script told each of `told_within`; empty where it told none of them anything."""
+    told = [told_to(each) for each in told_within(dataset)]
+    return told if any(told) else []
+
+
+def tell_epoch(dataset: Any, seed: int, epoch: int, told: Told = None) -> bool:
+    """Tell it that this epoch begins, or what the script told it; whether it did not know."""
+    value = told[0] if told else epoch
+    if id(dataset) in _epochs and _epochs[id(dataset)] == value:
         return False
-    _epochs[id(dataset)] = epoch
+    _epochs[id(dataset)] = value
     epoch_state.put_back(dataset)
-    begin_epoch(dataset, seed, epoch, generators_held(dataset))
+    begin_epoch(dataset, seed, epoch, told, generators_held(dataset))
     epoch_state.keep(dataset)
     return True
 
@@ -73,17 +87,19 @@ def forget_epochs() -> None:
     _epochs.clear()
 
 
-def begin_epoch(dataset: Any, seed: int, epoch: int, own: Held | None = None) -> None:
+def begin_epoch(dataset: Any, seed: int, epoch: int, told: Told = None, own: Held | None = None) -> None:
     """Tell it even where it knows. What `set_epoch` draws, of its `own` generators too, is the same everywhere."""
-    with own_draws(), kept(own or {}):
-        seed_all(sample_seed(seed, epoch, 0, _EPOCH), own)
-        dataset.set_epoch(epoch)
+    value = told[0] if told else epoch
+    number = value if type(value) is int else zlib.crc32(repr(value).encode())
+    with own_draws(), kept(own or {}), of_ours():
+        seed_all(sample_seed(seed, number, 0, _EPOCH), own)
+        dataset.set_epoch(value)
 
 
 def epoch_set_by_script(dataset: Any) -> int | None:
     """The epoch that a dataset, or one inside it, holds and was not told by a `Maker`; None where it holds none."""
-    for each in datasets_within(dataset):
-        held = _epoch_held(each) if takes_epoch(each) else None
+    for each in told_within(dataset):
+        held = _epoch_held(each)
         if held is not None:
             if held != _epochs.get(id(each)):
                 _epochs_of_script[id(each)] = held

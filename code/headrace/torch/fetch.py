@@ -5,6 +5,7 @@ The same code runs in a feed server's processes and in local mode, so that both 
 
 from __future__ import annotations
 
+import itertools
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +17,9 @@ from torch.utils.data import Subset
 from headrace.errors import HeadraceError, InputError
 from headrace.events import say
 from headrace.torch import world
-from headrace.torch.dataset_epochs import datasets_within, takes_epoch, tell_epoch
+from headrace.torch.dataset_epochs import tell_epoch, told_within
 from headrace.torch.draws import seed_all
+from headrace.torch.epoch_calls import Told
 from headrace.torch.indices import index_as_json, index_of_json
 from headrace.torch.order import sample_seed
 from headrace.torch.own_generators import Held, generators_held, kept
@@ -44,6 +46,8 @@ class Order:
     """In the epoch: where random draws come from."""
     indices: Sequence[Any]
     """What the dataset is asked for: `Index`."""
+    told: Sequence[Told] = ()
+    """What the script told the dataset, and those within it, by `set_epoch`."""
 
     def as_json(self) -> dict[str, Any]:
         return vars(self) | {"indices": [index_as_json(each) for each in self.indices]}
@@ -61,6 +65,7 @@ class StreamOrder:
     batch_size: int
     """Samples; 0: each is a batch."""
     drop_last: bool
+    told: Sequence[Told] = ()
 
     def as_json(self) -> dict[str, Any]:
         return dict(vars(self))
@@ -86,7 +91,7 @@ class Maker:
 
     def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], batched: bool, on_error: str) -> None:
         self._dataset, self._collate_fn, self._batched, self._on_error = dataset, collate_fn, batched, on_error
-        self._told = [each for each in datasets_within(dataset) if takes_epoch(each)]
+        self._told = told_within(dataset)
         self._own: Held = {}
         self._batches = 0
         self.at: Any = None
@@ -96,7 +101,8 @@ class Maker:
         """The batch. Raises `SampleError`."""
         self._batches += 1
         # Each time: loaders of one dataset may be in different epochs.
-        told_epoch = [tell_epoch(each, order.seed, order.epoch) for each in self._told]
+        told = itertools.zip_longest(self._told, order.told[: len(self._told)])
+        told_epoch = [tell_epoch(each, order.seed, order.epoch, value) for each, value in told]
         if any(told_epoch) or self._batches & (self._batches - 1) == 0:  # the 1st, 2nd, 4th, …
             self._find_generators()
         with kept(self._own):
@@ -175,7 +181,7 @@ def read_order(record: Any) -> Order | StreamOrder:
         return _read_stream_order(record)
     try:
         indices = [index_of_json(each) for each in record["indices"]]
-        order = Order(int(record["seed"]), int(record["epoch"]), record["positions"], indices)
+        order = Order(int(record["seed"]), int(record["epoch"]), record["positions"], indices, _read_told(record))
         numbers = all(type(each) is int for each in order.positions)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"no order of a batch: {error!r}") from error
@@ -189,11 +195,19 @@ def _read_stream_order(record: dict[str, Any]) -> StreamOrder:
     drop_last = record.get("drop_last")
     if not all(type(each) is int for each in numbers.values()) or not isinstance(drop_last, bool):
         raise InputError("no order of a batch")
-    order = StreamOrder(**numbers, drop_last=drop_last)  # type: ignore[arg-type]
+    order = StreamOrder(**numbers, drop_last=drop_last, told=_read_told(record))  # type: ignore[arg-type]
     within = 0 <= order.part < order.parts <= MOST_PARTS and 0 <= order.batch_size <= MOST_SAMPLES
     if not within or order.number < 0:
         raise InputError("no order of a batch")
     return order
+
+
+def _read_told(record: dict[str, Any]) -> list[Told]:
+    told = record.get("told") or []
+    for each in told if isinstance(told, list) else [told]:
+        if each is not None and (not isinstance(each, list) or len(each) != 1 or isinstance(each[0], (list, dict))):
+            raise InputError("no order of a batch")
+    return list(told)
 
 
 def told(error: Exception, what: str) -> str:

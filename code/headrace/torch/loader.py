@@ -14,6 +14,7 @@ from headrace.errors import InputError
 from headrace.settings import STALL_TIMEOUT_VARIABLE
 from headrace.torch import registry, waiting, world
 from headrace.torch.alike import Alike, as_it_is, description, for_ranks, refuse_changes
+from headrace.torch.dataset_epochs import told_by_script
 from headrace.torch.fetch import ON_ERROR, Maker, tell_skipped
 from headrace.torch.fingerprint import fingerprint
 from headrace.torch.indices import Index
@@ -84,7 +85,7 @@ class DataLoader(TorchDataLoader[Any]):
         if not self.is_stream and batch_sampler is None and isinstance(self.batch_sampler, BatchSampler):
             object.__setattr__(self, "batch_sampler", RankBatches(self, self.batch_sampler))  # torch forbids it
         self._position = self._taken = self._open_iterations = 0
-        self._begun = self._whole = False  # this epoch
+        self.begun = self._whole = False  # this epoch
         self._first_epoch: int | None = None
         self._made, self._own_collate_fn = registry.register(self), self.collate_fn
         made_by = (self.collate_fn, self.worker_init_fn, on_error, self.batch_sampler is None)
@@ -144,8 +145,8 @@ class DataLoader(TorchDataLoader[Any]):
         if is_distributed(self.sampler):
             self.sampler.set_epoch(epoch)
             self._set_by_script.seen()
-        if epoch != self.epoch or self._begun:
-            self.epoch, self._position, self._begun, self._whole = int(epoch), 0, False, False
+        if epoch != self.epoch or self.begun:
+            self.epoch, self._position, self.begun, self._whole = int(epoch), 0, False, False
             if self._streaming:
                 self._streaming.begin_epoch()
 
@@ -165,7 +166,7 @@ class DataLoader(TorchDataLoader[Any]):
         self.set_epoch(epoch)
         if self._streaming:
             self._streaming.go_to(state, at_the_beginning=position == 0)
-        self.seed, self.epoch, self._position, self._begun, self._whole = seed, epoch, position, False, False
+        self.seed, self.epoch, self._position, self.begun, self._whole = seed, epoch, position, False, False
 
     def __len__(self) -> int:
         """Batches of a whole epoch on this rank; of an `IterableDataset` with a length, about so many."""
@@ -179,14 +180,14 @@ class DataLoader(TorchDataLoader[Any]):
         """An iteration begins: over which epoch, and whether over the same as on the other ranks."""
         if (set_there := self._set_by_script.since()) is not None:
             self.set_epoch(set_there)
-        elif self._begun:
+        elif self.begun:
             if not self._open_iterations:  # else a thread may have read ahead, as far as it came
                 self._alike.moves_on(self.epoch, self._taken)
             self.epoch, self._position = self.epoch + 1, 0
             if self._streaming:
                 self._streaming.begin_epoch()
         self._set_by_script.seen()
-        self._begun, self._whole, self._taken = True, False, 0
+        self.begun, self._whole, self._taken = True, False, 0
         self._first_epoch = self.epoch if self._first_epoch is None else self._first_epoch
         if self._feeds and (noted := refuse_changes(self._at_first_batch, self._own_collate_fn, self)):
             look_soon(self.number, noted)
@@ -194,9 +195,8 @@ class DataLoader(TorchDataLoader[Any]):
 
     def indices_to_come(self) -> Iterator[list[Index]]:
         """This rank's batches of the epoch that the next iteration is over; the loader stays where it is."""
-        number, position = self.epoch, self._position
-        set_there = self._set_by_script.since()
-        if self._begun or set_there not in (None, number):
+        number, position, set_there = self.epoch, self._position, self._set_by_script.since()
+        if self.begun or set_there not in (None, number):
             number, position = number + 1 if set_there is None else set_there, 0
         return self.samples.of_rank(number, position)
 
@@ -206,7 +206,7 @@ class DataLoader(TorchDataLoader[Any]):
         self._open_iterations += 1
         try:
             for made in streaming.batches(self._sources, self._shared_number):
-                if (self.epoch, self._begun) == (number, True):
+                if (self.epoch, self.begun) == (number, True):
                     self._position += (self.batch_size or 1) * self._world
                 self._took(number)
                 yield made.batch
@@ -218,7 +218,7 @@ class DataLoader(TorchDataLoader[Any]):
     def _took(self, epoch: int) -> None:
         """A batch of this epoch is about to be handed out."""
         global _batches_taken
-        self._taken, _batches_taken = self._taken + ((self.epoch, self._begun) == (epoch, True)), _batches_taken + 1
+        self._taken, _batches_taken = self._taken + ((self.epoch, self.begun) == (epoch, True)), _batches_taken + 1
         if (self._taken, epoch) == (2, self._first_epoch):
             registry.was_used(self._kind)
         self._alike.look_at(self._taken)
@@ -231,12 +231,13 @@ class DataLoader(TorchDataLoader[Any]):
             self._alike.draws(number, indices, type(samples.own_sampler).__name__)
         self._set_by_script.seen()
         epoch = samples.steps(self._position, len(indices))
-        source = self._sources.batches(order_maker(indices, samples.batched, epoch, self.seed, number), len(epoch))
+        orders = order_maker(indices, samples.batched, epoch, self.seed, number, told_by_script(self.dataset))
+        source = self._sources.batches(orders, len(epoch))
         self._open_iterations += 1
         try:
             for step in range(len(epoch)):
                 made = source.next()
-                if (self.epoch, self._begun) == (number, True):
+                if (self.epoch, self.begun) == (number, True):
                     self._position, self._whole = epoch.position_after(step + 1), step + 1 == len(epoch)
                 self._took(number)
                 self.skipped += tell_skipped(made.skipped, self.skipped)

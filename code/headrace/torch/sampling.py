@@ -11,6 +11,7 @@ from torch.utils.data import DistributedSampler, RandomSampler, SequentialSample
 
 from headrace.errors import InputError
 from headrace.torch.draws import own_draws, seed_all
+from headrace.torch.epoch_calls import Told, of_ours, said_to
 from headrace.torch.fetch import Order
 from headrace.torch.indices import plain_index
 from headrace.torch.order import Epoch, sample_seed
@@ -28,7 +29,7 @@ def is_distributed(sampler: Any) -> bool:
 
 def epoch_of(sampler: Any) -> int | None:
     """The epoch that a sampler, or one inside it, says it is in; None where none has both `epoch` and `set_epoch`."""
-    for each in _with_those_inside(sampler):
+    for each in with_those_inside(sampler):
         if callable(getattr(each, "set_epoch", None)) and isinstance(getattr(each, "epoch", None), int):
             return int(each.epoch)
     return None
@@ -36,7 +37,7 @@ def epoch_of(sampler: Any) -> int | None:
 
 def check_sampler(sampler: Any) -> None:
     """Raises `InputError` for a sampler that deals to the ranks itself: the loader would deal its part once more."""
-    for each in () if is_distributed(sampler) else _with_those_inside(sampler):
+    for each in () if is_distributed(sampler) else with_those_inside(sampler):
         if (getattr(each, "num_replicas", 1) or 1) > 1:
             raise InputError(
                 f"{type(each).__name__} deals samples to ranks, which the loader does too: give it a sampler of the "
@@ -83,16 +84,16 @@ def epoch_indices(sampler: Any, given: bool, of_batches: bool, dataset: Any, see
 
 
 def order_maker(
-    indices: Sequence[Any], of_batches: bool, epoch: Epoch, seed: int, number: int
+    indices: Sequence[Any], of_batches: bool, epoch: Epoch, seed: int, number: int, told: Sequence[Told]
 ) -> Callable[[int], Order]:
-    """What makes a rank's order of a step, in epoch `number`."""
+    """What makes a rank's order of a step, in epoch `number`; `told`: what the script told its datasets."""
 
     def order(step: int) -> Order:
         positions = epoch.positions(step)
         if of_batches:
             chosen = [plain_index(each) for each in indices[positions[0]]]
-            return Order(seed, number, [positions[0]] * len(chosen), chosen)
-        return Order(seed, number, positions, [plain_index(indices[each]) for each in positions])
+            return Order(seed, number, [positions[0]] * len(chosen), chosen, told)
+        return Order(seed, number, positions, [plain_index(indices[each]) for each in positions], told)
 
     return order
 
@@ -122,15 +123,17 @@ def plainly(drawn: Any) -> Any:
 def _seed(sampler: Any, seed: int, epoch: int) -> None:
     """All that the sampler draws from begins anew."""
     seed_all(seed)
-    for each in _with_those_inside(sampler):
+    for each in with_those_inside(sampler):
         if isinstance(generator := getattr(each, "generator", None), torch.Generator):
             generator.manual_seed(seed)
-        if callable(set_epoch := getattr(each, "set_epoch", None)):
-            set_epoch(epoch)
+        if callable(set_epoch := getattr(each, "set_epoch", None)) and not said_to(each):
+            with of_ours():
+                set_epoch(epoch)
 
 
-def _with_those_inside(sampler: Any, depth: int = 0) -> Iterator[Any]:
+def with_those_inside(sampler: Any, depth: int = 0) -> Iterator[Any]:
+    """A sampler, and those that it takes its samples from."""
     if sampler is not None and depth < 5:
         yield sampler
         for name in ("sampler", "batch_sampler"):
-            yield from _with_those_inside(getattr(sampler, name, None), depth + 1)
+            yield from with_those_inside(getattr(sampler, name, None), depth + 1)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.errors import InputError
-from headrace.torch.dataset_epochs import epoch_set_by_script
+from headrace.torch.dataset_epochs import epoch_set_by_script, takes_epoch, told_within
+from headrace.torch.epoch_calls import listen, said_to
 from headrace.torch.rank_batches import RankBatches
-from headrace.torch.sampling import epoch_of
+from headrace.torch.sampling import epoch_of, is_distributed, with_those_inside
 
 
 class SetByScript:
@@ -19,6 +20,8 @@ class SetByScript:
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
+        for each in self._told():
+            listen(each)
         self._samplers, self._batch_then = self._now(), self._batch()
         self.seen()
         self.first = self._on_sampler or 0
@@ -26,6 +29,7 @@ class SetByScript:
     def seen(self) -> None:
         """What is there now is known."""
         self._on_sampler, self._on_dataset = self._epochs()
+        self._said = self._times()
 
     def since(self) -> int | None:
         """The epoch that was set since it was last seen; None: none.
@@ -44,9 +48,31 @@ class SetByScript:
                 "that batch size, or give one a batch_sampler of your own"
             )
         on_sampler, on_dataset = self._epochs()
+        if self._times() != self._said:
+            return self._forward()
         if on_sampler is not None and on_sampler != self._on_sampler:
             return on_sampler
         return on_dataset if on_dataset != self._on_dataset else None
+
+    def _forward(self) -> int | None:
+        """The number that the script has just told a sampler or a dataset, if an order of its own belongs to it.
+
+        A stage that it tells again, or goes back to, is no epoch that was before.
+        """
+        for each in self._told():
+            said = said_to(each)
+            if said and said.times != self._said.get(id(each)) and type(said.value) is int:
+                return said.value if said.value > self._loader.epoch or not self._loader.begun else None
+        return None
+
+    def _times(self) -> dict[int, int]:
+        return {id(each): said.times for each in self._told() if (said := said_to(each))}
+
+    def _told(self) -> list[Any]:
+        """Samplers and datasets that are told epochs; torch's `DistributedSampler` holds its epoch, which counts."""
+        own = self._loader.samples.own_sampler
+        samplers = [] if is_distributed(self._loader.sampler) else with_those_inside(own)
+        return [*(each for each in samplers if takes_epoch(each)), *told_within(self._loader.dataset)]
 
     def _epochs(self) -> tuple[int | None, int | None]:
         return epoch_of(self._loader.samples.own_sampler), epoch_set_by_script(self._loader.dataset)

@@ -17,7 +17,9 @@ from typing import Any
 from headrace.errors import InputError
 from headrace.torch import world
 from headrace.torch.alike import store_of_ranks
+from headrace.torch.dataset_epochs import told_by_script
 from headrace.torch.ends import Ends
+from headrace.torch.epoch_calls import Told
 from headrace.torch.fetch import MOST_PARTS, Made, StreamOrder
 from headrace.torch.order import taken_after
 from headrace.torch.rank_share import refuse_rank_share, refuse_shared_by_itself
@@ -108,9 +110,9 @@ class Streaming:
 
         return order
 
-    def _cut(self) -> tuple[int, bool]:
+    def _cut(self) -> tuple[int, bool, list[Told]]:
         """How batches are cut. This rank says it: `batch_size // world` is another number on a feed server."""
-        return self._loader.batch_size or 0, bool(self._loader.drop_last)
+        return self._loader.batch_size or 0, bool(self._loader.drop_last), told_by_script(self._loader.dataset)
 
     def batches(self, sources: Sources, number: int) -> Iterator[Made]:
         """The batches of this rank's steps.

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import _utils
 
 from headrace.errors import InputError
-from headrace.torch.dataset_epochs import begin_epoch, datasets_within, takes_epoch
+from headrace.torch.dataset_epochs import begin_epoch, told_within
 from headrace.torch.draws import seed_all
 from headrace.torch.fetch import Made, SampleError, StreamOrder, told
 from headrace.torch.order import sample_seed
@@ -101,9 +101,9 @@ class StreamMaker:
         seed = sample_seed(order.seed, order.epoch, 0, _PART) % (1 << 62) + order.part
         tells = self._num_workers or order.parts > 1
         info = WorkerInfo(order.part, order.parts, seed, dataset) if tells else None
-        for each in datasets_within(dataset):
-            if takes_epoch(each):
-                begin_epoch(each, order.seed, order.epoch)
+        within = told_within(dataset)
+        for each, told_it in itertools.zip_longest(within, order.told[: len(within)]):
+            begin_epoch(each, order.seed, order.epoch, told_it)
         if info and self._worker_init_fn:
             seed_all(seed)
             tell(info)

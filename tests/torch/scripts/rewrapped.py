@@ -1,7 +1,9 @@
 """A loader that something makes anew, as Accelerate's `prepare` does; processes or a port of the script's own."""
 
 import argparse
+import contextlib
 import socket
+import time
 
 import headrace.torch
 import torch
@@ -25,6 +27,10 @@ def train(number, as_given):
 
 if __name__ == "__main__":
     if args.port:
+        if not headrace.torch.is_feed_server():
+            with contextlib.closing(socket.socket()) as probe:
+                while probe.connect_ex(("127.0.0.1", args.port)):
+                    time.sleep(0.05)  # until the feed server beside this rank has it
         for_metrics = socket.create_server(("", args.port))
     if args.spawn:
         torch.multiprocessing.spawn(train, (True,), nprocs=1)
