@@ -1,5 +1,7 @@
 """What people list, parse and draw is shared: ranks, and workers, give together what plain tf.data gives."""
 
+import functools
+
 import pytest
 import tensorflow as tf
 from headrace.errors import InputError
@@ -85,6 +87,36 @@ def test_records_of_interleaved_classes_are_dealt_so_that_each_rank_has_all_of_t
     for part in parts:
         assert abs(len(part) - 400 / ranks) <= 1
         assert all(3 < sum(kind for _, kind in part[at : at + 16]) < 13 for at in range(0, len(part) - 16, 16))
+
+
+def oversampled():
+    """Every other element three times, beside each other."""
+    return Dataset.range(40).flat_map(lambda number: Dataset.from_tensors(number).repeat(1 + 2 * (number % 2)))
+
+
+@pytest.mark.parametrize(
+    ("many", "elements"),
+    [
+        (lambda: [Dataset.from_tensors(tf.constant(number, tf.int64)) for number in range(20)], 20),
+        (lambda: [Dataset.range(3 * number, 3 * number + 3) for number in range(20)], 60),
+        (lambda: [oversampled()], 80),
+    ],
+    ids=["of one element", "of three", "with a pattern"],
+)
+@pytest.mark.parametrize("batched", [False, True])
+def test_many_short_listings_and_patterns_are_dealt_evenly(many, elements, batched, monkeypatch):
+    monkeypatch.setattr(world, "size", lambda: 2)
+    monkeypatch.setattr(world, "of_all_ranks", lambda value, *_: [value])
+    first, *others = many()
+    joined = functools.reduce(Dataset.concatenate, others, first)
+    parts = []
+    for rank in range(2):
+        monkeypatch.setattr(world, "rank", lambda rank=rank: rank)
+        part = data.split_by_rank(joined.batch(4) if batched else joined)
+        parts.append([int(each) for each in (part.unbatch() if batched else part)])
+    assert sorted(parts[0] + parts[1]) == sorted(int(each) for each in joined)
+    assert abs(len(parts[0]) - len(parts[1])) <= max(4, elements // 10)
+    assert all(0.2 < sum(each % 2 for each in part) / len(part) < 0.9 for part in parts)
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,40 @@ def test_what_processes_share_is_seen_to_have_changed(kind):
         assert changes(before, fingerprint(data, exact=True)) == ["columns"]
 
 
+class Schedule:
+    """Asked by a method, which counts."""
+
+    def __init__(self):
+        self.level, self.calls, self.optimizer_steps = 1, 0, 0
+
+    def get(self):
+        self.calls += 1
+        return self.level
+
+
+schedule = Schedule()
+
+
+def of_a_closure(it):
+    return lambda x: x * it.get()
+
+
+def of_a_global(it):
+    return lambda x: x * schedule.get()
+
+
+@pytest.mark.parametrize("transform", [of_a_closure, of_a_global])
+def test_what_a_function_asks_an_object_by_a_method_is_seen_to_have_changed(transform, monkeypatch):
+    monkeypatch.setitem(globals(), "schedule", it := Schedule())
+    data = Table(None)
+    data.transform = transform(it)
+    before = fingerprint(data, exact=True)
+    it.calls, it.optimizer_steps = 5, 7
+    assert changes(before, fingerprint(data, exact=True)) == []
+    it.level = 9
+    assert len(changes(before, fingerprint(data, exact=True))) == 1
+
+
 class Counted(Table):
     @functools.cached_property
     def count(self):

@@ -106,8 +106,33 @@ def test_a_class_that_ranks_cannot_find_is_refused_where_it_is_sent():
         encode(Inner(1))
 
 
-def test_a_dict_with_defaults_comes_as_a_dict():
-    assert type(travel(collections.defaultdict(list, {"a": 1}))) is dict
+def test_a_dict_with_defaults_comes_as_one_if_all_know_how_they_are_made():
+    there = travel(collections.defaultdict(list, {"a": [1]}))
+    assert type(there) is collections.defaultdict and there == {"a": [1]} and there["b"] == []
+    assert type(travel(collections.defaultdict(lambda: 7, {"a": 1}))) is dict
+
+
+class Sized(dict):
+    size = 0
+
+
+class Attributes(dict):
+    """As many write it: its entries are its attributes."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.__dict__ = self
+
+
+def test_what_a_dict_or_a_tensor_holds_beside_its_entries_comes_too():
+    batch = Sized(x=torch.ones(2))
+    batch.size, batch.lengths = 8, torch.arange(3)
+    there = travel(batch)
+    assert type(there) is Sized and there.size == 8 and there.lengths.tolist() == [0, 1, 2] and there["x"].sum() == 2
+    scaled = torch.ones(2)
+    scaled.scale, scaled.words = 2.5, ["a"]
+    assert (travel([scaled])[0].scale, travel([scaled])[0].words) == (2.5, ["a"])
+    assert travel(Attributes({"a": 1})).a == 1
 
 
 def test_a_number_of_numpys_stays_one():

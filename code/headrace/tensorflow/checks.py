@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import weakref
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.data.ops import debug_mode
 
 from headrace.errors import InputError
-from headrace.tensorflow import graphdef, origin
+from headrace.tensorflow import afterwards, graphdef, origin
 from headrace.tensorflow.distribution import Distribution
 from headrace.tensorflow.graph import INFINITE, DatasetGraph, Node
 from headrace.tensorflow.order import ANEW, RANDOM, disorder
@@ -29,18 +28,6 @@ AS_IT_IS = "; or data.distribute(…, exact=False) as it is"
 _MIXED = "tf.gather(x, tf.random.shuffle(tf.range(tf.shape(x)[0])))"
 """Other elements beside those of a batch, without a second dataset."""
 _COSTLY_OP = re.compile(r"Decode(Jpeg|Png|Image|Bmp|Gif|AndCrop)|Resize|Conv|ImageProjective|CropAndResize|ReadFile")
-_results: weakref.WeakSet[Any] = weakref.WeakSet()
-"""What `data.distribute` and `data.split_by_rank` have returned."""
-
-
-def given_out(result: tf.data.Dataset) -> tf.data.Dataset:
-    """What a rank trains on: it is not given out a second time."""
-    _results.add(result)
-    return result
-
-
-def _is_of_a_result(dataset: tf.data.Dataset) -> bool:
-    return dataset in _results or any(map(_is_of_a_result, dataset._inputs()))
 
 
 def refuse_other_kinds(dataset: Any) -> None:
@@ -60,7 +47,7 @@ def refuse_other_kinds(dataset: Any) -> None:
             f"this takes a tf.data.Dataset, and got a {type(dataset).__name__}: what runs Python, as a PyDataset or a "
             "generator does, each rank makes itself; have it take every hvd.size()-th sample, from hvd.rank() on"
         )
-    if _is_of_a_result(dataset):
+    if afterwards.is_of_a_result(dataset):
         raise InputError(
             "this dataset is made from one that data.distribute or data.split_by_rank has returned, and has this "
             "rank's elements alone: give one of them the dataset as it was before, once"

@@ -16,11 +16,11 @@ from headrace.context import GRPC, TrainerContext
 from headrace.errors import InputError
 from headrace.settings import STARTUP_TIMEOUT_VARIABLE
 from headrace.tensorflow import (
+    afterwards,
     arrays,
     checks,
     iterators,
     keras_epochs,
-    origin,
     parts,
     progress,
     sample_size,
@@ -49,7 +49,7 @@ A stream without an end keeps those: the dispatcher then has ten times as few qu
 SHARE = 4
 """Of a rank's part of an epoch it asks for one in so many at once, at most."""
 
-origin.note_lines()
+afterwards.look_after()
 arrays.take_over()
 iterators.end_before_python()
 keras_epochs.end_by_themselves()
@@ -122,7 +122,7 @@ def distribute(
     sample_size.note(dataset.element_spec)
     if context.tf_data_mode == "local":
         read = parts.of_this_rank if exact and shared else parts.whole
-        return _on_trainer(read(dataset, how.uneven, job_name))
+        return _on_trainer(read(dataset, how.uneven, job_name), stream=True)
     prepared, endless, batches, likely = parts.prepare(dataset, how, job_name)
     if shared and uneven == "pad" and 0 <= batches < world.size() and world.size() > 1:
         raise InputError(
@@ -144,7 +144,7 @@ def distribute(
         stream = stream.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
     else:
         stream = end_together(stream, how.uneven, job_name)
-    return _on_trainer(refuse_changes(dataset, stream))
+    return _on_trainer(refuse_changes(dataset, stream), stream=True)
 
 
 def split_by_rank(dataset: tf.data.Dataset, *, uneven: str = "keep", name: str = "held_out") -> tf.data.Dataset:
@@ -157,7 +157,7 @@ def split_by_rank(dataset: tf.data.Dataset, *, uneven: str = "keep", name: str =
         InputError: it cannot be read in parts; the text says what to change.
     """
     checks.refuse_other_kinds(dataset)
-    return _on_trainer(parts.of_this_rank(dataset, Distribution(uneven=uneven).uneven, name))
+    return _on_trainer(parts.of_this_rank(dataset, Distribution(uneven=uneven).uneven, name), stream=False)
 
 
 def seed(base: int, epoch: int = 0, rank: int = 0) -> int:
@@ -165,14 +165,14 @@ def seed(base: int, epoch: int = 0, rank: int = 0) -> int:
     return (base * _SEED_STRIDE + epoch) * _SEED_STRIDE + rank & 0x7FFF_FFFF_FFFF_FFFF
 
 
-def _on_trainer(dataset: tf.data.Dataset) -> tf.data.Dataset:
+def _on_trainer(dataset: tf.data.Dataset, *, stream: bool) -> tf.data.Dataset:
     """Without tf.data's autotuning thread, which can sleep for up to a minute when an iterator ends.
 
     See docs/tensorflow-autotune.md. What is given as AUTOTUNE takes TensorFlow's default parallelism instead.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
-    return checks.given_out(dataset.with_options(options))
+    return afterwards.given_out(dataset.with_options(options), stream=stream)
 
 
 def _read(

@@ -13,6 +13,7 @@ from headrace.tensorflow.splits import Source, is_endless
 
 _ODD = 6364136223846793005
 """Knuth's multiplier of MMIX's generator."""
+_BITS = (1 << 64) - 1
 
 
 def ranks_that_share(source: Source) -> tuple[int, int]:
@@ -28,17 +29,26 @@ def ranks_that_share(source: Source) -> tuple[int, int]:
     return ranks, world.rank()
 
 
-def dealt(records: tf.data.Dataset, ranks: int, rank: int) -> tf.data.Dataset:
+def dealt(records: tf.data.Dataset, ranks: int, rank: int, turned: int = 0) -> tf.data.Dataset:
     """A rank's part: one of so many records as there are ranks, another one each time.
 
     Not every so-manieth: where files or classes are interleaved, a rank would have records of some of them alone, and
     batches of one class.
+
+    Args:
+        turned: the number of this listing among several; of many short ones the first rank would have all.
     """
+    of_listing = turned % ranks + _mixed(turned // ranks) % ranks
 
     def is_ours(number: tf.Tensor, _: Any) -> tf.Tensor:
         turn, place = number // ranks, number % ranks
         mixed = (turn + 1) * _ODD
         mixed = tf.bitwise.bitwise_xor(mixed, tf.bitwise.right_shift(mixed, 29)) * _ODD
-        return (place + tf.bitwise.right_shift(mixed, 33) % ranks) % ranks == rank
+        return (place + of_listing + tf.bitwise.right_shift(mixed, 33) % ranks) % ranks == rank
 
     return records.enumerate().filter(is_ours).map(lambda _, record: record) if ranks > 1 else records
+
+
+def _mixed(turn: int) -> int:
+    mixed = (turn + 1) * _ODD & _BITS
+    return ((mixed ^ mixed >> 29) * _ODD & _BITS) >> 33

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,6 +20,10 @@ _NOT_THE_USERS = tuple(
 )
 
 
+listeners: list[Callable[[Any], None]] = []
+"""Called with each dataset that the user's code makes."""
+
+
 def note_lines() -> None:
     """From now on every dataset knows the line that made it. Called once, by `headrace.tensorflow.data`."""
     base = dataset_base()
@@ -27,8 +32,12 @@ def note_lines() -> None:
     original = base.__init__
 
     def init(self: Any, *args: Any, **options: Any) -> None:
-        setattr(self, _LINE, users_line(sys._getframe(1)))
+        caller = sys._getframe(1)
+        setattr(self, _LINE, users_line(caller))
         original(self, *args, **options)
+        if listeners and _is_the_users(caller):
+            for each in listeners:
+                each(self)
 
     setattr(base, _LINE, UNKNOWN)
     base.__init__ = init
@@ -48,6 +57,13 @@ def users_line(frame: FrameType | None = None) -> str:
             return f"{Path(name).name}:{frame.f_lineno}"
         frame = frame.f_back
     return UNKNOWN
+
+
+def _is_the_users(frame: FrameType | None) -> bool:
+    """Whether TensorFlow was called by the user's code, and not by Keras's or headrace's."""
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS[0]):
+        frame = frame.f_back
+    return frame is not None and not frame.f_code.co_filename.startswith(_NOT_THE_USERS)
 
 
 def dataset_base() -> Any:

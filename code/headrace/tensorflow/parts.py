@@ -97,7 +97,7 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
         variables.refuse_written(graph)
         variables.draw_apart(graph)
         sources = find_sources(graph, one_block_a_batch=True)
-        made.append(graph.spliced(dict(map(_part, sources))))
+        made.append(graph.spliced(dict(itertools.starmap(_part, enumerate(sources)))))
         # Each rank makes its blocks itself, so here seeds count.
         return is_endless(graph.sink), [*_told(graph), *(_place(source.node) for source in sources)]
 
@@ -142,8 +142,8 @@ def _endless(everyones: list[_Found]) -> bool:
         if place:
             raise InputError(
                 f"the ranks have different datasets, but are to share one; the first difference is in {place}: do not "
-                "shard by rank, sort lists of files, and give what shuffles in Python, or below a take or zip, the "
-                "same seed; or data.distribute(…, shared=False), for all of each rank's own"
+                "shard by rank, sort lists of files, adapt() layers to unshuffled data, and give what shuffles in "
+                "Python, or below a take or zip, the same seed; or each rank its own: data.distribute(…, shared=False)"
             )
     return all(each[0] for each in everyones)
 
@@ -203,7 +203,7 @@ def _nothing(node: Node) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
     return lambda _: tuple(tf.zeros([size or 0 for size in spec.shape or []], spec.dtype) for spec in node.specs)
 
 
-def _part(source: Source) -> tuple[Node, tf.data.Dataset]:
+def _part(number: int, source: Source) -> tuple[Node, tf.data.Dataset]:
     """What is replaced in this rank's copy of the dataset, and by what."""
     node, (ranks, rank) = source.node, ranks_that_share(source)
     whole = source.expanding
@@ -211,7 +211,7 @@ def _part(source: Source) -> tuple[Node, tf.data.Dataset]:
         # Too few files for a fair share: every rank reads them all and keeps its records.
         reason = next(filter(None, map(disorder, whole.subtree())), "")
         if not reason:
-            return whole, dealt(node.graph.dataset(whole, ordered=True), ranks, rank)
+            return whole, dealt(node.graph.dataset(whole, ordered=True), ranks, rank, number)
         if source.elements < ranks:
             raise InputError(
                 f"{whole.where}: {whole.kind}: {source.elements} files are too few for {ranks} ranks to share, and "
@@ -219,8 +219,8 @@ def _part(source: Source) -> tuple[Node, tf.data.Dataset]:
                 "here and shuffle after it; or data.distribute(…, exact=False) as it is"
             )
     if source.block == 1 and not source.expanding:
-        return node, node.graph.dataset(node, ordered=True).shard(ranks, rank)
-    return node, _blocks_of(source, tf.data.Dataset.range(source.blocks).shard(ranks, rank))
+        return node, dealt(node.graph.dataset(node, ordered=True), ranks, rank, number)
+    return node, _blocks_of(source, dealt(tf.data.Dataset.range(source.blocks), ranks, rank, number))
 
 
 def _blocks_of(source: Source, numbers: tf.data.Dataset) -> tf.data.Dataset:

@@ -31,7 +31,8 @@ from headrace.torch.sampling import plainly
 
 LOOK_AT_BATCHES = frozenset({1, 2, 4, 8, 16, 32, 64, 128, 256})
 """Of an epoch: then rank 0's word is looked for, as long as it has not come."""
-SEED_HINT = "a seed that each process draws is to be given: WebDataset(…, seed=0), for one"
+SEED_HINT = "a seed is to be the same on all ranks, without the rank in it, and given: WebDataset(…, seed=0), for one"
+ORDER_HINT = "all ranks make the same loaders, in the same order; what one rank alone reads is a loader of torch's"
 SPLIT_HINT = "random_split, for one, needs a generator with a seed; a descriptor or a time is to be had in __getitem__"
 
 
@@ -149,6 +150,8 @@ def _apart(what: str, own: str, first: str) -> str:
     if what == "about":
         names = differing(json.loads(own), json.loads(first))
         hint = SEED_HINT if "dataset.seed" in names.split(", ") else SPLIT_HINT
+        if any(name.startswith(("size:", "seed:")) for name in names.split(", ")):
+            hint = f"{ORDER_HINT}; {SPLIT_HINT}"
         told = f"rank {world.rank()} has made another dataset or loader than rank 0 (other: {names}); {hint}"
         return told if names else ""
     if what.startswith("samples"):
@@ -232,9 +235,8 @@ def differing(own: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     for name in sorted({*own, *other}):
         ours, theirs = own.get(name), other.get(name)
         if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-            names += [
-                f"dataset.{each}" for each in sorted({*ours, *theirs}) if not same(ours.get(each), theirs.get(each))
-            ]
+            of = "dataset" if name in ("made_of", "then") else name
+            names += [f"{of}.{each}" for each in sorted({*ours, *theirs}) if not same(ours.get(each), theirs.get(each))]
         elif ours != theirs:
             names.append(f"{name}: {ours!r:.60} and {theirs!r:.60}")
     return ", ".join(list(dict.fromkeys(names))[:5])

@@ -5,8 +5,10 @@ What is announced is not believed: sizes are checked before memory is taken for 
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import enum
+import functools
 import json
 import math
 import sys
@@ -18,6 +20,7 @@ import torch
 
 from headrace.torch.message import (
     DEEPEST,
+    DEFAULTS,
     DTYPES,
     MAPPINGS,
     MOST_DIMENSIONS,
@@ -75,7 +78,7 @@ class Arriving:
                 raise Malformed("no plain value")
             return lambda: value
         if "tensor" in node:
-            return self._tensor(node)
+            return self._tensor(node, depth)
         if "array" in node:
             described = node["array"]
             kind = np.lib.format.descr_to_dtype(_fields(described))  # knows which of them are gaps
@@ -110,12 +113,12 @@ class Arriving:
             keys = node["dict"]
             return lambda: dict(zip(keys, (part() for part in parts), strict=True))
         if "mapping" in node:
-            return self._mapping(node, self._parts(node["keys"], depth), parts)
+            return self._mapping(node, self._parts(node["keys"], depth), parts, depth)
         if "subclass" in node or "object" in node:
             return _with_attributes(node, parts)
         return self._user_type(node, parts)
 
-    def _tensor(self, node: dict[str, Any]) -> Callable[[], Any]:
+    def _tensor(self, node: dict[str, Any], depth: int) -> Callable[[], Any]:
         dtype = DTYPES[node["tensor"]]
         shape = self._shape(node["shape"], dtype.itemsize)
         order = node.get("order") or list(range(len(shape)))
@@ -126,15 +129,31 @@ class Arriving:
         if node.get("order"):
             tensor = tensor.permute([order.index(axis) for axis in range(len(shape))])
         needs_grad = node.get("grad") is True and (dtype.is_floating_point or dtype.is_complex)
-        return lambda: tensor.requires_grad_() if needs_grad else tensor
+        own = self._own_attributes(node, depth)
+        return lambda: own(tensor.requires_grad_() if needs_grad else tensor)
+
+    def _own_attributes(self, node: dict[str, Any], depth: int) -> Callable[[Any], Any]:
+        """What gives a tensor or a mapping the attributes that came with it."""
+        if "names" not in node:
+            return lambda made: made
+        names, parts = _attribute_names(node["names"]), self._parts(node["values"], depth)
+
+        def with_them(made: Any) -> Any:
+            vars(made).update(zip(names, (part() for part in parts), strict=True))
+            return made
+
+        return with_them
 
     def _mapping(
-        self, node: dict[str, Any], keys: list[Callable[[], Any]], values: list[Callable[[], Any]]
+        self, node: dict[str, Any], keys: list[Callable[[], Any]], values: list[Callable[[], Any]], depth: int
     ) -> Callable[[], Any]:
         found = _find(node["mapping"])
         if not (isinstance(found, type) and issubclass(found, MAPPINGS)):
             raise Malformed(f"{node['mapping']} is no mapping here")
-        return lambda: found({key(): value() for key, value in zip(keys, values, strict=True)})
+        own = self._own_attributes(node, depth)
+        if node.get("default") in DEFAULTS:
+            found = functools.partial(collections.defaultdict, DEFAULTS[node["default"]])
+        return lambda: own(found({key(): value() for key, value in zip(keys, values, strict=True)}))
 
     def _parts(self, nodes: Any, depth: int) -> list[Callable[[], Any]]:
         if not isinstance(nodes, list):
@@ -182,8 +201,7 @@ def _with_attributes(node: dict[str, Any], parts: list[Callable[[], Any]]) -> Ca
     found = _find(node["subclass" if of_tensor else "object"])
     if not (isinstance(found, type) and (is_plain_tensor(found) if of_tensor else is_plain(found))):
         raise Malformed(f"{node['subclass' if of_tensor else 'object']} is no such class here")
-    if not all(type(name) is str and not name.startswith("__") for name in names):
-        raise Malformed("no names of attributes")
+    _attribute_names(names)
 
     def build() -> Any:
         values = [part() for part in parts]
@@ -198,6 +216,12 @@ def _with_attributes(node: dict[str, Any], parts: list[Callable[[], Any]]) -> Ca
         return made
 
     return build
+
+
+def _attribute_names(names: Any) -> list[str]:
+    if not isinstance(names, list) or not all(type(name) is str and not name.startswith("__") for name in names):
+        raise Malformed("no names of attributes")
+    return names
 
 
 def _fields(described: Any) -> Any:

@@ -25,6 +25,7 @@ from headrace.torch.dataset_code import (
     is_settings,
     is_the_scripts,
     reached,
+    read_by_methods,
 )
 from headrace.torch.dataset_writes import globals_written, only_told
 
@@ -86,12 +87,22 @@ def globals_of(
                 continue
             value = function.__globals__[name]
             if exact:
+                found |= _read_by_a_method(name, value, steps[place + 1 : place + 2])
                 name, value = _followed(name, value, steps[place + 1 :])
             if exact and isinstance(value, types.FunctionType) and is_the_scripts(value):
                 waiting.append((value, False))
             elif kinds and isinstance(value, kinds):
                 found[name] = value
     return {name: value for name, value in found.items() if not (exact and name in written)}
+
+
+def _read_by_a_method(name: str, value: Any, steps: Sequence[dis.Instruction]) -> dict[str, Any]:
+    """Of an object of the script's that is asked by a method: `schedule.get()`."""
+    called = {str(step.argval) for step in steps if step.opname in LOADS}
+    if isinstance(value, (type, types.ModuleType, Dataset, torch.nn.Module)) or not is_the_scripts(type(value)):
+        return {}
+    read = read_by_methods(type(value), called)
+    return {f"{name}.{each}": held for each, held in held_by(value).items() if each in read and not callable(held)}
 
 
 def _followed(name: str, value: Any, steps: Sequence[dis.Instruction]) -> tuple[str, Any]:

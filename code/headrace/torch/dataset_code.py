@@ -10,7 +10,7 @@ import os
 import sys
 import sysconfig
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch.utils.data import Dataset
@@ -124,6 +124,19 @@ def _own_names(method: types.FunctionType, kind: type) -> Iterator[str]:
             if step.opname == "LOAD_SUPER_ATTR" or not (others or globals_other or chained):
                 yield str(step.argval)
         before, of = step.opname, step.argval
+
+
+def read_by_methods(kind: type, names: Collection[str]) -> set[str]:
+    """Attributes that those methods of a class read which have one of these names, and do not write."""
+    read: set[str] = set()
+    written: set[str] = set()
+    for method in reached(kind, tuple(names)):
+        for step in instructions(method.__code__):
+            if step.opname in LOADS:
+                read.add(str(step.argval))
+            elif step.opname == "STORE_ATTR":
+                written.add(str(step.argval))
+    return read - written
 
 
 def function_of(held: Any) -> types.FunctionType | None:

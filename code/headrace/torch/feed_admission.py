@@ -29,7 +29,10 @@ MOST_AT_THE_DOOR = 256
 SAMPLE_SHARE = 0.8
 """Of `stall_timeout_s`, for one sample: it is to be named before the watchdog ends the job."""
 FORK_AGAIN_S = 0.5
-SAME = f"script, arguments and data must be the same on all hosts; {SPLIT_HINT}"
+SAME = (
+    f"script, arguments and data must be the same on all hosts; {SPLIT_HINT}; and a data host runs the script as the "
+    "only rank: what the world size, the rank or a broadcast changes is another dataset there"
+)
 
 
 class FeedServer:

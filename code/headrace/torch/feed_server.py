@@ -14,9 +14,11 @@ import functools
 import os
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from headrace.errors import HeadraceError, InputError
@@ -55,7 +57,21 @@ def main(argv: Sequence[str]) -> NoReturn:
             print("this host makes batches on its CPU: place models on headrace.torch.device()", file=sys.stderr)
         if registry.OTHER_PROCESS in traceback.format_exc():
             _refuse(registry.OTHER_PROCESS)
+        _refuse_the_second_time(f"{type(error).__name__}: {error}")
     _leave(1)
+
+
+def _refuse_the_second_time(said: str) -> None:
+    """Of what fails alike again, further attempts are in vain."""
+    name = os.environ.get("HEADRACE_SERVER_NAME", "worker")
+    with contextlib.suppress(OSError):
+        before = Path(tempfile.gettempdir()) / f"headrace-{name}-failed"
+        if before.exists() and before.read_text(encoding="utf-8") == said:
+            _refuse(
+                f"the script fails on a data host, before its first batch: {said} (a feed server runs it as the only "
+                "rank, and without a GPU)"
+            )
+        before.write_text(said, encoding="utf-8")
 
 
 def _serve(given: argparse.Namespace) -> None:

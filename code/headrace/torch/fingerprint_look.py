@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headrace.torch.dataset_code import held_by, is_a_table, is_the_scripts
+from headrace.torch.dataset_code import held_by, is_a_table, is_the_scripts, read_by_methods
 from headrace.torch.dataset_writes import kept_by_properties, written_while_training
 
 MOST_VALUES, LEAST_VALUES = 50_000, 4_000
@@ -122,7 +122,8 @@ def around(function: types.FunctionType) -> Callable[[types.CellType], Any]:
     def held(cell: types.CellType) -> Any:
         value = cell.cell_contents
         whole = callable(value) or is_a_table(value) or not is_the_scripts(type(value)) or not held_by(value)
-        names = function.__code__.co_names
+        names = {*function.__code__.co_names}
+        names |= read_by_methods(type(value), names)
         return value if whole else {name: each for name, each in held_by(value).items() if name in names}
 
     return held

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from headrace.errors import InputError
-from headrace.torch.plain_objects import is_plain, is_plain_tensor
+from headrace.torch.plain_objects import is_plain, is_plain_tensor, own_attributes
 
 MOST_HEADER_BYTES = 16 << 20
 MOST_BATCH_BYTES = 8 << 30
@@ -50,6 +50,8 @@ WRITTEN: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
 SEQUENCES = (list, tuple, set, frozenset, torch.Size)
 MAPPINGS = (dict, collections.UserDict)
 """With what is made of them: OrderedDict, the BatchEncoding of Hugging Face."""
+DEFAULTS = {each.__name__: each for each in (list, dict, set, int, float, str, bool, tuple)}
+"""What a defaultdict may make of what it lacks."""
 Buffers = list[memoryview]
 
 
@@ -88,7 +90,8 @@ def _describe(value: Any, buffers: Buffers, depth: int) -> Any:
         if type(value) is kind:
             return {"written": name, "text": written(value)}
     if type(value) in (torch.Tensor, torch.nn.Parameter):
-        return _describe_tensor(value, buffers)
+        tensor, own = _describe_tensor(value, buffers), vars(value)
+        return {**tensor, "names": list(own), "values": children(own.values())} if own else tensor
     if is_plain_tensor(type(value)):
         inner, attributes = _describe_tensor(value.as_subclass(torch.Tensor), buffers), vars(value)
         of = [inner, *children(attributes.values())]
@@ -110,8 +113,12 @@ def _describe(value: Any, buffers: Buffers, depth: int) -> Any:
     if type(value) is dict and all(type(key) in PLAIN for key in value):
         return {"dict": list(value), "of": children(value.values())}
     if isinstance(value, MAPPINGS):
-        kind = dict if type(value) is collections.defaultdict else type(value)  # its factory is code
-        return {"mapping": _name(kind), "keys": children(value), "of": children(value.values())}
+        described = {"mapping": _name(dict), "keys": children(value), "of": children(value.values())}
+        if type(value) is collections.defaultdict:  # its factory is code, but for those that all know
+            return described | {"default": getattr(value.default_factory, "__name__", "")}
+        beside = own_attributes(value)
+        named = {"names": list(beside), "values": children(beside.values())} if beside else {}
+        return described | {"mapping": _name(type(value)), **named}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = list(
             dict.fromkeys([*(each.name for each in dataclasses.fields(value)), *getattr(value, "__dict__", ())])

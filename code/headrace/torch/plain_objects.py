@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import copyreg
+from collections import UserDict
+from typing import Any
 
 import torch
+
+from headrace.torch.dataset_code import is_the_scripts
 
 _PYTHONS = ("__new__", "__reduce_ex__", "__reduce__", "__getstate__")
 _OWN = ("__setstate__", "__getnewargs__", "__getnewargs_ex__", "__del__")
@@ -22,6 +26,14 @@ def is_plain(of: type) -> bool:
         and (of.__dictoffset__, of.__basicsize__) == (_Plain.__dictoffset__, _Plain.__basicsize__)
         and of not in copyreg.dispatch_table
     )
+
+
+def own_attributes(mapping: Any) -> dict[str, Any]:
+    """What a mapping of the script's own class holds beside its entries; not where they are its attributes too."""
+    held = getattr(mapping, "__dict__", {})
+    if held is mapping or not is_the_scripts(type(mapping)):
+        return {}
+    return {name: each for name, each in held.items() if not (name == "data" and isinstance(mapping, UserDict))}
 
 
 def is_plain_tensor(of: type) -> bool:

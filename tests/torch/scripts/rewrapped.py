@@ -11,6 +11,7 @@ import torch
 parser = argparse.ArgumentParser(allow_abbrev=False)
 parser.add_argument("--spawn", type=int, default=0)
 parser.add_argument("--port", type=int, default=0)
+parser.add_argument("--alone", type=int, default=0)
 args, _ = parser.parse_known_args()
 
 
@@ -26,6 +27,7 @@ def train(number, as_given):
 
 
 if __name__ == "__main__":
+    assert not (args.alone and headrace.torch.is_feed_server()), "needs a GPU"
     if args.port:
         if not headrace.torch.is_feed_server():
             with contextlib.closing(socket.socket()) as probe:
@@ -35,4 +37,4 @@ if __name__ == "__main__":
     if args.spawn:
         torch.multiprocessing.spawn(train, (True,), nprocs=1)
     else:
-        train(0, as_given=args.port)
+        train(0, as_given=args.port or args.alone)

@@ -140,7 +140,8 @@ def diagnose(
         where = f" ({ranks.where_they_wait})" if ranks.where_they_wait else ""
         why = (
             f"the ranks wait for each other in different collectives{where}, so they made unequal numbers of steps: a "
-            "dataset that ends earlier on one rank (hand it to data.distribute), or a branch that not all ranks take"
+            "dataset that ends earlier on one rank (hand it to data.distribute, and filter and batch it before), or a "
+            "branch that not all ranks take"
         )
         return RootCause(leader, "trainer", f"{stalled}: {why}")
     if waits := ranks.waits_for_ends:

@@ -1,0 +1,119 @@
+"""What a script does to a dataset after `data.distribute` that each rank would do alone: refused, or told.
+
+Ranks take whatever batches come next, others in each pass, and as many as all others do. What looks at where a batch
+stands, or changes how many there are, belongs before.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import tensorflow as tf
+
+from headrace.errors import InputError
+from headrace.tensorflow import origin
+from headrace.tensorflow.graph import INFINITE
+
+_results: weakref.WeakSet[Any] = weakref.WeakSet()
+"""What `data.distribute` and `data.split_by_rank` have returned."""
+_streams: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Those of `data.distribute`."""
+_SHARD = (
+    "takes a part of what is this rank's part already, and no rank gets the rest: leave it out; or shard before, and "
+    "data.distribute(…, shared=False)"
+)
+_SKIP = (
+    "leaves out other batches on each rank and in each pass, so that what is held out would be trained on: take and "
+    "skip before data.distribute, and distribute each; to go on after a restart, data.Shards"
+)
+_MIX = (
+    "draws otherwise on each rank, so that ranks would wait for each other at the ends: mix before data.distribute, or "
+    "give it a seed"
+)
+_UNEVEN = (
+    "may give ranks unequal numbers of steps, and then they wait for each other: do it before, or .repeat() before and "
+    "say steps_per_epoch"
+)
+_PAIRS = "pairs whatever comes next of each on this rank: zip before, where they belong together"
+
+
+def given_out(result: tf.data.Dataset, *, stream: bool) -> tf.data.Dataset:
+    """What a rank trains on. `stream`: of `data.distribute`."""
+    _results.add(result)
+    if stream:
+        _streams.add(result)
+    return result
+
+
+def is_of_a_result(dataset: Any) -> bool:
+    """Whether it is made from what was given out."""
+    return _is_of(dataset, _results)
+
+
+def look_after() -> None:
+    """From now on what a script makes of a result is looked at. Called once, by `headrace.tensorflow.data`."""
+    origin.note_lines()
+    if _look not in origin.listeners:
+        origin.listeners.append(_look)
+
+
+def _look(made: Any) -> None:
+    """Raises `InputError` for what would lose or repeat samples, or never end."""
+    look = _LOOKS.get(type(made).__name__)
+    if look and (problem := look(made)):
+        raise InputError(f"{origin.line_of(made)}: {problem}")
+
+
+def _of_a_shard(made: Any) -> str:
+    return f"shard, after data.distribute or data.split_by_rank, {_SHARD}" if is_of_a_result(made) else ""
+
+
+def _of_a_skip(made: Any) -> str:
+    return f"skip, after data.distribute, {_SKIP}" if _is_of(made, _streams) else ""
+
+
+def _of_a_mixture(made: Any) -> str:
+    selector, *mixed = made._inputs()
+    finite = sum(_is_of(each, _streams) and not _is_endless(each) for each in mixed)
+    return f"sample_from_datasets, after data.distribute, {_MIX}" if finite > 1 and _draws(selector) else ""
+
+
+def _of_other_steps(made: Any) -> str:
+    if _is_of(made, _streams) and not all(map(_is_endless, made._inputs())):
+        what = type(made).__name__.strip("_").removesuffix("Dataset").lower()
+        print(f"warning: {origin.line_of(made)}: {what}, after data.distribute, {_UNEVEN}", flush=True)
+    return ""
+
+
+def _of_pairs(made: Any) -> str:
+    if sum(_is_of(each, _streams) for each in made._inputs()) > 1:
+        print(f"{origin.line_of(made)}: zip, after data.distribute, {_PAIRS}", flush=True)
+    return ""
+
+
+_LOOKS = {
+    "_ShardDataset": _of_a_shard,
+    "_SkipDataset": _of_a_skip,
+    "_DirectedInterleaveDataset": _of_a_mixture,
+    "_FilterDataset": _of_other_steps,
+    "_UnbatchDataset": _of_other_steps,
+    "_RebatchDataset": _of_other_steps,
+    "_ZipDataset": _of_pairs,
+}
+"""By TensorFlow's own class."""
+
+
+def _is_of(dataset: Any, results: weakref.WeakSet[Any]) -> bool:
+    return dataset in results or any(_is_of(each, results) for each in dataset._inputs())
+
+
+def _is_endless(dataset: Any) -> bool:
+    return int(dataset.cardinality()) == INFINITE
+
+
+def _draws(selector: Any) -> bool:
+    """Whether it draws without a seed, so otherwise in each process."""
+    if type(selector).__name__ == "_RandomDataset":
+        return int(selector._seed) == int(selector._seed2) == 0
+    return any(map(_draws, selector._inputs()))

@@ -1,0 +1,61 @@
+"""What a script does to a dataset that was distributed, and each rank would do alone, is refused or told."""
+
+import pytest
+import tensorflow as tf
+from headrace.errors import InputError
+from headrace.tensorflow import data, world
+
+Dataset = tf.data.Dataset
+
+
+@pytest.fixture
+def distributed(monkeypatch):
+    monkeypatch.setattr(world, "size", lambda: 1)
+    return lambda dataset: data.distribute(dataset).map(lambda x: x + 1).prefetch(1)
+
+
+@pytest.mark.parametrize(
+    ("do", "problem"),
+    [
+        (
+            lambda stream: stream.shard(2, 0),
+            r"test_afterwards.py:\d+: shard, after .* takes a part of what is this rank's",
+        ),
+        (lambda stream: stream.skip(2), r"skip, after .* take and skip before data.distribute"),
+        (
+            lambda stream: Dataset.sample_from_datasets([stream, stream]),
+            "sample_from_datasets, after .* give it a seed",
+        ),
+    ],
+    ids=["shard", "skip", "a mixture"],
+)
+def test_what_would_lose_samples_or_never_end_is_refused_where_it_is_written(distributed, do, problem):
+    with pytest.raises(InputError, match=problem):
+        do(distributed(Dataset.range(80).batch(4)))
+
+
+@pytest.mark.parametrize(
+    ("do", "told"),
+    [
+        (lambda stream: stream.filter(lambda x: x[0] > 2), "warning: test_afterwards.py:"),
+        (lambda stream: stream.unbatch().batch(8), "unbatch, after data.distribute, may give ranks unequal numbers"),
+        (lambda stream: Dataset.zip((stream, stream)), "pairs whatever comes next of each"),
+    ],
+    ids=["filter", "other batches", "pairs"],
+)
+def test_what_may_end_otherwise_on_each_rank_or_pair_otherwise_is_told(distributed, do, told, capfd):
+    do(distributed(Dataset.range(80).batch(4)))
+    assert told in capfd.readouterr().out
+
+
+def test_what_does_no_harm_goes_on_without_a_word(distributed, capfd):
+    stream, endless = distributed(Dataset.range(80).batch(4)), distributed(Dataset.range(80).repeat().batch(4))
+    stream.take(2).map(lambda x: x * 2).cache().enumerate()
+    endless.filter(lambda x: x[0] > 2).take(5)
+    Dataset.sample_from_datasets([endless, endless])
+    Dataset.sample_from_datasets([stream, stream], seed=3)
+    Dataset.sample_from_datasets([stream, Dataset.range(80).batch(4)])
+    Dataset.zip((stream, Dataset.range(9)))
+    Dataset.range(9).skip(2).shard(2, 1).filter(lambda x: x > 2)
+    data.split_by_rank(Dataset.range(80).batch(4)).skip(1).unbatch()
+    assert "after data.distribute" not in capfd.readouterr().out
