@@ -172,6 +172,15 @@ def test_a_dataset_that_the_script_changes_while_it_trains_is_refused_on_data_ho
         list(loader)
 
 
+def test_what_the_script_changes_during_its_last_pass_is_told_at_the_end(feeds, capfd):
+    address = feeds.serve(1, Staged(20, stage=0), 4)
+    data = Staged(20, stage=0)
+    for number, _ in enumerate(feeds.loader([address], data, 4)):
+        data.stage = number // 3
+    (told,) = [line for line in capfd.readouterr().out.splitlines() if line.startswith("warning:")]
+    assert "how it was before: the dataset of loader 1 has changed since the first batch (stage)" in told
+
+
 class Keeping(Numbers):
     def __getitem__(self, index):
         self.cache[index] = index

@@ -53,7 +53,7 @@ class Alike:
         self._prefix = f"headrace/loader{number}"
         self._open: dict[str, str] = {}
         """What is told and not yet compared."""
-        self._told = False
+        self._told = self._warned = False
         self._draws: collections.Counter[int] = collections.Counter()
         """How often each epoch's samples were drawn."""
         self._launched = bool(TrainerContext.from_environ(os.environ).signal_dir.name)
@@ -82,9 +82,15 @@ class Alike:
         self._alone.begins(store_of_ranks())
         self.look()
 
-    def finished(self) -> None:
-        """This rank has had all batches of an epoch."""
+    def finished(self, loader: Any) -> None:
+        """This rank has had all batches of an epoch. Tells what the script has changed meanwhile."""
         self._alone.finished()
+        if loader.at_first_batch and not self._warned:
+            try:
+                refuse_changes(loader, dict(loader.at_first_batch))
+            except InputError as error:
+                self._warned = True
+                print(f"warning: this pass had batches of how it was before: {error}", flush=True)
 
     def moves_on(self, epoch: int, taken: int) -> None:
         """This rank goes on to the next epoch by itself, after so many batches of this one. Raises `InputError`."""
@@ -201,17 +207,16 @@ def as_it_is(loader: Any) -> dict[str, str]:
     return {**fingerprint(loader.dataset, exact=True), **made}
 
 
-def refuse_changes(before: dict[str, str], collate_fn: Any, loader: Any) -> list[str]:
+def refuse_changes(loader: Any, before: dict[str, str]) -> list[str]:
     """Raises `InputError` where feed servers have another dataset than this script, which has changed its own.
 
     Args:
         before: `as_it_is` when the first batch was asked for; what is only noted on the dataset is taken out.
-        collate_fn: the loader's when it was made.
 
     Returns:
         The attributes that have changed since, and that no sample is made of.
     """
-    same_function = equal(collate_fn, loader.collate_fn)  # a bound method is another object each time
+    same_function = equal(loader.own_collate_fn, loader.collate_fn)  # a bound method is another object each time
     changed = ["collate_fn"] * (not same_function) + changes(before, as_it_is(loader))
     of_no_sample = noted(changed, loader.dataset, loader.collate_fn, loader.worker_init_fn) if changed else []
     for name in of_no_sample:

@@ -87,10 +87,10 @@ class DataLoader(TorchDataLoader[Any]):
         self._position = self._taken = self._open_iterations = 0
         self.begun = self._whole = False  # this epoch
         self._first_epoch: int | None = None
-        self._made, self._own_collate_fn = registry.register(self), self.collate_fn
+        self._made, self.own_collate_fn = registry.register(self), self.collate_fn
         made_by = (self.collate_fn, self.worker_init_fn, on_error, self.batch_sampler is None)
         known = registry.known_to(registry.feeds(os.environ), self._made, dataset, made_by)
-        self.number, self._feeds, self._at_first_batch = known.number, known.feeds, known.at_first_batch
+        self.number, self._feeds, self.at_first_batch = known.number, known.feeds, known.at_first_batch
         self._about = known.about  # of one made anew, as it was before
         self._about.update({} if self._about else description(self))
         as_made = {name: told for name, told in self._about.items() if name != "then"}
@@ -110,9 +110,9 @@ class DataLoader(TorchDataLoader[Any]):
         """The script is about to take its first batch: feed servers have the dataset as it is now."""
         if "then" not in self._about:
             self._about["then"] = fingerprint(self.dataset, settled=True)
-        self._own_collate_fn = self.collate_fn  # which the script may have set on the loader
-        if self._feeds and not self._at_first_batch:
-            self._at_first_batch.update(as_it_is(self))
+        self.own_collate_fn = self.collate_fn  # which the script may have set on the loader
+        if self._feeds and not self.at_first_batch:
+            self.at_first_batch.update(as_it_is(self))
         self._alike.made(for_ranks(self))
 
     @property
@@ -189,7 +189,7 @@ class DataLoader(TorchDataLoader[Any]):
         self._set_by_script.seen()
         self.begun, self._whole, self._taken = True, False, 0
         self._first_epoch = self.epoch if self._first_epoch is None else self._first_epoch
-        if self._feeds and (noted := refuse_changes(self._at_first_batch, self._own_collate_fn, self)):
+        if self._feeds and (noted := refuse_changes(self, self.at_first_batch)):
             look_soon(self.number, noted)
         self._alike.begins(for_ranks(self))
 
@@ -211,7 +211,7 @@ class DataLoader(TorchDataLoader[Any]):
                 self._took(number)
                 yield made.batch
             self._whole = self.epoch == number
-            self._alike.finished()
+            self._alike.finished(self)
         finally:
             self._open_iterations -= 1
 
@@ -244,7 +244,7 @@ class DataLoader(TorchDataLoader[Any]):
                 yield made.batch
             if (self._taken, number) == (1, self._first_epoch):
                 registry.was_used(self._kind)  # its only batch was trained on
-            self._alike.finished()
+            self._alike.finished(self)
         finally:
             self._open_iterations -= 1
             source.close()
