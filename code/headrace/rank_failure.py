@@ -32,7 +32,14 @@ FILE_ELSEWHERE = (
     "each data host reads files itself: give data_group the channel too; what the script writes is on its own host "
     "alone, so make the dataset of it in memory, or train without data hosts"
 )
-LENGTH_BEFORE = "take len() of what data.distribute is given, and divide it by hvd.size()"
+_ADVICE = {
+    "The dataset length is unknown.": "take len() of what data.distribute is given, and divide it by hvd.size()",
+    "has no attribute 'ref'": "Horovod's own Keras module does not know Keras 3: "
+    "import headrace.tensorflow.horovod_keras as hvd",
+    "PyFunc is stateful": "an iterator of a distributed dataset is in no checkpoint: leave it out of "
+    "tf.train.Checkpoint; to go on in mid-epoch, callbacks.Checkpoint and data.Shards",
+}
+"""What to do, by what TensorFlow says."""
 PREFIX = "failed-rank"
 MOST_CHARACTERS = 1_000
 _PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
@@ -92,7 +99,7 @@ def _advice(error: BaseException, said: str) -> str:
         return f" ({PORT_IN_USE})"
     if "from worker" in said and "No such file" in said:
         return f" ({FILE_ELSEWHERE})"
-    return f" ({LENGTH_BEFORE})" if said == "The dataset length is unknown." else ""
+    return next((f" ({advice})" for text, advice in _ADVICE.items() if text in said), "")
 
 
 def _cut(line: str) -> str:

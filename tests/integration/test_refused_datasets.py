@@ -24,6 +24,24 @@ def test_what_makes_python_of_a_dataset_is_refused_by_name(monkeypatch):
         data.distribute(tf.data.Dataset.range(8).batch(2))
 
 
+class Ragged(tf.experimental.ExtensionType):
+    values: tf.Tensor
+
+
+@pytest.mark.parametrize(
+    ("elements", "advice"),
+    [
+        (tf.data.Dataset.range(8).window(2), "its elements are datasets.*flat_map them"),
+        (tf.data.Dataset.range(8).map(Ragged), "of an ExtensionType.*make a dict or a tuple of its tensors"),
+    ],
+    ids=["windows", "a type of the script's"],
+)
+def test_elements_that_cannot_leave_their_worker_are_refused_with_what_to_make_of_them(elements, advice):
+    checks.refuse_elements(tf.data.Dataset.range(8).batch(2))
+    with pytest.raises(InputError, match=advice):
+        checks.refuse_elements(elements)
+
+
 @pytest.mark.parametrize("again", [data.distribute, data.split_by_rank])
 def test_a_dataset_is_distributed_once(again):
     once = data.distribute(tf.data.Dataset.range(8).batch(2))

@@ -144,3 +144,9 @@ def test_a_file_that_a_worker_does_not_have_comes_with_advice():
 def test_the_length_of_what_was_distributed_is_to_be_taken_before():
     advice = "(take len() of what data.distribute is given, and divide it by hvd.size())"
     assert in_a_line(TypeError("The dataset length is unknown.")).endswith(advice)
+
+
+def test_what_horovods_own_keras_module_and_a_saved_iterator_fail_with_comes_with_advice():
+    error = AttributeError("'Variable' object has no attribute 'ref'")
+    assert in_a_line(error).endswith("import headrace.tensorflow.horovod_keras as hvd)")
+    assert "leave it out of tf.train.Checkpoint" in in_a_line(RuntimeError("PyFunc is stateful."))

@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.data.ops import debug_mode
+from tensorflow.python.framework.extension_type import ExtensionTypeSpec
 
 from headrace.errors import InputError
 from headrace.tensorflow import afterwards, graphdef, origin
@@ -52,6 +53,18 @@ def refuse_other_kinds(dataset: Any) -> None:
             "this dataset is made from one that data.distribute or data.split_by_rank has returned, and has this "
             "rank's elements alone: give one of them the dataset as it was before, once"
         )
+
+
+def refuse_elements(dataset: tf.data.Dataset) -> None:
+    """Raises `InputError` for elements that cannot leave the worker that makes them."""
+    for spec in tf.nest.flatten(dataset.element_spec):
+        what = ""
+        if isinstance(spec, tf.data.DatasetSpec):
+            what = "datasets (window makes some): flat_map them into batches of tensors"
+        elif isinstance(spec, ExtensionTypeSpec):
+            what = f"of an ExtensionType ({type(spec).__qualname__}): make a dict or a tuple of its tensors"
+        if what:
+            raise InputError(f"{origin.line_of(dataset)}: its elements are {what}, before data.distribute")
 
 
 def refuse_python(graph: DatasetGraph) -> None:

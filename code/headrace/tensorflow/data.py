@@ -123,6 +123,7 @@ def distribute(
     if context.tf_data_mode == "local":
         read = parts.of_this_rank if exact and shared else parts.whole
         return _on_trainer(read(dataset, how.uneven, job_name), stream=True)
+    checks.refuse_elements(dataset)
     prepared, endless, batches, likely = parts.prepare(dataset, how, job_name)
     if shared and uneven == "pad" and 0 <= batches < world.size() and world.size() > 1:
         raise InputError(

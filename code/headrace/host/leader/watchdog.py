@@ -145,7 +145,9 @@ def diagnose(
         )
         return RootCause(leader, "trainer", f"{stalled}: {why}")
     if waits := ranks.waits_for_ends:
-        return RootCause(leader, "trainer", f"{stalled}: {waits}")
+        why = "; what filters, batches or mixes elements at random comes before data.distribute, and not after it"
+        why = why if waits.endswith("goes on") else ""
+        return RootCause(leader, "trainer", f"{stalled}: {waits}{why}")
     if missing:
         host, name = missing[0]
         others = ", ".join(name for _, name in missing)
