@@ -120,6 +120,29 @@ def test_what_a_script_tells_its_sampler_counts_whatever_it_is_called(feeds, rem
     assert [len(all_of(untold)) for _ in range(3)] == [4, 8, 12]
 
 
+@BOTH
+def test_a_stage_that_is_told_after_a_resume_does_not_move_the_loader(feeds, remote):
+    def loader_of(data):
+        served = [feeds.serve(1, Staged(8), 2, shuffle=True)] if remote else []
+        return feeds.loader(served, data, 2, shuffle=True)
+
+    data = Staged(8)
+    loader = loader_of(data)
+    data.set_epoch(9)
+    expected, states = [], []
+    for batch in loader:
+        expected.append(batch[0].tolist())
+        states.append(loader.state_dict())
+    for stage in (9, 20, 1):
+        again = Staged(8)
+        loader = loader_of(again)
+        loader.load_state_dict(states[1])
+        again.set_epoch(stage)
+        rest = list(loader)
+        assert [batch[0].tolist() for batch in rest] == expected[2:]
+        assert {float(each) for batch in rest for each in batch[1]} == {stage}
+
+
 def test_what_cannot_be_told_to_those_who_make_samples_is_refused(feeds):
     data = Staged(8)
     loader = feeds.loader([], data, 4)

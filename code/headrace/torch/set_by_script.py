@@ -57,12 +57,14 @@ class SetByScript:
     def _forward(self) -> int | None:
         """The number that the script has just told a sampler or a dataset, if an order of its own belongs to it.
 
-        A stage that it tells again, or goes back to, is no epoch that was before.
+        A stage that it tells again, or goes back to, is no epoch that was before; and where a loader goes on within an
+        epoch, its state has said which.
         """
-        for each in self._told():
+        goes_on = not self._loader.begun and self._loader.state_dict()["position"] > 0
+        for each in () if goes_on else self._told():
             said = said_to(each)
             if said and said.times != self._said.get(id(each)) and type(said.value) is int:
-                return said.value if said.value > self._loader.epoch or not self._loader.begun else None
+                return said.value if said.value > self._loader.epoch else None
         return None
 
     def _times(self) -> dict[int, int]:
