@@ -6,19 +6,29 @@ stands, or changes how many there are, belongs before.
 
 from __future__ import annotations
 
+import atexit
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from headrace.errors import InputError
-from headrace.tensorflow import origin
+from headrace.tensorflow import iterators, origin
 from headrace.tensorflow.graph import INFINITE
 
 _results: weakref.WeakSet[Any] = weakref.WeakSet()
 """What `data.distribute` and `data.split_by_rank` have returned."""
 _streams: weakref.WeakSet[Any] = weakref.WeakSet()
 """Those of `data.distribute`."""
+_unread: dict[int, str] = {}
+"""The lines that made streams over which nothing has iterated, by the streams' ids."""
+_others_read = False
+"""Whether anything has iterated over a dataset that is none of these."""
+_UNREAD = (
+    "nothing has iterated over what data.distribute returned here, but over another dataset, of which each rank has "
+    "all: train on what it returns"
+)
 _SHARD = (
     "takes a part of what is this rank's part already, and no rank gets the rest: leave it out; or shard before, and "
     "data.distribute(…, shared=False)"
@@ -43,6 +53,7 @@ def given_out(result: tf.data.Dataset, *, stream: bool) -> tf.data.Dataset:
     _results.add(result)
     if stream:
         _streams.add(result)
+        _unread[id(result)] = origin.users_line()
     return result
 
 
@@ -54,12 +65,47 @@ def is_of_a_result(dataset: Any) -> bool:
 def look_after() -> None:
     """From now on what a script makes of a result is looked at. Called once, by `headrace.tensorflow.data`."""
     origin.note_lines()
-    if _look not in origin.listeners:
-        origin.listeners.append(_look)
+    origin.listeners.append(_look)
+    iterators.listeners.append(_read)
+    atexit.register(_tell_unread)
+    to_components = tf.data.DatasetSpec._to_components
+
+    def handed_to_a_function(self: Any, value: Any) -> Any:
+        _are_read(_streams_in(value))
+        return to_components(self, value)
+
+    tf.data.DatasetSpec._to_components = handed_to_a_function
+
+
+def _read(dataset: Any) -> None:
+    """The script iterates over it."""
+    global _others_read
+    found = _streams_in(dataset)
+    _others_read |= not found and origin.line_of(dataset) != origin.UNKNOWN
+    _are_read(found)
+
+
+def _are_read(streams: Sequence[Any]) -> None:
+    for each in streams:
+        _unread.pop(id(each), None)
+
+
+def _tell_unread() -> None:
+    """At the end: a script that went on with the dataset that it gave has trained on all of it on each rank."""
+    for line in sorted(set(_unread.values())) if _others_read else ():
+        print(f"warning: {line}: {_UNREAD}", flush=True)
+
+
+def _streams_in(dataset: Any) -> list[Any]:
+    if dataset in _streams:
+        return [dataset]
+    return [each for inner in dataset._inputs() for each in _streams_in(inner)]
 
 
 def _look(made: Any) -> None:
     """Raises `InputError` for what would lose or repeat samples, or never end."""
+    if not tf.executing_eagerly():  # a loop within a tf.function
+        _are_read(_streams_in(made))
     look = _LOOKS.get(type(made).__name__)
     if look and (problem := look(made)):
         raise InputError(f"{origin.line_of(made)}: {problem}")
