@@ -130,11 +130,12 @@ def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
         raise refusal(node, "its seed is set (by itself or tf.random.set_seed), so every worker would draw the same "
                        "numbers", "tf.data.Dataset.range(n) and tf.random.stateless_uniform in a map")  # fmt: skip
     else:
-        kept = node.op in ("LoadDataset", "SnapshotDataset")
-        instead = (
-            "TFRecords, and read these (tf.data.TFRecordDataset)" if kept else "what reads files, tensors or a range"
-        )
-        raise refusal(node, "it is not known how this can be split among workers or ranks", f"{instead} instead")
+        instead = "what reads files, tensors or a range instead"
+        if node.op in ("LoadDataset", "SnapshotDataset"):
+            instead = "TFRecords, and read these (tf.data.TFRecordDataset) instead"
+        elif node.inputs:
+            instead = "other transformations (shuffle and repeat for shuffle_and_repeat), or this after data.distribute"
+        raise refusal(node, "it is not known how this can be split among workers or ranks", instead)
 
 
 def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Source:
