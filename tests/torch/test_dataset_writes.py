@@ -172,6 +172,38 @@ def test_a_dataset_that_the_script_changes_while_it_trains_is_refused_on_data_ho
         list(loader)
 
 
+class NextItem(Numbers):
+    def __getitem__(self, index):
+        self.calls += 1
+        if self.calls % 100 == 0:
+            print("a hundred samples")
+        self.position += 1
+        return self.position
+
+
+class Ramp:
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, value):
+        self.calls += 1
+        return value * min(self.calls / 100, 1)
+
+
+@pytest.mark.parametrize("remote", [True, False])
+def test_samples_of_what_a_process_counts_are_warned_of(feeds, capfd, remote):
+    for make, told in (
+        (lambda: NextItem(8, calls=0, position=-1), "warning: NextItem adds to position while it makes samples"),
+        (lambda: Numbers(8, transform=Ramp()), "warning: Ramp adds to calls while it makes samples"),
+    ):
+        loader = feeds.loader([feeds.serve(1, make(), 4)] if remote else [], make(), 4, num_workers=0 if remote else 2)
+        for _ in range(2):
+            list(loader)
+        assert capfd.readouterr().out.count(told) == 1
+    alone = feeds.loader([], NextItem(8, calls=0, position=-1), 4)
+    assert all_of(alone) == list(range(8)) and "warning" not in capfd.readouterr().out
+
+
 def test_what_the_script_changes_during_its_last_pass_is_told_at_the_end(feeds, capfd):
     address = feeds.serve(1, Staged(20, stage=0), 4)
     data = Staged(20, stage=0)

@@ -12,7 +12,7 @@ import inspect
 import textwrap
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 from headrace.torch.dataset_code import CALLED, LOADS, SAMPLES, instructions, reached
 
@@ -52,6 +52,20 @@ def counted_by_set_epoch(kind: type) -> frozenset[str]:
         node.target.attr for node in nodes if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute)
     }
     return frozenset(added & read)
+
+
+@functools.cache
+def counted_by_samples(kind: type) -> frozenset[str]:
+    """Attributes that making a sample adds to (`self.position += 1`), and makes it of: others in each process."""
+    trees = [_Told().visit(copy.deepcopy(_source(each.__code__))) for each in reached(kind, (*SAMPLES, *CALLED))]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    added = {node.target.attr for node in nodes if isinstance(node, ast.AugAssign) and _is_own(node.target)}
+    read = {node.attr for node in nodes if _is_own(node) and isinstance(node.ctx, ast.Load)}
+    return frozenset(added & read)
+
+
+def _is_own(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
 @functools.cache

@@ -10,11 +10,19 @@ import torch
 
 from headrace.settings import SECRET_VARIABLE
 from headrace.torch import world
+from headrace.torch.dataset_code import is_the_scripts
+from headrace.torch.dataset_writes import counted_by_samples
 from headrace.torch.feed_client import Feed
 from headrace.torch.fetch import Order, StreamOrder
+from headrace.torch.held import held
 from headrace.torch.local_batches import ENDLESS, LocalBatches
 from headrace.torch.remade import Remade
 from headrace.torch.stream_feed import StreamFeed
+
+_COUNTED = (
+    "while it makes samples, and makes them of it: each process that makes samples has a number of its own, so they "
+    "are others than in one process, as with torch's workers; make a sample of its index and of what set_epoch is told"
+)
 
 
 class Sources:
@@ -29,9 +37,11 @@ class Sources:
     def __init__(self, loader: Any, feeds: Sequence[str], limit_s: float) -> None:
         self._loader, self._feeds, self._limit_s = loader, feeds, limit_s
         self._local = LocalBatches(loader)
+        self._looked = False
 
     def batches(self, order: Callable[[int], Order], steps: int) -> Any:
         """Of a map-style dataset: those of these steps."""
+        self._look()
         if not self._feeds:
             return self._local.begin(order, steps)
         given = self._feeds, self._secret(), order, steps, self._hello()
@@ -40,10 +50,22 @@ class Sources:
 
     def parts(self, orders: Callable[[int, int], StreamOrder], count: int) -> Any:
         """Of an `IterableDataset`: those of this rank's parts, so many, in turn and without an end."""
+        self._look()
         if not self._feeds:
             return self._local.begin(lambda step: orders(step % count, step // count), ENDLESS)
         given = self._feeds, self._secret(), orders, count, self._hello()
         return StreamFeed(*given, world.rank() * count, self._limit_s, self._pins())
+
+    def _look(self) -> None:
+        """Warns of samples that depend on how many were made before them."""
+        several = self._feeds or self._loader.local_workers > 1 or self._loader.is_stream
+        if self._looked or world.rank() or not several:
+            return
+        self._looked = True
+        kinds: set[Any] = {type(each) for _, each in held(self._loader.dataset, self._loader.collate_fn)}
+        for kind in sorted(filter(is_the_scripts, kinds), key=lambda kind: kind.__qualname__):
+            if names := counted_by_samples(kind):
+                print(f"warning: {kind.__qualname__} adds to {', '.join(sorted(names))} {_COUNTED}", flush=True)
 
     def _hello(self) -> dict[str, Any]:
         return {"loader": self._loader.number, "about": self._loader.about()}
