@@ -1,5 +1,6 @@
 """What a script does to a dataset that was distributed, and each rank would do alone, is refused or told."""
 
+import functools
 import subprocess
 import sys
 
@@ -9,6 +10,10 @@ from headrace.errors import InputError
 from headrace.tensorflow import data, world
 
 Dataset = tf.data.Dataset
+
+
+def sum_of(elements):
+    return elements.reduce(tf.constant(0, tf.int64), lambda total, each: total + each)
 
 
 @pytest.fixture
@@ -61,6 +66,9 @@ def test_what_does_no_harm_goes_on_without_a_word(distributed, capfd):
     Dataset.zip((stream, Dataset.range(9)))
     Dataset.range(9).skip(2).shard(2, 1).filter(lambda x: x > 2)
     data.split_by_rank(Dataset.range(80).batch(4)).skip(1).unbatch()
+    data.distribute(Dataset.range(80).batch(4), shared=False).shard(2, 0).skip(1)
+    whole = functools.reduce(Dataset.concatenate, [Dataset.range(1)] * 400)
+    assert len(list(tf.function(lambda: sum_of(stream.unbatch()))().numpy().reshape(-1))) == 1 and whole.prefetch(1)
     assert "after data.distribute" not in capfd.readouterr().out
 
 

@@ -16,7 +16,7 @@ def look(at):
         print("read ahead", flush=True)
         time.sleep(1)  # as long as it takes Python to end
 
-numbers = data._on_trainer(now_and_then(tf.data.Dataset.range(1_000), look).prefetch(2), stream=True)
+numbers = data._on_trainer(now_and_then(tf.data.Dataset.range(1_000), look).prefetch(2))
 batches = iter(numbers)
 assert [int(next(batches)) for _ in range(8)] == list(range(8))
 held = [batches] if sys.argv[1] == "held" else []

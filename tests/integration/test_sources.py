@@ -53,6 +53,8 @@ def files(kind, reader):
         (lambda _: tf.data.Dataset.range(9).flat_map(tf.data.Dataset.range), UNKNOWN_SIZE),
         (lambda folder: tf.data.Dataset.zip((tf.data.TextLineDataset(f"{folder}/0.txt"),) * 2).take(40).shuffle(9), 4),
         (lambda _: tf.data.Dataset.range(30).concatenate(tf.data.Dataset.range(40)).filter(lambda n: n > 1), 7),
+        (lambda _: tf.data.Dataset.range(70).filter(lambda n: n > 1).batch(5)
+         .concatenate(tf.data.Dataset.range(9).batch(5)), UNKNOWN_SIZE),
         (files("none", tf.data.TextLineDataset), UNKNOWN_SIZE),
         (lambda _: tf.data.Dataset.range(9).filter(lambda n: n > 1).repeat(), INFINITE),
         (lambda folder: files("txt", tf.data.TextLineDataset)(folder).batch(4).unbatch(), UNKNOWN_SIZE),

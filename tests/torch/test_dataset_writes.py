@@ -5,10 +5,12 @@ import multiprocessing
 import random
 import threading
 
+import numpy as np
 import pytest
 import torch
 from headrace.errors import InputError
-from headrace.torch.dataset_writes import written_while_training
+from headrace.torch.dataset_writes import counted_by_samples, written_while_training
+from torch.utils.data import IterableDataset
 
 from tests.torch.test_what_people_write import Numbers, all_of
 
@@ -170,6 +172,59 @@ def test_a_dataset_that_the_script_changes_while_it_trains_is_refused_on_data_ho
     data.stage = 1
     with pytest.raises(InputError, match=r"has changed since the first batch \(stage\)"):
         list(loader)
+
+
+TABLE = np.arange(8)
+
+
+class OfAGlobalArray(Numbers):
+    """Reads a global that compares by its elements."""
+
+    def __len__(self):
+        return TABLE.shape[0]
+
+    def __getitem__(self, index):
+        self.rows[index].update(seen=1)
+        [{}][0].update(seen=TABLE.size)
+        return int(TABLE[index])
+
+    def update(self, labels):
+        self.labels = labels
+
+
+def test_a_global_that_compares_by_its_elements_and_containers_in_containers_are_no_obstacle(feeds):
+    assert written_while_training(OfAGlobalArray) == {"rows"}
+    rows = [{} for _ in range(8)]
+    assert all_of(feeds.loader([], OfAGlobalArray(8, rows=rows), 4)) == list(range(8))
+
+
+class Iterating(IterableDataset):
+    """Counts anew in each pass, as its iterator."""
+
+    def __iter__(self):
+        self.at, self.buffer = 0, []
+        return self
+
+    def __next__(self):
+        if self.at >= 8:
+            raise StopIteration
+        self.at += 1
+        self.buffer += [self.at]
+        return self.at + 0 * len(self.buffer)
+
+
+class Bounded(Numbers):
+    def __getitem__(self, index):
+        self.hits += 1
+        if self.hits > 1000:
+            self.cache.clear()
+            self.hits = 0
+        return index
+
+
+def test_what_begins_anew_is_no_number_that_samples_are_made_of():
+    assert counted_by_samples(Iterating) == counted_by_samples(Bounded) == frozenset()
+    assert counted_by_samples(NextItem) == {"position"}
 
 
 class NextItem(Numbers):

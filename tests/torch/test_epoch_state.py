@@ -45,25 +45,25 @@ def a_process_of_its_own(monkeypatch):
 def test_a_list_that_is_shuffled_in_place_begins_alike_in_processes_that_had_other_epochs():
     one, other = Shuffled(), Shuffled()
     for epoch in range(4):
-        tell_epoch(one, 0, epoch)
-    tell_epoch(other, 0, 3)
+        tell_epoch([one], 0, epoch)
+    tell_epoch([other], 0, 3)
     assert one.items == other.items != list(range(32))
 
 
 def test_what_the_script_has_changed_meanwhile_is_kept():
     data = Shuffled(4)
-    tell_epoch(data, 0, 0)
+    tell_epoch([data], 0, 0)
     data.items = [9, 9, 9, 9]
-    tell_epoch(data, 0, 1)
+    tell_epoch([data], 0, 1)
     assert data.items == [9, 9, 9, 9]
     data.items.append(8)
-    tell_epoch(data, 0, 2)
+    tell_epoch([data], 0, 2)
     assert sorted(data.items) == [8, 9, 9, 9, 9]
 
 
 def test_samples_made_of_a_number_that_set_epoch_adds_to_are_refused():
     with pytest.raises(InputError, match=r"set_epoch of Raised adds to level, of which samples are made"):
-        tell_epoch(Raised(), 0, 0)
+        tell_epoch([Raised()], 0, 0)
 
 
 @BOTH

@@ -173,6 +173,7 @@ def test_of_a_path_a_number_that_may_be_a_ranks_counts_and_its_folder_does_not()
     for first, second in ("train_0.h5", "train_1.h5"), ("rank0", "rank1"), ("part-00.csv", "part-01.csv"):
         assert of(f"/a/{first}") != of(f"/a/{second}")
         assert of(f"/a/1/{first}") == of(Path(f"/b/2/{first}"))
+    assert of("/scratch/cache_0") == of("/scratch/cache_1") and of("/tmp/tmp_0_a.csv") == of("/tmp/tmp_1_b.csv")
     assert of("/tmp/tmpa1b2c_0x") == of("/tmp/tmpz9_7k") == of("/data/images-256") == of("/tmp/run-20261126-082223")
 
 

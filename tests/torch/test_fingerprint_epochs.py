@@ -1,5 +1,6 @@
 """Between two epochs of a process: what the script has changed is seen, and what the dataset writes itself is none."""
 
+import datetime
 import functools
 import multiprocessing
 
@@ -90,6 +91,13 @@ def test_what_a_function_asks_an_object_by_a_method_is_seen_to_have_changed(tran
     assert changes(before, fingerprint(data, exact=True)) == []
     it.level = 9
     assert len(changes(before, fingerprint(data, exact=True))) == 1
+
+
+def test_between_two_epochs_records_with_other_keys_than_texts_are_seen():
+    records = [{datetime.date(2026, 1, 2): number} for number in range(5000)]
+    before = fingerprint(Table(records), exact=True)
+    records[0] = {datetime.date(2026, 1, 2): 7}
+    assert fingerprint(Table(records), exact=True) != before
 
 
 class Counted(Table):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 PLAIN = st.integers() | st.text() | st.booleans()
-PAIRS = st.tuples(PLAIN, PLAIN) | st.lists(PLAIN, max_size=3)
+PAIRS = st.tuples(PLAIN, PLAIN | st.floats(allow_nan=False)) | st.lists(PLAIN, max_size=3)
 INDICES = st.lists(PLAIN | PAIRS | st.tuples(PLAIN, PAIRS), min_size=1, max_size=4)
 ANYTHING = st.recursive(
     st.none() | st.floats() | PLAIN, lambda of: st.lists(of) | st.dictionaries(st.text() | st.just("tuple"), of)

@@ -6,6 +6,7 @@ import datetime
 from decimal import Decimal
 from pathlib import Path
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -133,6 +134,14 @@ def test_what_a_dict_or_a_tensor_holds_beside_its_entries_comes_too():
     scaled.scale, scaled.words = 2.5, ["a"]
     assert (travel([scaled])[0].scale, travel([scaled])[0].words) == (2.5, ["a"])
     assert travel(Attributes({"a": 1})).a == 1
+
+
+def test_a_moment_that_its_text_does_not_tell_is_refused():
+    for moment in (
+        datetime.datetime(2026, 1, 2, tzinfo=ZoneInfo("Europe/Berlin")), datetime.datetime(2026, 1, 2, fold=1)
+    ):  # fmt: skip
+        with pytest.raises(InputError, match="have collate_fn return its isoformat"):
+            encode([moment])
 
 
 def test_a_number_of_numpys_stays_one():

@@ -1,7 +1,9 @@
 """Samplers mean on several ranks what they mean on one."""
 
+import collections
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from headrace.errors import InputError
@@ -66,6 +68,22 @@ def test_a_loader_of_torchs_made_of_ones_batch_sampler_has_the_ranks_own_batches
         assert list(loader.batch_sampler) == list(loader.batch_sampler) != epochs[2]
 
 
+class BatchSamplerShard:
+    """As Accelerate's, which `prepare` puts around a loader's batch sampler."""
+
+    def __init__(self, batch_sampler):
+        self.batch_sampler = batch_sampler
+
+    def __iter__(self):
+        yield from (batch for number, batch in enumerate(self.batch_sampler) if number % 2 == 0)
+
+
+def test_a_share_of_a_ranks_share_is_refused(feeds):
+    loader = feeds.loader([], Draws(), 4, rank=0, world=2)
+    with pytest.raises(InputError, match=r"Leave the loader out there: model"):
+        list(BatchSamplerShard(loader.batch_sampler))
+
+
 def test_a_sampler_that_deals_to_ranks_itself_is_refused(feeds):
     def twice(sampler):
         return feeds.loader([], Draws(), batch_sampler=BatchSampler(sampler, 4, False), rank=0, world=2)
@@ -108,6 +126,9 @@ def test_a_samples_draws_do_not_depend_on_the_number_of_ranks(feeds, wrap):
     assert draws(1) == draws(2) == draws(3)
 
 
+Pair = collections.namedtuple("Pair", "one other")
+
+
 class Asked(torch.utils.data.Dataset):
     """Says what it is asked for."""
 
@@ -125,15 +146,16 @@ class Asked(torch.utils.data.Dataset):
         ({"batch_size": None, "sampler": BatchSampler(Backwards(5), 2, False)}, ["[4, 3]", "[2, 1]", "[0]"]),
         ({"batch_sampler": [[(True, 3), ("a", 4)], [(False, 5)]]}, [["(True, 3)", "('a', 4)"], ["(False, 5)"]]),
         ({"batch_size": 2, "sampler": [("a", [1, (2,)]), ("b", [])]}, [["('a', [1, (2,)])", "('b', [])"]]),
+        ({"batch_size": None, "sampler": [(np.int64(1), np.True_, 0.5)]}, ["(1, True, 0.5)"]),
     ],
-    ids=["lists", "tuples of a batch sampler", "nested"],
+    ids=["lists", "tuples of a batch sampler", "nested", "of NumPy's numbers"],
 )
 def test_a_dataset_is_asked_for_whatever_its_sampler_yields(feeds, remote, options, asked):
     addresses = [feeds.serve(1, Asked(), **options)] if remote else []
     assert list(feeds.loader(addresses, Asked(), **options)) == asked
 
 
-@pytest.mark.parametrize("index", [None, 0.5, {"a": 1}, [[[[1]]]], torch.arange(2)])
+@pytest.mark.parametrize("index", [None, 0.5, {"a": 1}, [[[[1]]]], torch.arange(2), Pair(1, 2)])
 def test_what_is_no_index_is_refused_and_an_empty_batch_too(feeds, index):
     with pytest.raises(InputError, match="an index is a number or a text, or a tuple or a list of them"):
         list(feeds.loader([], Draws(), 2, sampler=[index, index]))

@@ -120,6 +120,58 @@ def test_what_a_script_tells_its_sampler_counts_whatever_it_is_called(feeds, rem
     assert [len(all_of(untold)) for _ in range(3)] == [4, 8, 12]
 
 
+class Wrapped(Numbers):
+    def __init__(self, base):
+        super().__init__(len(base))
+        self.parts = [base]
+
+    def __getitem__(self, index):
+        return self.parts[0][index]
+
+
+class Halved(Staged):
+    def set_epoch(self, epoch):
+        super().set_epoch(epoch // 2)
+
+
+class HandingOn(Numbers):
+    """Hands on what it lacks."""
+
+    def __init__(self, base):
+        super().__init__(len(base), base=base)
+
+    def __getattr__(self, name):
+        return getattr(self.__dict__["base"], name) if "base" in self.__dict__ else super().__getattribute__(name)
+
+    def __getitem__(self, index):
+        return self.base[index]
+
+
+class Forwarding(Wrapped):
+    def set_epoch(self, epoch):
+        self.parts[0].set_epoch(epoch)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("make", "told", "stages"),
+    [
+        (lambda: Halved(8), lambda data: data, [3, 4, 4]),
+        (lambda: HandingOn(Staged(8)), lambda data: data, [7, 8, 8]),
+        (lambda: Forwarding(Staged(8)), lambda data: data.parts[0], [7, 8, 8]),
+        (lambda: Forwarding(Staged(8)), lambda data: data, [7, 8, 8]),
+    ],
+    ids=["by super()", "handed on", "to the one within", "forwarded"],
+)
+def test_what_a_script_tells_comes_as_it_told_it_through_whatever_is_around(feeds, remote, make, told, stages):
+    data = make()
+    loader = feeds.loader([feeds.serve(2, make(), 4)] if remote else [], data, 4)
+    for epoch, stage in zip((7, 8, None), stages, strict=True):
+        if epoch:
+            told(data).set_epoch(epoch)
+        assert {int(stages) for batch in loader for stages in batch[1]} == {stage}
+
+
 @BOTH
 def test_a_stage_that_is_told_after_a_resume_does_not_move_the_loader(feeds, remote):
     def loader_of(data):
@@ -192,15 +244,6 @@ def test_what_set_epoch_draws_is_the_same_wherever_samples_are_made(feeds, remot
 class OfTwo(Curriculum):
     def set_epoch(self, epoch, of):
         raise AssertionError("who calls it is the script")
-
-
-class Wrapped(Numbers):
-    def __init__(self, base):
-        super().__init__(len(base))
-        self.parts = [base]
-
-    def __getitem__(self, index):
-        return self.parts[0][index]
 
 
 @BOTH

@@ -99,6 +99,30 @@ def test_a_share_by_a_rank_that_was_read_before_is_refused(feeds, monkeypatch, c
         )
 
 
+class Unshared(IterableDataset):
+    """Knows its rank, and shares by its part alone."""
+
+    def __init__(self, config):
+        self.config = config
+
+    def __iter__(self):
+        if self.config.rank == 0:
+            print(f"one of {self.config.world}")
+        yield from range(get_worker_info().id, 24 + 0 * self.config.lora_rank, get_worker_info().num_workers)
+
+
+def test_a_dataset_that_knows_its_rank_and_takes_no_share_is_as_others(ranks):
+    for config in SimpleNamespace(rank=0, world=2, lora_rank=1), SimpleNamespace(rank=0, num_shards=2, lora_rank=0):
+        config.world = 2
+        (first, second), _ = ranks([], 2, Unshared(config), 4, collate_fn=as_draws, num_workers=2)
+        assert indices(first + second) == list(range(24))
+
+
+def as_draws(samples):
+    empty = [[0.0]] * len(samples)
+    return {"index": torch.tensor(samples), "draws": torch.tensor(empty), "numpy": torch.zeros(1), "epoch": torch.zeros(1)}
+
+
 class FileOfOnes(IterableDataset):
     """Reads the file that it opened when it was made."""
 

@@ -115,6 +115,14 @@ def test_a_librarys_connection_that_was_used_is_not_shared_by_processes(hold):
         assert processes_for([loader], 1) > 0
 
 
+def test_a_look_for_connections_leaves_nothing_open(tmp_path):
+    with (tmp_path / "numbers").open("w") as file:
+        loader = argparse.Namespace(num_workers=0, dataset=Connected([file] * 5), collate_fn=None)
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        assert processes_for([loader], 1) > 0
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 def test_a_dataset_with_threads_is_served_by_one_process_which_has_them(feeds, capsys):
     class Loader:
         num_workers, collate_fn = 0, None

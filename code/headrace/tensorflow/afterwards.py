@@ -19,8 +19,10 @@ from headrace.tensorflow.graph import INFINITE
 
 _results: weakref.WeakSet[Any] = weakref.WeakSet()
 """What `data.distribute` and `data.split_by_rank` have returned."""
+_shares: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Those of which each rank has a part."""
 _streams: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Those of `data.distribute`."""
+"""Of these, those of `data.distribute`."""
 _unread: dict[int, str] = {}
 """The lines that made streams over which nothing has iterated, by the streams' ids."""
 _others_read = False
@@ -48,12 +50,15 @@ _UNEVEN = (
 _PAIRS = "pairs whatever comes next of each on this rank: zip before, where they belong together"
 
 
-def given_out(result: tf.data.Dataset, *, stream: bool) -> tf.data.Dataset:
-    """What a rank trains on. `stream`: of `data.distribute`."""
+def given_out(result: tf.data.Dataset, *, stream: bool, shared: bool = True) -> tf.data.Dataset:
+    """What a rank trains on. `stream`: of `data.distribute`; `shared`: among the ranks."""
     _results.add(result)
+    if shared:
+        _shares.add(result)
     if stream:
-        _streams.add(result)
         _unread[id(result)] = origin.users_line()
+    if stream and shared:
+        _streams.add(result)
     return result
 
 
@@ -71,7 +76,7 @@ def look_after() -> None:
     to_components = tf.data.DatasetSpec._to_components
 
     def handed_to_a_function(self: Any, value: Any) -> Any:
-        _are_read(_streams_in(value))
+        _are_read(_found_in(value, _results))
         return to_components(self, value)
 
     tf.data.DatasetSpec._to_components = handed_to_a_function
@@ -80,7 +85,7 @@ def look_after() -> None:
 def _read(dataset: Any) -> None:
     """The script iterates over it."""
     global _others_read
-    found = _streams_in(dataset)
+    found = _found_in(dataset, _results)
     _others_read |= not found and origin.line_of(dataset) != origin.UNKNOWN
     _are_read(found)
 
@@ -96,23 +101,18 @@ def _tell_unread() -> None:
         print(f"warning: {line}: {_UNREAD}", flush=True)
 
 
-def _streams_in(dataset: Any) -> list[Any]:
-    if dataset in _streams:
-        return [dataset]
-    return [each for inner in dataset._inputs() for each in _streams_in(inner)]
-
-
 def _look(made: Any) -> None:
     """Raises `InputError` for what would lose or repeat samples, or never end."""
     if not tf.executing_eagerly():  # a loop within a tf.function
-        _are_read(_streams_in(made))
+        _are_read(_found_in(made, _results))
+        return
     look = _LOOKS.get(type(made).__name__)
     if look and (problem := look(made)):
         raise InputError(f"{origin.line_of(made)}: {problem}")
 
 
 def _of_a_shard(made: Any) -> str:
-    return f"shard, after data.distribute or data.split_by_rank, {_SHARD}" if is_of_a_result(made) else ""
+    return f"shard, after data.distribute or data.split_by_rank, {_SHARD}" if _is_of(made, _shares) else ""
 
 
 def _of_a_skip(made: Any) -> str:
@@ -151,7 +151,19 @@ _LOOKS = {
 
 
 def _is_of(dataset: Any, results: weakref.WeakSet[Any]) -> bool:
-    return dataset in results or any(_is_of(each, results) for each in dataset._inputs())
+    return bool(_found_in(dataset, results))
+
+
+def _found_in(dataset: Any, results: weakref.WeakSet[Any]) -> list[Any]:
+    """Those of these that a dataset is made from; a chain of concatenations may be long."""
+    found: list[Any] = []
+    waiting, seen = [dataset], set()
+    while waiting:
+        each = waiting.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            (found if each in results else waiting).extend([each] if each in results else each._inputs())
+    return found
 
 
 def _is_endless(dataset: Any) -> bool:

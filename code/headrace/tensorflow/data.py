@@ -122,7 +122,7 @@ def distribute(
     sample_size.note(dataset.element_spec)
     if context.tf_data_mode == "local":
         read = parts.of_this_rank if exact and shared else parts.whole
-        return _on_trainer(read(dataset, how.uneven, job_name), stream=True)
+        return _on_trainer(read(dataset, how.uneven, job_name), shared=shared)
     checks.refuse_elements(dataset)
     prepared, endless, batches, likely = parts.prepare(dataset, how, job_name)
     if shared and uneven == "pad" and 0 <= batches < world.size() and world.size() > 1:
@@ -145,7 +145,7 @@ def distribute(
         stream = stream.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
     else:
         stream = end_together(stream, how.uneven, job_name)
-    return _on_trainer(refuse_changes(dataset, stream), stream=True)
+    return _on_trainer(refuse_changes(dataset, stream), shared=shared)
 
 
 def split_by_rank(dataset: tf.data.Dataset, *, uneven: str = "keep", name: str = "held_out") -> tf.data.Dataset:
@@ -166,14 +166,14 @@ def seed(base: int, epoch: int = 0, rank: int = 0) -> int:
     return (base * _SEED_STRIDE + epoch) * _SEED_STRIDE + rank & 0x7FFF_FFFF_FFFF_FFFF
 
 
-def _on_trainer(dataset: tf.data.Dataset, *, stream: bool) -> tf.data.Dataset:
+def _on_trainer(dataset: tf.data.Dataset, *, stream: bool = True, shared: bool = True) -> tf.data.Dataset:
     """Without tf.data's autotuning thread, which can sleep for up to a minute when an iterator ends.
 
     See docs/tensorflow-autotune.md. What is given as AUTOTUNE takes TensorFlow's default parallelism instead.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
-    return afterwards.given_out(dataset.with_options(options), stream=stream)
+    return afterwards.given_out(dataset.with_options(options), stream=stream, shared=shared)
 
 
 def _read(

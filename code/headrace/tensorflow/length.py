@@ -32,11 +32,13 @@ def likely_batches(graph: DatasetGraph, sources: Sequence[Source]) -> int:
 
 def _estimated(sink: Node, sources: Sequence[Source]) -> int:
     elements = sum(map(_elements, sources))
-    size, times = 1, 1
+    size, times, joined = 1, 1, False
     ends = [source.node for source in sources]  # counted, whatever is below them
     for node in (each for each in sink.subtree(ends) if each not in ends):
         of_unknown = node.op in EXPANDING and all(node is not source.expanding for source in sources)
-        if of_unknown or (len(node.inputs) > 1 and node.op != "ConcatenateDataset"):
+        joined |= node.op == "ConcatenateDataset"
+        changes = node.op in (*BATCHES, "RepeatDataset")
+        if of_unknown or (joined and changes) or (len(node.inputs) > 1 and node.op != "ConcatenateDataset"):
             raise ValueError("what makes many of each, or joins several, is not counted here")
         size *= max(int(node.value("batch_size")), 1) if node.op in BATCHES else 1
         times *= max(int(node.value("count")), 1) if node.op == "RepeatDataset" else 1

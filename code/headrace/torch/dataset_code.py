@@ -21,6 +21,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 SAMPLES = ("__getitem__", "__getitems__", "__len__", "__iter__", "__next__")
 CALLED = ("__call__", "forward")
 LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
+_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
 
 
 def folder_of(values: Sequence[Any]) -> str:
@@ -107,23 +108,29 @@ def reached(kind: type, names: tuple[str, ...]) -> list[types.FunctionType]:
 
 
 def _own_names(method: types.FunctionType, kind: type) -> Iterator[str]:
-    """Attributes that a method reads of its own object or class, and of what a call hands out, as `super()` does.
+    """Attributes that a method reads of its own object or class, or of `super()`.
 
     Not those of other variables and of attributes: the `update` of a dictionary is none of the class's methods.
     """
     code = method.__code__
     own = code.co_varnames[0] if code.co_argcount else ""
-    before = ""
-    of: Any = None
+    before, of, called = "", None, ""
     for step in instructions(code):
+        name = step.argval[-1] if isinstance(step.argval, tuple) else step.argval  # 3.13 loads two at once
         if step.opname in LOADS:
-            variable = of[-1] if isinstance(of, tuple) else of  # 3.13 loads two at once
-            others = before.startswith(("LOAD_FAST", "LOAD_DEREF")) and variable != own
-            globals_other = before in ("LOAD_GLOBAL", "LOAD_NAME") and method.__globals__.get(of) not in kind.__mro__
-            chained = before in LOADS and before != "LOAD_SUPER_ATTR" and of != "__class__"
-            if step.opname == "LOAD_SUPER_ATTR" or not (others or globals_other or chained):
-                yield str(step.argval)
-        before, of = step.opname, step.argval
+            of_itself = ("LOAD_FAST" in before or before == "LOAD_DEREF") and of == own
+            of_class = before in _GLOBALS and _is_one_of(method.__globals__.get(str(of)), kind.__mro__)
+            handed_out = before.startswith("CALL") and called in ("super", "type")
+            if of_itself or of_class or handed_out or of == "__class__" or step.opname == "LOAD_SUPER_ATTR":
+                yield str(name)
+        if step.opname in _GLOBALS and not _is_one_of(method.__globals__.get(str(name)), kind.__mro__):
+            called = str(name)
+        before, of = step.opname, name
+
+
+def _is_one_of(value: Any, kinds: Sequence[type]) -> bool:
+    """By identity: an array compares each of its elements."""
+    return any(value is each for each in kinds)
 
 
 def read_by_methods(kind: type, names: Collection[str]) -> set[str]:

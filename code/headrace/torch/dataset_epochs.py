@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import collections
 import inspect
+import itertools
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -48,9 +49,9 @@ def _held_by(dataset: Any) -> Iterator[Any]:
 
 
 def takes_epoch(dataset: Any) -> bool:
-    """Whether it has a `set_epoch` of an epoch and nothing else."""
+    """Whether it has a `set_epoch` of an epoch and nothing else; of its own, and not that of one that it hands on."""
     set_epoch = getattr(dataset, "set_epoch", None)
-    if not callable(set_epoch):
+    if not callable(set_epoch) or getattr(set_epoch, "__self__", dataset) is not dataset:
         return False
     try:
         inspect.signature(set_epoch).bind(0)
@@ -70,15 +71,22 @@ def told_by_script(dataset: Any) -> list[Told]:
     return told if any(told) else []
 
 
-def tell_epoch(dataset: Any, seed: int, epoch: int, told: Told = None) -> bool:
-    """Tell it that this epoch begins, or what the script told it; whether it did not know."""
-    value = told[0] if told else epoch
-    if id(dataset) in _epochs and _epochs[id(dataset)] == value:
+def tell_epoch(datasets: Sequence[Any], seed: int, epoch: int, told: Sequence[Told] = ()) -> bool:
+    """Tell them that this epoch begins, or what the script told them; whether one did not know.
+
+    Then all are told, those within others last: who is told may tell others something else.
+    """
+    words = [word for _, word in itertools.zip_longest(datasets, told[: len(datasets)])]
+    values = [word[0] if word else epoch for word in words]
+    if all(id(each) in _epochs and _epochs[id(each)] == value for each, value in zip(datasets, values, strict=True)):
         return False
-    _epochs[id(dataset)] = value
-    epoch_state.put_back(dataset)
-    begin_epoch(dataset, seed, epoch, told, generators_held(dataset))
-    epoch_state.keep(dataset)
+    for each in datasets:
+        epoch_state.put_back(each)
+    for each, value, word in zip(datasets, values, words, strict=True):
+        _epochs[id(each)] = value
+        begin_epoch(each, seed, epoch, word, generators_held(each))
+    for each in datasets:
+        epoch_state.keep(each)
     return True
 
 

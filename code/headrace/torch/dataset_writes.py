@@ -61,7 +61,9 @@ def counted_by_samples(kind: type) -> frozenset[str]:
     nodes = [node for tree in trees for node in ast.walk(tree)]
     added = {node.target.attr for node in nodes if isinstance(node, ast.AugAssign) and _is_own(node.target)}
     read = {node.attr for node in nodes if _is_own(node) and isinstance(node.ctx, ast.Load)}
-    return frozenset(added & read)
+    targets = [each for node in nodes if isinstance(node, ast.Assign) for to in node.targets for each in ast.walk(to)]
+    begun = {each.attr for each in targets if _is_own(each)}
+    return frozenset(added & read - begun)
 
 
 def _is_own(node: ast.AST) -> TypeGuard[ast.Attribute]:
@@ -90,6 +92,15 @@ def only_told(code: types.CodeType) -> frozenset[str]:
     """Names that a function uses for what it prints or counts alone: in calls of which it makes no use."""
     tree = _source(code)
     return frozenset(_names(tree) - _names(_Told().visit(copy.deepcopy(tree))))
+
+
+@functools.cache
+def names_used(code: types.CodeType) -> frozenset[str]:
+    """Variables, attributes and keys that a function uses for more than to print them; without its source all."""
+    tree = _Told().visit(copy.deepcopy(_source(code)))
+    found = {each.attr for each in ast.walk(tree) if isinstance(each, ast.Attribute)} | _names(tree)
+    found |= {each.value for each in ast.walk(tree) if isinstance(each, ast.Constant) and isinstance(each.value, str)}
+    return frozenset(found or {str(step.argval) for step in instructions(code)})
 
 
 def _names(tree: ast.AST) -> set[str]:

@@ -89,10 +89,16 @@ def _reference(told: Any) -> Callable[[], Any]:
 def _listening(method: types.FunctionType) -> Any:
     @functools.wraps(method)
     def set_epoch(self: Any, *args: Any, **named: Any) -> Any:
-        if not getattr(_own, "calls", False) and len(args) + len(named) == 1:
-            before = said_to(self) or Said(0, None)
-            _said[id(self)] = _reference(self), Said(before.times + 1, next(iter((*args, *named.values()))))
-        return method(self, *args, **named)
+        within = _own.__dict__.setdefault("within", set())
+        if getattr(_own, "calls", False) or id(self) in within or len(args) + len(named) != 1:
+            return method(self, *args, **named)  # super(), for one, is called with what its object makes of the word
+        before = said_to(self) or Said(0, None)
+        _said[id(self)] = _reference(self), Said(before.times + 1, next(iter((*args, *named.values()))))
+        within.add(id(self))
+        try:
+            return method(self, *args, **named)
+        finally:
+            within.discard(id(self))
 
     set_epoch.headrace_listens = True  # type: ignore[attr-defined]
     return set_epoch

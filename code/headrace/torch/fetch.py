@@ -5,7 +5,6 @@ The same code runs in a feed server's processes and in local mode, so that both 
 
 from __future__ import annotations
 
-import itertools
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -101,9 +100,8 @@ class Maker:
         """The batch. Raises `SampleError`."""
         self._batches += 1
         # Each time: loaders of one dataset may be in different epochs.
-        told = itertools.zip_longest(self._told, order.told[: len(self._told)])
-        told_epoch = [tell_epoch(each, order.seed, order.epoch, value) for each, value in told]
-        if any(told_epoch) or self._batches & (self._batches - 1) == 0:  # the 1st, 2nd, 4th, …
+        told_epoch = tell_epoch(self._told, order.seed, order.epoch, order.told)
+        if told_epoch or self._batches & (self._batches - 1) == 0:  # the 1st, 2nd, 4th, …
             self._find_generators()
         with kept(self._own):
             made = self._make(order)

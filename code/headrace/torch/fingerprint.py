@@ -29,7 +29,9 @@ WHOLE = "itself"
 OPAQUE = "?"
 """The prefix for an object of which only the type counts."""
 _NUMBERED = re.compile(r"(?:(?<![a-z0-9])|rank|shard|part|split|fold)\d{1,2}(?![a-z0-9])", re.IGNORECASE)
-"""In the name of a file, what may be a rank's number: `train_0.h5`, `rank1`."""
+"""In the name of a file, what may be a rank's number: `train_0.h5`."""
+_RANKS = re.compile(r"rank_?\d{1,2}(?!\d)", re.IGNORECASE)
+"""In that of a folder, which may be a rank's cache as well."""
 _VALUES = (dict, list, set, tuple, str, int, float)
 """Subclasses of these are told whole."""
 Made = Mapping[str, str]
@@ -79,7 +81,9 @@ def _settings_within(path: str, value: Any, look: Look) -> dict[str, Any]:
 
 def _told(value: Any, look: Look) -> str:
     if isinstance(value, (str, os.PathLike)) and os.path.isabs(value) and not look.exact:
-        return " ".join(["a path", *_NUMBERED.findall(os.path.basename(value))])
+        name = os.path.basename(value)
+        of_file = bool(os.path.splitext(name)[1]) and not name.startswith("tmp")
+        return " ".join(["a path", *(_NUMBERED if of_file else _RANKS).findall(name)])
     own = look.of_attribute()
     walk = Walk(own)
     walk.add(value, 0)

@@ -70,7 +70,10 @@ class Look:
         if not (self.exact and isinstance(values, (list, tuple)) and len(values) <= MOST_WHOLE):
             return None
         # A version of its format that does not tell who else holds a value.
-        return marshal.dumps(values, 2) if _are_plain(values) else None
+        try:
+            return marshal.dumps(values, 2) if _are_plain(values) else None
+        except ValueError:  # of keys of other types
+            return None
 
     def counts(self, values: Mapping[Any, Any], in_list: bool) -> dict[Any, Any]:
         """Of settings, what samples may be made of; a list of them is no settings, but data."""

@@ -74,6 +74,8 @@ def _is_connection(value: Any) -> bool:
     if not callable(getattr(type(value), "fileno", None)):
         return False
     try:
+        if not stat.S_ISSOCK(os.fstat(value.fileno()).st_mode):
+            return False
         with socket.socket(fileno=os.dup(value.fileno())) as same:
             same.getpeername()
             return same.family in (socket.AF_INET, socket.AF_INET6)

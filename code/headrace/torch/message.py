@@ -39,9 +39,19 @@ DTYPES = {
     if isinstance(each, torch.dtype) and re.fullmatch(r"(u?int|b?float)(8|16|32|64)(_\w+)?|complex\d+|bool", name)
 }
 """Those whose memory is all there is to them: not the quantized ones, nor those of less than a byte."""
+
+
+def _written(moment: datetime.datetime) -> str:
+    if moment.fold or not isinstance(moment.tzinfo, (datetime.timezone, type(None))):
+        raise InputError(
+            "a batch with a moment of a named time zone cannot travel: have collate_fn return its isoformat()"
+        )
+    return moment.isoformat()
+
+
 WRITTEN: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
     "path": (pathlib.PosixPath, str, pathlib.PosixPath),
-    "datetime": (datetime.datetime, datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+    "datetime": (datetime.datetime, _written, datetime.datetime.fromisoformat),
     "date": (datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),
     "decimal": (decimal.Decimal, str, decimal.Decimal),
     "uuid": (uuid.UUID, str, uuid.UUID),

@@ -6,12 +6,14 @@ dataset and the batch sampler of the one it gets. Of torch's own batch sampler i
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 from torch.utils.data import BatchSampler
 
 from headrace import progress
+from headrace.errors import InputError
 from headrace.torch import registry
 
 _taken = 0
@@ -30,6 +32,16 @@ class RankBatches(BatchSampler):
         self._loader = loader
 
     def __iter__(self) -> Iterator[list[Any]]:
+        # Who deals to ranks as well would take a share of this rank's share.
+        asks = type(sys._getframe(1).f_locals.get("self"))
+        if any(each.__name__ == "BatchSamplerShard" for each in asks.__mro__):
+            raise InputError(
+                "accelerator.prepare makes a loader of its own out of this one, which deals to ranks already. Leave "
+                "the loader out there: model, optimizer = accelerator.prepare(model, optimizer)"
+            )
+        return self._batches()
+
+    def _batches(self) -> Iterator[list[Any]]:
         global _taken
         registry.batch_asked_for()
         for batch in self._loader.indices_to_come():

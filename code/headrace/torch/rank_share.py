@@ -11,9 +11,13 @@ import types
 from typing import Any
 
 from headrace.errors import InputError
-from headrace.torch.held import held, names_loaded
+from headrace.torch.dataset_writes import names_used
+from headrace.torch.held import held
 
-_RANK = re.compile(r"rank$|^(proc|process|shard|replica|node|gpu)_?(id|idx|index)$", re.IGNORECASE)
+_RANK = re.compile(
+    r"^((global|local|node|dist|dp|data|my|process|replica|worker|world)_?)?rank$|"
+    r"^(proc|process|shard|replica|node|gpu)_?(id|idx|index)$", re.IGNORECASE,
+)  # fmt: skip
 _WORLD = re.compile(
     r"^world$|world_?size$|^ws$|^(n|num|n_|num_)(ranks|replicas|shards|procs|processes|nodes|gpus)$", re.IGNORECASE
 )
@@ -33,16 +37,16 @@ def refuse_shared_by_itself(dataset: Any) -> None:
 
 def refuse_rank_share(dataset: Any, rank: int, world: int) -> None:
     """Raises `InputError` where the dataset's code reads both this rank's number and that of all from outside."""
-    numbers: dict[str, int] = {}
+    numbers: dict[str, set[int]] = {}
     read: set[str] = set()
     for path, each in held(dataset):
         if isinstance(each, types.FunctionType):
-            read |= names_loaded(each) | {text for text in each.__code__.co_consts if isinstance(text, str)}
+            read |= names_used(each.__code__)
         elif type(each) is int:
-            numbers[path.rpartition(".")[2]] = each
+            numbers.setdefault(path.rpartition(".")[2], set()).add(each)
     known = {name: each for name, each in numbers.items() if name in read}
-    ranks = [name for name, each in known.items() if each == rank and _RANK.search(name)]
-    worlds = [name for name, each in known.items() if each == world and _WORLD.search(name)]
+    ranks = [name for name, each in known.items() if rank in each and _RANK.search(name)]
+    worlds = [name for name, each in known.items() if world in each and _WORLD.search(name)]
     if ranks and worlds:
         raise InputError(
             f"{type(dataset).__name__} knows its rank ({ranks[0]}={rank}, {worlds[0]}={world}), and would take a share "
