@@ -119,8 +119,8 @@ def test_a_dataset_that_knows_its_rank_and_takes_no_share_is_as_others(ranks):
 
 
 def as_draws(samples):
-    empty = [[0.0]] * len(samples)
-    return {"index": torch.tensor(samples), "draws": torch.tensor(empty), "numpy": torch.zeros(1), "epoch": torch.zeros(1)}
+    none = torch.zeros(len(samples))
+    return {"index": torch.tensor(samples), "draws": none, "numpy": none, "epoch": none}
 
 
 class FileOfOnes(IterableDataset):

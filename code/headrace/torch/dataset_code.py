@@ -116,7 +116,8 @@ def _own_names(method: types.FunctionType, kind: type) -> Iterator[str]:
     own = code.co_varnames[0] if code.co_argcount else ""
     before, of, called = "", None, ""
     for step in instructions(code):
-        name = step.argval[-1] if isinstance(step.argval, tuple) else step.argval  # 3.13 loads two at once
+        two = "LOAD_FAST" in step.opname and isinstance(step.argval, tuple)  # as 3.13 loads them
+        name = step.argval[-1] if two else step.argval
         if step.opname in LOADS:
             of_itself = ("LOAD_FAST" in before or before == "LOAD_DEREF") and of == own
             of_class = before in _GLOBALS and _is_one_of(method.__globals__.get(str(of)), kind.__mro__)
