@@ -23,10 +23,10 @@ _shares: weakref.WeakSet[Any] = weakref.WeakSet()
 """Those of which each rank has a part."""
 _streams: weakref.WeakSet[Any] = weakref.WeakSet()
 """Of these, those of `data.distribute`."""
-_unread: dict[int, str] = {}
-"""The lines that made streams over which nothing has iterated, by the streams' ids."""
-_others_read = False
-"""Whether anything has iterated over a dataset that is none of these."""
+_made_at: dict[str, None] = {}
+"""The lines that made streams."""
+_others_read = _some_are_read = False
+"""Whether anything has iterated over a dataset that is none of these; and over one of them."""
 _UNREAD = (
     "nothing has iterated over what data.distribute returned here, but over another dataset, of which each rank has "
     "all: train on what it returns"
@@ -56,7 +56,7 @@ def given_out(result: tf.data.Dataset, *, stream: bool, shared: bool = True) -> 
     if shared:
         _shares.add(result)
     if stream:
-        _unread[id(result)] = origin.users_line()
+        _made_at[origin.users_line()] = None
     if stream and shared:
         _streams.add(result)
     return result
@@ -91,14 +91,15 @@ def _read(dataset: Any) -> None:
 
 
 def _are_read(streams: Sequence[Any]) -> None:
-    for each in streams:
-        _unread.pop(id(each), None)
+    global _some_are_read
+    _some_are_read |= bool(streams)
 
 
 def _tell_unread() -> None:
     """At the end: a script that went on with the dataset that it gave has trained on all of it on each rank."""
-    for line in sorted(set(_unread.values())) if _others_read else ():
-        print(f"warning: {line}: {_UNREAD}", flush=True)
+    if _others_read and not _some_are_read:  # a rank may leave one to others, as an evaluation
+        for line in _made_at:
+            print(f"warning: {line}: {_UNREAD}", flush=True)
 
 
 def _look(made: Any) -> None:
