@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 from headrace.errors import InputError
-from headrace.torch.dataset_writes import counted_by_samples, written_while_training
-from torch.utils.data import IterableDataset
+from headrace.torch.dataset_writes import written_while_training
 
 from tests.torch.test_what_people_write import Numbers, all_of
 
@@ -197,67 +196,6 @@ def test_a_global_that_compares_by_its_elements_and_containers_in_containers_are
     assert written_while_training(OfAGlobalArray) == {"rows"}
     rows = [{} for _ in range(8)]
     assert all_of(feeds.loader([], OfAGlobalArray(8, rows=rows), 4)) == list(range(8))
-
-
-class Iterating(IterableDataset):
-    """Counts anew in each pass, as its iterator."""
-
-    def __iter__(self):
-        self.at, self.buffer = 0, []
-        return self
-
-    def __next__(self):
-        if self.at >= 8:
-            raise StopIteration
-        self.at += 1
-        self.buffer += [self.at]
-        return self.at + 0 * len(self.buffer)
-
-
-class Bounded(Numbers):
-    def __getitem__(self, index):
-        self.hits += 1
-        if self.hits > 1000:
-            self.cache.clear()
-            self.hits = 0
-        return index
-
-
-def test_what_begins_anew_is_no_number_that_samples_are_made_of():
-    assert counted_by_samples(Iterating) == counted_by_samples(Bounded) == frozenset()
-    assert counted_by_samples(NextItem) == {"position"}
-
-
-class NextItem(Numbers):
-    def __getitem__(self, index):
-        self.calls += 1
-        if self.calls % 100 == 0:
-            print("a hundred samples")
-        self.position += 1
-        return self.position
-
-
-class Ramp:
-    def __init__(self):
-        self.calls = 0
-
-    def __call__(self, value):
-        self.calls += 1
-        return value * min(self.calls / 100, 1)
-
-
-@pytest.mark.parametrize("remote", [True, False])
-def test_samples_of_what_a_process_counts_are_warned_of(feeds, capfd, remote):
-    for make, told in (
-        (lambda: NextItem(8, calls=0, position=-1), "warning: NextItem adds to position while it makes samples"),
-        (lambda: Numbers(8, transform=Ramp()), "warning: Ramp adds to calls while it makes samples"),
-    ):
-        loader = feeds.loader([feeds.serve(1, make(), 4)] if remote else [], make(), 4, num_workers=0 if remote else 2)
-        for _ in range(2):
-            list(loader)
-        assert capfd.readouterr().out.count(told) == 1
-    alone = feeds.loader([], NextItem(8, calls=0, position=-1), 4)
-    assert all_of(alone) == list(range(8)) and "warning" not in capfd.readouterr().out
 
 
 def test_what_the_script_changes_during_its_last_pass_is_told_at_the_end(feeds, capfd):

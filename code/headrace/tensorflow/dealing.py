@@ -29,16 +29,16 @@ def ranks_that_share(source: Source) -> tuple[int, int]:
     return ranks, world.rank()
 
 
-def dealt(records: tf.data.Dataset, ranks: int, rank: int, turned: int = 0) -> tf.data.Dataset:
+def dealt(records: tf.data.Dataset, ranks: int, rank: int, listing: int = 0) -> tf.data.Dataset:
     """A rank's part: one of so many records as there are ranks, another one each time.
 
     Not every so-manieth: where files or classes are interleaved, a rank would have records of some of them alone, and
     batches of one class.
 
     Args:
-        turned: the number of this listing among several; of many short ones the first rank would have all.
+        listing: the number of this listing among several; of many short ones the first rank would have all.
     """
-    of_listing = turned % ranks + _mixed(turned // ranks) % ranks
+    of_listing = listing % ranks + _mixed(listing // ranks) % ranks
 
     def is_ours(number: tf.Tensor, _: Any) -> tf.Tensor:
         turn, place = number // ranks, number % ranks

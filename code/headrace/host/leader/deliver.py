@@ -49,7 +49,7 @@ def settle(run: HostRun, hosts: Hosts, leases: Sequence[Lease], times: JobTimes,
     def write_down(cause: RootCause) -> RootCause:
         if run.plan.rank:
             leave(run.plan.paths, cause)
-            write_summary(run, hosts, times, Outcome(cause), again=True)
+            write_summary(run, hosts, times, Outcome(cause), another_follows=True)
         return cause
 
     return write_down(with_kernels_reason(run, hosts, leases, write_down(cause)))
@@ -75,12 +75,12 @@ def deliver(run: HostRun, hosts: Hosts, leases: Sequence[Lease], outcome: Outcom
 
 
 def write_summary(
-    run: HostRun, hosts: Hosts, times: JobTimes, outcome: Outcome, *, again: bool = False
+    run: HostRun, hosts: Hosts, times: JobTimes, outcome: Outcome, *, another_follows: bool = False
 ) -> dict[str, Any]:
     """The leader's `summary.json`; that it cannot be written is said, and changes nothing.
 
     Args:
-        again: another is to follow, which tells more.
+        another_follows: which tells more, and takes rank 0's report away.
     """
     path = run.plan.paths.output_dir / SUMMARY
     record = summary.build_summary(
@@ -90,7 +90,7 @@ def write_summary(
         run.service,
         run.plan.settings.local_workers,
         outcome,
-        summary.take_trainer_report(run.plan.paths.output_dir, leave_it=again),
+        summary.take_trainer_report(run.plan.paths.output_dir, leave_it=another_follows),
         {run.state.host: run.state.status(), **hosts.statuses},
         hosts.lost,
         times.as_json(),
