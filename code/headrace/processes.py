@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 import psutil
 
@@ -51,6 +51,28 @@ def descendants_running(words: str) -> list[psutil.Process]:
             if words in " ".join(process.cmdline()):
                 found.append(process)
     return found
+
+
+def wait_for_threads(named: str, limit_s: float) -> None:
+    """Wait until all of this process's threads whose name begins so were seen asleep twice in turn; never longer.
+
+    Python's lock is free between two looks, so a thread that sleeps only to get it has it by the second.
+    """
+    deadline, calm = time.monotonic() + limit_s, 0
+    while calm < 2 and time.monotonic() < deadline:
+        states = [state for name, state in _own_threads() if name.startswith(named)]
+        if not states:
+            return
+        time.sleep(POLL_S)
+        calm = calm + 1 if set(states) == {"S"} else 0
+
+
+def _own_threads() -> Iterator[tuple[str, str]]:
+    """Names and states of this process's threads, as Linux has them (proc(5): the name stands in parentheses)."""
+    for number in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{number}/stat", encoding="utf-8") as file:
+            name, _, after = file.read().partition("(")[2].rpartition(") ")
+            yield name, after[:1]
 
 
 def signal_all(processes: Iterable[psutil.Process], signum: int) -> None:

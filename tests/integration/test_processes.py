@@ -1,11 +1,14 @@
 """Supervision of real little processes: nothing escapes teardown."""
 
+import ctypes
 import io
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 
 import psutil
 from headrace import processes
@@ -128,3 +131,27 @@ def test_a_program_that_a_script_leaves_running_does_not_outlive_it():
     )
     assert done.stdout.count("which the script started and left running") == 1 and "time.sleep(600)" in done.stdout
     assert done.stderr == ""
+
+
+def test_a_process_waits_for_its_busy_threads_of_a_name_and_for_no_others():
+    resting, over = threading.Event(), threading.Event()
+
+    def work(name, until):
+        ctypes.CDLL(None).prctl(15, name, 0, 0, 0)  # PR_SET_NAME: Python names threads in Linux from 3.14 on only
+        while not until():
+            sum(range(100_000))
+        resting.set()
+        over.wait()
+
+    awaited_until = time.monotonic() + 1.0
+    cases = {b"pt_gloo_runloop": lambda: time.monotonic() > awaited_until, b"another": over.is_set}
+    threads = [threading.Thread(target=work, args=case) for case in cases.items()]
+    for thread in threads:
+        thread.start()
+    wait_for(lambda: b"pt_gloo" in b"".join(p.read_bytes() for p in Path("/proc/self/task").glob("*/comm")), 10)
+    processes.wait_for_threads("pt_gloo", 60.0)
+    assert resting.is_set() and threads[1].is_alive()
+    processes.wait_for_threads("", 0.1)  # this one runs, so all of them never rest
+    over.set()
+    for thread in threads:
+        thread.join()

@@ -29,13 +29,15 @@ from headrace.execs import refuse_exec
 from headrace.host import rendezvous
 from headrace.host.preflight.run import run_preflight
 from headrace.prctl import adopt_orphans, die_with_parent
-from headrace.processes import end_children
+from headrace.processes import end_children, wait_for_threads
 from headrace.progress import Watch
 from headrace.rank_failure import in_a_line, last_words, leave_failure
 from headrace.settings import PREFLIGHT_VARIABLE
 
 _HOROVOD_SHUT_DOWN = "Horovod has been shut down"
 """A rank's error once another has ended."""
+GLOO_S = 5.0
+"""How long a rank that ends waits for gloo's threads; milliseconds where the machine is not overloaded."""
 
 
 def main() -> None:
@@ -92,6 +94,9 @@ def _script_is_over() -> None:
 def _leave() -> None:
     """The last exit handler. From here on nothing is lost if MPI's end never comes, so the launcher bounds it."""
     end_children()
+    # They let go of the last collective's tensors a moment after it. Once Python ends, that aborts the process:
+    # pytorch/pytorch#190489.
+    wait_for_threads("pt_gloo", GLOO_S)
     _say_how_far(RANK_LEAVING)
     if horovod := _horovod():
         horovod.shutdown()
