@@ -26,11 +26,20 @@ def test_ranks_whose_models_differ_are_warned_of_once(unlike, said, tmp_path):
     result = mpirun("unlike.py", tmp_path, unlike)
     assert result.returncode == 0, result.stdout[-4000:]
     assert said in result.stdout
-    assert result.stdout.count("warning: at the end of an epoch, ") == 1
+    assert result.stdout.count("warning: at ") == 1
 
 
-def test_looks_and_evaluations_that_harm_nothing_are_let_be(tmp_path):
-    result = mpirun("unlike.py", tmp_path, "harmless")
+@pytest.mark.parametrize("loop, step", [("loop", 24), ("loop, endless", 100)])
+def test_a_loop_of_ones_own_on_unequal_models_is_warned_of_once(loop, step, tmp_path):
+    result = mpirun("unlike.py", tmp_path, loop)
+    assert result.returncode == 0, result.stdout[-4000:]
+    assert f"warning: at step {step}, rank 1's weights are not rank 0's" in result.stdout
+    assert result.stdout.count("warning:") == 1
+
+
+@pytest.mark.parametrize("unlike", ["harmless", "loop, broadcast", "loop, endless, broadcast"])
+def test_looks_and_evaluations_that_harm_nothing_are_let_be(unlike, tmp_path):
+    result = mpirun("unlike.py", tmp_path, unlike)
     assert result.returncode == 0, result.stdout[-4000:]
     assert result.stdout.count("all promises kept") == 2
     assert "warning:" not in result.stdout

@@ -54,7 +54,7 @@ def test_another_learning_rate_is_told_while_weights_are_still_equal():
     assert comparison.hears(3, 1, SLOWER) == "rank 3's learning rate is 0.05, and rank 0's is 0.1"
 
 
-def test_ranks_are_compared_at_the_same_epoch_only():
+def test_ranks_are_compared_at_the_same_moment_only():
     comparison = Comparison()
     assert not comparison.hears(0, 1, OURS)
     assert not comparison.hears(1, 2, OTHER)
@@ -67,11 +67,14 @@ def test_weights_that_are_no_numbers_any_more_are_not_called_different():
     assert not comparison.hears(1, 1, nan)
 
 
-def test_epochs_of_long_ago_take_no_memory():
+@pytest.mark.parametrize("direction", [1, -1])
+def test_moments_of_long_ago_take_no_memory_and_the_latest_are_compared(direction):
     comparison = Comparison()
-    for epoch in range(100):
-        comparison.hears(1, epoch, OURS)
+    for step in range(100):
+        comparison.hears(1, direction * step, OTHER)
     assert len(comparison._said) <= KEPT
+    assert not comparison.hears(0, 0, OURS)
+    assert comparison.hears(0, direction * 99, OURS)
 
 
 def test_a_rank_that_still_has_a_model_of_before_is_not_compared():

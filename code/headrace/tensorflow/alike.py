@@ -1,4 +1,4 @@
-"""Whether ranks have the same model at the end of an epoch, from a little that each says. No TensorFlow."""
+"""Whether ranks have the same model at the same moment, from a little that each says. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 TOLERANCE = 1e-4
 """Of a projection, as a share of the norm: more than rounding makes, and less than the difference of random weights."""
 KEPT = 16
-"""Epochs by which ranks may be apart and are still compared."""
+"""Moments by which ranks may be apart and are still compared."""
 _PAIR = struct.Struct("=ff")
 _WORD = struct.Struct("=q")
 
@@ -45,15 +45,15 @@ class Comparison:
     over: bool = False
     """A difference has been found; another is not looked for."""
     _said: dict[int, dict[int, Glance]] = field(default_factory=dict)
-    """By epoch and rank."""
+    """By moment and rank, in the order in which moments were first heard of."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def hears(self, rank: int, epoch: int, glance: Glance) -> str:
+    def hears(self, rank: int, moment: int, glance: Glance) -> str:
         """Rank 0's own, or another's; how a rank's model differs from rank 0's, the first time that one does."""
         with self._lock:
-            said = self._said.setdefault(epoch, {})
+            said = self._said.setdefault(moment, {})
             said[rank] = glance
-            for old in [each for each in self._said if each <= epoch - KEPT]:
+            for old in list(self._said)[:-KEPT]:
                 del self._said[old]
             if self.over or 0 not in said:
                 return ""

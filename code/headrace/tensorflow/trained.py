@@ -1,8 +1,14 @@
-"""What this rank trains, and whether the others train the same: told at the end of each epoch, without waiting."""
+"""What this rank trains, and whether the others train the same: told at the end of each epoch, without waiting.
+
+`callbacks.Measure` and `callbacks.Training` say when an epoch ends. In a script's own loop the end of an iterator says
+it, or that so many batches were taken. Ranks are then compared after equally many steps: one may look at a stream
+alone.
+"""
 
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -11,11 +17,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from headrace.tensorflow import agreement_thread, world
+from headrace.tensorflow import agreement_thread, progress, world
 from headrace.tensorflow.alike import Comparison, Glance
 
 LOOKED_AT = 1 << 16
 """Numbers of each variable, from its beginning, that are looked at."""
+LOOKED_AT_BATCHES = frozenset({100, 1_000, 10_000, 100_000})
+"""Of an iterator that has no end: after so many, ranks are compared."""
 ADVICE = (
     "though their gradients are averaged. Give each model hvd.callbacks.BroadcastGlobalVariablesCallback(0) (in a "
     "loop: hvd.broadcast_variables), and put what changes the learning rate after "
@@ -41,17 +49,46 @@ def compare() -> None:
     """An epoch is over; rank 0 warns, once, of a rank that has another model than it has."""
     if world.size() == 1 or not _variables or _comparison.over:
         return
-    epoch, glance = next(_epochs), _glance()
+    _say(next(_epochs))
+
+
+def _compare_in_loops() -> None:
+    """From now on, where a script takes batches itself."""
+    from tensorflow.python.data.ops.iterator_ops import OwnedIterator
+
+    original = OwnedIterator.__next__
+
+    def following(self: Any) -> Any:
+        taken = self.headrace_taken = getattr(self, "headrace_taken", -1) + 1
+        if taken in LOOKED_AT_BATCHES:
+            _compare_at_step()
+        try:
+            return original(self)
+        except StopIteration:
+            _compare_at_step()
+            raise
+
+    OwnedIterator.__next__ = following
+
+
+def _compare_at_step() -> None:
+    """Between two steps, if the thread is that which makes them. Variables are noted where there are several ranks."""
+    if _variables and not _comparison.over and threading.current_thread() is threading.main_thread():
+        _say(-progress.steps())
+
+
+def _say(moment: int) -> None:
     if world.rank() == 0:
-        _hear(0, epoch, glance)
+        _hear(0, moment, _glance())
     else:
-        agreement_thread.tell(epoch, *glance.packed())
+        agreement_thread.tell(moment, *_glance().packed())
 
 
-def _hear(rank: int, epoch: int, glance: Glance) -> None:
-    difference = _comparison.hears(rank, epoch, glance)
+def _hear(rank: int, moment: int, glance: Glance) -> None:
+    difference = _comparison.hears(rank, moment, glance)
     if difference:
-        print(f"warning: at the end of an epoch, {difference}, {ADVICE}", flush=True)
+        when = "the end of an epoch" if moment > 0 else f"step {-moment}"
+        print(f"warning: at {when}, {difference}, {ADVICE}", flush=True)
 
 
 def _glance() -> Glance:
@@ -77,9 +114,10 @@ def _rate(optimizer: Any) -> float:
         return 0.0  # it has none that can be asked for
 
 
-def _heard(rank: int, epoch: int, first: int, second: int) -> None:
+def _heard(rank: int, moment: int, first: int, second: int) -> None:
     if world.rank() == 0:
-        _hear(rank, epoch, Glance.unpacked(first, second))
+        _hear(rank, moment, Glance.unpacked(first, second))
 
 
 agreement_thread.listen(_heard)
+_compare_in_loops()

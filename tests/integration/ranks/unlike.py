@@ -56,6 +56,27 @@ elif what == "second model":
                     zip(tape.gradient(loss, each.trainable_variables), each.trainable_variables, strict=True)
                 )
         training.end_epoch(loss=loss)
+elif what.startswith("loop"):
+    made, train = model(rank), stream("endless" not in what, "train")
+    if "broadcast" in what:
+        hvd.broadcast_variables(made.weights)
+
+    @tf.function
+    def step(inputs, wanted):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((made(inputs) - wanted) ** 2)
+        made.optimizer.apply_gradients(
+            zip(tape.gradient(loss, made.trainable_variables), made.trainable_variables, strict=True)
+        )
+
+    for _ in range(1 if "endless" in what else 2):
+        for number, batch in enumerate(train):
+            step(*batch)
+            if number == 4 and rank == 0:
+                for inputs, _ in train.take(2) if "endless" in what else ():
+                    print("a batch:", inputs.shape)
+            if number == 120:
+                break
 elif what == "rate":
 
     class Slower(keras.callbacks.Callback):
