@@ -85,11 +85,17 @@ def test_a_share_of_a_ranks_share_is_refused(feeds):
 
 
 def test_a_sampler_that_deals_to_ranks_itself_is_refused(feeds):
-    def twice(sampler):
-        return feeds.loader([], Draws(), batch_sampler=BatchSampler(sampler, 4, False), rank=0, world=2)
+    class InGroups(BatchSampler):
+        """As a script's own that groups a sampler's samples."""
+
+        def __iter__(self):
+            return reversed(list(super().__iter__()))
+
+    def twice(sampler, of=BatchSampler):
+        return feeds.loader([], Draws(), batch_sampler=of(sampler, 4, False), rank=0, world=2)
 
     with pytest.raises(InputError, match="DistributedSampler deals samples to ranks, which the loader does too"):
-        twice(DistributedSampler(Draws(), 2, 0))
+        twice(DistributedSampler(Draws(), 2, 0), InGroups)
     assert sum(len(batch["index"]) for batch in twice(RandomSampler(Draws()))) == 28
 
 
@@ -112,6 +118,27 @@ def test_set_epoch_reaches_a_distributed_sampler_and_without_it_each_epoch_is_an
     assert indices(loader) == first != second
     loader.load_state_dict({"seed": 0, "epoch": 1, "position": 0})
     assert indices(loader) == second
+
+
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("drop_last, drop_uneven", [(False, False), (True, False), (True, True)])
+def test_torchs_batches_of_a_distributed_sampler_are_those_of_a_plain_loader(feeds, remote, drop_last, drop_uneven):
+    def sampler(rank):
+        inner = DistributedSampler(Draws(), 2, rank, seed=3, drop_last=drop_uneven)
+        return BatchSampler(inner, 4, drop_last=drop_last)
+
+    addresses = [feeds.serve(1, Draws(), batch_sampler=sampler(0))] if remote else []
+    for rank in (0, 1):
+        theirs, ours = sampler(rank), sampler(rank)
+        plainly = TorchDataLoader(Draws(), batch_sampler=theirs)
+        loader = feeds.loader(addresses, Draws(), batch_sampler=ours, rank=rank, world=2)
+        assert len(loader) == len(plainly)
+        for epoch in (0, 1, 5):
+            theirs.sampler.set_epoch(epoch)
+            ours.sampler.set_epoch(epoch)
+            assert [each["index"].tolist() for each in loader] == [each["index"].tolist() for each in plainly]
+    with pytest.raises(ValueError, match="batch_sampler option is mutually exclusive"):
+        feeds.loader([], Draws(), 4, batch_sampler=sampler(0), rank=0, world=2)
 
 
 @pytest.mark.parametrize("wrap", [lambda data: data, lambda data: Subset(data, range(53))], ids=["itself", "a subset"])

@@ -12,10 +12,10 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from headrace import progress
 from headrace.errors import InputError
 from headrace.settings import STALL_TIMEOUT_VARIABLE
-from headrace.torch import registry, waiting, world
+from headrace.torch import given, registry, waiting, world
 from headrace.torch.alike import Alike, as_it_is, description, for_ranks, refuse_changes
 from headrace.torch.dataset_epochs import told_by_script
-from headrace.torch.fetch import ON_ERROR, Maker, tell_skipped
+from headrace.torch.fetch import Maker, tell_skipped
 from headrace.torch.fingerprint import fingerprint
 from headrace.torch.indices import Index
 from headrace.torch.iteration import Iteration
@@ -67,14 +67,12 @@ class DataLoader(TorchDataLoader[Any]):
     def __init__(self, dataset: Any, batch_size: int | None = 1, shuffle: bool | None = None, sampler: Any = None,
                  batch_sampler: Any = None, num_workers: int = 0, *, seed: int | None = None, on_error: str = "raise",
                  shard_by_rank: bool = True, shards: int = 0, **torchs: Any) -> None:  # fmt: skip
-        if on_error not in ON_ERROR:
-            raise InputError(f"on_error is {on_error!r}; expected one of {', '.join(ON_ERROR)}")
         self.rank, self._world = (world.rank(), world.world_size()) if shard_by_rank else (0, 1)
         self.is_stream = isinstance(dataset, IterableDataset)
-        if shards and not self.is_stream:
-            raise InputError("shards is for an IterableDataset; a map-style dataset needs none")
-        if self.is_stream and on_error == "skip":
-            raise InputError("on_error='skip' needs a map-style dataset: an iterator that has raised is over")
+        given.check(self.is_stream, on_error, shards)
+        if shard_by_rank:
+            made = given.how_batches_are_made(batch_size, sampler, batch_sampler, torchs.pop("drop_last", False))
+            batch_size, sampler, batch_sampler, torchs["drop_last"] = made
         super().__init__(dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, **torchs)
         if self._world > 1 and not self.is_stream:
             check_sampler(sampler if batch_sampler is None else batch_sampler)
