@@ -32,7 +32,7 @@ def distributed(monkeypatch):
         (lambda stream: stream.skip(2), r"skip, after .* take and skip before data.distribute"),
         (
             lambda stream: Dataset.sample_from_datasets([stream, stream]),
-            "sample_from_datasets, after .* give it a seed",
+            r"sample_from_datasets \(or rejection_resample\), after .* give it a seed",
         ),
     ],
     ids=["shard", "skip", "a mixture"],

@@ -42,6 +42,17 @@ def test_elements_that_cannot_leave_their_worker_are_refused_with_what_to_make_o
         checks.refuse_elements(elements)
 
 
+def test_a_chain_that_a_loop_makes_is_read_or_refused_with_what_to_write_instead():
+    rows = tf.data.Dataset.range(2)
+    for _ in range(300):
+        rows = rows.concatenate(tf.data.Dataset.range(2))
+    assert DatasetGraph(rows).sink.size == 602
+    for _ in range(1200):
+        rows = rows.concatenate(tf.data.Dataset.range(2))
+    with pytest.raises(InputError, match="where a loop concatenates, interleave over a list"):
+        DatasetGraph(rows)
+
+
 @pytest.mark.parametrize("again", [data.distribute, data.split_by_rank])
 def test_a_dataset_is_distributed_once(again):
     once = data.distribute(tf.data.Dataset.range(8).batch(2))

@@ -123,7 +123,8 @@ def _of_a_skip(made: Any) -> str:
 def _of_a_mixture(made: Any) -> str:
     selector, *mixed = made._inputs()
     finite = sum(_is_of(each, _streams) and not _is_endless(each) for each in mixed)
-    return f"sample_from_datasets, after data.distribute, {_MIX}" if finite > 1 and _draws(selector) else ""
+    what = f"sample_from_datasets (or rejection_resample), after data.distribute, {_MIX}"
+    return what if finite > 1 and _draws(selector) else ""
 
 
 def _of_other_steps(made: Any) -> str:

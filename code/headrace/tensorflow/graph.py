@@ -23,6 +23,7 @@ INFINITE, UNKNOWN_SIZE = tf.data.INFINITE_CARDINALITY, tf.data.UNKNOWN_CARDINALI
 _DATASET_OP = re.compile(r"Dataset(V\d)?$")
 _NO_DATASETS = ("DatasetToGraph", "DatasetFromGraph")
 _SINK = "_Retval"
+_TOO_LONG = "the dataset is hundreds of transformations in a row: where a loop concatenates, interleave over a list"
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +109,10 @@ class DatasetGraph:
         self.definition = graphdef.graph_of(dataset)
         self.look_again()
         sink = next(node for node in self.definition.node if node.op == _SINK)
-        self.sink = self._node(sink.input[0], dataset)
+        try:
+            self.sink = self._node(sink.input[0], dataset)
+        except RecursionError:
+            raise InputError(_TOO_LONG) from None
 
     def look_again(self) -> None:
         """Its definition has changed."""
@@ -239,8 +243,7 @@ class DatasetGraph:
         # Some datasets of Python's are several operations: what is within has the same line.
         known = made_of if len(made_of) == len(edges) else [origin.Line(where)] * len(edges)
         inputs = tuple(self._node(each, part) for each, part in zip(edges, known, strict=True))
-        op = re.sub(r"V\d$", "", definition.op)
-        return Node(definition.name, op, inputs, where, definition, self)
+        return Node(definition.name, re.sub(r"V\d$", "", definition.op), inputs, where, definition, self)
 
 
 def _full(edge: str) -> str:
