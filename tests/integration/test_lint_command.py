@@ -111,7 +111,7 @@ def test_the_stages_of_a_pipeline_are_told_with_what_each_costs(lint):
     assert code in (0, 1)
     assert sum(each["share"] for each in stages) == pytest.approx(1, abs=0.01)
     heaviest = max(stages, key=lambda each: each["share"])
-    assert heaviest["where"] == "mine.py:12: map(heavy)" and heaviest["share"] > 0.5 and heaviest["cpu_us"] > 50
+    assert heaviest["where"] == "mine.py:12: map(heavy)" and heaviest["share"] > 0.3 and heaviest["cpu_us"] > 50
     assert stages[0]["where"].startswith("mine.py:11: ")
     table = told_stages([StageCost(**each) for each in stages])
     assert "CPU µs a sample" in table and "map(heavy)" in table and f"{heaviest['cpu_us']:,.1f}" in table

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import re
-import socket
 from collections.abc import Mapping, MutableMapping
 
-from headrace.errors import SetupError
+from headrace.ports import free_ports
 from headrace.settings import MASTER_VARIABLE
 
-PORTS = range(20_000, 32_000)
-"""Linux gives 32768 and those above to connections."""
 CONSEQUENCE_S = 2.0
 """How long such a rank waits before it says so: what ended the other is then known."""
 _OF_OTHERS = ("DistBackendError", "DistNetworkError")
@@ -37,7 +32,7 @@ def set_environ(environ: MutableMapping[str, str]) -> None:
 
     for name, source in _OF_MPI.items():
         environ[name] = environ[source]
-    port = _free_port() if MPI.COMM_WORLD.rank == 0 else 0
+    port = free_ports(1)[0] if MPI.COMM_WORLD.rank == 0 else 0
     environ["MASTER_ADDR"] = environ[MASTER_VARIABLE]
     environ["MASTER_PORT"] = str(MPI.COMM_WORLD.bcast(port))
     share = len(os.sched_getaffinity(0)) // int(environ["LOCAL_WORLD_SIZE"])
@@ -48,12 +43,3 @@ def set_environ(environ: MutableMapping[str, str]) -> None:
 def is_consequence(error: BaseException) -> bool:
     """Whether this is what a rank gets because another has ended: gloo and NCCL say that a connection broke."""
     return type(error).__name__ in _OF_OTHERS or (isinstance(error, RuntimeError) and bool(_BROKEN.search(str(error))))
-
-
-def _free_port() -> int:
-    """One that nobody has, below those that the kernel gives to connections: none takes it before torch does."""
-    for port in random.sample(PORTS, len(PORTS)):
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("", port))
-            return port
-    raise SetupError(f"no port from {PORTS[0]} to {PORTS[-1]} is free, through which torch.distributed would begin")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import socket
 import subprocess
 import sys
 import tempfile
@@ -11,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from headrace.ports import free_ports
 from headrace.tensorflow.transfer import PROTOCOL, batches_received
 
 ELEMENTS = 5
@@ -32,7 +32,7 @@ sys.stdin.read()  # until the reader is gone, however it went
 
 def main(library: str) -> int:
     """0 when what was read is what was made, and came by the protocol."""
-    dispatcher, worker, transfer = (str(port) for port in _free_ports(3))
+    dispatcher, worker, transfer = (str(port) for port in free_ports(3))
     with tempfile.TemporaryDirectory(prefix="headrace-trial-") as work_dir:
         servers = subprocess.Popen(
             [sys.executable, "-c", SERVERS, library, work_dir, dispatcher, worker, transfer],
@@ -106,14 +106,6 @@ def _read(tf: Any, service: str, dataset: Any) -> Any:
         "parallel_epochs", service, compression=None, data_transfer_protocol=PROTOCOL
     )
     return dataset.apply(how)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 if __name__ == "__main__":
