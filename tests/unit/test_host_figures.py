@@ -90,7 +90,7 @@ def test_a_file_that_cannot_be_written_slows_nothing(tmp_path):
     for number in range(5000):
         writer.take((0.0, RankSaid(Event("checkpoint", {"epoch": str(number)}))))
     writer.end({})
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10
 
 
 def test_gpus_are_read_through_nvidias_library(monkeypatch):
@@ -154,10 +154,10 @@ def test_a_place_for_figures_that_hangs_or_fails_holds_nothing_up():
     for number in range(3000):
         for outlet in (stuck, never, broken, absent):
             outlet.put({"time": number})
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 5
     for outlet in (stuck, never, broken, absent):
         outlet.close({"time": 0.0, "summary": {}})
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 20
     for name in ("a hung place", "one that never opens"):
         assert any(f"{name} was too slow" in each for each in said)
     for name in ("a broken place", "an absent place"):
