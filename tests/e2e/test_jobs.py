@@ -124,8 +124,10 @@ def test_several_dnn_hosts_train_one_model_without_sshd(isolation, dnn_hosts, ra
     assert [(found[rank]["host"], found[rank]["local_rank"]) for rank in sorted(found)] == [
         (name, rank % ranks) for rank, name in enumerate(names)
     ]
-    for rank, each in found.items():
-        assert set(each["makers"]) == {f"algo-{1 + number}" for number in range(1 + dnn_hosts)}, f"rank {rank}"
+    # A host's worker that finds no processor free makes few batches, and a rank may get none of them.
+    makers = {rank: set(each["makers"]) for rank, each in found.items()}
+    assert set().union(*makers.values()) == {f"algo-{1 + number}" for number in range(1 + dnn_hosts)}
+    assert all(each - {names[rank]} for rank, each in makers.items()), makers
     assert run.summary["hosts"]["algo-3"]["cpu_s"]["mpi-daemon"] > 0
 
 
