@@ -1,5 +1,8 @@
 """Batches from feed servers are those of local mode, to the last bit, whoever makes them and whoever is killed."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from headrace.errors import InputError
@@ -10,7 +13,18 @@ from torch.utils.data import (
     get_worker_info,
 )
 
+from tests.support import ROOT
 from tests.torch.draws import Draws, batches, indices, plain
+
+LEAVES_AN_ITERATION_OPEN = """
+import atexit, threading
+atexit.register(lambda: print("at the end:", [each.name for each in threading.enumerate() if "feed" in each.name]))
+import headrace.torch
+from tests.torch.draws import Draws
+batches = iter(headrace.torch.DataLoader(Draws(slow=(20,)), 4))
+next(batches)
+print("open:", [each.name for each in threading.enumerate() if "feed" in each.name])
+"""
 
 
 def test_servers_make_the_batches_of_local_mode_epoch_after_epoch(feeds):
@@ -186,3 +200,13 @@ def test_a_state_that_is_none_is_refused(feeds):
     for state in ({}, {"seed": 1, "epoch": "x", "position": 0}, None):
         with pytest.raises(InputError, match="no state of a DataLoader"):
             loader.load_state_dict(state)
+
+
+def test_what_a_script_leaves_open_has_ended_before_python_does(feeds):
+    """A thread that is in torch when Python ends would abort the process."""
+    address = feeds.serve(1, Draws(slow=(20,)), 4)
+    feeds.loader([address], Draws(slow=(20,)), 4)  # which sets the rank's environment
+    script = [sys.executable, "-c", LEAVES_AN_ITERATION_OPEN]
+    ended = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert f"open: ['feed {address}'" in ended.stdout and "at the end: []" in ended.stdout, ended.stdout

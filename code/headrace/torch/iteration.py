@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import weakref
 from collections.abc import Generator, Iterator
 from typing import Any
+
+_open: weakref.WeakSet[Iteration] = weakref.WeakSet()
 
 
 class Iteration(Iterator[Any]):
@@ -16,6 +21,7 @@ class Iteration(Iterator[Any]):
     def __init__(self, batches: Generator[Any, None, None], loader: Any) -> None:
         self._batches, self._loader = batches, loader
         self._error: Exception | None = None
+        _open.add(self)
 
     def __next__(self) -> Any:
         if self._error is not None:
@@ -38,3 +44,11 @@ class Iteration(Iterator[Any]):
     def close(self) -> None:
         """Give up what is left of the epoch."""
         self._batches.close()
+
+
+@atexit.register
+def _give_up() -> None:
+    """What the script has left open ends before Python does: a thread that is in torch by then aborts the process."""
+    for each in list(_open):
+        with contextlib.suppress(Exception):  # another thread of the script's takes a batch
+            each.close()
