@@ -34,6 +34,8 @@ _variables: dict[int, weakref.ref[Any]] = {}
 _optimizers: dict[int, weakref.ref[Any]] = {}
 _epochs = itertools.count(1)
 _comparison = Comparison()
+_next_at = [1]
+"""The first step at which loops are compared again."""
 
 
 def note(variables: Iterable[Any], optimizer: Any = None) -> None:
@@ -72,9 +74,15 @@ def _compare_in_loops() -> None:
 
 
 def _compare_at_step() -> None:
-    """Between two steps, if the thread is that which makes them. Variables are noted where there are several ranks."""
-    if _variables and not _comparison.over and threading.current_thread() is threading.main_thread():
-        _say(-progress.steps())
+    """Between two steps, if the thread is that which makes them. Variables are noted where there are several ranks.
+
+    Seldom, at twice as many steps as before: scripts iterate over little datasets too, in each step.
+    """
+    if not _variables or _comparison.over or threading.current_thread() is not threading.main_thread():
+        return
+    if (steps := progress.steps()) >= _next_at[0]:
+        _next_at[0] = 2 * steps
+        _say(-steps)
 
 
 def _say(moment: int) -> None:
