@@ -145,7 +145,7 @@ def test_a_process_waits_for_its_busy_threads_of_a_name_and_for_no_others():
 
     awaited_until = time.monotonic() + 1.0
     cases = {b"pt_gloo_runloop": lambda: time.monotonic() > awaited_until, b"another": over.is_set}
-    threads = [threading.Thread(target=work, args=case) for case in cases.items()]
+    threads = [threading.Thread(target=work, args=case, daemon=True) for case in cases.items()]
     for thread in threads:
         thread.start()
     wait_for(lambda: b"pt_gloo" in b"".join(p.read_bytes() for p in Path("/proc/self/task").glob("*/comm")), 10)

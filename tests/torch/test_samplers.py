@@ -94,7 +94,7 @@ def test_a_sampler_that_deals_to_ranks_itself_is_refused(feeds):
     def twice(sampler, of=BatchSampler):
         return feeds.loader([], Draws(), batch_sampler=of(sampler, 4, False), rank=0, world=2)
 
-    with pytest.raises(InputError, match="DistributedSampler deals samples to ranks, which the loader does too"):
+    with pytest.raises(InputError, match="DistributedSampler deals samples to 2 ranks, and the loader deals all of"):
         twice(DistributedSampler(Draws(), 2, 0), InGroups)
     assert sum(len(batch["index"]) for batch in twice(RandomSampler(Draws()))) == 28
 
@@ -139,6 +139,25 @@ def test_torchs_batches_of_a_distributed_sampler_are_those_of_a_plain_loader(fee
             assert [each["index"].tolist() for each in loader] == [each["index"].tolist() for each in plainly]
     with pytest.raises(ValueError, match="batch_sampler option is mutually exclusive"):
         feeds.loader([], Draws(), 4, batch_sampler=sampler(0), rank=0, world=2)
+    ours.batch_size = 8
+    with pytest.raises(InputError, match="another batch_size, or drop_last"):
+        list(loader)
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda inner: {"sampler": inner}, lambda inner: {"batch_sampler": BatchSampler(inner, 1, False)}]
+)
+@pytest.mark.parametrize("dataset, ranks", [(Draws(), 3), (Draws(20), 2)], ids=["a group's", "a part's"])
+def test_a_distributed_sampler_of_a_group_of_ranks_or_a_part_of_the_dataset_counts_where_it_alone_deals(
+    feeds, wrap, dataset, ranks
+):
+    inner = DistributedSampler(dataset, ranks, 1, seed=3)
+    with pytest.raises(InputError, match=rf"to {ranks} ranks, and the loader deals all of its dataset to 2"):
+        feeds.loader([], Draws(), rank=1, world=2, **wrap(inner))
+    loader = feeds.loader([], Draws(), rank=1, world=2, shard_by_rank=False, **wrap(inner))
+    for epoch in (0, 4):
+        inner.set_epoch(epoch)
+        assert indices(loader) == list(inner)
 
 
 @pytest.mark.parametrize("wrap", [lambda data: data, lambda data: Subset(data, range(53))], ids=["itself", "a subset"])

@@ -54,6 +54,13 @@ def test_another_learning_rate_is_told_while_weights_are_still_equal():
     assert comparison.hears(3, 1, SLOWER) == "rank 3's learning rate is 0.05, and rank 0's is 0.1"
 
 
+def test_what_a_rank_says_first_of_a_moment_counts():
+    comparison = Comparison()
+    assert not comparison.hears(0, 1, OURS)
+    assert not comparison.hears(0, 1, OTHER)
+    assert not comparison.hears(1, 1, OURS)
+
+
 def test_ranks_are_compared_at_the_same_moment_only():
     comparison = Comparison()
     assert not comparison.hears(0, 1, OURS)

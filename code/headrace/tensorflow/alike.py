@@ -52,7 +52,7 @@ class Comparison:
         """Rank 0's own, or another's; how a rank's model differs from rank 0's, the first time that one does."""
         with self._lock:
             said = self._said.setdefault(moment, {})
-            said[rank] = glance
+            said.setdefault(rank, glance)
             for old in list(self._said)[:-KEPT]:
                 del self._said[old]
             if self.over or 0 not in said:

@@ -1,8 +1,8 @@
 """What this rank trains, and whether the others train the same: told at the end of each epoch, without waiting.
 
-`callbacks.Measure` and `callbacks.Training` say when an epoch ends. In a script's own loop the end of an iterator says
-it, or that so many batches were taken. Ranks are then compared after equally many steps: one may look at a stream
-alone.
+`callbacks.Measure` and `callbacks.Training` say when an epoch ends. In a script's own loop the end of an iterator with
+which it made steps says it, or that so many batches were taken. Ranks are then compared after equally many steps: one
+may look at a stream, or evaluate, alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.tensorflow.alike import Comparison, Glance
 LOOKED_AT = 1 << 16
 """Numbers of each variable, from its beginning, that are looked at."""
 LOOKED_AT_BATCHES = frozenset({100, 1_000, 10_000, 100_000})
-"""Of an iterator that has no end: after so many, ranks are compared."""
+"""Of an iterator that has no end: after so many, ranks may be compared."""
 ADVICE = (
     "though their gradients are averaged. Give each model hvd.callbacks.BroadcastGlobalVariablesCallback(0) (in a "
     "loop: hvd.broadcast_variables), and put what changes the learning rate after "
@@ -61,26 +61,31 @@ def _compare_in_loops() -> None:
     original = OwnedIterator.__next__
 
     def following(self: Any) -> Any:
+        if not tf.executing_eagerly():
+            return original(self)
         taken = self.headrace_taken = getattr(self, "headrace_taken", -1) + 1
+        if not taken:
+            self.headrace_steps = progress.steps()
         if taken in LOOKED_AT_BATCHES:
-            _compare_at_step()
+            _compare_since(self.headrace_steps)
         try:
             return original(self)
         except StopIteration:
-            _compare_at_step()
+            _compare_since(self.headrace_steps)
             raise
 
     OwnedIterator.__next__ = following
 
 
-def _compare_at_step() -> None:
-    """Between two steps, if the thread is that which makes them. Variables are noted where there are several ranks.
+def _compare_since(began: int) -> None:
+    """Between two steps, if the thread is that which makes them, and has made some since a step at which it began.
 
-    Seldom, at twice as many steps as before: scripts iterate over little datasets too, in each step.
+    Seldom, at twice as many as before: scripts iterate over little datasets too, in each step. Variables are noted
+    where there are several ranks.
     """
     if not _variables or _comparison.over or threading.current_thread() is not threading.main_thread():
         return
-    if (steps := progress.steps()) >= _next_at[0]:
+    if (steps := progress.steps()) >= max(_next_at[0], began + 1):
         _next_at[0] = 2 * steps
         _say(-steps)
 

@@ -1,4 +1,4 @@
-"""What a script gives a loader: refused where it makes no sense, and torch's own batches of a DistributedSampler."""
+"""What a script gives a loader: refused where it makes no sense; a BatchSampler of a DistributedSampler is undone."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ def check(is_stream: bool, on_error: str, shards: int) -> None:
         raise InputError("on_error='skip' needs a map-style dataset: an iterator that has raised is over")
 
 
-def how_batches_are_made(batch_size: int | None, sampler: Any, batch_sampler: Any, drop_last: bool) -> tuple[Any, ...]:
-    """These as torch's DataLoader has them; `BatchSampler(DistributedSampler(…), …)` as its sampler and its size.
+def how_batches_are_made(
+    dataset: Any, world: int, batch_size: int | None, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: bool
+) -> tuple[Any, ...]:
+    """What torch's DataLoader gets, without `shuffle`: of a BatchSampler of torch's DistributedSampler the latter.
 
-    It deals samples to ranks and makes batches of one rank's, as the loader does with the sampler. Where the script
+    That deals samples to ranks and makes batches of one rank's, as the loader does with the sampler. Where the script
     gave another of these too, nothing is changed, and torch says that they exclude each other.
     """
-    theirs = type(batch_sampler) is BatchSampler and is_distributed(batch_sampler.sampler)
-    if theirs and (batch_size, sampler, drop_last) == (1, None, False):
-        batch_size, sampler, drop_last = batch_sampler.batch_size, batch_sampler.sampler, batch_sampler.drop_last
-        batch_sampler = None
+    undone = type(batch_sampler) is BatchSampler and is_distributed(batch_sampler.sampler, world, dataset)
+    if undone and (batch_size, bool(shuffle), sampler, drop_last) == (1, False, None, False):
+        return batch_sampler.batch_size, batch_sampler.sampler, None, batch_sampler.drop_last
     return batch_size, sampler, batch_sampler, drop_last

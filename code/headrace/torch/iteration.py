@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import weakref
 from collections.abc import Generator, Iterator
 from typing import Any
 
 _open: weakref.WeakSet[Iteration] = weakref.WeakSet()
+"""Those whose batches threads of this process receive."""
+os.register_at_fork(after_in_child=_open.clear)
 
 
 class Iteration(Iterator[Any]):
@@ -21,7 +24,8 @@ class Iteration(Iterator[Any]):
     def __init__(self, batches: Generator[Any, None, None], loader: Any) -> None:
         self._batches, self._loader = batches, loader
         self._error: Exception | None = None
-        _open.add(self)
+        if loader.made_elsewhere:
+            _open.add(self)
 
     def __next__(self) -> Any:
         if self._error is not None:

@@ -22,7 +22,7 @@ from headrace.torch.iteration import Iteration
 from headrace.torch.rank_batches import RankBatches
 from headrace.torch.remade import look_soon
 from headrace.torch.samples import Samples
-from headrace.torch.sampling import check_sampler, is_distributed, order_maker
+from headrace.torch.sampling import check_sampler, order_maker
 from headrace.torch.set_by_script import SetByScript
 from headrace.torch.sources import Sources
 from headrace.torch.streaming import Streaming
@@ -70,18 +70,20 @@ class DataLoader(TorchDataLoader[Any]):
         self.rank, self._world = (world.rank(), world.world_size()) if shard_by_rank else (0, 1)
         self.is_stream = isinstance(dataset, IterableDataset)
         given.check(self.is_stream, on_error, shards)
+        scripts = batch_sampler
         if shard_by_rank:
-            made = given.how_batches_are_made(batch_size, sampler, batch_sampler, torchs.pop("drop_last", False))
+            how = batch_size, shuffle, sampler, batch_sampler, torchs.pop("drop_last", False)
+            made = given.how_batches_are_made(dataset, self._world, *how)
             batch_size, sampler, batch_sampler, torchs["drop_last"] = made
         super().__init__(dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, **torchs)
         if self._world > 1 and not self.is_stream:
-            check_sampler(sampler if batch_sampler is None else batch_sampler)
+            check_sampler(sampler if batch_sampler is None else batch_sampler, self._world, dataset)
         self._limit_s = WAIT_SHARE * float(os.environ.get(STALL_TIMEOUT_VARIABLE) or DEFAULT_STALL_TIMEOUT_S)
         self._streaming = Streaming(self, shards, self.rank, self._world, self._limit_s) if self.is_stream else None
         self.on_error, self.skipped = on_error, 0
         self.samples = Samples(self, self._world, sampler is not None, batch_sampler is not None)
         if not self.is_stream and batch_sampler is None and isinstance(self.batch_sampler, BatchSampler):
-            object.__setattr__(self, "batch_sampler", RankBatches(self, self.batch_sampler))  # torch forbids it
+            self.__dict__["batch_sampler"] = RankBatches(self, self.batch_sampler, scripts)  # torch forbids it
         self._position = self._taken = self._open_iterations = 0
         self.begun = self._whole = False  # this epoch
         self._first_epoch: int | None = None
@@ -140,7 +142,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is over this epoch, which has an order of its own; without it, over the next one."""
-        if is_distributed(self.sampler):
+        if self.samples.dealt:
             self.sampler.set_epoch(epoch)
             self._set_by_script.seen()
         if epoch != self.epoch or self.begun:

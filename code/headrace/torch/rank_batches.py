@@ -25,11 +25,14 @@ class RankBatches(BatchSampler):
 
     To iterate over it gives the epoch that the loader is about to make, and leaves the loader where it is. The samples
     are made where it is asked.
+
+    Attributes:
+        given: the script's, of which the loader was given the sampler and the batch size; None: it gave these itself.
     """
 
-    def __init__(self, loader: Any, torchs: BatchSampler) -> None:
+    def __init__(self, loader: Any, torchs: BatchSampler, given: BatchSampler | None) -> None:
         super().__init__(torchs.sampler, torchs.batch_size, torchs.drop_last)
-        self._loader = loader
+        self._loader, self.given = loader, given
 
     def __iter__(self) -> Iterator[list[Any]]:
         # Who deals to ranks as well would take a share of this rank's share.

@@ -29,22 +29,27 @@ class Samples:
         return self._loader.batch_sampler if self.batched else self._loader.sampler
 
     @property
+    def dealt(self) -> bool:
+        """Whether the script gave torch's DistributedSampler, which deals as the loader does."""
+        return is_distributed(self._loader.sampler, self._world, self._loader.dataset)
+
+    @property
     def drawn_by_the_scripts(self) -> bool:
         """Whether a sampler of the script's says the order, and none that headrace knows."""
-        return self._given and not is_distributed(self._loader.sampler)
+        return self._given and not self.dealt
 
     def indices(self, epoch: int) -> Sequence[Any]:
         """What the positions of an epoch stand for. Raises `InputError`."""
         dataset, seed = self._loader.dataset, self._loader.seed
-        return epoch_indices(self.own_sampler, self._given, self.batched, dataset, seed, epoch)
+        return epoch_indices(self.own_sampler, self._given, self.dealt, self.batched, dataset, seed, epoch)
 
     def steps(self, start: int, count: int | None = None) -> Epoch:
         """This rank's from a position on; `count`: how many positions there are, if that is known."""
         own, loader = self.own_sampler, self._loader
         if count is None:
-            count = len(loader.dataset) if is_distributed(own) else count_of(own)
+            count = len(loader.dataset) if self.dealt else count_of(own)
         batch = 1 if self.batched or loader.batch_size is None else loader.batch_size
-        drop_uneven = is_distributed(loader.sampler) and loader.sampler.drop_last
+        drop_uneven = self.dealt and loader.sampler.drop_last
         return Epoch(count, batch, loader.rank, self._world, start, bool(loader.drop_last), bool(drop_uneven))
 
     def of_rank(self, epoch: int, start: int) -> Iterator[list[Index]]:

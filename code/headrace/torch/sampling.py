@@ -22,9 +22,13 @@ _DRAWS = 1 << 41
 """A place that no sample has: a sampler's draws."""
 
 
-def is_distributed(sampler: Any) -> bool:
-    """Whether this is torch's DistributedSampler, whose order headrace has too; not a class that changes it."""
-    return isinstance(sampler, DistributedSampler) and type(sampler).__iter__ is DistributedSampler.__iter__
+def is_distributed(sampler: Any, world: int, dataset: Any) -> bool:
+    """Whether this is torch's DistributedSampler, and deals this dataset to all ranks, as headrace does.
+
+    Not a class that changes its order, nor one for a group of ranks or for a part of the dataset.
+    """
+    known = isinstance(sampler, DistributedSampler) and type(sampler).__iter__ is DistributedSampler.__iter__
+    return known and sampler.num_replicas == world and len(sampler.dataset) == len(dataset)
 
 
 def epoch_of(sampler: Any) -> int | None:
@@ -35,22 +39,26 @@ def epoch_of(sampler: Any) -> int | None:
     return None
 
 
-def check_sampler(sampler: Any) -> None:
+def check_sampler(sampler: Any, world: int, dataset: Any) -> None:
     """Raises `InputError` for a sampler that deals to the ranks itself: the loader would deal its part once more."""
-    for each in () if is_distributed(sampler) else with_those_inside(sampler):
+    for each in () if is_distributed(sampler, world, dataset) else with_those_inside(sampler):
         if (getattr(each, "num_replicas", 1) or 1) > 1:
             raise InputError(
-                f"{type(each).__name__} deals samples to ranks, which the loader does too: give it a sampler of the "
-                "whole dataset, such as RandomSampler, torch's DistributedSampler as `sampler`, or shard_by_rank=False"
+                f"{type(each).__name__} deals samples to {each.num_replicas} ranks, and the loader deals all of its "
+                f"dataset to {world}: give it a sampler of the whole dataset, such as RandomSampler, torch's "
+                "DistributedSampler for all ranks, or shard_by_rank=False, with which a rank takes what its own says"
             )
 
 
-def epoch_indices(sampler: Any, given: bool, of_batches: bool, dataset: Any, seed: int, epoch: int) -> Sequence[Any]:
+def epoch_indices(
+    sampler: Any, given: bool, dealt: bool, of_batches: bool, dataset: Any, seed: int, epoch: int
+) -> Sequence[Any]:
     """What the positions of an epoch stand for: indices of samples, or lists of them.
 
     Args:
         sampler: a sampler, or a batch sampler.
         given: by the script; else it stands for `shuffle`.
+        dealt: it is torch's DistributedSampler, which deals as the loader does.
         of_batches: it is a batch sampler.
 
     Raises:
@@ -58,11 +66,11 @@ def epoch_indices(sampler: Any, given: bool, of_batches: bool, dataset: Any, see
     """
     if not given and isinstance(sampler, SequentialSampler):
         return range(len(dataset))
-    if (not given and isinstance(sampler, RandomSampler)) or is_distributed(sampler):
-        if is_distributed(sampler) and not sampler.shuffle:
+    if (not given and isinstance(sampler, RandomSampler)) or dealt:
+        if dealt and not sampler.shuffle:
             return range(len(dataset))
         # As DistributedSampler does, so that its users keep their order.
-        first = sampler.seed if is_distributed(sampler) else seed
+        first = sampler.seed if dealt else seed
         generator = torch.Generator().manual_seed(first + epoch)
         order: Sequence[int] = torch.randperm(len(dataset), generator=generator).numpy()
         return order

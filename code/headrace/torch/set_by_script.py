@@ -8,7 +8,7 @@ from headrace.errors import InputError
 from headrace.torch.dataset_epochs import epoch_set_by_script, takes_epoch, told_within
 from headrace.torch.epoch_calls import listen, said_to
 from headrace.torch.rank_batches import RankBatches
-from headrace.torch.sampling import epoch_of, is_distributed, with_those_inside
+from headrace.torch.sampling import epoch_of, with_those_inside
 
 
 class SetByScript:
@@ -73,7 +73,7 @@ class SetByScript:
     def _told(self) -> list[Any]:
         """Samplers and datasets that are told epochs; torch's `DistributedSampler` holds its epoch, which counts."""
         own = self._loader.samples.own_sampler
-        samplers = [] if is_distributed(self._loader.sampler) else with_those_inside(own)
+        samplers = [] if self._loader.samples.dealt else with_those_inside(own)
         return [*(each for each in samplers if takes_epoch(each)), *told_within(self._loader.dataset)]
 
     def _epochs(self) -> tuple[int | None, int | None]:
@@ -82,7 +82,8 @@ class SetByScript:
     def _now(self) -> tuple[Any, Any]:
         return self._loader.batch_sampler, self._loader.sampler
 
-    def _batch(self) -> tuple[Any, Any] | None:
-        """Of the batch sampler that stands for `batch_size`."""
+    def _batch(self) -> list[tuple[Any, ...]]:
+        """Of the batch sampler that stands for `batch_size`, and of the one that the script gave in its place."""
         made = self._loader.batch_sampler
-        return (made.batch_size, made.drop_last) if isinstance(made, RankBatches) else None
+        of = [made, *filter(None, [made.given])] if isinstance(made, RankBatches) else []
+        return [(each.batch_size, each.drop_last, each.sampler) for each in of]
