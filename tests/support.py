@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from headrace.events import Event, parse_event
 
 ROOT = Path(__file__).parents[1]
 JOB_TIMEOUT_S = 240
+_LOOPBACK = Path(tempfile.gettempdir()) / "headrace-tests-loopback"
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,11 @@ def finish(process: subprocess.Popen, folder: Path, timeout_s: float = JOB_TIMEO
 
 
 def run_job(tmp_path: Path, *flags: str, timeout_s: float = JOB_TIMEOUT_S, **popen: object) -> Run:
-    """A job from start to end."""
-    return finish(*start(tmp_path, *flags, **popen), timeout_s=timeout_s)
+    """A job from start to end. Those on loopback addresses have this machine's ports, so there is one at a time."""
+    with _LOOPBACK.open("w") as lock:
+        if "--isolation=loopback" in flags:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        return finish(*start(tmp_path, *flags, **popen), timeout_s=timeout_s)
 
 
 def processes_of(job_name: str) -> list[psutil.Process]:

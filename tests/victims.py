@@ -5,6 +5,9 @@ from pathlib import Path
 
 from tests.support import start, wait_for
 
+FIRST_STEP_S = 180.0
+"""Ranks wait up to a minute for a server that starts beside them, and here all share two processors."""
+
 
 class Victim:
     """A job that makes steps."""
@@ -18,7 +21,7 @@ class Victim:
     def wait_for_steps(self, more=1):
         """Until `more` further step events have been logged."""
         so_far = self.text().count("headrace event=step ")
-        wait_for(lambda: self.text().count("headrace event=step ") >= so_far + more, f"{more} more steps", 60)
+        wait_for(lambda: self.text().count("headrace event=step ") >= so_far + more, f"{more} more steps", FIRST_STEP_S)
 
 
 @contextlib.contextmanager

@@ -70,7 +70,7 @@ def wait_for_threads(named: str, limit_s: float) -> None:
 def _own_threads() -> Iterator[tuple[str, str]]:
     """Names and states of this process's threads, as Linux has them (proc(5): the name stands in parentheses)."""
     for number in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{number}/stat", encoding="utf-8") as file:
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{number}/stat", encoding="latin-1") as file:
             name, _, after = file.read().partition("(")[2].rpartition(") ")
             yield name, after[:1]
 

@@ -1,5 +1,6 @@
 """Ways to break a running job on simulated hosts."""
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -27,9 +28,12 @@ def kill(job, host, words, signum=signal.SIGKILL):
 def kill_host(job, host):
     """Everything that runs on a host, at once; the launcher first, so that it can restart nothing."""
     name = job.folder.name
-    members = [process for process in processes_of(name) if process.environ().get("SM_CURRENT_HOST") == host]
+    members = []
+    for process in processes_of(name):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.environ().get("SM_CURRENT_HOST") == host:
+                members.insert(0 if LAUNCHER in " ".join(process.cmdline()) else len(members), process)
     assert members, f"nothing runs on {host}"
-    members.sort(key=lambda process: LAUNCHER not in " ".join(process.cmdline()))
     for process in members:
         try:
             process.kill()

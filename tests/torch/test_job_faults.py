@@ -1,10 +1,12 @@
 """What faults make of whole PyTorch jobs on simulated hosts."""
 
+import contextlib
 import json
 import re
 import signal
 import time
 
+import psutil
 import pytest
 
 from tests.faults.breakage import FEED, MPIRUN, RANK, kill, kill_host, set_link
@@ -39,8 +41,9 @@ def test_a_network_cut_is_survived_and_a_suspended_feed_server_is_passed_over(vi
     set_link(job, "algo-2", "up")
     job.wait_for_steps(2)
     for process in processes_of(job.folder.name):
-        if process.environ().get("SM_CURRENT_HOST") == "algo-1" and re.search(FEED, " ".join(process.cmdline())):
-            process.send_signal(signal.SIGSTOP)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.environ().get("SM_CURRENT_HOST") == "algo-1" and re.search(FEED, " ".join(process.cmdline())):
+                process.send_signal(signal.SIGSTOP)
     run = finish(job.process, job.folder)
     assert run.code == 0, run.output[-3000:]
     assert not run.events("host_lost")
@@ -68,14 +71,14 @@ def test_a_rank_that_hangs_ends_the_job_within_the_stall_timeout(victim):
 
 @needs_namespaces
 def test_training_goes_on_without_a_feed_server_that_is_late_beside_a_busy_trainer(victim):
-    late = ["--hyperparameter=late_on=algo-2", "--hyperparameter=startup_timeout_s=15"]
-    job = victim("--num_of_data_instances=1", "--epochs=20", *late)
+    late = ["--hyperparameter=late_on=algo-2", "--hyperparameter=startup_timeout_s=30"]
+    job = victim("--num_of_data_instances=1", "--epochs=40", *late)
     run = finish(job.process, job.folder)
     assert run.code == 0, run.output[-4000:]
-    assert run.summary["train_s"] > 15, "the time to start up has not run out"
+    assert run.summary["train_s"] > 30, "the time to start up has not run out"
     assert "steps are made without 1 feed server on algo-2" in run.output
     data, beside = (run.summary["workers"][f"{host}/worker"] for host in ("algo-1", "algo-2"))
-    assert data["share"] == {"0": 1.0, "1": 1.0} and data["batches"] >= 20 * 80 and data["batches_per_s"] > 10
+    assert data["share"] == {"0": 1.0, "1": 1.0} and data["batches"] >= 40 * 80 and data["batches_per_s"] > 10
     assert beside["batches"] == 0 and beside["share"] == {}
     records = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     delivered = [each["workers"]["algo-1/worker"] for each in records if "workers" in each]
@@ -113,8 +116,8 @@ def test_a_sample_that_raises_is_the_root_cause_with_host_index_and_traceback(vi
 
 @needs_namespaces
 def test_a_sample_that_hangs_is_the_root_cause(victim):
-    job = victim("--hyperparameter=endless=77", "--hyperparameter=stall_timeout_s=10", stepping=False)
-    run = finish(job.process, job.folder, 120)
+    job = victim("--hyperparameter=endless=77", "--hyperparameter=stall_timeout_s=20", stepping=False)
+    run = finish(job.process, job.folder, 180)
     assert run.code == 1
     assert "sample 77 hangs" in run.summary["root_cause"]["message"], run.summary["root_cause"]
 

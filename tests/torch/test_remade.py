@@ -12,6 +12,8 @@ from headrace.torch import remade
 from headrace.torch.remade import differing
 from torch.utils.data import Dataset
 
+from tests.support import wait_for
+
 table = {"scale": torch.ones(2)}
 network = torch.nn.Linear(1, 1)
 
@@ -180,7 +182,7 @@ def test_what_samples_are_made_of_may_go_when_the_iteration_is_over(feeds, tmp_p
     for _ in loader:
         break
     assert not any(each._pid for each in remade._looks.values())
-    shutil.rmtree(folder)
+    wait_for(lambda: not shutil.rmtree(folder, ignore_errors=True) and not folder.exists(), "an empty folder", 10)
     time.sleep(0.5)
     assert not folder.exists()
 

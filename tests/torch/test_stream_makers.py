@@ -62,17 +62,17 @@ def test_a_sample_that_hangs_is_named(feeds):
 
 
 def test_coming_to_where_training_stopped_may_take_long(feeds, monkeypatch):
-    monkeypatch.setattr(stream_feed, "PATIENCE_S", 0.6)
+    monkeypatch.setattr(stream_feed, "PATIENCE_S", 2.0)
     monkeypatch.setattr(feed_process, "ALIVE_EVERY_S", 0.1)
 
     class Slow(Lines):
         def __iter__(self):
             for sample in super().__iter__():
-                time.sleep(0.05)
+                time.sleep(0.12)
                 yield sample
 
     address = feeds.serve(1, Slow((60,)), 5)
-    loader = feeds.loader([address], Slow((60,)), 5, seed=1, stall_timeout_s=1.5)
+    loader = feeds.loader([address], Slow((60,)), 5, seed=1, stall_timeout_s=5.0)
     loader.load_state_dict({"seed": 1, "epoch": 0, "position": 50, "shards": 1, "batch_size": 5, "taken": [10]})
     batches = iter(loader)
     taken = [plain(next(batches))]

@@ -10,7 +10,7 @@ Importing this module sets two environment variables, because gRPC reads them wh
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
+import concurrent.futures.thread  # whole, before a process is forked: its locks know of forks
 import contextlib
 import functools
 import os

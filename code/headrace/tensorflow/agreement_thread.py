@@ -6,6 +6,7 @@ thread happens to collect an iterator that nobody holds any more.
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import queue
 import threading
@@ -21,6 +22,8 @@ from headrace.tensorflow.agreement import Agreement, Pass
 from headrace.tensorflow.rank_messages import Numbers, Post
 
 LOOK_EVERY_S = 1.0
+STOP_S = 2.0
+"""How long Python's end waits for this thread, which is in TensorFlow now and then."""
 SURE_AFTER_STEPS = 8
 """Training steps by which a rank has begun a pass that another one has begun: they begin it at the same step."""
 _READS = 2
@@ -129,14 +132,16 @@ class _AgreementThread:
     """All agreements of this rank."""
 
     def __init__(self) -> None:
-        self.inbox: queue.SimpleQueue[tuple[Stream | int, _Note]] = queue.SimpleQueue()  # destructors may put into it
+        # Destructors may put into it; None: this is the end.
+        self.inbox: queue.SimpleQueue[tuple[Stream | int, _Note] | None] = queue.SimpleQueue()
         self.streams: list[Stream] = []
         self.gone: set[int] = set()
         """Ranks whose scripts have ended."""
         self._agreements: dict[Stream, Agreement] = {}
         self._early: list[tuple[int, _Note]] = []
         self._post = Post(self._take, self._rank_gone)
-        threading.Thread(target=self._run, name="ends of streams", daemon=True).start()
+        self.thread = threading.Thread(target=self._run, name="ends of streams", daemon=True)
+        self.thread.start()
 
     def open(self, name: str, uneven: str) -> Stream:
         """A stream that this rank takes part in."""
@@ -179,14 +184,16 @@ class _AgreementThread:
         waiting = False
         while True:
             try:
-                whose, what = self.inbox.get(timeout=LOOK_EVERY_S if waiting else None)
+                note = self.inbox.get(timeout=LOOK_EVERY_S if waiting else None)
             except queue.Empty:
                 for stream in self.streams:
                     with keep_going():
                         self._deliver(stream, lambda _: None)  # what waits may have waited long enough
             else:
+                if note is None:
+                    return
                 with keep_going():
-                    self._deliver(whose, what)
+                    self._deliver(*note)
             waiting = sum(agreement.still_waits() for agreement in self._agreements.copy().values()) > 0
 
     def _deliver(self, whose: Stream | int, what: _Note) -> None:
@@ -213,6 +220,14 @@ class _AgreementThread:
 
 _thread: list[_AgreementThread] = []
 _listeners: list[Callable[[int, int, int, int], None]] = []
+
+
+@atexit.register
+def _stop() -> None:
+    """Registered before the iterators' end, so after it: what was noted is told, and nothing more."""
+    for each in _thread:
+        each.inbox.put(None)
+        each.thread.join(STOP_S)
 
 
 def tell(*numbers: int) -> None:

@@ -28,7 +28,7 @@ MOST_AT_THE_DOOR = 256
 """Connections that have not yet proved who they are; of more, the one that waits longest is closed."""
 SAMPLE_SHARE = 0.8
 """Of `stall_timeout_s`, for one sample: it is to be named before the watchdog ends the job."""
-FORK_AGAIN_S = 0.5
+FORK_AGAIN_S = LOOK_UP_S = 0.5
 SAME = (
     f"script, arguments and data must be the same on all hosts; {SPLIT_HINT}; and a data host runs the script as the "
     "only rank: what the world size, the rank or a broadcast changes is another dataset there"
@@ -67,8 +67,9 @@ class FeedServer:
         threading.Thread(target=self._keep, name="keep processes", daemon=True).start()
 
     def wait(self) -> None:
-        """Until `close`."""
-        self._closed.wait()
+        """Until `close`. Looks up now and then: a signal that Linux gives to another thread wakes nobody here."""
+        while not self._closed.wait(LOOK_UP_S):
+            pass
 
     def _keep(self) -> None:
         while not self._closed.is_set():

@@ -28,6 +28,8 @@ from headrace.torch.held import held
 
 DEEPEST = 4
 """Of datasets within datasets."""
+_handle = signal.signal
+"""Python's own: that of a script is kept from changing what ends a server (`run_script.keep_handler`)."""
 _ONE_PROCESS = (multiprocessing.pool.ThreadPool, subprocess.Popen, socket.socket, multiprocessing.connection.Connection)
 
 
@@ -86,8 +88,8 @@ def _is_connection(value: Any) -> bool:
 def begin_forked(port: int) -> None:
     """To be called first in a forked process of a server that listens on this port."""
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _handle(signal.SIGINT, signal.SIG_IGN)
+    _handle(signal.SIGTERM, signal.SIG_DFL)
     registry.Serving.serve = None
     close_inherited(port)
     reopen_files()

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Generator, Iterator
 from typing import Any
 
-_open: weakref.WeakSet[Iteration] = weakref.WeakSet()
+_open: weakref.WeakValueDictionary[int, Iteration] = weakref.WeakValueDictionary()
 """Those whose batches threads of this process receive."""
 os.register_at_fork(after_in_child=_open.clear)
 
@@ -25,7 +25,7 @@ class Iteration(Iterator[Any]):
         self._batches, self._loader = batches, loader
         self._error: Exception | None = None
         if loader.made_elsewhere:
-            _open.add(self)
+            _open[id(self)] = self
 
     def __next__(self) -> Any:
         if self._error is not None:
@@ -53,6 +53,7 @@ class Iteration(Iterator[Any]):
 @atexit.register
 def _give_up() -> None:
     """What the script has left open ends before Python does: a thread that is in torch by then aborts the process."""
-    for each in list(_open):
-        with contextlib.suppress(Exception):  # another thread of the script's takes a batch
-            each.close()
+    for reference in _open.valuerefs():  # in one go: a thread of the script's may still begin others
+        with contextlib.suppress(Exception):  # it takes a batch
+            if (each := reference()) is not None:
+                each.close()

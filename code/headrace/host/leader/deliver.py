@@ -91,7 +91,8 @@ def write_summary(
         run.plan.settings.local_workers,
         outcome,
         summary.take_trainer_report(run.plan.paths.output_dir, leave_it=another_follows),
-        {run.state.host: run.state.status(), **hosts.statuses},
+        # Where the time is short, what is known already: to ask takes long on a busy machine.
+        {run.state.host: run.state.published() if another_follows else run.state.status(), **hosts.statuses},
         hosts.lost,
         times.as_json(),
     )
