@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -21,7 +22,7 @@ from headrace.events import Event, parse_event
 
 ROOT = Path(__file__).parents[1]
 JOB_TIMEOUT_S = 240
-_LOOPBACK = Path(tempfile.gettempdir()) / "headrace-tests-loopback"
+_LOOPBACK = Path(tempfile.gettempdir()) / f"headrace-tests-{os.getuid()}-loopback"
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,9 @@ def finish(process: subprocess.Popen, folder: Path, timeout_s: float = JOB_TIMEO
 
 def run_job(tmp_path: Path, *flags: str, timeout_s: float = JOB_TIMEOUT_S, **popen: object) -> Run:
     """A job from start to end. Those on loopback addresses have this machine's ports, so there is one at a time."""
-    with _LOOPBACK.open("w") as lock:
+    with contextlib.ExitStack() as stack:
         if "--isolation=loopback" in flags:
+            lock = stack.enter_context(_LOOPBACK.open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
         return finish(*start(tmp_path, *flags, **popen), timeout_s=timeout_s)
 

@@ -135,8 +135,7 @@ def test_sigterm_gets_a_checkpoint_and_an_orderly_end(victim, host):
     assert run.summary["root_cause"]["message"] == "was stopped by SIGTERM"
     after = run.log("algo-3").partition("asking for a checkpoint")[2]
     last = [line for line in after.splitlines() if "event=checkpoint " in line][-1]
-    went_on = after.partition(last)[2].count("event=step ")
-    assert went_on <= 2, "training went on after the checkpoint that was asked for"
+    assert "event=step " not in after.partition(last)[2], "training went on after the checkpoint that was asked for"
     saved = sorted(path.name for path in (run.folder / "algo-3" / "checkpoints").iterdir())
     assert last.endswith(saved[-1])
 

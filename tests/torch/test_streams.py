@@ -2,6 +2,8 @@
 
 import dataclasses
 import random
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -131,6 +133,24 @@ def test_a_rank_says_how_many_samples_a_batch_has(feeds):
     remote = [plain(batch) for batch in feeds.loader([address], Lines(), 4, seed=1, shards=2)]
     assert remote == [plain(batch) for batch in feeds.loader([], Lines(), 4, seed=1, shards=2)]
     assert len(remote) >= sum(Lines().lengths) // 4
+
+
+LEFT_OPEN = """
+import atexit, itertools, threading
+def reading():
+    return [each.name for each in threading.enumerate() if each.name == "stream"]
+atexit.register(lambda: print("at the end:", reading()))
+from headrace.torch import streaming
+batches = streaming._read_ahead(itertools.count(), threading.Event())
+next(batches)
+print("open:", reading())
+"""
+
+
+def test_a_thread_that_reads_ahead_has_ended_before_python_does():
+    """It agrees with other ranks in torch, and would abort the process."""
+    ended = subprocess.run([sys.executable, "-c", LEFT_OPEN], capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stdout) == (0, "open: ['stream']\nat the end: []\n"), ended.stderr
 
 
 def test_a_loader_made_anew_for_each_epoch_agrees_anew(ranks):

@@ -119,7 +119,6 @@ def test_an_mpi_daemons_end_waits_for_mpiruns_word(job):
     assert job.cause(1) is None
     assert job.cause(3.5) is None
     assert job.cause(4.5).process == "orted"
-    assert job.decider.verdict(4.5, stepping=True).ask_ranks
 
 
 def test_this_hosts_own_failure_comes_first(job):

@@ -224,7 +224,7 @@ _listeners: list[Callable[[int, int, int, int], None]] = []
 
 @atexit.register
 def _stop() -> None:
-    """Registered before the iterators' end, so after it: what was noted is told, and nothing more."""
+    """Registered before the iterators' end, so after it. By then others know that this rank has gone."""
     for each in _thread:
         each.inbox.put(None)
         each.thread.join(STOP_S)

@@ -57,7 +57,7 @@ class Comparison:
                 del self._said[old]
             if self.over or 0 not in said:
                 return ""
-            others = said if rank == 0 else {rank: glance}
+            others = said if rank == 0 else {rank: said[rank]}
             found = next(filter(None, (_difference(said[0], each, other) for other, each in others.items())), "")
             self.over = bool(found)
             return found

@@ -55,7 +55,7 @@ class DataLoader(TorchDataLoader[Any]):
         seed: of order and random draws; by default that of `generator`, else another for each loader of the script. A
             loader that is made anew has another one, too.
         on_error: `raise`: a sample that raises ends the job. `skip`: it is left out of its batch, and counted.
-        shard_by_rank: False: this rank takes all samples, whatever the others do.
+        shard_by_rank: False: this rank takes all samples, or what its own sampler says, whatever the others do.
         shards: parts of an `IterableDataset`'s epoch, which the order follows from; by default `num_workers` for each
             rank, one at least. Each has a process of its own; not so the only one of an only rank without workers.
 

@@ -28,7 +28,9 @@ def is_distributed(sampler: Any, world: int, dataset: Any) -> bool:
     Not a class that changes its order, nor one for a group of ranks or for a part of the dataset.
     """
     known = isinstance(sampler, DistributedSampler) and type(sampler).__iter__ is DistributedSampler.__iter__
-    return known and sampler.num_replicas == world and len(sampler.dataset) == len(dataset)
+    return (
+        known and sampler.num_replicas == world and hasattr(dataset, "__len__") and len(sampler.dataset) == len(dataset)
+    )
 
 
 def epoch_of(sampler: Any) -> int | None:
@@ -45,8 +47,9 @@ def check_sampler(sampler: Any, world: int, dataset: Any) -> None:
         if (getattr(each, "num_replicas", 1) or 1) > 1:
             raise InputError(
                 f"{type(each).__name__} deals samples to {each.num_replicas} ranks, and the loader deals all of its "
-                f"dataset to {world}: give it a sampler of the whole dataset, such as RandomSampler, torch's "
-                "DistributedSampler for all ranks, or shard_by_rank=False, with which a rank takes what its own says"
+                f"dataset to {world}: give it a sampler of the whole dataset, such as RandomSampler, or torch's "
+                "DistributedSampler for all ranks, as `sampler`; or shard_by_rank=False, with which a rank takes what "
+                "its own says"
             )
 
 

@@ -85,5 +85,5 @@ class SetByScript:
     def _batch(self) -> list[tuple[Any, ...]]:
         """Of the batch sampler that stands for `batch_size`, and of the one that the script gave in its place."""
         made = self._loader.batch_sampler
-        of = [made, *filter(None, [made.given])] if isinstance(made, RankBatches) else []
-        return [(each.batch_size, each.drop_last, each.sampler) for each in of]
+        of = [made, made.given] if isinstance(made, RankBatches) else []
+        return [(each.batch_size, each.drop_last, each.sampler) for each in of if each is not None]

@@ -6,6 +6,7 @@ make the same number of steps: without `drop_last`, one whose parts have ended t
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import copy
 import itertools
@@ -32,6 +33,8 @@ MORE_FILES = (
 READ_AHEAD = 2
 """Steps that all ranks have agreed on and this one has not made yet."""
 LOOK_EVERY_S = 0.25
+_reading: dict[threading.Thread, threading.Event] = {}
+"""Threads that read ahead, and what ends them."""
 
 
 class Streaming:
@@ -208,17 +211,29 @@ def _read_ahead(batches: Iterator[Made], closed: threading.Event) -> Iterator[Ma
         try:
             for made in batches:
                 put(made)
+                if closed.is_set():
+                    return
             put(None)
         except Exception as error:
             put(error)
 
-    thread = threading.Thread(target=take, name="stream", daemon=True)
+    thread, reading = threading.Thread(target=take, name="stream", daemon=True), _reading
+    reading[thread] = closed
     thread.start()
     try:
         while (made := come.get()) is not None:
             if isinstance(made, Exception):
                 raise made
             yield made
-    finally:
+    finally:  # at Python's end, perhaps, when this module holds nothing any more
+        reading.pop(thread, None)
+        closed.set()
+        thread.join(1.0)
+
+
+@atexit.register
+def _end_all() -> None:
+    """One that is in torch, to agree with other ranks, when Python ends would abort the process."""
+    for thread, closed in list(_reading.items()):
         closed.set()
         thread.join(1.0)

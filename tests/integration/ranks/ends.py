@@ -122,5 +122,5 @@ if rank == 0:
     time.sleep(1)
     began = time.perf_counter()
     assert sum(1 for _ in last) == 11
-    assert time.perf_counter() - began < 15
+    assert time.perf_counter() - began < 5
 print("all promises kept", flush=True)

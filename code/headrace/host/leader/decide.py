@@ -80,8 +80,8 @@ class Decider:
         """
         if self._own.failure:
             return Verdict(self._own.failure)
-        if verdict := self._failed_host(now):
-            return verdict
+        if cause := self._failed_host(now):
+            return Verdict(cause)
         for host in self._hosts.overdue(now):
             if cause := self.lose(host):
                 return Verdict(cause)
@@ -113,17 +113,17 @@ class Decider:
         self._log.say(f"{host} is lost ({silence}); going on with {', '.join(left)}")
         return None
 
-    def _failed_host(self, now: float) -> Verdict | None:
+    def _failed_host(self, now: float) -> RootCause | None:
         """Another host's failure; mpirun may first say what ended an MPI daemon."""
         for status in self._hosts.present().values():
             if not isinstance(status.get("failure"), dict):
                 continue
             cause = RootCause.from_json(status["failure"])
             if cause.process != ORTED:
-                return Verdict(cause)
+                return cause
             self._orted_failed_at = now if self._orted_failed_at is None else self._orted_failed_at
             if now - self._orted_failed_at >= ORTED_PATIENCE_S:
-                return Verdict(cause, ask_ranks=True)
+                return cause
         return None
 
     def _stopped(self, now: float, stepping: bool) -> Verdict | None:
