@@ -66,3 +66,24 @@ def test_samples_of_what_a_process_counts_are_warned_of(feeds, capfd, remote):
         assert capfd.readouterr().out.count(told) == 1
     alone = feeds.loader([], NextItem(8, calls=0, position=-1), 4)
     assert all_of(alone) == list(range(8)) and "warning" not in capfd.readouterr().out
+
+
+class Named(Numbers):
+    """Its samples are made by a method that has a global's name."""
+
+    def __getitem__(self, index):
+        return self.batches_of_all(index)
+
+    def batches_of_all(self, index):
+        return index
+
+
+batches_of_all = None
+
+
+def test_a_loader_that_a_global_of_a_methods_name_holds_is_no_part_of_the_dataset(feeds, capfd, monkeypatch):
+    """Names are read as globals too; and headrace itself lies beside the script, as its own code does."""
+    loader = feeds.loader([], Named(8), 4, num_workers=2)
+    monkeypatch.setitem(globals(), "batches_of_all", loader)
+    assert all_of(loader) == list(range(8))
+    assert "warning:" not in capfd.readouterr().out

@@ -35,9 +35,11 @@ def folder_of(values: Sequence[Any]) -> str:
 
 
 def is_the_scripts(kind: type | types.FunctionType | types.ModuleType) -> bool:
-    """Whether a class, a function or a module is neither Python's nor a library's."""
+    """Whether a class, a function or a module is neither Python's nor a library's; headrace lies beside scripts."""
     module = kind.__name__ if isinstance(kind, types.ModuleType) else str(getattr(kind, "__module__", ""))
     file = getattr(sys.modules.get(module), "__file__", None) or ""
+    if module.partition(".")[0] == "headrace":
+        return False
     return module == "__main__" or (bool(file) and not is_a_librarys_file(file))
 
 
