@@ -148,7 +148,8 @@ def test_a_process_waits_for_its_busy_threads_of_a_name_and_for_no_others():
     threads = [threading.Thread(target=work, args=case, daemon=True) for case in cases.items()]
     for thread in threads:
         thread.start()
-    wait_for(lambda: b"pt_gloo" in b"".join(p.read_bytes() for p in Path("/proc/self/task").glob("*/comm")), 10)
+    tasks = Path("/proc/self/task")
+    wait_for(lambda: any(b"pt_gloo" in each.read_bytes() for each in tasks.glob("*/comm")), "the thread's name")
     processes.wait_for_threads("pt_gloo", 60.0)
     assert resting.is_set() and threads[1].is_alive()
     processes.wait_for_threads("", 0.1)  # this one runs, so all of them never rest

@@ -37,7 +37,7 @@ from headrace.settings import PREFLIGHT_VARIABLE
 _HOROVOD_SHUT_DOWN = "Horovod has been shut down"
 """A rank's error once another has ended."""
 GLOO_S = 5.0
-"""How long a rank that ends waits for gloo's threads; milliseconds where the machine is not overloaded."""
+"""How long a rank that ends waits for gloo's threads; two looks, some 40 ms, where they are at rest."""
 
 
 def main() -> None:
