@@ -9,6 +9,8 @@ Numbers are little-endian. Orders are answered one after another; of a stream, t
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import socket
 import struct
@@ -28,6 +30,8 @@ _ANSWER = struct.Struct("<BxxxIQ")
 _MOST_PARTS = 512
 """Of one system call; Linux takes 1,024."""
 _SOCKET_BYTES = 4 << 20
+_WAKE_BYTES = 256 << 10
+"""And both ends keep busy."""
 NOT_READ_MS = 10_000
 """What was sent and finds no room for so long has nobody who reads it."""
 _DEAD_AFTER = {"TCP_KEEPIDLE": 4, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
@@ -108,11 +112,30 @@ def receive_head(connection: socket.socket) -> tuple[int, bytes, int]:
 def receive_into(connection: socket.socket, buffers: Sequence[memoryview]) -> None:
     """Fill the buffers, straight from the socket. Raises `OSError`."""
     parts = [each for each in buffers if each.nbytes]
-    while parts:
-        got = connection.recvmsg_into(parts[:_MOST_PARTS], 0, socket.MSG_WAITALL)[0]
+    much = sum(each.nbytes for each in parts) - _WAKE_BYTES
+    if much >= _WAKE_BYTES:
+        _wake_at(connection, _WAKE_BYTES)
+        try:
+            parts = _filled(connection, parts, much)
+        finally:
+            _wake_at(connection, 1)  # of the rest less may come, and nothing after it
+    _filled(connection, parts, sum(each.nbytes for each in parts))
+
+
+def _filled(connection: socket.socket, parts: list[memoryview], size: int) -> list[memoryview]:
+    """Fill so many bytes of the parts; what is left of them."""
+    while size:
+        got = connection.recvmsg_into(_first(parts, size), 0, socket.MSG_WAITALL)[0]
         if not got:
             raise OSError("the connection has ended")
-        parts = _rest(parts, got)
+        parts, size = _rest(parts, got), size - got
+    return parts
+
+
+def _wake_at(connection: socket.socket, size: int) -> None:
+    """Whoever receives sleeps until so many bytes are there: to wake for each segment costs as much as its copying."""
+    with contextlib.suppress(OSError):  # not every kernel knows it
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:
@@ -123,6 +146,16 @@ def _receive(connection: socket.socket, size: int) -> bytes:
             raise OSError("the connection has ended")
         received += more
     return received
+
+
+def _first(parts: list[memoryview], size: int) -> list[memoryview]:
+    """The first so many bytes of the parts, or as many of them as one system call takes."""
+    first = []
+    for part in itertools.islice(parts, _MOST_PARTS):
+        first.append(part[:size])
+        if (size := size - part.nbytes) <= 0:
+            break
+    return first
 
 
 def _rest(parts: list[memoryview], done: int) -> list[memoryview]:

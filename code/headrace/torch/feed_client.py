@@ -31,7 +31,7 @@ class Feed:
     Args:
         servers: HOST:PORT of each.
         orders: the order of the batch of a step.
-        steps: how many there are.
+        steps: how many may be asked for by now.
         hello: which loader they are of: its number, and what it is.
         rank, world: connections are divided among the ranks.
         limit_s: how long to wait while nothing comes.
@@ -43,7 +43,7 @@ class Feed:
         servers: Sequence[str],
         secret: str,
         orders: Callable[[int], Order],
-        steps: int,
+        steps: Callable[[], int],
         hello: Mapping[str, Any],
         rank: int,
         world: int,
@@ -53,7 +53,8 @@ class Feed:
         keep_freed_memory()
         self._secret, self._orders, self._hello = secret, orders, hello
         self._rank, self._world, self._pin_memory = rank, world, pin_memory
-        self._tasks = Tasks(steps, EXTRA_AHEAD, limit_s)
+        self._steps = steps
+        self._tasks = Tasks(steps(), EXTRA_AHEAD, limit_s)
         self._closed = threading.Event()
         self._lock = threading.RLock()  # a garbage collection may close this while a thread of its own holds it
         self._open: set[socket.socket] = set()
@@ -64,6 +65,7 @@ class Feed:
 
     def next(self) -> Made:
         """The next step's batch. Raises `SampleError`, `DeadlineError`, `InputError`."""
+        self._tasks.up_to(self._steps())
         made: Made = self._tasks.wait(self._step)
         self._step += 1
         return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Generator, Iterator
 from typing import Any
@@ -14,7 +15,6 @@ from headrace.errors import InputError
 from headrace.settings import STALL_TIMEOUT_VARIABLE
 from headrace.torch import given, registry, waiting, world
 from headrace.torch.alike import Alike, as_it_is, description, for_ranks, refuse_changes
-from headrace.torch.dataset_epochs import told_by_script
 from headrace.torch.fetch import Maker, tell_skipped
 from headrace.torch.fingerprint import fingerprint
 from headrace.torch.indices import Index
@@ -22,7 +22,7 @@ from headrace.torch.iteration import Iteration
 from headrace.torch.rank_batches import RankBatches
 from headrace.torch.remade import look_soon
 from headrace.torch.samples import Samples
-from headrace.torch.sampling import check_sampler, order_maker
+from headrace.torch.sampling import check_sampler
 from headrace.torch.set_by_script import SetByScript
 from headrace.torch.sources import Sources
 from headrace.torch.streaming import Streaming
@@ -170,7 +170,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     def __len__(self) -> int:
         """Batches of a whole epoch on this rank; of an `IterableDataset` with a length, about so many."""
-        return -(-super().__len__() // self._world) if self.is_stream else len(self.samples.steps(0))
+        return -(-super().__len__() // self._world) if self.is_stream else self.samples.count()
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         registry.batch_asked_for()
@@ -230,15 +230,14 @@ class DataLoader(TorchDataLoader[Any]):
         if samples.drawn_by_the_scripts:
             self._alike.draws(number, indices, type(samples.own_sampler).__name__)
         self._set_by_script.seen()
-        epoch = samples.steps(self._position, len(indices))
-        orders = order_maker(indices, samples.batched, epoch, self.seed, number, told_by_script(self.dataset))
-        source = self._sources.batches(orders, len(epoch))
+        steps = samples.steps(number, self._position, indices)
+        source = self._sources.batches(steps)
         self._open_iterations += 1
         try:
-            for step in range(len(epoch)):
+            for step in itertools.takewhile(steps.has, itertools.count()):
                 made = source.next()
                 if (self.epoch, self.begun) == (number, True):
-                    self._position, self._whole = epoch.position_after(step + 1), step + 1 == len(epoch)
+                    self._position, self._whole = steps.position_after(step + 1), step + 1 == steps.known()
                 self._took(number)
                 self.skipped += tell_skipped(made.skipped, self.skipped)
                 yield made.batch

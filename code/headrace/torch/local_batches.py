@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +22,6 @@ from headrace.torch.forking import reopen_files
 from headrace.torch.order import sample_seed
 from headrace.training.freed_memory import keep_freed_memory
 
-ENDLESS = sys.maxsize
 _WORKERS = 1 << 42
 """A place that no sample has: the loader processes' own seeds."""
 
@@ -36,8 +36,8 @@ class LocalBatches:
         self._kept: tuple[TorchDataLoader[Any], _Orders] | None = None
         self._busy = False
 
-    def begin(self, order: Callable[[int], Order | StreamOrder], steps: int) -> LocalEpoch:
-        """The steps of one epoch; `ENDLESS` until closed. While persistent workers make another, others make this."""
+    def begin(self, order: Callable[[int], Order | StreamOrder], has: Callable[[int], bool]) -> LocalEpoch:
+        """The steps that one epoch has, until closed. While persistent workers make another epoch, others make this."""
         keeps = self._persistent and not self._busy
         if keeps:
             self._kept = loader, orders = self._kept or self._make(persistent=True)
@@ -48,7 +48,7 @@ class LocalBatches:
         assert isinstance(loader.generator, torch.Generator)
         # Loader processes draw their seeds from it: others in each epoch and on each rank.
         loader.generator.manual_seed(sample_seed(theirs.seed, theirs.epoch, theirs.rank, _WORKERS))
-        orders.begin(order, steps)
+        orders.begin(order, has)
         return LocalEpoch(iter(loader), self._ended if keeps else _nothing)
 
     def _ended(self) -> None:
@@ -103,17 +103,18 @@ class _Orders:
 
     def __init__(self) -> None:
         self._order: Callable[[int], Order | StreamOrder] | None = None
-        self._steps = 0
+        self._has: Callable[[int], bool] | None = None
 
-    def begin(self, order: Callable[[int], Order | StreamOrder], steps: int) -> None:
-        self._order, self._steps = order, steps
+    def begin(self, order: Callable[[int], Order | StreamOrder], has: Callable[[int], bool]) -> None:
+        self._order, self._has = order, has
 
     def __len__(self) -> int:
-        return self._steps
+        """torch warns of a length where more batches come."""
+        return sys.maxsize
 
     def __iter__(self) -> Iterator[list[Order | StreamOrder]]:
-        assert self._order is not None
-        for step in range(self._steps):
+        assert self._order is not None and self._has is not None
+        for step in itertools.takewhile(self._has, itertools.count()):
             yield [self._order(step)]
 
 

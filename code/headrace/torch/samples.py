@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from headrace.torch.indices import Index, plain_index
+from headrace.torch.dataset_epochs import told_by_script
+from headrace.torch.epoch_steps import EpochSteps
+from headrace.torch.indices import Index
 from headrace.torch.order import Epoch
-from headrace.torch.sampling import count_of, epoch_indices, is_distributed
+from headrace.torch.sampling import epoch_indices, is_distributed
 
 
 class Samples:
@@ -43,18 +46,23 @@ class Samples:
         dataset, seed = self._loader.dataset, self._loader.seed
         return epoch_indices(self.own_sampler, self._given, self.dealt, self.batched, dataset, seed, epoch)
 
-    def steps(self, start: int, count: int | None = None) -> Epoch:
-        """This rank's from a position on; `count`: how many positions there are, if that is known."""
-        own, loader = self.own_sampler, self._loader
-        if count is None:
-            count = len(loader.dataset) if self.dealt else count_of(own)
+    def count(self) -> int:
+        """Steps of a whole epoch. Raises `TypeError` where the sampler has no length, as torch does."""
+        return len(self._steps(0, len(self._loader.dataset) if self.dealt else len(self.own_sampler)))
+
+    def steps(self, epoch: int, start: int, indices: Sequence[Any]) -> EpochSteps:
+        """This rank's of an epoch, from a position on; `indices`: what the positions of the epoch stand for."""
+        own, loader = self._steps(start, len(indices)), self._loader
+        return EpochSteps(indices, self.batched, own, loader.seed, epoch, told_by_script(loader.dataset))
+
+    def _steps(self, start: int, count: int) -> Epoch:
+        loader = self._loader
         batch = 1 if self.batched or loader.batch_size is None else loader.batch_size
         drop_uneven = self.dealt and loader.sampler.drop_last
         return Epoch(count, batch, loader.rank, self._world, start, bool(loader.drop_last), bool(drop_uneven))
 
     def of_rank(self, epoch: int, start: int) -> Iterator[list[Index]]:
         """The indices of this rank's samples, step by step, from a position of an epoch on."""
-        indices = self.indices(epoch)
-        steps = self.steps(start, len(indices))
-        for step in range(len(steps)):
-            yield [plain_index(indices[each]) for each in steps.positions(step)]
+        steps = self.steps(epoch, start, self.indices(epoch))
+        for step in itertools.takewhile(steps.has, itertools.count()):
+            yield list(steps.order(step).indices)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler
 
 from headrace.errors import InputError
-from headrace.torch.draws import own_draws, seed_all
-from headrace.torch.epoch_calls import Told, of_ours, said_to
-from headrace.torch.fetch import Order
+from headrace.torch.drawn import drawn_from
+from headrace.torch.draws import Apart, seed_all
+from headrace.torch.epoch_calls import of_ours, said_to
 from headrace.torch.indices import plain_index
-from headrace.torch.order import Epoch, sample_seed
+from headrace.torch.order import sample_seed
 
-_MORE_THAN_SAID = 64
-"""A sampler that yields so many more than twice its length has no end."""
 _DRAWS = 1 << 41
 """A place that no sample has: a sampler's draws."""
 
@@ -65,7 +63,7 @@ def epoch_indices(
         of_batches: it is a batch sampler.
 
     Raises:
-        InputError: the sampler does not say how many there are, or yields what cannot be an index.
+        InputError: the sampler yields what cannot be an index.
     """
     if not given and isinstance(sampler, SequentialSampler):
         return range(len(dataset))
@@ -77,52 +75,33 @@ def epoch_indices(
         generator = torch.Generator().manual_seed(first + epoch)
         order: Sequence[int] = torch.randperm(len(dataset), generator=generator).numpy()
         return order
-    with own_draws():
+    apart = Apart()
+    with apart.drawing():
         _seed(sampler, sample_seed(seed, epoch, 0, _DRAWS), epoch)
-        drawn = _drawn(sampler, count_of(sampler))
-    for each in drawn:
-        if of_batches and not len(each):
-            raise InputError(f"{type(sampler).__name__} yields a batch without samples")
-        for index in each if of_batches else [each]:
-            try:
-                plain_index(index)
-            except (TypeError, AttributeError):
-                raise InputError(
-                    f"{type(sampler).__name__} yields {index!r:.80}; an index is a number or a text, or a tuple or a "
-                    "list of them"
-                ) from None
-    return drawn
+    check = functools.partial(_checked, type(sampler).__name__, of_batches)
+    return drawn_from(sampler, _length(sampler), _length(dataset) or 0, apart, check)
 
 
-def order_maker(
-    indices: Sequence[Any], of_batches: bool, epoch: Epoch, seed: int, number: int, told: Sequence[Told]
-) -> Callable[[int], Order]:
-    """What makes a rank's order of a step, in epoch `number`; `told`: what the script told its datasets."""
-
-    def order(step: int) -> Order:
-        positions = epoch.positions(step)
-        if of_batches:
-            chosen = [plain_index(each) for each in indices[positions[0]]]
-            return Order(seed, number, [positions[0]] * len(chosen), chosen, told)
-        return Order(seed, number, positions, [plain_index(indices[each]) for each in positions], told)
-
-    return order
-
-
-def _drawn(sampler: Any, count: int) -> list[Any]:
-    """All that it yields, even where that is more than its length; of an endless one as much as that."""
-    drawn = list(itertools.islice(sampler, 2 * count + _MORE_THAN_SAID))
-    return drawn if len(drawn) < 2 * count + _MORE_THAN_SAID else drawn[:count]
-
-
-def count_of(sampler: Any) -> int:
-    """How many it yields. Raises `InputError` where it does not say."""
+def _length(of: Any) -> int | None:
+    """None where it does not say: a batch sampler may have a length, and its sampler none."""
     try:
-        return len(sampler)
-    except TypeError as error:
-        raise InputError(
-            f"{type(sampler).__name__} does not say how many samples an epoch has: give it a __len__"
-        ) from error
+        return len(of)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def _checked(sampler: str, of_batches: bool, drawn: Any) -> int:
+    """How many samples it is. Raises `InputError` for what a sampler cannot yield."""
+    if of_batches and not len(drawn):
+        raise InputError(f"{sampler} yields a batch without samples")
+    for index in drawn if of_batches else [drawn]:
+        try:
+            plain_index(index)
+        except (TypeError, AttributeError):
+            raise InputError(
+                f"{sampler} yields {index!r:.80}; an index is a number or a text, or a tuple or a list of them"
+            ) from None
+    return len(drawn) if of_batches else 1
 
 
 def plainly(drawn: Any) -> Any:

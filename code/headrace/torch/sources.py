@@ -12,10 +12,11 @@ from headrace.settings import SECRET_VARIABLE
 from headrace.torch import world
 from headrace.torch.dataset_code import is_the_scripts
 from headrace.torch.dataset_writes import counted_by_samples
+from headrace.torch.epoch_steps import EpochSteps
 from headrace.torch.feed_client import Feed
-from headrace.torch.fetch import Order, StreamOrder
+from headrace.torch.fetch import StreamOrder
 from headrace.torch.held import held
-from headrace.torch.local_batches import ENDLESS, LocalBatches
+from headrace.torch.local_batches import LocalBatches
 from headrace.torch.remade import Remade
 from headrace.torch.stream_feed import StreamFeed
 
@@ -39,20 +40,20 @@ class Sources:
         self._local = LocalBatches(loader)
         self._looked = False
 
-    def batches(self, order: Callable[[int], Order], steps: int) -> Any:
+    def batches(self, steps: EpochSteps) -> Any:
         """Of a map-style dataset: those of these steps."""
         self._look()
         if not self._feeds:
-            return self._local.begin(order, steps)
-        given = self._feeds, self._secret(), order, steps, self._hello()
+            return self._local.begin(steps.order, steps.has)
+        given = self._feeds, self._secret(), steps.order, steps.known, self._hello()
         feed = Feed(*given, world.rank(), world.world_size(), self._limit_s, self._pins())
-        return Remade(self._loader, feed, order)
+        return Remade(self._loader, feed, steps.order)
 
     def parts(self, orders: Callable[[int, int], StreamOrder], count: int) -> Any:
         """Of an `IterableDataset`: those of this rank's parts, so many, in turn and without an end."""
         self._look()
         if not self._feeds:
-            return self._local.begin(lambda step: orders(step % count, step // count), ENDLESS)
+            return self._local.begin(lambda step: orders(step % count, step // count), _always)
         given = self._feeds, self._secret(), orders, count, self._hello()
         return StreamFeed(*given, world.rank() * count, self._limit_s, self._pins())
 
@@ -76,3 +77,7 @@ class Sources:
     @staticmethod
     def _secret() -> str:
         return os.environ.get(SECRET_VARIABLE, "")
+
+
+def _always(step: int) -> bool:
+    return True

@@ -41,7 +41,7 @@ class Tasks:
     """The steps of an epoch between a rank, which takes them in order, and its connections.
 
     Args:
-        steps: how many there are.
+        steps: how many there are; grows with `up_to`.
         ahead: how many may be asked for and not yet taken; grows with `more_connections`.
         limit_s: how long the rank waits while nothing comes.
     """
@@ -69,6 +69,13 @@ class Tasks:
         with self._lock:
             self._ahead += count
             self._free.notify_all()
+
+    def up_to(self, steps: int) -> None:
+        """There are so many steps, as far as is known."""
+        with self._lock:
+            if steps != self._steps:
+                self._steps = steps
+                self._free.notify_all()
 
     def take(self, process: str) -> int | None:
         """The step that this process is to make next; None: no more."""

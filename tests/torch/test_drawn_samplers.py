@@ -1,0 +1,159 @@
+"""Samplers without a length, or without an end, as people write them for training by steps."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+import torch
+from headrace.errors import InputError
+from headrace.torch import drawn
+from torch.utils.data import BatchSampler, RandomSampler, Sampler
+from torch.utils.data import DataLoader as TorchDataLoader
+
+from tests.torch.draws import Draws, indices, plain
+
+
+class Endless(Sampler):
+    """Shuffles its dataset again and again; draws of the generator that it is told."""
+
+    def __init__(self, size=53, draw="torch", start=0, step=1):
+        self.size, self.draw, self.start, self.step = size, draw, start, step
+
+    def __iter__(self):
+        return itertools.islice(self.all(), self.start, None, self.step)
+
+    def all(self):
+        own = np.random.RandomState(0)
+        while True:
+            order = list(range(self.size))
+            if self.draw == "torch":
+                order = torch.randperm(self.size).tolist()
+            elif self.draw == "own":
+                own.shuffle(order)
+            elif self.draw == "numpy":
+                np.random.shuffle(order)
+            else:
+                random.shuffle(order)
+            yield from order
+
+
+class Ends(Sampler):
+    """Has an end, and does not say where."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __iter__(self):
+        return (each % 53 for each in range(self.count))
+
+
+def batches(loader, count):
+    taken = iter(loader)
+    found = [batch["index"].tolist() for batch in itertools.islice(taken, count)]
+    taken.close()
+    return found
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("draw", ["torch", "numpy", "python", "own"])
+def test_an_endless_sampler_is_dealt_to_the_ranks_as_it_comes(feeds, monkeypatch, draw, workers):
+    monkeypatch.setattr(drawn, "_LEAST_AT_ONCE", 64)
+    address = feeds.serve(1, Draws(), 4)
+    by_rank = []
+    for rank in (0, 1):
+        local = feeds.loader([], Draws(), 4, sampler=Endless(draw=draw), rank=rank, world=2, num_workers=workers)
+        remote = feeds.loader([address], Draws(), 4, sampler=Endless(draw=draw), rank=rank, world=2)
+        by_rank.append(batches(local, 3000 if draw == "own" and not workers else 150))
+        assert batches(remote, len(by_rank[-1])) == by_rank[-1]
+    dealt = [
+        index for one, other in zip(*by_rank, strict=True) for pair in zip(one, other, strict=True) for index in pair
+    ]
+    for first in range(0, len(dealt) - 53, 53):  # each pass has each sample once
+        assert sorted(dealt[first : first + 53]) == list(range(53))
+    if draw == "own":
+        assert dealt == list(itertools.islice(Endless(draw="own"), len(dealt)))
+
+
+def test_what_the_script_draws_and_what_the_sampler_draws_do_not_touch_each_other(feeds, monkeypatch):
+    monkeypatch.setattr(drawn, "_LEAST_AT_ONCE", 64)
+    monkeypatch.setattr(drawn, "_CHUNK", 16)
+    quiet = batches(feeds.loader([], Draws(), 4, sampler=Endless()), 100)
+    torch.manual_seed(7)
+    alone = [torch.rand(1).item() for _ in range(100)]
+    torch.manual_seed(7)
+    taken = iter(feeds.loader([], Draws(), 4, sampler=Endless()))
+    together = [(next(taken)["index"].tolist(), torch.rand(1).item()) for _ in range(100)]
+    assert together == list(zip(quiet, alone, strict=True))
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_training_goes_on_within_an_endless_sampler_on_another_number_of_ranks(feeds, monkeypatch, remote):
+    monkeypatch.setattr(drawn, "_LEAST_AT_ONCE", 64)
+    monkeypatch.setattr(drawn, "_CHUNK", 16)
+    addresses = [feeds.serve(1, Draws(), 4)] if remote else []
+    whole = [index for batch in batches(feeds.loader(addresses, Draws(), 4, sampler=Endless()), 120) for index in batch]
+    loader = feeds.loader(addresses, Draws(), 4, sampler=Endless())
+    taken = iter(loader)
+    for _ in range(70):
+        next(taken)
+    state = loader.state_dict()
+    taken.close()
+    for rank in (0, 1):
+        resumed = feeds.loader(addresses, Draws(), 4, sampler=Endless(), rank=rank, world=2)
+        resumed.load_state_dict(state)
+        assert list(itertools.chain(*batches(resumed, 25))) == whole[280 + rank :: 2]
+
+
+def test_an_endless_sampler_of_batches_and_torchs_own_around_an_endless_sampler(feeds, monkeypatch):
+    monkeypatch.setattr(drawn, "_LEAST_AT_ONCE", 64)
+    address = feeds.serve(1, Draws(), batch_sampler=BatchSampler(Endless(draw="own"), 4, True))
+    plainly = TorchDataLoader(Draws(), batch_sampler=BatchSampler(Endless(draw="own"), 4, True))
+    theirs = [each["index"].tolist() for each in itertools.islice(plainly, 60)]
+    for addresses in ([], [address]):
+        loader = feeds.loader(addresses, Draws(), batch_sampler=BatchSampler(Endless(draw="own"), 4, True))
+        assert batches(loader, 60) == theirs
+        with pytest.raises(TypeError, match=r"has no len\(\)"):
+            len(loader)
+
+
+@pytest.mark.parametrize("count", [0, 3, 53, 200, 209, 216])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("at_once", [1 << 16, 32])
+def test_a_sampler_that_ends_without_a_word_ends_as_one_with_a_length_does(feeds, monkeypatch, count, workers, at_once):
+    """Whether its end is seen at the beginning or when training comes near it."""
+    monkeypatch.setattr(drawn, "_LEAST_AT_ONCE", at_once)
+    monkeypatch.setattr(drawn, "_CHUNK", 16)
+    with_length, size = list(Ends(count)), 5 if at_once == 32 else 53
+    address = feeds.serve(1, Draws(), 4)
+    for drop_last in (False, True):
+        for rank in (0, 1):
+            how = {"rank": rank, "world": 2, "drop_last": drop_last}
+            expected = feeds.loader([], Draws(), 4, sampler=with_length, **how)
+            loader = feeds.loader([], Draws(), 4, sampler=Ends(count), num_workers=workers, **how)
+            monkeypatch.setattr(loader.dataset, "size", size)
+            assert [plain(batch) for batch in loader] == [plain(batch) for batch in expected]
+            assert loader.state_dict()["epoch"] == expected.state_dict()["epoch"]
+            if workers and count:
+                remote = feeds.loader([address], Draws(), 4, sampler=Ends(count), **how)
+                assert indices(remote) == indices(feeds.loader([], Draws(), 4, sampler=with_length, **how))
+
+
+def test_a_sampler_that_says_that_it_yields_very_much_is_drawn_as_training_comes_to_it(feeds):
+    sampler = RandomSampler(Draws(), replacement=True, num_samples=10**12)
+    loader = feeds.loader([], Draws(), 4, sampler=sampler)
+    assert len(loader) == 10**12 / 4 and len(batches(loader, 2000)) == 2000
+
+
+def test_what_comes_late_and_is_no_index_is_refused(feeds, monkeypatch):
+    monkeypatch.setattr(drawn, "_LEAST_AT_ONCE", 64)
+    monkeypatch.setattr(drawn, "_CHUNK", 16)
+
+    class Late(Sampler):
+        def __iter__(self):
+            return itertools.chain(range(53), itertools.repeat(1, 200), itertools.repeat(0.5))
+
+    taken = iter(feeds.loader([], Draws(), 4, sampler=Late()))
+    with pytest.raises(InputError, match=r"Late yields 0\.5; an index is a number"):
+        for _ in range(200):
+            next(taken)
