@@ -1,13 +1,15 @@
 """Samplers without a length, or without an end, as people write them for training by steps."""
 
+import contextlib
 import itertools
 import random
 
 import numpy as np
 import pytest
 import torch
+from headrace import progress
 from headrace.errors import InputError
-from headrace.torch import drawn
+from headrace.torch import alike, drawn
 from torch.utils.data import BatchSampler, RandomSampler, Sampler
 from torch.utils.data import DataLoader as TorchDataLoader
 
@@ -157,3 +159,99 @@ def test_what_comes_late_and_is_no_index_is_refused(feeds, monkeypatch):
     with pytest.raises(InputError, match=r"Late yields 0\.5; an index is a number"):
         for _ in range(200):
             next(taken)
+
+
+class Moves(Endless):
+    """Goes on to the next epoch by itself, and shuffles by it, as many do for torchrun's restarts."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def all(self):
+        while True:
+            yield from torch.randperm(self.size, generator=torch.Generator().manual_seed(self.epoch)).tolist()
+            self.set_epoch(self.epoch + 1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sampler_that_moves_its_own_epoch_does_not_move_the_loaders(feeds, monkeypatch, workers):
+    monkeypatch.setattr(drawn, "_LEAST_AT_ONCE", 64)
+    monkeypatch.setattr(drawn, "_CHUNK", 16)
+    loader = feeds.loader([], Draws(), 4, sampler=Moves(), num_workers=workers)
+    for epoch in range(3):
+        expected = list(itertools.islice(itertools.chain(*(shuffled(epoch + each) for each in range(8))), 400))
+        assert list(itertools.chain(*batches(loader, 100))) == expected
+        assert loader.state_dict()["epoch"] == epoch
+    loader.set_epoch(7)
+    assert batches(loader, 1) == [shuffled(7)[:4]]
+
+
+def shuffled(epoch):
+    return torch.randperm(53, generator=torch.Generator().manual_seed(epoch)).tolist()
+
+
+def test_two_iterations_over_a_sampler_with_a_generator_do_not_disturb_each_other(feeds, monkeypatch):
+    monkeypatch.setattr(drawn, "_CHUNK", 16)
+    monkeypatch.setattr(drawn, "MOST_AT_ONCE", 1000)
+    mine = torch.Generator().manual_seed(5)
+    loader = feeds.loader(
+        [], Draws(), 4, sampler=RandomSampler(Draws(), replacement=True, num_samples=4000, generator=mine)
+    )
+    epochs = [batches(loader, 300), batches(loader, 300)]
+    assert mine.get_state().equal(torch.Generator().manual_seed(5).get_state())
+    loader.set_epoch(0)
+    first = iter(loader)
+    begun = [next(first)["index"].tolist() for _ in range(5)]
+    assert batches(loader, 300) == epochs[1]
+    assert begun + [next(first)["index"].tolist() for _ in range(295)] == epochs[0] != epochs[1]
+
+
+def test_what_a_long_sampler_does_after_its_last_sample_is_done(feeds, monkeypatch):
+    class Counts(Sampler):
+        passes = 0
+
+        def __len__(self):
+            return 5000
+
+        def __iter__(self):
+            yield from (each % 53 for each in range(5000))
+            self.passes += 1
+
+    monkeypatch.setattr(drawn, "MOST_AT_ONCE", 1000)
+    sampler = Counts()
+    loader = feeds.loader([], Draws(), 100, sampler=sampler)
+    assert [sum(len(batch["index"]) for batch in loader) for _ in range(2)] == [5000, 5000]
+    assert sampler.passes == 2
+
+
+def test_ranks_whose_samplers_part_later_are_told(monkeypatch):
+    store = torch.distributed.HashStore()
+    monkeypatch.setattr(drawn, "_LEAST_AT_ONCE", 64)
+    monkeypatch.setattr(drawn, "_CHUNK", 64)
+    monkeypatch.setattr(alike, "store_of_ranks", lambda: store)
+
+    def draw(rank, end):
+        monkeypatch.setenv("RANK", str(rank))
+        sampler = (each if each < 1000 else each + rank for each in itertools.count())
+        found = drawn.drawn_from(sampler, None, 53, contextlib.nullcontext, lambda each: 1)
+        alike.Alike(9).draws(0, found, "Parts")
+        found.draw(0, end, range(0))
+
+    draw(0, 4000)
+    draw(1, 900)
+    with pytest.raises(
+        InputError, match=r"rank 1's sampler gives other samples than rank 0's \(samples of epoch 0, Pa"
+    ):
+        draw(1, 4000)
+
+
+def test_a_rank_whose_sampler_is_endless_makes_progress_while_it_is_drawn_up_to_where_training_stopped(feeds):
+    loader = feeds.loader([], Draws(), 4, sampler=Endless())
+    loader.load_state_dict({"seed": 0, "epoch": 0, "position": 400_000})
+    before = sum(counter() for counter in progress._counters)
+    assert len(batches(loader, 2)) == 2
+    assert sum(counter() for counter in progress._counters) > before + 50

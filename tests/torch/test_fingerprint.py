@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from headrace.torch.alike import changes
+from headrace.torch.changed import changes
 from headrace.torch.fingerprint import fingerprint
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, random_split
 

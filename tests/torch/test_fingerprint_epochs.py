@@ -8,7 +8,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from headrace.torch.alike import changes
+from headrace.torch.changed import changes
 from headrace.torch.fingerprint import fingerprint
 from torch.utils.data import Dataset
 

@@ -8,7 +8,7 @@ import pandas
 import polars
 import pyarrow
 import pytest
-from headrace.torch.alike import changes
+from headrace.torch.changed import changes
 from headrace.torch.fingerprint import fingerprint
 from omegaconf import OmegaConf
 from torch.utils.data import Dataset

@@ -22,7 +22,7 @@ from headrace.tensorflow.alike import Comparison, Glance
 
 LOOKED_AT = 1 << 16
 """Numbers of each variable, from its beginning, that are looked at."""
-LOOKED_AT_BATCHES = frozenset({100, 1_000, 10_000, 100_000})
+LOOKED_AT_BATCHES = frozenset({10, 100, 1_000, 10_000, 100_000})
 """Of an iterator that has no end: after so many, ranks may be compared."""
 ADVICE = (
     "though their gradients are averaged. Give each model hvd.callbacks.BroadcastGlobalVariablesCallback(0) (in a "

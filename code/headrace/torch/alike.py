@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import threading
@@ -22,10 +23,9 @@ from headrace.context import TrainerContext
 from headrace.errors import InputError
 from headrace.torch import world
 from headrace.torch.alone import Alone
-from headrace.torch.code_reads import read_by
-from headrace.torch.fingerprint import OPAQUE, WHOLE, Made, fingerprint
-from headrace.torch.noted import noted
-from headrace.torch.registry import WITHOUT_DATA_HOSTS, equal
+from headrace.torch.changed import refuse_changes
+from headrace.torch.drawn import Drawn
+from headrace.torch.fingerprint import fingerprint
 from headrace.torch.roughly import same
 from headrace.torch.sampling import plainly
 
@@ -102,10 +102,18 @@ class Alike:
         if store_of_ranks() is None or not self._shared:
             return
         self._draws[epoch] += 1
-        drawn = json.dumps([plainly(each) for each in indices])
-        digest = hashlib.blake2b(drawn.encode(), digest_size=16).hexdigest()
-        self._tell(f"samples of epoch {epoch}, {sampler}, {self._draws[epoch]}", digest)
-        self.look()
+        times = self._draws[epoch]
+        digest, parts = hashlib.blake2b(digest_size=16), itertools.count(1)
+
+        def hears(more: Sequence[Any]) -> None:
+            digest.update(json.dumps([plainly(each) for each in more]).encode())
+            if (part := next(parts)) & (part - 1) == 0:  # the 1st, 2nd, 4th, …
+                self._tell(f"samples of epoch {epoch}, {sampler}, {times}.{part}", digest.hexdigest())
+                self.look()
+
+        hears(indices)
+        if isinstance(indices, Drawn):
+            indices.heard = hears
 
     def look_at(self, batch: int) -> None:
         """To be called after each batch of an epoch. Looks at all loaders. Raises `InputError`."""
@@ -189,49 +197,6 @@ def for_ranks(loader: Any) -> dict[str, Any]:
     sampler = type(loader.samples.own_sampler).__qualname__
     return {**loader.about(), "batch_size": loader.batch_size, "drop_last": bool(loader.drop_last),
             "seed": loader.seed, "sampler": sampler, "shards": loader.shards}  # fmt: skip
-
-
-def changes(before: Made, now: Made) -> list[str]:
-    """The attributes that hold other values now; what was opened since is none. Both prints are exact."""
-    return [
-        name
-        for name in sorted(set(before) & set(now))
-        if before[name] != now[name] and (before[name].startswith(OPAQUE) or not now[name].startswith(OPAQUE))
-    ]
-
-
-def as_it_is(loader: Any) -> dict[str, str]:
-    """What makes its samples and batches, exactly, for `refuse_changes`."""
-    read = read_by(loader.collate_fn).items()
-    made = {f"collate_fn.{name}": fingerprint(each, exact=True)[WHOLE] for name, each in read}
-    return {**fingerprint(loader.dataset, exact=True), **made}
-
-
-def refuse_changes(loader: Any, before: dict[str, str]) -> list[str]:
-    """Raises `InputError` where feed servers have another dataset than this script, which has changed its own.
-
-    Args:
-        before: `as_it_is` when the first batch was asked for; what is only noted on the dataset is taken out.
-
-    Returns:
-        The attributes that have changed since, and that no sample is made of.
-    """
-    same_function = equal(loader.own_collate_fn, loader.collate_fn)  # a bound method is another object each time
-    changed = ["collate_fn"] * (not same_function) + changes(before, as_it_is(loader))
-    of_no_sample = noted(changed, loader.dataset, loader.collate_fn, loader.worker_init_fn) if changed else []
-    for name in of_no_sample:
-        del before[name]
-        changed.remove(name)
-    if changed:
-        of_collate = all(name.startswith("collate_fn") for name in changed)
-        what, there = ("collate_fn", "") if of_collate else (
-            "dataset", "in a method set_epoch(epoch) of the dataset, which is called wherever samples are made; or "
-        )  # fmt: skip
-        raise InputError(
-            f"the {what} of loader {loader.number + 1} has changed since the first batch ({', '.join(changed[:5])}), "
-            f"and data hosts do not see that: change it before, or {there}{WITHOUT_DATA_HOSTS}"
-        )
-    return of_no_sample
 
 
 def differing(own: Mapping[str, Any], other: Mapping[str, Any]) -> str:

@@ -9,7 +9,6 @@ Numbers are little-endian. Orders are answered one after another; of a stream, t
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import socket
@@ -31,7 +30,8 @@ _MOST_PARTS = 512
 """Of one system call; Linux takes 1,024."""
 _SOCKET_BYTES = 4 << 20
 _WAKE_BYTES = 256 << 10
-"""And both ends keep busy."""
+"""Of a batch; whoever receives is woken for so many, and both ends keep busy."""
+_LONGEST_SLEEP, _NO_LIMIT = struct.pack("ll", 1, 0), struct.pack("ll", 0, 0)
 NOT_READ_MS = 10_000
 """What was sent and finds no room for so long has nobody who reads it."""
 _DEAD_AFTER = {"TCP_KEEPIDLE": 4, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
@@ -113,8 +113,7 @@ def receive_into(connection: socket.socket, buffers: Sequence[memoryview]) -> No
     """Fill the buffers, straight from the socket. Raises `OSError`."""
     parts = [each for each in buffers if each.nbytes]
     much = sum(each.nbytes for each in parts) - _WAKE_BYTES
-    if much >= _WAKE_BYTES:
-        _wake_at(connection, _WAKE_BYTES)
+    if much >= _WAKE_BYTES and connection.gettimeout() is None and _wake_at(connection, _WAKE_BYTES):
         try:
             parts = _filled(connection, parts, much)
         finally:
@@ -125,17 +124,27 @@ def receive_into(connection: socket.socket, buffers: Sequence[memoryview]) -> No
 def _filled(connection: socket.socket, parts: list[memoryview], size: int) -> list[memoryview]:
     """Fill so many bytes of the parts; what is left of them."""
     while size:
-        got = connection.recvmsg_into(_first(parts, size), 0, socket.MSG_WAITALL)[0]
+        try:
+            got = connection.recvmsg_into(_first(parts, size), 0, socket.MSG_WAITALL)[0]
+        except BlockingIOError:  # nothing has come within `_LONGEST_SLEEP`
+            continue
         if not got:
             raise OSError("the connection has ended")
         parts, size = _rest(parts, got), size - got
     return parts
 
 
-def _wake_at(connection: socket.socket, size: int) -> None:
-    """Whoever receives sleeps until so many bytes are there: to wake for each segment costs as much as its copying."""
-    with contextlib.suppress(OSError):  # not every kernel knows it
+def _wake_at(connection: socket.socket, size: int) -> bool:
+    """Whoever receives sleeps until so many bytes are there: to wake for each segment costs as much as its copying.
+
+    Whatever a kernel may hold against us, the sleep ends by itself. False: this one does not know how.
+    """
+    try:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _LONGEST_SLEEP if size > 1 else _NO_LIMIT)
+    except OSError:
+        return False
+    return True
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:

@@ -14,6 +14,7 @@ from headrace.torch.order import Epoch
 
 LEAST_AHEAD, MOST_AHEAD = 16, 256
 """Steps whose samples are drawn before they are made; between these, as many as were made."""
+MOST_POSITIONS_AHEAD = 1 << 18
 
 
 class EpochSteps:
@@ -36,7 +37,8 @@ class EpochSteps:
     def has(self, step: int) -> bool:
         """Whether there is such a step; those before it are past. For the thread that made this: the sampler draws."""
         if isinstance(self._indices, Drawn):
-            ahead = min(max(step, LEAST_AHEAD), MOST_AHEAD)
+            most = min(MOST_POSITIONS_AHEAD // (self._epoch.batch * self._epoch.world), MOST_AHEAD)
+            ahead = max(min(step, most), LEAST_AHEAD)
             past, end = (self._epoch.position_after(each) for each in (step, step + 1 + ahead))
             comes_twice = range(self._epoch.start, self._epoch.start + self._epoch.world)
             self._indices.draw(past, end, comes_twice)

@@ -14,7 +14,8 @@ from headrace import progress
 from headrace.errors import InputError
 from headrace.settings import STALL_TIMEOUT_VARIABLE
 from headrace.torch import given, registry, waiting, world
-from headrace.torch.alike import Alike, as_it_is, description, for_ranks, refuse_changes
+from headrace.torch.alike import Alike, description, for_ranks
+from headrace.torch.changed import as_it_is, refuse_changes
 from headrace.torch.fetch import Maker, tell_skipped
 from headrace.torch.fingerprint import fingerprint
 from headrace.torch.indices import Index

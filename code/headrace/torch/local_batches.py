@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -41,7 +40,6 @@ class LocalBatches:
         keeps = self._persistent and not self._busy
         if keeps:
             self._kept = loader, orders = self._kept or self._make(persistent=True)
-            self._busy = True
         else:
             loader, orders = self._make(persistent=False)
         theirs = self._theirs
@@ -49,7 +47,9 @@ class LocalBatches:
         # Loader processes draw their seeds from it: others in each epoch and on each rank.
         loader.generator.manual_seed(sample_seed(theirs.seed, theirs.epoch, theirs.rank, _WORKERS))
         orders.begin(order, has)
-        return LocalEpoch(iter(loader), self._ended if keeps else _nothing)
+        batches = iter(loader)  # may raise what the sampler does
+        self._busy |= keeps
+        return LocalEpoch(batches, self._ended if keeps else _nothing)
 
     def _ended(self) -> None:
         self._busy = False
@@ -107,10 +107,6 @@ class _Orders:
 
     def begin(self, order: Callable[[int], Order | StreamOrder], has: Callable[[int], bool]) -> None:
         self._order, self._has = order, has
-
-    def __len__(self) -> int:
-        """torch warns of a length where more batches come."""
-        return sys.maxsize
 
     def __iter__(self) -> Iterator[list[Order | StreamOrder]]:
         assert self._order is not None and self._has is not None

@@ -1,7 +1,7 @@
 """Whether a batch of a feed server's is the one that this script would make now.
 
 Feed servers have a copy of the script's dataset, as it was before the first batch. What the script changes later, and
-no attribute tells (`alike.refuse_changes`), would stay as it was in all batches, and nothing would fail: a global
+no attribute tells (`changed.refuse_changes`), would stay as it was in all batches, and nothing would fail: a global
 model, a table that a function reads. So now and then a forked process makes a batch once more, and warns where it
 differs. It does not end the job: a dataset may also hold what nobody seeds, as the time or a number of the system's.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from headrace.torch.dataset_epochs import told_by_script
@@ -25,6 +25,8 @@ class Samples:
 
     def __init__(self, loader: Any, world: int, given: bool, batched: bool) -> None:
         self._loader, self._world, self._given, self.batched = loader, world, given or batched, batched
+        self.moved: Callable[[int | None, int | None], None] = _nobody
+        """Told of the epochs that a sampler says it is in, before and after it has drawn."""
 
     @property
     def own_sampler(self) -> Any:
@@ -44,11 +46,15 @@ class Samples:
     def indices(self, epoch: int) -> Sequence[Any]:
         """What the positions of an epoch stand for. Raises `InputError`."""
         dataset, seed = self._loader.dataset, self._loader.seed
-        return epoch_indices(self.own_sampler, self._given, self.dealt, self.batched, dataset, seed, epoch)
+        given = self.own_sampler, self._given, self.dealt, self.batched
+        return epoch_indices(*given, dataset, seed, epoch, lambda before, after: self.moved(before, after))
 
     def count(self) -> int:
         """Steps of a whole epoch. Raises `TypeError` where the sampler has no length, as torch does."""
-        return len(self._steps(0, len(self._loader.dataset) if self.dealt else len(self.own_sampler)))
+        try:
+            return len(self._steps(0, len(self._loader.dataset) if self.dealt else len(self.own_sampler)))
+        except (NotImplementedError, OverflowError) as error:
+            raise TypeError(f"{type(self.own_sampler).__name__} has no length") from error
 
     def steps(self, epoch: int, start: int, indices: Sequence[Any]) -> EpochSteps:
         """This rank's of an epoch, from a position on; `indices`: what the positions of the epoch stand for."""
@@ -66,3 +72,7 @@ class Samples:
         steps = self.steps(epoch, start, self.indices(epoch))
         for step in itertools.takewhile(steps.has, itertools.count()):
             yield list(steps.order(step).indices)
+
+
+def _nobody(before: int | None, after: int | None) -> None:
+    pass

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -52,7 +53,14 @@ def check_sampler(sampler: Any, world: int, dataset: Any) -> None:
 
 
 def epoch_indices(
-    sampler: Any, given: bool, dealt: bool, of_batches: bool, dataset: Any, seed: int, epoch: int
+    sampler: Any,
+    given: bool,
+    dealt: bool,
+    of_batches: bool,
+    dataset: Any,
+    seed: int,
+    epoch: int,
+    moved: Callable[[int | None, int | None], None],
 ) -> Sequence[Any]:
     """What the positions of an epoch stand for: indices of samples, or lists of them.
 
@@ -61,6 +69,7 @@ def epoch_indices(
         given: by the script; else it stands for `shuffle`.
         dealt: it is torch's DistributedSampler, which deals as the loader does.
         of_batches: it is a batch sampler.
+        moved: told of the epochs that a sampler of the script's says it is in, before and after it has drawn.
 
     Raises:
         InputError: the sampler yields what cannot be an index.
@@ -75,23 +84,34 @@ def epoch_indices(
         generator = torch.Generator().manual_seed(first + epoch)
         order: Sequence[int] = torch.randperm(len(dataset), generator=generator).numpy()
         return order
-    apart = Apart()
+    generators = [each.generator for each in with_those_inside(sampler) if _draws_from_its_own(each)]
+    apart = Apart(generators)
     with apart.drawing():
         _seed(sampler, sample_seed(seed, epoch, 0, _DRAWS), epoch)
-    check = functools.partial(_checked, type(sampler).__name__, of_batches)
-    return drawn_from(sampler, _length(sampler), _length(dataset) or 0, apart, check)
+
+    @contextlib.contextmanager
+    def aside() -> Iterator[None]:
+        before = epoch_of(sampler)
+        with apart.drawing(), of_ours():
+            yield
+        moved(before, epoch_of(sampler))
+
+    samples_of = functools.partial(_samples_of, type(sampler).__name__, of_batches)
+    return drawn_from(sampler, _length(sampler), _length(dataset) or 0, aside, samples_of)
 
 
 def _length(of: Any) -> int | None:
     """None where it does not say: a batch sampler may have a length, and its sampler none."""
     try:
         return len(of)
-    except (TypeError, NotImplementedError):
+    except (TypeError, NotImplementedError, OverflowError):
         return None
 
 
-def _checked(sampler: str, of_batches: bool, drawn: Any) -> int:
+def _samples_of(sampler: str, of_batches: bool, drawn: Any) -> int:
     """How many samples it is. Raises `InputError` for what a sampler cannot yield."""
+    if type(drawn) is int and not of_batches:
+        return 1
     if of_batches and not len(drawn):
         raise InputError(f"{sampler} yields a batch without samples")
     for index in drawn if of_batches else [drawn]:
@@ -114,11 +134,15 @@ def _seed(sampler: Any, seed: int, epoch: int) -> None:
     """All that the sampler draws from begins anew."""
     seed_all(seed)
     for each in with_those_inside(sampler):
-        if isinstance(generator := getattr(each, "generator", None), torch.Generator):
-            generator.manual_seed(seed)
+        if _draws_from_its_own(each):
+            each.generator.manual_seed(seed)
         if callable(set_epoch := getattr(each, "set_epoch", None)) and not said_to(each):
             with of_ours():
                 set_epoch(epoch)
+
+
+def _draws_from_its_own(sampler: Any) -> bool:
+    return isinstance(getattr(sampler, "generator", None), torch.Generator)
 
 
 def with_those_inside(sampler: Any, depth: int = 0) -> Iterator[Any]:

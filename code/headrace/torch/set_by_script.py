@@ -24,12 +24,18 @@ class SetByScript:
             listen(each)
         self._samplers, self._batch_then = self._now(), self._batch()
         self.seen()
+        loader.samples.moved = self._moved
         self.first = self._on_sampler or 0
 
     def seen(self) -> None:
         """What is there now is known."""
         self._on_sampler, self._on_dataset = self._epochs()
         self._said = self._times()
+
+    def _moved(self, before: int | None, after: int | None) -> None:
+        """The sampler itself has gone on to another epoch, while it drew."""
+        if self._on_sampler == before:
+            self._on_sampler = after
 
     def since(self) -> int | None:
         """The epoch that was set since it was last seen; None: none.
