@@ -74,6 +74,16 @@ def test_what_a_script_takes_between_steps_is_no_waiting_for_data(report):
     assert told["input_bound_share"] == pytest.approx(0.4)
 
 
+@pytest.mark.parametrize("step_s, share", [(0.002, 0.0), (0.012, 1 - 12 / 21)])
+def test_a_callback_that_is_slow_and_rare_is_no_waiting_for_data(report, step_s, share):
+    """A step of 1 ms; beside it callbacks take 1 ms, and 101 ms after each tenth."""
+    told = report(
+        IdealStep(1.0, 0.1, 0.001), *([(1, step_s, None, None, 0.001)] * 9 + [(1, 0.102, None, None, 0.101)]) * 10
+    )
+    assert told["ideal_step_time_ms"] <= told["step_time_ms"]["median"]
+    assert told["input_bound_share"] == pytest.approx(share, abs=0.01)
+
+
 def test_the_report_of_a_rank_that_fails_has_all_its_steps(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADRACE_OUTPUT_DIR", str(tmp_path))
     meter = Meter(lambda: 0, lambda: 2, 32, 10, NoScalars, lambda: 3072.0)

@@ -49,6 +49,12 @@ def test_training_that_does_not_wait_gets_no_data_hosts(tmp_path, capsys):
     assert "start_job.py --no-is_hetero" in said
 
 
+def test_callbacks_that_are_slow_and_rare_count_as_the_trainings_own_time(tmp_path, capsys):
+    times = {"median": 100.0, "mean": 192.0, "p90": 192.0}
+    said = plan(tmp_path, capsys, step_time_ms=times, between_steps_ms=100.0, input_bound_share=0.02)
+    assert "Don't add data hosts" in said
+
+
 @pytest.mark.parametrize("mean_ms, told", [(200.0, False), (400.0, True)])
 def test_time_that_neither_processors_nor_network_explain_is_told(tmp_path, capsys, mean_ms, told):
     times = {"median": mean_ms, "mean": mean_ms, "p90": mean_ms}
@@ -220,6 +226,13 @@ def test_a_failed_run_is_planned_with_and_said_to_have_failed(tmp_path, capsys):
         {"rank_cpu_s_per_step": -1.0},
         {"hosts": {"algo-1": {"group": "data_group", "cpus": 4}}},
         {"hosts": {"algo-1": {"group": "dnn_group", "cpus": 0}}},
+        {"hosts": {"algo-1": {"cpus": 4}}},
+        {"hosts": {"algo-1": {"group": "dnn_group", "cpus": 4}, "algo-2": {"group": "data_group"}}},
+        {"input_bound_share": 1.5},
+        {"steps": True},
+        {"final_metrics": {"accuracy": float("nan")}},
+        {"final_metrics": {"accuracy": "high"}},
+        {"root_cause": {"host": "algo-1", "role": "rank0", "message": "\ud800"}},
     ],
 )
 def test_a_summary_that_makes_no_sense_is_refused_in_one_line(tmp_path, changes):

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -116,7 +118,11 @@ def test_a_run_of_an_older_headrace_is_told_too(tmp_path):
     hosts = {"algo-1": {"group": "dnn_group", "exit_code": 0, "cpu_utilization": 0.5}}
     old = {"job_name": "old", "outcome": "succeeded", "hosts": hosts}
     (tmp_path / "summary.json").write_text(json.dumps(old))
-    assert "old" in compare([read_summary(tmp_path)])
+    told = compare([read_summary(tmp_path)])
+    assert "old" in told
+    for name in ("step time, median", "ideal step time", "waiting for data", "samples/s", "training time"):
+        assert re.search(rf"{name} +-\s", told)
+    assert "waiting" not in describe_run(read_summary(tmp_path) | {"steps": 3}, tmp_path)
 
 
 def test_a_report_is_a_page_without_a_network_with_the_numbers_of_the_summary(tmp_path, capsys):
@@ -239,3 +245,28 @@ def test_what_costs_as_much_is_said_to(tmp_path, capsys):
 )
 def test_what_a_user_must_know_of_a_run_is_told_at_its_end(changes, said):
     assert said in describe_run(summary("one", 1.0, step_time_ms={"median": 1.0}) | changes, Path("runs/one"))
+
+
+def test_names_with_dollars_lines_that_no_figure_can_hold_and_a_strange_metrics_file_are_told(tmp_path, capsys):
+    run = write_run(tmp_path / "run", job_name=r"a $\bad$ run")
+    lines = [
+        '{"time": 1.0, "step": 1, "step_time_ms": 20.0}',
+        '{"time": 2.0, "step": 2, "step_time_ms": NaN}',
+        '{"time": Infinity, "step": 3, "step_time_ms": 1.0}',
+        '{"time": 1e308, "step": 3, "step_time_ms": 1.0}',
+        '{"time": 3.0, "event": "restarted", "what": "\\ud800"}',
+        '{"time": 4.0, "groups": {"dnn_group": {"cpu_utilization": 1%s}}}' % ("0" * 400),
+    ]
+    (run / "metrics.jsonl").write_text("\n".join(lines))
+    assert report([str(run)]) == 0
+    assert r"5 lines of a $\bad$ run's metrics.jsonl could not be read." in capsys.readouterr().out
+    (run / "metrics.jsonl").unlink()
+    (run / "metrics.jsonl").mkdir()
+    assert report([str(run)]) == 0
+    assert "metrics.jsonl could not be read: Is a directory." in capsys.readouterr().out
+
+
+def test_what_goes_nowhere_costs_nothing(tmp_path):
+    run = write_run(tmp_path / "run")
+    command = f"{sys.executable} -m headrace compare {run} >&- 2>&-"
+    assert subprocess.run(command, shell=True, timeout=60).returncode == 0

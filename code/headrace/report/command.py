@@ -6,14 +6,14 @@ import argparse
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.errors import SetupError
 from headrace.instances import read_instances
 from headrace.paths import PLOTS, REPORT
 from headrace.report.compare import compare, compare_rows
 from headrace.report.prices import Price, parse_stands_for, price, whose_prices
-from headrace.report.runs import Finder, as_given, read_summary
+from headrace.report.runs import Finder, Summary, as_given, read_summary
 from headrace.report.timeline import Timeline, read_timeline
 from headrace.report.verdict import verdict
 from headrace.settings import OneLineParser
@@ -38,6 +38,8 @@ def main(argv: Sequence[str], finder: Finder = as_given) -> int:
     print()
     for line in verdict(summaries, prices):
         print(line)
+    for note in _unread(runs):
+        print(note)
     for summary, cost in zip(summaries, prices, strict=True):
         if stands_for and not cost:
             print(f"{summary['job_name']} has no price: --as says what simulated hosts of both groups stand for")
@@ -82,7 +84,7 @@ def write_page(runs: Runs, folder: Path, prices: Sequence[Price | None], notes: 
     return path
 
 
-def _read(folders: Sequence[Path]) -> list[tuple[dict[str, Any], Timeline]]:
+def _read(folders: Sequence[Path]) -> list[tuple[Summary, Timeline]]:
     """The runs; those of one name are numbered."""
     runs = [(read_summary(folder), read_timeline(folder)) for folder in folders]
     seen: dict[str, int] = {}
@@ -102,9 +104,16 @@ def _notes(runs: Runs, prices: Sequence[Price | None], dated: str) -> list[str]:
     if any(prices):
         notes.append(f"Prices: {dated}, storage not counted; of all hosts, at the training's speed.")
         notes.append("Simulated hosts are priced as the types given with --as.")
+    return notes + _unread(runs)
+
+
+def _unread(runs: Runs) -> list[str]:
+    notes = []
     for summary, timeline in runs:
         if timeline.unreadable:
             notes.append(f"{timeline.unreadable} lines of {summary['job_name']}'s metrics.jsonl could not be read.")
+        if timeline.problem:
+            notes.append(f"{summary['job_name']}'s metrics.jsonl could not be read: {timeline.problem}.")
     return notes
 
 

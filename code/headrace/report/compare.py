@@ -6,13 +6,13 @@ python -m headrace.report.compare RUN [RUN ...]
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.report.prices import Price
-from headrace.report.runs import INPUT_BOUND_FROM, accuracy, read_summary, was_interrupted
+from headrace.report.runs import INPUT_BOUND_FROM, accuracy, read_summary, short, waited_share, was_interrupted
 from headrace.settings import OneLineParser
 from headrace.tables import Table
 
@@ -35,13 +35,13 @@ def compare_rows(summaries: Sequence[Summary], prices: Sequence[Price | None] = 
         ("outcome", ["interrupted" if was_interrupted(summary) else summary["outcome"] for summary in summaries]),
         ("data", [_data(summary) for summary in summaries]),
         ("ranks × batch", [_ranks(summary) for summary in summaries]),
-        ("step time, median", [f"{summary['step_time_ms']['median']:.0f} ms" for summary in summaries]),
+        ("step time, median", [_told(summary, "step_time_ms", _median) for summary in summaries]),
         ("ideal step time", [_ideal(summary) for summary in summaries]),
-        ("waiting for data", [f"{summary['input_bound_share']:.0%}" for summary in summaries]),
+        ("waiting for data", [_waiting(summary) for summary in summaries]),
         ("limited by", [limit(summary) for summary in summaries]),
         ("samples/s", _with_ratio([summary["samples_per_s"] for summary in summaries])),
-        ("training time", [f"{summary['train_s']:.0f} s" for summary in summaries]),
-        ("first step after", [f"{summary['time_to_first_step_s']:.0f} s" for summary in summaries]),
+        ("training time", [_told(summary, "train_s", _seconds) for summary in summaries]),
+        ("first step after", [_told(summary, "time_to_first_step_s", _seconds) for summary in summaries]),
         ("accuracy", [_accuracy(summary) for summary in summaries]),
     ]
     if any(prices):
@@ -57,22 +57,42 @@ def compare_rows(summaries: Sequence[Summary], prices: Sequence[Price | None] = 
 
 def limit(summary: Summary) -> str:
     """What a run's steps took their time for."""
-    if not summary["steps"]:
+    share = waited_share(summary)
+    if not summary["steps"] or share is None:
         return "-"
-    return "waiting for data" if summary["input_bound_share"] > INPUT_BOUND_FROM else "the model's arithmetic"
+    return "waiting for data" if share > INPUT_BOUND_FROM else "the model's arithmetic"
+
+
+def _told(summary: Summary, key: str, text: Callable[[Any], str]) -> str:
+    return "-" if key in getattr(summary, "not_told", ()) else text(summary[key])
+
+
+def _median(times_ms: Mapping[str, float]) -> str:
+    return f"{times_ms['median']:.0f} ms"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.0f} s"
+
+
+def _waiting(summary: Summary) -> str:
+    share = waited_share(summary)
+    return "-" if share is None else f"{share:.0%}"
 
 
 def _data(summary: Summary) -> str:
     hosts = sum(record["group"] == "data_group" for record in summary["hosts"].values())
-    return f"{summary['tf_data_mode']}, {hosts} data hosts" if hosts else f"{summary['tf_data_mode']}, no data hosts"
+    return f"{_told(summary, 'tf_data_mode', str)}, {hosts or 'no'} data hosts"
 
 
 def _ranks(summary: Summary) -> str:
-    ranks = summary["world_size"]
-    return f"{ranks} × {summary['global_batch_size'] // ranks}" if ranks else "-"
+    ranks, batch = summary["world_size"], summary["global_batch_size"]
+    return f"{ranks} × {batch // ranks or '-'}" if ranks else "-"
 
 
 def _ideal(summary: Summary) -> str:
+    if not summary["ideal_step_time_ms"]:
+        return "-"
     error = summary.get("ideal_step_time_error_ms")
     return f"{summary['ideal_step_time_ms']:.0f}{f' ± {error:.0f}' if error else ''} ms"
 
@@ -80,7 +100,7 @@ def _ideal(summary: Summary) -> str:
 def _with_ratio(values: Sequence[float]) -> list[str]:
     first = values[0]
     ratios = [""] + [f" ({value / first:.2f}×)" if first else "" for value in values[1:]]
-    return [f"{value:.0f}{ratio}" for value, ratio in zip(values, ratios, strict=True)]
+    return [f"{value:.0f}{ratio}" if value else "-" for value, ratio in zip(values, ratios, strict=True)]
 
 
 def _cheaper(values: Sequence[float | None]) -> list[str]:
@@ -96,7 +116,7 @@ def _usd(value: float | None) -> str:
 
 def _accuracy(summary: Summary) -> str:
     value = accuracy(summary)
-    return "-" if value is None else f"{value:.3f}"
+    return "-" if value is None else short(value)
 
 
 def _cpu(record: Mapping[str, Any] | None) -> str:
@@ -113,7 +133,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         print(compare([read_summary(folder) for folder in parser.parse_args(argv).runs]))
     except HeadraceError as error:
-        print(f"compare: error: {error}", file=sys.stderr)
+        print(f"headrace: error: {error}", file=sys.stderr)
         return error.exit_code
     return 0
 

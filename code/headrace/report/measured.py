@@ -73,6 +73,8 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: str |
     dnn = [host for host in hosts if host["group"] != DATA_GROUP]
     if not dnn or dnn[0]["cpus"] < 1:
         raise InputError(f"{summary['job_name']} does not say how many CPUs its dnn hosts have")
+    if any(host["cpus"] < 1 for host in hosts):
+        raise InputError(f"{summary['job_name']} does not say how many CPUs its data hosts have")
     kind = _type(dnn[0], summary, table, stands_for)
     # A simulated host's processors stand for all of the type's: what it took them, it takes those.
     scale = kind.vcpus / dnn[0]["cpus"] if kind and stands_for else 1.0
@@ -192,6 +194,8 @@ def _workload(summary: Mapping[str, Any], hosts: list[Mapping[str, Any]], scale:
             notes.append("the model's own CPU time was not measured: all of the ranks' counts for preprocessing")
     else:
         workers_s = sum(host["cpu_s"].get("worker", 0.0) for host in hosts)
+        if not workers_s:
+            notes.append("what batches cost the workers' processors was not measured: they cost nothing here")
         make = max(scale * workers_s / _samples_made(summary) - by_size, 0.0)
         if not compute:
             compute = max(rank - by_size, 0.0)
@@ -199,8 +203,15 @@ def _workload(summary: Mapping[str, Any], hosts: list[Mapping[str, Any]], scale:
         # Ranks also spend CPU time while they wait, for batches and for each other.
         most = by_size + scale * RECEIVE_CPU_S_PER_BATCH * summary["world_size"] / batch
         receive = min(max(rank - compute, 0.0), most)
-    ideal_s = summary["ideal_step_time_ms"] / 1000
-    return Workload(batch, ideal_s, make, compute, sample_bytes, receive, by_size), notes
+    return Workload(batch, _ideal_s(summary), make, compute, sample_bytes, receive, by_size), notes
+
+
+def _ideal_s(summary: Mapping[str, Any]) -> float:
+    """Of a step that waits for nothing, as a mean: where callbacks took time, rare and slow ones count."""
+    ideal_s = float(summary["ideal_step_time_ms"]) / 1000
+    if not summary["between_steps_ms"]:
+        return ideal_s
+    return max(ideal_s, float((1 - summary["input_bound_share"]) * summary["step_time_ms"]["mean"]) / 1000)
 
 
 def _delivered(summary: Mapping[str, Any], figure: str) -> float:

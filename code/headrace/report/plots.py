@@ -20,6 +20,7 @@ from headrace.report.measured import Measured
 from headrace.report.options import Option
 from headrace.report.timeline import Timeline
 
+matplotlib.rcParams["text.parse_math"] = False  # a "$" in a name is one
 COLORS = ("#3b82c4", "#d97706", "#2a9d63", "#b0479a", "#7c6fd6", "#8a8f98")
 """Middle tones, for a light and a dark page."""
 INK = "#808790"
@@ -90,7 +91,7 @@ def step_times(runs: Runs) -> Draw:
                 axes.plot([seconds], [0], marker="|", markersize=10, color=color, clip_on=False)
             for seconds, what in run.incidents:
                 axes.axvline(seconds, color=color, linewidth=0.9, linestyle=":")
-                axes.annotate(what, (seconds, 1), xycoords=("data", "axes fraction"), parse_math=False, fontsize=7,
+                axes.annotate(what, (seconds, 1), xycoords=("data", "axes fraction"), fontsize=7,
                               color=INK, rotation=90, va="top", ha="right")  # fmt: skip
         axes.set_ylim(bottom=0)
         axes.set_xlabel("seconds since the first step")

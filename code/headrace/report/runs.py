@@ -23,11 +23,17 @@ OF_THE_LEADER: dict[str, Any] = {
     "time_to_first_step_s": 0.0, "teardown_s": 0.0,
 }  # fmt: skip
 OF_A_HOST: dict[str, Any] = {
-    "group": "", "instance_type": "", "cpu_utilization": 0.0, "cpus": 0, "cpu_s": {}, "restarts": {},
+    "instance_type": "", "cpu_utilization": 0.0, "cpus": 0, "cpu_s": {}, "restarts": {},
     "most_memory_bytes": 0,
 }  # fmt: skip
 OPTIONAL_OF_A_HOST = {"network_bytes": {"in": 0, "out": 0}, "gpu": {"utilization": 0.0, "count": 0}}
 """None where there is no such thing, or it cannot be told."""
+
+
+class Summary(dict[str, Any]):
+    """A `summary.json`; what an older run did not tell yet is zero here, and named in `not_told`."""
+
+    not_told: frozenset[str] = frozenset()
 
 
 def as_given(_: str | None) -> Callable[[Path], Path]:
@@ -35,30 +41,38 @@ def as_given(_: str | None) -> Callable[[Path], Path]:
     return lambda run: run
 
 
-def read_summary(folder: Path) -> dict[str, Any]:
-    """The `summary.json` of a run's folder; what older runs did not tell yet is zero.
+def read_summary(folder: Path) -> Summary:
+    """The `summary.json` of a run's folder.
 
     Raises:
         InputError: it is missing, broken, or no run's summary.
     """
     path = RunPaths(folder).summary
     try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
+        read = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+        json.dumps(read, ensure_ascii=False).encode()  # half a character cannot be written anywhere
     except OSError as error:
         raise InputError(f"{folder} is no finished run: cannot read {path.name} ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(summary, dict) or not isinstance(summary.get("hosts"), dict) or not summary["hosts"]:
+    if not isinstance(read, dict) or not isinstance(read.get("hosts"), dict) or not read["hosts"]:
         raise InputError(f"{path} is not a run's summary: it names no hosts")
-    summary = EMPTY_REPORT | OF_THE_LEADER | summary
-    _check(summary, EMPTY_REPORT | OF_THE_LEADER | {"job_name": "", "outcome": ""}, str(path))
+    older = EMPTY_REPORT | OF_THE_LEADER
+    summary = Summary(older | read)
+    summary.not_told = frozenset(older) - frozenset(read)
+    _check(summary, older | {"job_name": "", "outcome": ""}, str(path))
+    if summary["input_bound_share"] > 1:
+        raise InputError(f"{path} is not a run's summary: input_bound_share is {summary['input_bound_share']:.50}")
+    for name, value in summary["final_metrics"].items():
+        if value is not None and (type(value) not in (int, float) or abs(value) > MOST):
+            raise InputError(f"{path} is not a run's summary: final_metrics.{name} is {value!r:.50}")
     if summary.get("root_cause") is not None:
         _check(summary, {"root_cause": {"role": "", "host": "", "message": ""}}, str(path))
     for name, host in summary["hosts"].items():
         if not isinstance(host, dict):
             raise InputError(f"{path} is not a run's summary: hosts.{name} is {host!r:.50}")
         summary["hosts"][name] = OF_A_HOST | host
-        _check(summary["hosts"][name], OF_A_HOST, f"{path}, {name}")
+        _check(summary["hosts"][name], {"group": "", **OF_A_HOST}, f"{path}, {name}")
         for part, like in OPTIONAL_OF_A_HOST.items():
             if host.get(part) is not None:
                 _check(host, {part: like}, f"{path}, {name}")
@@ -86,10 +100,22 @@ def _check(record: Mapping[str, Any], like: Mapping[str, Any], where: str) -> No
         kind = (int, float) if isinstance(example, (int, float)) and not isinstance(example, bool) else type(example)
         value = record.get(name)
         # A whole number may be longer than any that can be computed with.
-        if not isinstance(value, kind) or (isinstance(value, (int, float)) and not 0 <= value < MOST):
+        of_kind = isinstance(value, kind) and isinstance(value, bool) == isinstance(example, bool)
+        if not of_kind or (isinstance(value, (int, float)) and not 0 <= value < MOST):
             raise InputError(f"{where} is not a run's summary: {name} is {record.get(name)!r:.50}")
         if isinstance(example, dict):
             _check(record[name], example, where)
+
+
+def _no_number(said: str) -> None:
+    raise ValueError(f"{said} is no number there")
+
+
+def waited_share(summary: Mapping[str, Any]) -> float | None:
+    """The part of its steps in which a run waited for data; None: that is not known."""
+    share = float(summary["input_bound_share"])
+    not_measured = not summary["ideal_step_time_ms"] and share in (0, 1)
+    return None if not_measured or "input_bound_share" in getattr(summary, "not_told", ()) else share
 
 
 def was_interrupted(summary: Mapping[str, Any]) -> bool:
@@ -104,6 +130,11 @@ def accuracy(summary: Mapping[str, Any]) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
+def short(value: float) -> str:
+    """A metric in a cell: three digits after the point, as far as that is short."""
+    return f"{value:.3f}" if abs(value) < 1e6 else f"{value:.3g}"
+
+
 def describe_run(summary: Mapping[str, Any], folder: Path, trains: bool = True) -> str:
     """A few lines for the end of a run: how it ended, why, how fast it was, where its files are."""
     lines = [f"{summary['job_name']} {summary['outcome']}"]
@@ -114,12 +145,15 @@ def describe_run(summary: Mapping[str, Any], folder: Path, trains: bool = True) 
     if cause and not (summary.get("interrupted") and ours):
         lines.append(f"  root cause   {cause['role']} on {cause['host']}: {cause['message']}")
     if summary["steps"]:
-        step_ms, ideal_ms = summary["step_time_ms"]["median"], summary["ideal_step_time_ms"]
-        speed, waiting = summary["samples_per_s"], summary["input_bound_share"]
-        lines.append(
-            f"  steps        {summary['steps']} of {step_ms:.0f} ms (median; ideal {ideal_ms:.0f} ms), "
-            f"{speed:.0f} samples/s, {waiting:.0%} of the time waiting for data"
+        step_ms, ideal_ms, share = (
+            summary["step_time_ms"]["median"],
+            summary["ideal_step_time_ms"],
+            waited_share(summary),
         )
+        ideal = f"ideal {ideal_ms:.0f} ms" if ideal_ms else "ideal not measured"
+        waiting = "" if share is None else f", {share:.0%} of the time waiting for data"
+        speed = f"{summary['samples_per_s']:.0f} samples/s"
+        lines.append(f"  steps        {summary['steps']} of {step_ms:.0f} ms (median; {ideal}), {speed}{waiting}")
         lines.append(f"  first step   after {summary['time_to_first_step_s']:.1f} s")
     elif trains and not cause:
         lines.append(
@@ -127,8 +161,8 @@ def describe_run(summary: Mapping[str, Any], folder: Path, trains: bool = True) 
         )
     if wrong := [name for name, value in summary.get("final_metrics", {}).items() if value is None]:
         lines.append(f"  no number    {', '.join(wrong)}: training has diverged, or divided by zero")
-    if accuracy(summary) is not None:
-        lines.append(f"  accuracy     {accuracy(summary):.3f}")
+    if (value := accuracy(summary)) is not None:
+        lines.append(f"  accuracy     {short(value)}")
     for host, record in summary["hosts"].items():
         seconds = record.get("cpu_s", {})
         roles = ", ".join(f"{role} {spent:.0f} s" for role, spent in seconds.items() if spent >= 0.5)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.paths import RunPaths
+from headrace.report.runs import MOST
 
 Series = tuple[list[float], list[float]]
 """Seconds since the first step, and a value at each."""
@@ -30,6 +31,8 @@ class Timeline:
     """By worker: batches a second, over all ranks."""
     unreadable: int = 0
     """Lines that are no records: of a run that was killed while it wrote, or of another file."""
+    problem: str = ""
+    """Why the file cannot be read."""
 
 
 def read_timeline(folder: Path) -> Timeline:
@@ -71,21 +74,32 @@ def _add_utilization(timeline: Timeline, at: float, groups: Mapping[str, Any]) -
         for kind in ("cpu", "gpu"):
             value = figures.get(f"{kind}_utilization")
             if isinstance(value, (int, float)):
+                share = float(value)
                 seconds, values = timeline.utilization.setdefault(f"{kind.upper()} {group}", ([], []))
                 seconds.append(at)
-                values.append(float(value))
+                values.append(share)
 
 
 def _records(path: Path, timeline: Timeline) -> Iterator[dict[str, Any]]:
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        timeline.problem = str(error.strerror)
         return
     for line in lines:
         try:
-            record = json.loads(line)
+            record = json.loads(line, parse_constant=_no_number)
             record["time"] = float(record["time"])
+            json.dumps(record, ensure_ascii=False).encode()  # half a character cannot be drawn
+            if not abs(record["time"]) < MOST:
+                raise ValueError("no time")
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             timeline.unreadable += 1
         else:
             yield record
+
+
+def _no_number(said: str) -> None:
+    raise ValueError(f"{said} is no number")

@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.report.advice import HARDLY_WAITS
 from headrace.report.prices import Price
-from headrace.report.runs import INPUT_BOUND_FROM, was_interrupted
+from headrace.report.runs import INPUT_BOUND_FROM, waited_share, was_interrupted
 from headrace.topology import DATA_GROUP
 
 
@@ -36,8 +36,8 @@ def _of_one(summary: Mapping[str, Any]) -> str:
         return f"{name} failed: {cause['role']} on {cause['host']}: {cause['message']}"
     if not summary["steps"]:
         return f"{name} {summary['outcome']} and measured no step."
-    share = summary["input_bound_share"]
-    if not summary["ideal_step_time_ms"] and share in (0, 1):
+    share = waited_share(summary)
+    if share is None:
         return f"{name} has not measured its ideal step time, so how long it waited for data is not known."
     if share > INPUT_BOUND_FROM:
         return f"{name} is input-bound: it waited for data {share:.0%} of its time."

@@ -68,8 +68,9 @@ def logged_groups(account: Account, job_name: str) -> dict[str, str]:
     logs, groups = account.client("logs"), {}
     with aws_errors(f"reading the logs of {job_name}"):
         try:
-            streams = logs.describe_log_streams(logGroupName=LOG_GROUP, logStreamNamePrefix=f"{job_name}/")
-            for stream in streams["logStreams"]:
+            pages = logs.get_paginator("describe_log_streams")  # of fifty hosts each
+            found = pages.paginate(logGroupName=LOG_GROUP, logStreamNamePrefix=f"{job_name}/")
+            for stream in (each for page in found for each in page["logStreams"]):
                 answer = logs.get_log_events(logGroupName=LOG_GROUP, logStreamName=stream["logStreamName"],
                                              startFromHead=True, limit=FIRST_LINES)  # fmt: skip
                 for event in map(parse_event, (line["message"] for line in answer["events"])):

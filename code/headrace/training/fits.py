@@ -48,7 +48,7 @@ def together(fits: Sequence[Fit]) -> dict[str, Any]:
     """Their part of the trainer's report: sums of what is counted, means over all steps of what is measured."""
     fits = [fit for fit in fits if fit.steps] or fits[-1:]
     with_ideal = [fit for fit in fits if fit.ideal_ms()]
-    ideal_ms, step_ms = _mean(Fit.ideal_ms, with_ideal), _mean(_step_ms, with_ideal)
+    waits_for_nothing_ms, step_ms = _mean(_mean_ideal_ms, with_ideal), _mean(_step_ms, with_ideal)
     return {
         "train_s": round(sum(fit.train_s for fit in fits), 3),
         "epochs": sum(fit.epochs for fit in fits),
@@ -56,13 +56,17 @@ def together(fits: Sequence[Fit]) -> dict[str, Any]:
         "steps_per_epoch": max(fit.longest_epoch for fit in fits),
         "first_step_s": round(sum(fit.times.first_s for fit in fits), 3),
         "step_time_ms": spread_ms([fit.times for fit in fits]),
-        "ideal_step_time_ms": round(ideal_ms, 3),
+        "ideal_step_time_ms": round(_mean(Fit.ideal_ms, with_ideal), 3),
         "between_steps_ms": round(_mean(lambda fit: fit.times.between_ms(fit.times.without_the_first), fits), 3),
         "ideal_step_time_error_ms": round(_mean(lambda fit: fit.times.ideal.error_ms, with_ideal), 3),
-        "input_bound_share": round(min(max(1 - ideal_ms / step_ms, 0.0), 1.0), 4) if step_ms else 0.0,
+        "input_bound_share": round(min(max(1 - waits_for_nothing_ms / step_ms, 0.0), 1.0), 4) if step_ms else 0.0,
         "rank_cpu_s_per_step": round(_mean(Fit.rank_cpu_s, [fit for fit in fits if fit.rank_cpu_s()]), 6),
         "compute_cpu_s_per_step": round(_mean(Fit.compute_cpu_s, [fit for fit in fits if fit.compute_cpu_s()]), 6),
     }
+
+
+def _mean_ideal_ms(fit: Fit) -> float:
+    return fit.times.mean_ideal_ms(fit.times.without_the_first)
 
 
 def _step_ms(fit: Fit) -> float:
