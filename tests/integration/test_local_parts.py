@@ -127,3 +127,34 @@ def test_many_short_listings_and_patterns_are_dealt_evenly(many, elements, batch
 def test_what_would_leave_a_rank_without_an_element_for_ever_is_refused_with_the_fix(dataset, monkeypatch):
     with pytest.raises(InputError, match=r"1 parts for 2 ranks.*shared=False"):
         parts_of(dataset, monkeypatch)
+
+
+def cached(reads):
+    """Of 40 elements in batches of 4; counts how often one is made."""
+
+    def made(row):
+        reads.append(1)
+        return row
+
+    rows = Dataset.range(40).map(lambda row: tf.numpy_function(made, [row], tf.int64))
+    return rows.map(lambda row: {"x": tf.ensure_shape(row, [])}).batch(4).cache()
+
+
+def seen(dataset):
+    return [row for batch in dataset for row in batch["x"].numpy().tolist()]
+
+
+@pytest.mark.parametrize("after", [lambda each: each, lambda each: each.prefetch(2), lambda each: each.shuffle(9)])
+def test_a_cache_is_a_ranks_own_and_not_that_of_the_scripts_dataset(after, monkeypatch):
+    """Layers are adapted to the whole dataset before training, and models evaluated with it afterwards."""
+    monkeypatch.setattr(world, "size", lambda: 2)
+    monkeypatch.setattr(world, "of_all_ranks", lambda value, *_: [value])
+    whole, filled = cached([]), cached(reads := [])
+    assert seen(filled) == list(range(40)) and len(reads) == 40
+    for rank in (0, 1):
+        monkeypatch.setattr(world, "rank", lambda rank=rank: rank)
+        parts = [data.split_by_rank(after(each)) for each in (whole, filled)]
+        for _ in range(2):
+            assert [len(seen(part)) for part in parts] == [20, 20]
+    assert len(reads) == 80  # the second pass of each rank's part comes from its cache
+    assert seen(whole) == seen(filled) == list(range(40))

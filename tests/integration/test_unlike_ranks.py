@@ -29,7 +29,7 @@ def test_ranks_whose_models_differ_are_warned_of_once(unlike, said, tmp_path):
     assert result.stdout.count("warning: at ") == 1
 
 
-@pytest.mark.parametrize("loop, step", [("loop", 24), ("loop, endless", 10)])
+@pytest.mark.parametrize("loop, step", [("loop, short", 6), ("loop", 10), ("loop, endless", 10)])
 def test_a_loop_of_ones_own_on_unequal_models_is_warned_of_once(loop, step, tmp_path):
     result = mpirun("unlike.py", tmp_path, loop)
     assert result.returncode == 0, result.stdout[-4000:]

@@ -10,6 +10,7 @@ import torch
 from headrace import progress
 from headrace.errors import InputError
 from headrace.torch import alike, drawn
+from headrace.torch.loader import DataLoader
 from torch.utils.data import BatchSampler, RandomSampler, Sampler
 from torch.utils.data import DataLoader as TorchDataLoader
 
@@ -60,7 +61,6 @@ def batches(loader, count):
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("draw", ["torch", "numpy", "python", "own"])
 def test_an_endless_sampler_is_dealt_to_the_ranks_as_it_comes(feeds, monkeypatch, draw, workers):
-    monkeypatch.setattr(drawn, "_LEAST_AT_ONCE", 64)
     address = feeds.serve(1, Draws(), 4)
     by_rank = []
     for rank in (0, 1):
@@ -78,7 +78,6 @@ def test_an_endless_sampler_is_dealt_to_the_ranks_as_it_comes(feeds, monkeypatch
 
 
 def test_what_the_script_draws_and_what_the_sampler_draws_do_not_touch_each_other(feeds, monkeypatch):
-    monkeypatch.setattr(drawn, "_LEAST_AT_ONCE", 64)
     monkeypatch.setattr(drawn, "_CHUNK", 16)
     quiet = batches(feeds.loader([], Draws(), 4, sampler=Endless()), 100)
     torch.manual_seed(7)
@@ -91,7 +90,6 @@ def test_what_the_script_draws_and_what_the_sampler_draws_do_not_touch_each_othe
 
 @pytest.mark.parametrize("remote", [False, True])
 def test_training_goes_on_within_an_endless_sampler_on_another_number_of_ranks(feeds, monkeypatch, remote):
-    monkeypatch.setattr(drawn, "_LEAST_AT_ONCE", 64)
     monkeypatch.setattr(drawn, "_CHUNK", 16)
     addresses = [feeds.serve(1, Draws(), 4)] if remote else []
     whole = [index for batch in batches(feeds.loader(addresses, Draws(), 4, sampler=Endless()), 120) for index in batch]
@@ -108,7 +106,6 @@ def test_training_goes_on_within_an_endless_sampler_on_another_number_of_ranks(f
 
 
 def test_an_endless_sampler_of_batches_and_torchs_own_around_an_endless_sampler(feeds, monkeypatch):
-    monkeypatch.setattr(drawn, "_LEAST_AT_ONCE", 64)
     address = feeds.serve(1, Draws(), batch_sampler=BatchSampler(Endless(draw="own"), 4, True))
     plainly = TorchDataLoader(Draws(), batch_sampler=BatchSampler(Endless(draw="own"), 4, True))
     theirs = [each["index"].tolist() for each in itertools.islice(plainly, 60)]
@@ -121,12 +118,11 @@ def test_an_endless_sampler_of_batches_and_torchs_own_around_an_endless_sampler(
 
 @pytest.mark.parametrize("count", [0, 3, 53, 200, 209, 216])
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("at_once", [1 << 16, 32])
-def test_a_sampler_that_ends_without_a_word_ends_as_one_with_a_length_does(feeds, monkeypatch, count, workers, at_once):
+@pytest.mark.parametrize("size", [500, 5])
+def test_a_sampler_that_ends_without_a_word_ends_as_one_with_a_length_does(feeds, monkeypatch, count, workers, size):
     """Whether its end is seen at the beginning or when training comes near it."""
-    monkeypatch.setattr(drawn, "_LEAST_AT_ONCE", at_once)
     monkeypatch.setattr(drawn, "_CHUNK", 16)
-    with_length, size = list(Ends(count)), 5 if at_once == 32 else 53
+    with_length = list(Ends(count))
     address = feeds.serve(1, Draws(), 4)
     for drop_last in (False, True):
         for rank in (0, 1):
@@ -148,7 +144,6 @@ def test_a_sampler_that_says_that_it_yields_very_much_is_drawn_as_training_comes
 
 
 def test_what_comes_late_and_is_no_index_is_refused(feeds, monkeypatch):
-    monkeypatch.setattr(drawn, "_LEAST_AT_ONCE", 64)
     monkeypatch.setattr(drawn, "_CHUNK", 16)
 
     class Late(Sampler):
@@ -179,7 +174,6 @@ class Moves(Endless):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_sampler_that_moves_its_own_epoch_does_not_move_the_loaders(feeds, monkeypatch, workers):
-    monkeypatch.setattr(drawn, "_LEAST_AT_ONCE", 64)
     monkeypatch.setattr(drawn, "_CHUNK", 16)
     loader = feeds.loader([], Draws(), 4, sampler=Moves(), num_workers=workers)
     for epoch in range(3):
@@ -230,14 +224,13 @@ def test_what_a_long_sampler_does_after_its_last_sample_is_done(feeds, monkeypat
 
 def test_ranks_whose_samplers_part_later_are_told(monkeypatch):
     store = torch.distributed.HashStore()
-    monkeypatch.setattr(drawn, "_LEAST_AT_ONCE", 64)
     monkeypatch.setattr(drawn, "_CHUNK", 64)
     monkeypatch.setattr(alike, "store_of_ranks", lambda: store)
 
     def draw(rank, end):
         monkeypatch.setenv("RANK", str(rank))
         sampler = (each if each < 1000 else each + rank for each in itertools.count())
-        found = drawn.drawn_from(sampler, None, 53, contextlib.nullcontext, lambda each: 1)
+        found = drawn.drawn_from(sampler, None, 53, contextlib.nullcontext, lambda each: (each, 1))
         alike.Alike(9).draws(0, found, "Parts")
         found.draw(0, end, range(0))
 
@@ -255,3 +248,71 @@ def test_a_rank_whose_sampler_is_endless_makes_progress_while_it_is_drawn_up_to_
     before = sum(counter() for counter in progress._counters)
     assert len(batches(loader, 2)) == 2
     assert sum(counter() for counter in progress._counters) > before + 50
+
+
+class SaysMore(Endless):
+    """Endless, and says how long its dataset is, as OpenMMLab's do."""
+
+    def __len__(self):
+        return self.size
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_an_endless_sampler_that_has_a_length_has_no_end_as_with_torch(feeds, remote):
+    theirs = TorchDataLoader(Draws(), 4, sampler=SaysMore(draw="own"))
+    expected = [batch["index"].tolist() for batch in itertools.islice(theirs, 60)]
+    addresses = [feeds.serve(1, Draws(), 4)] if remote else []
+    loader = feeds.loader(addresses, Draws(), 4, sampler=SaysMore(draw="own"))
+    assert batches(loader, 60) == expected and len(loader) == len(theirs) == 14
+
+
+@pytest.mark.parametrize("buffer", [np.zeros(4, np.int64), [0] * 4], ids=["an array", "a list"])
+@pytest.mark.parametrize("passes", [1, 1000], ids=["with an end", "endless"])
+def test_a_batch_sampler_may_fill_one_buffer_again_and_again(feeds, buffer, passes):
+    class Fills:
+        def __iter__(self):
+            for first in itertools.chain(*[range(0, 52, 4)] * passes):
+                buffer[:] = range(first, first + 4)
+                yield buffer
+
+    loader = feeds.loader([], Draws(), batch_sampler=Fills())
+    assert batches(loader, 26) == [list(range(first, first + 4)) for first in range(0, 52, 4)] * min(passes, 2)
+
+
+def test_ranks_whose_own_samplers_deal_draw_differently_for_one_position(feeds):
+    def drawn(rank, world, **options):
+        loader = feeds.loader([], Draws(), 4, rank=rank, world=world, shard_by_rank=False, **options)
+        return [each for batch in itertools.islice(loader, 5) for each in batch["numpy"].tolist()]
+
+    first, second = (drawn(rank, 2, sampler=Endless(draw="own")) for rank in (0, 1))
+    assert not set(first) & set(second)
+    assert first == drawn(0, 1, sampler=Endless(draw="own"))
+    assert drawn(0, 2) == drawn(1, 2)  # without a sampler, as for an evaluation
+
+
+class Repeats(DataLoader):
+    """As timm's MultiEpochsDataLoader and YOLO's InfiniteDataLoader."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        object.__setattr__(self, "batch_sampler", Again(self.batch_sampler))
+
+    def __len__(self):
+        return len(self.batch_sampler.sampler)
+
+
+class Again:
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __iter__(self):
+        while True:
+            yield from iter(self.sampler)
+
+
+def test_a_loader_that_puts_another_sampler_around_its_own_is_refused_in_words(feeds):
+    feeds.loader([], Draws(), 4)
+    loader = Repeats(Draws(), 4)
+    assert len(loader) == 14
+    with pytest.raises(InputError, match="as InfiniteDataLoader and MultiEpochsDataLoader do"):
+        next(iter(loader))

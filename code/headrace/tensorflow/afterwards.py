@@ -47,7 +47,10 @@ _UNEVEN = (
     "may give ranks unequal numbers of steps, and then they wait for each other: do it before, or .repeat() before and "
     "say steps_per_epoch"
 )
-_PAIRS = "pairs whatever comes next of each on this rank: zip before, where they belong together"
+_PAIRS = (
+    "pairs whatever comes next of each on this rank, and ends with the shorter one there, so that a pass may leave out "
+    "elements of both: zip before, where they belong together, or repeat() the smaller one before data.distribute"
+)
 
 
 def given_out(result: tf.data.Dataset, *, stream: bool, shared: bool = True) -> tf.data.Dataset:

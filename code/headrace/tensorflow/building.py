@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -14,6 +16,17 @@ def is_built(model: keras.Model) -> bool:
     return bool(model.weights) and (
         model.built or all(layer.built for layer in model._flatten_layers(include_self=False))
     )
+
+
+@contextlib.contextmanager
+def called_built(model: keras.Model) -> Iterator[None]:
+    """Keras saves and loads a model alone that it calls built: not one of a `train_step` of its own and no `call`."""
+    was = model.built
+    model.built = was or is_built(model)
+    try:
+        yield
+    finally:
+        model.built = was
 
 
 def build(model: keras.Model, spec: Any) -> bool:

@@ -141,7 +141,8 @@ class Checkpoint(keras.callbacks.Callback):
         if world.rank() == 0 and weights:
             self._folder.tell_of_own()
             building.build_optimizer(model, model.optimizer)
-            model.load_weights(weights)
+            with building.called_built(model):
+                model.load_weights(weights)
             epoch, step = self._folder.place()
             record = self._folder.record(PROGRESS_FILE) or {}
             steps, ranks = int(record.get("steps_per_epoch", 0)), int(record.get("ranks", ranks))
@@ -171,5 +172,6 @@ class Checkpoint(keras.callbacks.Callback):
         records = {PROGRESS_FILE: {"steps_per_epoch": self._steps() or self._last_steps, "ranks": world.size()}}
         if self._stream:
             records[LEDGER_FILE] = self._stream.state()
-        path = self._folder.save(epoch, step, self.model.save_weights, records)
+        with building.called_built(self.model):
+            path = self._folder.save(epoch, step, self.model.save_weights, records)
         say("checkpoint", epoch=epoch, path=path)

@@ -46,7 +46,8 @@ def refuse_other_kinds(dataset: Any) -> None:
     if not isinstance(dataset, tf.data.Dataset):
         raise InputError(
             f"this takes a tf.data.Dataset, and got a {type(dataset).__name__}: what runs Python, as a PyDataset or a "
-            "generator does, each rank makes itself; have it take every hvd.size()-th sample, from hvd.rank() on"
+            "generator does, each rank makes itself; have it take every hvd.size()-th sample, from hvd.rank() on, and "
+            "the same number of batches on all ranks: else they wait for each other for ever"
         )
     if afterwards.is_of_a_result(dataset):
         raise InputError(

@@ -199,11 +199,9 @@ class DatasetGraph:
             if ordered and "deterministic" in definition.attr and definition.attr["deterministic"].s == b"default":
                 definition.attr["deterministic"].s = b"true"
             if definition.op == "AssertCardinalityDataset" and not asserts and not self._is_endless(definition):
-                # Of a part it does not hold.
-                definition.op = "Identity"
-                del definition.input[1:]
-                definition.attr.clear()
-                definition.attr["T"].type = tf.variant.as_datatype_enum
+                graphdef.pass_on(definition)  # of a part it does not hold
+            if definition.op == "CacheDatasetV2":
+                added.add(graphdef.put_own_cache(part, definition))
             for edge in map(_full, definition.input):
                 if edge in new:
                     used[edge] = new[edge]

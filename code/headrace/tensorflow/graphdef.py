@@ -75,6 +75,25 @@ def put_constant(node: Any, values: Any) -> None:
     node.attr["dtype"].type = node.attr["value"].tensor.dtype
 
 
+def pass_on(node: Any) -> None:
+    """Have a transformation hand on what it reads, as it is."""
+    node.op = "Identity"
+    del node.input[1:]
+    node.attr.clear()
+    node.attr["T"].type = tf.variant.as_datatype_enum
+
+
+def put_own_cache(graph: Any, node: Any) -> str:
+    """Have a cache of its own in a part of a dataset: it would read, and fill, that of the script's whole dataset.
+
+    Returns:
+        The name of the node that is added to the graph.
+    """
+    own = graph.node.add(name=f"{node.name}_own", op="DummyMemoryCache")  # none is found by it, so one is made
+    node.input[2] = own.name
+    return str(own.name)
+
+
 def rename_functions(graph: Any, suffix: str) -> None:
     """Names for functions that were changed: under their own, this process knows what they were."""
     own = {function.signature.name for function in graph.library.function}

@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any
 
 import tensorflow as tf
 
-from headrace.errors import HeadraceError, InputError
+from headrace.errors import InputError
 from headrace.events import say
 from headrace.tensorflow import arrays, checks, variables, world
 from headrace.tensorflow.blocks import in_blocks
@@ -21,11 +20,10 @@ from headrace.tensorflow.graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
 from headrace.tensorflow.length import likely_batches
 from headrace.tensorflow.order import disorder
 from headrace.tensorflow.passes import in_passes, orders_of
+from headrace.tensorflow.same_dataset import Found, all_endless, place, together, told
 from headrace.tensorflow.splits import SPLITS_PER_S, Source, find_sources, is_endless
 from headrace.tensorflow.spread import Shuffle
 
-MOST_TOLD = 200
-"""Transformations that ranks compare, of one dataset."""
 FEW_FILES = 4
 """Files a rank, below which ranks that read themselves share records instead of files."""
 WORKER_AHEAD = 2
@@ -47,7 +45,7 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[l
     sizes: list[int] = []
     likely = UNKNOWN_SIZE
 
-    def make() -> _Found:
+    def make() -> Found:
         nonlocal likely
         graph = DatasetGraph(dataset)
         endless = is_endless(graph.sink)
@@ -64,9 +62,9 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[l
             sources = find_sources(graph) if in_parts else []
             likely = likely_batches(graph, sources) if in_parts else sizes[0]
             made.extend(_for_workers(graph, sources, stream) if in_parts else [dataset])
-        return endless, _told(graph) if how.shared else []
+        return endless, told(graph) if how.shared else []
 
-    endless = _endless(_together(make))
+    endless = all_endless(together(make))
     return made, endless, sizes[0], world.same_on_all_ranks(likely, "headrace.likely")
 
 
@@ -77,7 +75,7 @@ def register(datasets: list[tf.data.Dataset], service: str, compression: str | N
         to_dispatcher = tf.data.experimental.service.register_dataset
         return [to_dispatcher(service, each, compression=compression).numpy().decode() for each in datasets]
 
-    return list(_together(send)[0 if shared else world.rank()])
+    return list(together(send)[0 if shared else world.rank()])
 
 
 def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.Dataset:
@@ -90,7 +88,7 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
         return dataset
     made: list[tf.data.Dataset] = []
 
-    def make() -> _Found:
+    def make() -> Found:
         graph = DatasetGraph(dataset)
         variables.seed_apart(graph)
         checks.refuse_generator(graph)
@@ -99,9 +97,9 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
         sources = find_sources(graph, one_block_a_batch=True)
         made.append(graph.spliced(dict(itertools.starmap(_part, enumerate(sources)))))
         # Each rank makes its blocks itself, so here seeds count.
-        return is_endless(graph.sink), [*_told(graph), *(_place(source.node) for source in sources)]
+        return is_endless(graph.sink), [*told(graph), *(place(source.node) for source in sources)]
 
-    endless = _endless(_together(make))
+    endless = all_endless(together(make))
     part = read_alike(made[0], stream) if endless else end_together(made[0], uneven, stream)
     return refuse_changes(dataset, part)
 
@@ -111,41 +109,13 @@ def whole(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.Dataset
     if world.size() == 1:
         return dataset
 
-    def look() -> _Found:
+    def look() -> Found:
         try:
             return is_endless(DatasetGraph(dataset).sink), []
         except Exception:  # it is too large for a graph, or holds what cannot leave this process: here it may
             return int(dataset.cardinality()) == INFINITE, []
 
-    return dataset if _endless(_together(look)) else end_together(dataset, uneven, stream)
-
-
-_Found = tuple[bool, list[tuple[str, int]]]
-"""Whether a dataset has no end, and what must be the same on all ranks, with its place in the script."""
-
-
-def _told(graph: DatasetGraph) -> list[tuple[str, int]]:
-    """All transformations, what is read before what reads it, so that the first difference is where it begins."""
-    nodes = [graph.sink, *itertools.islice(dict.fromkeys(graph.sink.subtree()), 1, MOST_TOLD)]
-    return [_place(node, seeds=False) for node in reversed(nodes)]
-
-
-def _place(node: Node, seeds: bool = True) -> tuple[str, int]:
-    return f"{node.where}: {node.kind}", node.graph.fingerprints.of(node.name, seeds)
-
-
-def _endless(everyones: list[_Found]) -> bool:
-    """Whether all have no end. Raises `InputError` where ranks have different datasets."""
-    for _, told in everyones:
-        pairs = itertools.zip_longest(everyones[0][1], told, fillvalue=("?", 0))
-        place = next((ours[0] for first, ours in pairs if first[1] != ours[1]), "")
-        if place:
-            raise InputError(
-                f"the ranks have different datasets, but are to share one; the first difference is in {place}: do not "
-                "shard by rank, sort lists of files, adapt() layers to unshuffled data, and give what shuffles in "
-                "Python, or below a take or zip, the same seed; or each rank its own: data.distribute(…, shared=False)"
-            )
-    return all(each[0] for each in everyones)
+    return dataset if all_endless(together(look)) else end_together(dataset, uneven, stream)
 
 
 def _for_workers(graph: DatasetGraph, sources: list[Source], stream: str) -> list[tf.data.Dataset]:
@@ -230,21 +200,3 @@ def _blocks_of(source: Source, numbers: tf.data.Dataset) -> tf.data.Dataset:
     # A shuffle that comes with a smaller buffer says that neighbours stay near each other.
     whole = order and order.buffer == source.elements
     return in_blocks(source.node, source.block, numbers, order if whole else None)
-
-
-def _together(do: Callable[[], Any]) -> list[Any]:
-    """What each rank found, on all ranks. Raises `InputError` on all if one of them failed."""
-    found: dict[str, Any] = {}
-    unforeseen: Exception | None = None
-    try:
-        found = {"value": do()}
-    except HeadraceError as error:
-        found = {"error": str(error)}
-    except Exception as error:  # whatever it is: who raises alone leaves the others in a collective
-        text = error.message if isinstance(error, tf.errors.OpError) else str(error)
-        found, unforeseen = {"error": f"{type(error).__name__}: {' '.join(text.split())[:500]}"}, error
-    everyones = world.of_all_ranks(found, "headrace.parts")
-    for each in everyones:
-        if "error" in each:
-            raise InputError(each["error"]) from unforeseen
-    return [each["value"] for each in everyones]

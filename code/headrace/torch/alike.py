@@ -27,7 +27,6 @@ from headrace.torch.changed import refuse_changes
 from headrace.torch.drawn import Drawn
 from headrace.torch.fingerprint import fingerprint
 from headrace.torch.roughly import same
-from headrace.torch.sampling import plainly
 
 LOOK_AT_BATCHES = frozenset({1, 2, 4, 8, 16, 32, 64, 128, 256})
 """Of an epoch: then rank 0's word is looked for, as long as it has not come."""
@@ -106,14 +105,16 @@ class Alike:
         digest, parts = hashlib.blake2b(digest_size=16), itertools.count(1)
 
         def hears(more: Sequence[Any]) -> None:
-            digest.update(json.dumps([plainly(each) for each in more]).encode())
+            digest.update(json.dumps(list(more)).encode())
             if (part := next(parts)) & (part - 1) == 0:  # the 1st, 2nd, 4th, …
                 self._tell(f"samples of epoch {epoch}, {sampler}, {times}.{part}", digest.hexdigest())
                 self.look()
 
-        hears(indices)
         if isinstance(indices, Drawn):
+            hears(indices.held())
             indices.heard = hears
+        else:
+            hears(indices)
 
     def look_at(self, batch: int) -> None:
         """To be called after each batch of an epoch. Looks at all loaders. Raises `InputError`."""

@@ -15,10 +15,9 @@ from headrace import progress
 ENDLESS = sys.maxsize
 MOST_AT_ONCE = 1 << 22
 """Of a sampler that says how many it yields; of more it is drawn by and by."""
-_LEAST_AT_ONCE = 1 << 16
 _MORE_THAN_SAID = 64
-"""A sampler that yields so many more than twice its length, or its dataset's, has no end."""
-_CHUNK = 1 << 12
+"""A sampler that yields so many more than twice its length, or its dataset's, has no end in sight."""
+_CHUNK = 1 << 10
 """Samples that are drawn in one go, and more in the batch that they end with."""
 _chunks = 0
 progress.add_counter(lambda: _chunks)
@@ -29,40 +28,38 @@ def drawn_from(
     count: int | None,
     dataset_size: int,
     aside: Callable[[], AbstractContextManager[None]],
-    samples_of: Callable[[Any], int],
+    plain: Callable[[Any], tuple[Any, int]],
 ) -> Sequence[Any]:
     """All that a sampler yields, in its order, or `Drawn` where that is endless or very much.
 
     Args:
-        count: how many it says there are; None: it does not say.
-        dataset_size: samples; a sampler that yields many times as many has no end in sight.
+        count: how many it says there are, which some say of endless ones too; None: it does not say.
+        dataset_size: samples.
         aside: in which it draws, with what generators it has there.
-        samples_of: how many samples one that it yields stands for; raises what is wrong with it.
+        plain: of one that it yields a copy, and how many samples it stands for; raises what is wrong with it.
     """
     with aside():
         ahead = iter(sampler)
-        if count is not None and count <= MOST_AT_ONCE:  # all, even where that is more than its length
-            most = 2 * count + _MORE_THAN_SAID
-            drawn = list(itertools.islice(ahead, most))
-            drawn = drawn if len(drawn) < most else drawn[:count]
-            for each in drawn:
-                samples_of(each)
-            return drawn
-        most = min(max(2 * dataset_size + _MORE_THAN_SAID, _LEAST_AT_ONCE), MOST_AT_ONCE)
-        first = _take(ahead, _CHUNK if count else most, samples_of)
+        if count is not None and count <= MOST_AT_ONCE:
+            first = [plain(each)[0] for each in itertools.islice(ahead, 2 * count + _MORE_THAN_SAID)]
+            count = None  # it may be longer than it says
+        else:
+            most = _CHUNK if count else min(2 * dataset_size + _MORE_THAN_SAID, MOST_AT_ONCE)
+            first = _take(ahead, most, plain)
         following = list(itertools.islice(ahead, 1))
     if not following:
         return first
-    return Drawn(first, itertools.chain(following, ahead), count or ENDLESS, aside, samples_of)
+    return Drawn(first, itertools.chain(following, ahead), count or ENDLESS, aside, plain)
 
 
-def _take(ahead: Iterator[Any], samples: int, samples_of: Callable[[Any], int]) -> list[Any]:
+def _take(ahead: Iterator[Any], samples: int, plain: Callable[[Any], tuple[Any, int]]) -> list[Any]:
     """As many as stand for so many samples, or all that there are."""
     global _chunks
     taken, held = [], 0
     for each in ahead:
-        taken.append(each)
-        held += samples_of(each)
+        copy, stands_for = plain(each)
+        taken.append(copy)
+        held += stands_for
         if held >= samples:
             break
     _chunks += 1
@@ -70,10 +67,7 @@ def _take(ahead: Iterator[Any], samples: int, samples_of: Callable[[Any], int]) 
 
 
 class Drawn(Sequence[Any]):
-    """A part of what a sampler yields. The thread that takes batches draws on, with `draw`; others only read.
-
-    Iterating over it gives the part that is held.
-    """
+    """A part of what a sampler yields. The thread that takes batches draws on, with `draw`; others only read."""
 
     def __init__(
         self,
@@ -81,9 +75,9 @@ class Drawn(Sequence[Any]):
         ahead: Iterator[Any],
         count: int,
         aside: Callable[[], AbstractContextManager[None]],
-        samples_of: Callable[[Any], int],
+        plain: Callable[[Any], tuple[Any, int]],
     ) -> None:
-        self._held, self._ahead, self._count, self._aside, self._samples_of = held, ahead, count, aside, samples_of
+        self._held, self._ahead, self._count, self._aside, self._plain = held, ahead, count, aside, plain
         self._from = 0
         self._kept: dict[int, Any] = {}
         self._lock = threading.Lock()
@@ -104,7 +98,7 @@ class Drawn(Sequence[Any]):
         """Positions from `start` to before `end`. Those before, but for those to `keep`, are not asked for any more."""
         while self.end < min(end, self._count):
             with self._aside():
-                more = _take(self._ahead, _CHUNK, self._samples_of)[: self._count - self.end]
+                more = _take(self._ahead, _CHUNK, self._plain)[: self._count - self.end]
             with self._lock:
                 self._held += more
                 if not more:
@@ -135,8 +129,9 @@ class Drawn(Sequence[Any]):
         # One that is forgotten is of a batch that nobody waits for any more.
         return self._held[max(position - self._from, 0)]
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(list(self._held))
+    def held(self) -> list[Any]:
+        """The part that is drawn and not forgotten."""
+        return list(self._held)
 
 
 def _nobody(more: list[Any]) -> None:

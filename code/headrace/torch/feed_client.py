@@ -20,9 +20,11 @@ CONNECTIONS_PER_PROCESS = 2
 """One is sent while the next is made."""
 MOST_CONNECTIONS = 64
 """To one server."""
+LOOK_EVERY_S = 0.002
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 """Before a connection is tried again."""
-JOIN_S = 1.0
+LEAVE_S, JOIN_S = 10.0, 1.0
+"""For threads whose connection is open, which end at once, and for those that just try to connect."""
 
 
 class Feed:
@@ -78,6 +80,9 @@ class Feed:
             for connection in self._open:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
+        deadline = time.monotonic() + LEAVE_S
+        while self._open and time.monotonic() < deadline and threading.current_thread() not in self._threads:
+            time.sleep(LOOK_EVERY_S)
         deadline = time.monotonic() + JOIN_S
         for thread in self._threads:  # those that just try to connect end by themselves
             if thread is not threading.current_thread():  # in which a garbage collection may close this

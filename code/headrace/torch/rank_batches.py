@@ -56,4 +56,4 @@ class RankBatches(BatchSampler):
         self._loader.set_epoch(epoch)
 
     def __len__(self) -> int:
-        return len(self._loader)
+        return int(self._loader.samples.count())  # not of a subclass, whose length may be this one's

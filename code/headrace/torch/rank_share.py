@@ -45,8 +45,8 @@ def refuse_rank_share(dataset: Any, rank: int, world: int) -> None:
         elif type(each) is int:
             numbers.setdefault(path.rpartition(".")[2], set()).add(each)
     known = {name: each for name, each in numbers.items() if name in read}
-    ranks = [name for name, each in known.items() if rank in each and _RANK.search(name)]
-    worlds = [name for name, each in known.items() if world in each and _WORLD.search(name)]
+    ranks = [name for name, each in known.items() if rank in each and _RANK.search(name.lstrip("_"))]
+    worlds = [name for name, each in known.items() if world in each and _WORLD.search(name.lstrip("_"))]
     if ranks and worlds:
         raise InputError(
             f"{type(dataset).__name__} knows its rank ({ranks[0]}={rank}, {worlds[0]}={world}), and would take a share "

@@ -6,11 +6,15 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from headrace.torch import world
 from headrace.torch.dataset_epochs import told_by_script
 from headrace.torch.epoch_steps import EpochSteps
 from headrace.torch.indices import Index
-from headrace.torch.order import Epoch
+from headrace.torch.order import Epoch, sample_seed
 from headrace.torch.sampling import epoch_indices, is_distributed
+
+_OF_RANK = 1 << 43
+"""A place that no sample has: a rank whose own sampler deals."""
 
 
 class Samples:
@@ -59,7 +63,13 @@ class Samples:
     def steps(self, epoch: int, start: int, indices: Sequence[Any]) -> EpochSteps:
         """This rank's of an epoch, from a position on; `indices`: what the positions of the epoch stand for."""
         own, loader = self._steps(start, len(indices)), self._loader
-        return EpochSteps(indices, self.batched, own, loader.seed, epoch, told_by_script(loader.dataset))
+        return EpochSteps(indices, self.batched, own, self._seed(), epoch, told_by_script(loader.dataset))
+
+    def _seed(self) -> int:
+        """Of samples. Where each rank's own sampler deals, samples of one position on two ranks draw differently."""
+        seed = int(self._loader.seed)
+        alone = self._given and self._world == 1 and world.rank() > 0
+        return sample_seed(seed, 0, world.rank(), _OF_RANK) if alone else seed
 
     def _steps(self, start: int, count: int) -> Epoch:
         loader = self._loader

@@ -96,8 +96,8 @@ def epoch_indices(
             yield
         moved(before, epoch_of(sampler))
 
-    samples_of = functools.partial(_samples_of, type(sampler).__name__, of_batches)
-    return drawn_from(sampler, _length(sampler), _length(dataset) or 0, aside, samples_of)
+    plain = functools.partial(_plain, type(sampler).__name__, of_batches)
+    return drawn_from(sampler, _length(sampler), _length(dataset) or 0, aside, plain)
 
 
 def _length(of: Any) -> int | None:
@@ -108,26 +108,25 @@ def _length(of: Any) -> int | None:
         return None
 
 
-def _samples_of(sampler: str, of_batches: bool, drawn: Any) -> int:
-    """How many samples it is. Raises `InputError` for what a sampler cannot yield."""
+def _plain(sampler: str, of_batches: bool, drawn: Any) -> tuple[Any, int]:
+    """A copy of it, since a sampler may fill one list again and again, and how many samples it is.
+
+    Raises:
+        InputError: a sampler cannot yield that.
+    """
     if type(drawn) is int and not of_batches:
-        return 1
+        return drawn, 1
     if of_batches and not len(drawn):
         raise InputError(f"{sampler} yields a batch without samples")
+    copies = []
     for index in drawn if of_batches else [drawn]:
         try:
-            plain_index(index)
+            copies.append(plain_index(index))
         except (TypeError, AttributeError):
             raise InputError(
-                f"{sampler} yields {index!r:.80}; an index is a number or a text, or a tuple or a list of them"
+                f"{sampler} yields {index!r:.80}; an index is a number or a text, or a plain tuple or list of them"
             ) from None
-    return len(drawn) if of_batches else 1
-
-
-def plainly(drawn: Any) -> Any:
-    """What a sampler or a batch sampler has drawn, as JSON has it."""
-    is_batch = hasattr(drawn, "__len__") and not isinstance(drawn, str) and getattr(drawn, "ndim", 1) > 0
-    return [plain_index(each) for each in drawn] if is_batch else plain_index(drawn)
+    return (copies, len(copies)) if of_batches else (copies[0], 1)
 
 
 def _seed(sampler: Any, seed: int, epoch: int) -> None:

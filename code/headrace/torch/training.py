@@ -101,6 +101,9 @@ class Training:
                     break
         finally:  # also where the script breaks out of its loop
             self._meter.steps_over()
+        if most and steps < most and world.rank() == 0 and not self._told_that_shorter:
+            self._told_that_shorter = True
+            say("short_epoch", steps=made_before + steps, asked_for=made_before + most)
         if not steps and begun_at == 0:
             raise InputError(
                 "the loader gives no batch: with drop_last a step needs batch_size samples for each rank; give more "
@@ -119,9 +122,6 @@ class Training:
         """Tell how many steps are to come, as far as that is known; epochs are as long as the loader at most."""
         with contextlib.suppress(TypeError):  # an iterable dataset has no length
             there = len(self._loader)
-            if most and there < most and world.rank() == 0 and not self._told_that_shorter:
-                self._told_that_shorter = True
-                say("short_epoch", steps=there, asked_for=most)
             most = min(most or there, there)
         if most:
             self._meter.expect((self._epochs - self._epoch) * most)

@@ -53,7 +53,7 @@ class StepTimes:
         Measured before training, with what the script takes between steps; or what waiting leaves of a step.
         """
         ideal_ms, made_s = self.mean_ideal_ms(recent), self._of_median(self._step_s)
-        return min(ideal_ms, _median_ms(made_s)) if self.ideal.ms and made_s else ideal_ms
+        return min(ideal_ms, _median_ms(made_s)) if made_s else ideal_ms
 
     def mean_ideal_ms(self, recent: int) -> float:
         """The same as a mean, in which a callback counts that is rare and slow.

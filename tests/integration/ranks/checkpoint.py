@@ -55,7 +55,6 @@ class Two(keras.Model):
     def __init__(self):
         super().__init__()
         self.halves = [keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]) for _ in range(2)]
-        self.built = True
 
     def compile(self):
         super().compile()
