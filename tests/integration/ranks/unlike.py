@@ -19,7 +19,8 @@ Data = tf.data.Dataset
 
 def stream(end, name):
     dataset = Data.from_tensor_slices((rows, rows)).shuffle(192)
-    return data.distribute((dataset if end else dataset.repeat()).batch(16 if "short" in what else 4), job_name=name).prefetch(2)
+    batches = (dataset if end else dataset.repeat()).batch(16 if "short" in what else 4)
+    return data.distribute(batches, job_name=name).prefetch(2)
 
 
 def model(seed):
