@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headrace.torch.fetch import Made, Order, SampleError
-from headrace.torch.rank_connection import enter, receive_batch, send_order
+from headrace.torch.rank_connection import JOIN_S, LEAVE_S, enter, receive_batch, send_order
 from headrace.torch.tasks import Tasks
 from headrace.training.freed_memory import keep_freed_memory
 
@@ -23,8 +23,6 @@ MOST_CONNECTIONS = 64
 LOOK_EVERY_S = 0.002
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 """Before a connection is tried again."""
-LEAVE_S, JOIN_S = 10.0, 1.0
-"""For threads whose connection is open, which end at once, and for those that just try to connect."""
 
 
 class Feed:

@@ -16,6 +16,9 @@ from headrace.torch.fetch import Made, Order, SampleError, StreamOrder
 from headrace.training.handshake import LIMIT_S
 
 SEND_TIMEOUT_S = 60.0
+LEAVE_S, JOIN_S = 10.0, 1.0
+"""When a feed is given up, for threads whose connection is open, which end at once, and for those that try to connect.
+One that is in torch when Python ends would abort the process."""
 _received = received.Counter()
 received.add_source(_received.counts)
 

@@ -17,7 +17,7 @@ from typing import Any
 from headrace import progress
 from headrace.errors import DeadlineError
 from headrace.torch.fetch import Made, SampleError, StreamOrder
-from headrace.torch.rank_connection import enter, receive_batch, send_order
+from headrace.torch.rank_connection import JOIN_S, LEAVE_S, enter, receive_batch, send_order
 from headrace.torch.tasks import MOST_AHEAD_BYTES, MOST_BREAKS
 from headrace.training.freed_memory import keep_freed_memory
 
@@ -26,7 +26,7 @@ AHEAD = 3
 finds no room for some seconds takes the rank for dead (`connection.prepare`)."""
 PATIENCE_S = 10.0
 """A process says every two seconds that it makes a batch. One that is silent for so long is left, another for twice."""
-PAUSE_S, LONGEST_PAUSE_S, JOIN_S = 0.1, 2.0, 1.0
+PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 LOOK_EVERY_S = 0.25
 _samples_passed = 0
 progress.add_counter(lambda: _samples_passed)
@@ -124,8 +124,12 @@ class _Lane:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
 
+    def _forget(self) -> None:
+        self._connection = None
+
     def join(self, timeout_s: float) -> None:
-        self._thread.join(timeout_s)
+        """One whose connection is open ends at once, as soon as it has a processor."""
+        self._thread.join(LEAVE_S if self._connection else timeout_s)
 
     def _run(self) -> None:
         pause_s, breaks, broke_at = PAUSE_S, 0, -1
@@ -135,6 +139,7 @@ class _Lane:
                 with contextlib.ExitStack() as stack:
                     connection, _ = enter(server, self._secret, {**self._hello, "slot": self._part}, stack)
                     self._connection, self._problem, entered, pause_s = connection, "", True, PAUSE_S
+                    stack.callback(self._forget)
                     self._take(connection, server)
                 return
             except OSError as error:
