@@ -74,7 +74,7 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: str |
     if not dnn or dnn[0]["cpus"] < 1:
         raise InputError(f"{summary['job_name']} does not say how many CPUs its dnn hosts have")
     if any(host["cpus"] < 1 for host in hosts):
-        raise InputError(f"{summary['job_name']} does not say how many CPUs its data hosts have")
+        raise InputError(f"{summary['job_name']} does not say how many CPUs all of its hosts have")
     kind = _type(dnn[0], summary, table, stands_for)
     # A simulated host's processors stand for all of the type's: what it took them, it takes those.
     scale = kind.vcpus / dnn[0]["cpus"] if kind and stands_for else 1.0

@@ -20,6 +20,7 @@ from headrace.report.prices import whose_prices
 from headrace.report.runs import Finder, as_given, read_summary
 from headrace.settings import OneLineParser
 from headrace.tables import Table
+from headrace.topology import DATA_GROUP, DNN_GROUP
 
 WHO_MAKES = {"trainer": "dnn hosts alone", "data": "data hosts alone", "both": "both"}
 MOST_DATA_HOSTS = 8
@@ -41,12 +42,7 @@ def main(argv: Sequence[str], finder: Finder = as_given) -> int:
     table = read_instances(given.prices).with_prices(given.price or ())
     folder = finder(given.region)(given.run)
     summary = read_summary(folder)
-    # `report` takes GROUP=TYPE; here the dnn group alone is stood for.
-    if (given.stands_for or "").startswith("data_group="):
-        raise InputError(
-            f"--as {given.stands_for}: here it is the dnn hosts' type; data hosts: --data_instance_type TYPE"
-        )
-    run = measured(summary, table, (given.stands_for or "").removeprefix("dnn_group=") or None)
+    run = measured(summary, table, _stands_for(given.stands_for))
     if given.data_instance_type and not run.trainer_type:
         raise InputError("--data_instance_type needs to know what the dnn hosts are: give --as TYPE, or --prices")
     if given.epochs and not run.steps_per_epoch:
@@ -70,6 +66,18 @@ def main(argv: Sequence[str], finder: Finder = as_given) -> int:
             print("\nlooking for what is cheaper than hosts …", flush=True)
             print(told_looked(look_at(folder, summary), run.work.make_cpu_s))
     return 0
+
+
+def _stands_for(text: str | None) -> str | None:
+    """The type that `[dnn_group=]TYPE` names. `report` takes both groups; here the dnn group alone is stood for."""
+    if text is None:
+        return None
+    group, _, name = text.rpartition("=")
+    if group == DATA_GROUP:
+        raise InputError(f"--as {text}: here it is the dnn hosts' type; data hosts: --data_instance_type TYPE")
+    if group not in ("", DNN_GROUP) or not name:
+        raise InputError(f"--as {text!r} is not of the form [{DNN_GROUP}=]TYPE")
+    return name
 
 
 def told(name: str, run: Measured, advice: Advice, prices: str) -> str:

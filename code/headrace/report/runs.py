@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def read_summary(folder: Path) -> Summary:
     if summary["input_bound_share"] > 1:
         raise InputError(f"{path} is not a run's summary: input_bound_share is {summary['input_bound_share']:.50}")
     for name, value in summary["final_metrics"].items():
-        if value is not None and (type(value) not in (int, float) or abs(value) > MOST):
+        if value is not None and (type(value) not in (int, float) or abs(value) > sys.float_info.max):
             raise InputError(f"{path} is not a run's summary: final_metrics.{name} is {value!r:.50}")
     if summary.get("root_cause") is not None:
         _check(summary, {"root_cause": {"role": "", "host": "", "message": ""}}, str(path))

@@ -30,6 +30,8 @@ from headrace.torch.roughly import same
 
 LOOK_AT_BATCHES = frozenset({1, 2, 4, 8, 16, 32, 64, 128, 256})
 """Of an epoch: then rank 0's word is looked for, as long as it has not come."""
+EACH_PART = 64
+"""Of what a sampler yields by and by; before, the 1st, 2nd, 4th, … is compared."""
 SEED_HINT = "a seed is to be the same on all ranks, without the rank in it, and given: WebDataset(…, seed=0), for one"
 ORDER_HINT = "all ranks make the same loaders, in the same order; what one rank alone reads is a loader of torch's"
 SPLIT_HINT = "random_split, for one, needs a generator with a seed; a descriptor or a time is to be had in __getitem__"
@@ -106,7 +108,7 @@ class Alike:
 
         def hears(more: Sequence[Any]) -> None:
             digest.update(json.dumps(list(more)).encode())
-            if (part := next(parts)) & (part - 1) == 0:  # the 1st, 2nd, 4th, …
+            if (part := next(parts)) & (part - 1) == 0 or part % EACH_PART == 0:
                 self._tell(f"samples of epoch {epoch}, {sampler}, {times}.{part}", digest.hexdigest())
                 self.look()
 

@@ -139,10 +139,11 @@ def _wake_at(connection: socket.socket, size: int) -> bool:
 
     Whatever a kernel may hold against us, the sleep ends by itself. False: this one does not know how.
     """
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _LONGEST_SLEEP if size > 1 else _NO_LIMIT)
     try:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _LONGEST_SLEEP if size > 1 else _NO_LIMIT)
     except OSError:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _NO_LIMIT)
         return False
     return True
 

@@ -14,7 +14,7 @@ from headrace import progress
 
 ENDLESS = sys.maxsize
 MOST_AT_ONCE = 1 << 22
-"""Of a sampler that says how many it yields; of more it is drawn by and by."""
+"""A sampler that says it yields more is drawn as training goes on."""
 _MORE_THAN_SAID = 64
 """A sampler that yields so many more than twice its length, or its dataset's, has no end in sight."""
 _CHUNK = 1 << 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -53,7 +54,7 @@ class Feed:
         keep_freed_memory()
         self._secret, self._orders, self._hello = secret, orders, hello
         self._rank, self._world, self._pin_memory = rank, world, pin_memory
-        self._steps = steps
+        self._steps, self._pid = steps, os.getpid()
         self._tasks = Tasks(steps(), EXTRA_AHEAD, limit_s)
         self._closed = threading.Event()
         self._lock = threading.RLock()  # a garbage collection may close this while a thread of its own holds it
@@ -72,6 +73,8 @@ class Feed:
 
     def close(self) -> None:
         """End all connections; what is under way is dropped."""
+        if os.getpid() != self._pid:  # a forked process, which has none of the threads
+            return
         self._closed.set()
         self._tasks.close()
         with self._lock:

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from torch.utils.data import SequentialSampler
+
 from headrace.torch import world
 from headrace.torch.dataset_epochs import told_by_script
 from headrace.torch.epoch_steps import EpochSteps
@@ -68,7 +70,8 @@ class Samples:
     def _seed(self) -> int:
         """Of samples. Where each rank's own sampler deals, samples of one position on two ranks draw differently."""
         seed = int(self._loader.seed)
-        alone = self._given and self._world == 1 and world.rank() > 0
+        deals = self._given and type(self._loader.sampler) is not SequentialSampler
+        alone = deals and self._world == 1 and world.rank() > 0
         return sample_seed(seed, 0, world.rank(), _OF_RANK) if alone else seed
 
     def _steps(self, start: int, count: int) -> Epoch:

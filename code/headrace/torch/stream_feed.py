@@ -64,9 +64,9 @@ class StreamFeed:
         """End all connections; what is under way is dropped."""
         for lane in self._lanes:
             lane.close()
-        deadline = time.monotonic() + JOIN_S
+        now = time.monotonic()
         for lane in self._lanes:
-            lane.join(max(deadline - time.monotonic(), 0.0))
+            lane.join(now + (LEAVE_S if lane.is_open else JOIN_S))
 
 
 class _Room:
@@ -127,9 +127,14 @@ class _Lane:
     def _forget(self) -> None:
         self._connection = None
 
-    def join(self, timeout_s: float) -> None:
-        """One whose connection is open ends at once, as soon as it has a processor."""
-        self._thread.join(LEAVE_S if self._connection else timeout_s)
+    @property
+    def is_open(self) -> bool:
+        """Whether it has a connection; then it ends at once, as soon as it has a processor."""
+        return self._connection is not None
+
+    def join(self, deadline: float) -> None:
+        if self._thread is not threading.current_thread():  # in which a garbage collection may close this
+            self._thread.join(max(deadline - time.monotonic(), 0.0))
 
     def _run(self) -> None:
         pause_s, breaks, broke_at = PAUSE_S, 0, -1

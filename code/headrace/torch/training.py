@@ -119,10 +119,10 @@ class Training:
             self._sample_bytes = batch_bytes(batch) / (self._loader.batch_size or samples_of(batch) or 1)
 
     def _expect(self, most: int | None) -> None:
-        """Tell how many steps are to come, as far as that is known; epochs are as long as the loader at most."""
+        """Tell how many steps are to come, as far as that is known; a script's sampler may be longer than it says."""
         with contextlib.suppress(TypeError):  # an iterable dataset has no length
             there = len(self._loader)
-            most = min(most or there, there)
+            most = most if most and self._loader.samples.drawn_by_the_scripts else min(most or there, there)
         if most:
             self._meter.expect((self._epochs - self._epoch) * most)
 

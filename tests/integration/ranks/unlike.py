@@ -83,7 +83,7 @@ elif what.startswith("loop"):
                     pass
                 made.set_weights(kept)
                 made.optimizer.learning_rate = 0.005
-            if number == (120 if "broadcast" in what else 30):
+            if number == 120:
                 break
 elif what == "rate":
 
