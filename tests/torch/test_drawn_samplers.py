@@ -11,7 +11,7 @@ from headrace import progress
 from headrace.errors import InputError
 from headrace.torch import alike, drawn
 from headrace.torch.loader import DataLoader
-from torch.utils.data import BatchSampler, RandomSampler, Sampler
+from torch.utils.data import BatchSampler, RandomSampler, Sampler, SequentialSampler
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from tests.torch.draws import Draws, indices, plain
@@ -279,15 +279,19 @@ def test_a_batch_sampler_may_fill_one_buffer_again_and_again(feeds, buffer, pass
     assert batches(loader, 26) == [list(range(first, first + 4)) for first in range(0, 52, 4)] * min(passes, 2)
 
 
-def test_ranks_whose_own_samplers_deal_draw_differently_for_one_position(feeds):
-    def drawn(rank, world, **options):
-        loader = feeds.loader([], Draws(), 4, rank=rank, world=world, shard_by_rank=False, **options)
+@pytest.mark.parametrize(
+    "wrap", [lambda each: {"sampler": each}, lambda each: {"batch_sampler": BatchSampler(each, 4, True)}]
+)
+def test_ranks_whose_own_samplers_deal_draw_differently_for_one_position(feeds, wrap):
+    def drawn(rank, world, how):
+        loader = feeds.loader([], Draws(), rank=rank, world=world, shard_by_rank=False, **how)
         return [each for batch in itertools.islice(loader, 5) for each in batch["numpy"].tolist()]
 
-    first, second = (drawn(rank, 2, sampler=Endless(draw="own")) for rank in (0, 1))
+    first, second = (drawn(rank, 2, wrap(Endless(draw="own"))) for rank in (0, 1))
     assert not set(first) & set(second)
-    assert first == drawn(0, 1, sampler=Endless(draw="own"))
-    assert drawn(0, 2) == drawn(1, 2)  # without a sampler, as for an evaluation
+    assert first == drawn(0, 1, wrap(Endless(draw="own")))
+    for evaluated in ({}, wrap(SequentialSampler(Draws()))):
+        assert drawn(0, 2, evaluated) == drawn(1, 2, evaluated)
 
 
 class Repeats(DataLoader):
@@ -316,3 +320,30 @@ def test_a_loader_that_puts_another_sampler_around_its_own_is_refused_in_words(f
     assert len(loader) == 14
     with pytest.raises(InputError, match="as InfiniteDataLoader and MultiEpochsDataLoader do"):
         next(iter(loader))
+
+
+class Curriculum(Sampler):
+    """The script widens what it draws from, and notes on it what it does."""
+
+    def __init__(self):
+        self.weights, self.drawn, self.noted = torch.tensor([1.0] * 10 + [0.0] * 43), 0, 0
+
+    def __iter__(self):
+        while True:
+            self.drawn += 1
+            yield int(torch.multinomial(self.weights, 1))
+
+
+@pytest.mark.parametrize("how", ["in place", "anew", "not"])
+def test_a_script_that_changes_a_sampler_that_draws_ahead_is_told(feeds, capsys, how):
+    sampler = Curriculum()
+    taken = iter(feeds.loader([], Draws(), 4, sampler=sampler))
+    for step in range(500):
+        assert len(next(taken)["index"]) == 4
+        sampler.noted += 1
+        if step == 100 and how == "in place":
+            sampler.weights[10:] = 1.0
+        elif step == 100 and how == "anew":
+            sampler.weights = torch.ones(53)
+    said = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
+    assert said == [] if how == "not" else len(said) == 1 and "changed Curriculum.weights, and" in said[0]

@@ -160,7 +160,10 @@ def _order_advice(listing: Node, reason: str) -> str:
         own = "or in a map tf.random.stateless_uniform of a number that is the element's own"
         return f"Dataset.random(seed=…), sample_from_datasets(…, seed=…), {own}"
     if reason == RANDOM:
-        return "what decides by the element itself, or by tf.random.stateless_uniform of a number of its own"
+        return (
+            "what decides by the element itself, or by tf.random.stateless_uniform of a number of its own; in place of "
+            "rejection_resample: sample_from_datasets([of_each_class.repeat(), …], weights, seed=1)"
+        )
     after = f"shuffle after it ({listing.kind}), or fix the order below it: shuffle(…, seed=1, "
     advice = after + "reshuffle_each_iteration=False), list_files(…, shuffle=False), deterministic=True"
     if listing.op == "ZipDataset":

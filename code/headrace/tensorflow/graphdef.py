@@ -24,8 +24,8 @@ def graph_of(dataset: tf.data.Dataset) -> Any:
     except (tf.errors.OpError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise InputError(
-            f"the dataset cannot be sent to workers ({reason}): what it captures must be tensors, variables or "
-            "lookup tables; an iterator or a file handle of this process stays here, and prefetch_to_device and "
+            f"the dataset cannot be copied out of this process ({reason}): what it captures must be tensors, variables "
+            "or lookup tables; an iterator or a file handle of this process stays here, and prefetch_to_device and "
             "copy_to_device come after data.distribute"
         ) from error
     graph = graph_pb2.GraphDef()

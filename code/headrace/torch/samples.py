@@ -13,7 +13,7 @@ from headrace.torch.dataset_epochs import told_by_script
 from headrace.torch.epoch_steps import EpochSteps
 from headrace.torch.indices import Index
 from headrace.torch.order import Epoch, sample_seed
-from headrace.torch.sampling import epoch_indices, is_distributed
+from headrace.torch.sampling import epoch_indices, is_distributed, with_those_inside
 
 _OF_RANK = 1 << 43
 """A place that no sample has: a rank whose own sampler deals."""
@@ -70,7 +70,8 @@ class Samples:
     def _seed(self) -> int:
         """Of samples. Where each rank's own sampler deals, samples of one position on two ranks draw differently."""
         seed = int(self._loader.seed)
-        deals = self._given and type(self._loader.sampler) is not SequentialSampler
+        *_, innermost = with_those_inside(self.own_sampler)
+        deals = self._given and type(innermost) is not SequentialSampler
         alone = deals and self._world == 1 and world.rank() > 0
         return sample_seed(seed, 0, world.rank(), _OF_RANK) if alone else seed
 

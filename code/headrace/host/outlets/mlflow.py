@@ -5,6 +5,7 @@ AWS's managed tracking server is one whose URI is its ARN; its plugin, `sagemake
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ OF_A_STEP = {
 
 
 OF_A_JOB = ("input_bound_share", "ideal_step_time_ms", "train_s")
+_NOT_IN_NAMES = re.compile(r"[^/\w.\- :]")
+"""MLflow refuses a name with any of these, and with it all metrics of the call."""
 MOST_IN_A_BATCH = 1000
 """Of metrics, in one call of MLflow's."""
 
@@ -60,7 +63,7 @@ class MlflowRun:
                 values[f"final/{name}"] = value
         values |= {name: record["summary"][name] for name in OF_A_JOB if "summary" in record}
         stamp = int(record["time"] * 1000)
-        return [Metric(name, float(value), stamp, self._step) for name, value in values.items()]
+        return [Metric(_NOT_IN_NAMES.sub("_", name), float(value), stamp, self._step) for name, value in values.items()]
 
     def _log_summary(self, summary: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
