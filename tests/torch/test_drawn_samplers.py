@@ -9,7 +9,7 @@ import pytest
 import torch
 from headrace import progress
 from headrace.errors import InputError
-from headrace.torch import alike, drawn
+from headrace.torch import alike, drawn, sampler_changes
 from headrace.torch.loader import DataLoader
 from torch.utils.data import BatchSampler, RandomSampler, Sampler, SequentialSampler
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -230,7 +230,7 @@ def test_ranks_whose_samplers_part_later_are_told(monkeypatch):
     def draw(rank, end):
         monkeypatch.setenv("RANK", str(rank))
         sampler = (each if each < 1000 else each + rank for each in itertools.count())
-        found = drawn.drawn_from(sampler, None, 53, contextlib.nullcontext, lambda each: (each, 1))
+        found = drawn.drawn_from(sampler, None, 53, contextlib.nullcontext, lambda each: (each, 1), list)
         alike.Alike(9).draws(0, found, "Parts")
         found.draw(0, end, range(0))
 
@@ -329,15 +329,21 @@ class Curriculum(Sampler):
         self.weights, self.drawn, self.noted = torch.tensor([1.0] * 10 + [0.0] * 43), 0, 0
 
     def __iter__(self):
+        noted = self.drawn
         while True:
-            self.drawn += 1
+            self.drawn += noted + 1
             yield int(torch.multinomial(self.weights, 1))
 
+    def state_dict(self):
+        return {"noted": self.noted}
 
-@pytest.mark.parametrize("how", ["in place", "anew", "not"])
-def test_a_script_that_changes_a_sampler_that_draws_ahead_is_told(feeds, capsys, how):
+
+@pytest.mark.parametrize("how", ["in place", "anew", "not", "looked at"])
+def test_a_script_that_changes_a_sampler_that_draws_ahead_is_told(feeds, monkeypatch, capsys, how):
+    monkeypatch.setattr(sampler_changes, "_told", set())
     sampler = Curriculum()
     taken = iter(feeds.loader([], Draws(), 4, sampler=sampler))
+    another = DataLoader(Draws(), 4, sampler=sampler)
     for step in range(500):
         assert len(next(taken)["index"]) == 4
         sampler.noted += 1
@@ -345,5 +351,8 @@ def test_a_script_that_changes_a_sampler_that_draws_ahead_is_told(feeds, capsys,
             sampler.weights[10:] = 1.0
         elif step == 100 and how == "anew":
             sampler.weights = torch.ones(53)
+        elif step == 100 and how == "looked at":
+            next(iter(another))
     said = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
-    assert said == [] if how == "not" else len(said) == 1 and "changed Curriculum.weights, and" in said[0]
+    changes = how in ("in place", "anew")
+    assert len(said) == changes and all("changed Curriculum.weights, and" in line for line in said)

@@ -9,6 +9,7 @@ Numbers are little-endian. Orders are answered one after another; of a stream, t
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import socket
@@ -139,11 +140,12 @@ def _wake_at(connection: socket.socket, size: int) -> bool:
 
     Whatever a kernel may hold against us, the sleep ends by itself. False: this one does not know how.
     """
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _LONGEST_SLEEP if size > 1 else _NO_LIMIT)
     try:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _LONGEST_SLEEP if size > 1 else _NO_LIMIT)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
     except OSError:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _NO_LIMIT)
+        with contextlib.suppress(OSError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _NO_LIMIT)
         return False
     return True
 

@@ -105,11 +105,11 @@ def reached(kind: type, names: tuple[str, ...]) -> list[types.FunctionType]:
         # A method of a base too: super() may call it.
         for method in filter(None, (function_of(vars(each).get(name)) for each in kind.__mro__)):
             found[method] = None
-            waiting += _own_names(method, kind)
+            waiting += own_names(method, kind)
     return list(found)
 
 
-def _own_names(method: types.FunctionType, kind: type) -> Iterator[str]:
+def own_names(method: types.FunctionType, kind: type) -> Iterator[str]:
     """Attributes that a method reads of its own object or class, or of `super()`.
 
     Not those of other variables and of attributes: the `update` of a dictionary is none of the class's methods.

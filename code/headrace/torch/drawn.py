@@ -29,6 +29,7 @@ def drawn_from(
     dataset_size: int,
     aside: Callable[[], AbstractContextManager[None]],
     plain: Callable[[Any], tuple[Any, int]],
+    draws_on: Callable[[], None],
 ) -> Sequence[Any]:
     """All that a sampler yields, in its order, or `Drawn` where that is endless or very much.
 
@@ -37,6 +38,7 @@ def drawn_from(
         dataset_size: samples.
         aside: in which it draws, with what generators it has there.
         plain: of one that it yields a copy, and how many samples it stands for; raises what is wrong with it.
+        draws_on: told before each part but the first.
     """
     with aside():
         ahead = iter(sampler)
@@ -49,7 +51,7 @@ def drawn_from(
         following = list(itertools.islice(ahead, 1))
     if not following:
         return first
-    return Drawn(first, itertools.chain(following, ahead), count or ENDLESS, aside, plain)
+    return Drawn(first, itertools.chain(following, ahead), count or ENDLESS, aside, plain, draws_on)
 
 
 def _take(ahead: Iterator[Any], samples: int, plain: Callable[[Any], tuple[Any, int]]) -> list[Any]:
@@ -76,7 +78,9 @@ class Drawn(Sequence[Any]):
         count: int,
         aside: Callable[[], AbstractContextManager[None]],
         plain: Callable[[Any], tuple[Any, int]],
+        draws_on: Callable[[], None],
     ) -> None:
+        self._draws_on = draws_on
         self._held, self._ahead, self._count, self._aside, self._plain = held, ahead, count, aside, plain
         self._from = 0
         self._kept: dict[int, Any] = {}
@@ -97,6 +101,7 @@ class Drawn(Sequence[Any]):
     def draw(self, start: int, end: int, keep: range) -> None:
         """Positions from `start` to before `end`. Those before, but for those to `keep`, are not asked for any more."""
         while self.end < min(end, self._count):
+            self._draws_on()
             with self._aside():
                 more = _take(self._ahead, _CHUNK, self._plain)[: self._count - self.end]
             with self._lock:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import types
+import contextlib
+import functools
+import weakref
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -11,61 +13,61 @@ import numpy as np
 import torch
 
 from headrace.torch import world
-from headrace.torch.dataset_code import is_the_scripts
-from headrace.torch.dataset_writes import names_used
+from headrace.torch.dataset_code import own_names, reached
 
-_PLAIN = (bool, int, float, str, type(None))
+_PLAIN = (bool, int, float, str, type(None), np.generic)
 _MOST_LOOKED_AT = 1 << 10
 """Numbers of an array."""
+_last: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+"""What each sampler was when it had drawn; several passes may draw from one."""
+_told: set[str] = set()
 
 
-class SamplerChanges:
-    """What the script does to samplers between their draws; the first change is warned of."""
+def have_drawn(samplers: Sequence[Any]) -> None:
+    """They have drawn, and may have changed meanwhile themselves."""
+    for each in samplers:
+        with contextlib.suppress(Exception):  # whatever a script's object does when it is looked at
+            _last[each] = _now(each)
 
-    def __init__(self, samplers: Sequence[Any]) -> None:
-        self._samplers = samplers
-        self._then: dict[str, Any] = {}
-        self._told = False
 
-    def drawn(self) -> None:
-        """They have drawn, and may have changed meanwhile themselves."""
-        if not self._told:
-            self._then = self._now()
-
-    def look(self) -> None:
-        """They are about to draw again."""
-        if self._told or not self._then:
-            return
-        changed = [name for name, each in self._now().items() if each != self._then.get(name)]
-        if changed:
-            self._told = True
-            if world.rank() == 0:
+def look(samplers: Sequence[Any]) -> None:
+    """They are about to draw on. Rank 0 warns, once, of each attribute that the script has set since they drew last."""
+    for each in samplers:
+        with contextlib.suppress(Exception):
+            then, now = _last[each], _now(each)
+            # What was not there before may be a cached property.
+            names = [name for name in then if now.get(name) != then[name]]
+            changed = {f"{type(each).__name__}.{name}" for name in names} - _told
+            _told.update(changed)
+            if changed and world.rank() == 0:
                 print(
                     f"warning: the script has changed {', '.join(sorted(changed)[:5])}, and samples are drawn ahead of "
-                    "training: those of the next steps are as before. A sampler whose pass ends is asked anew in each",
+                    "training: the next steps still use those drawn before. A sampler that ends is asked anew in each "
+                    "epoch",
                     flush=True,
                 )
 
-    def _now(self) -> dict[str, Any]:
-        found = {}
-        for each in self._samplers:
-            kinds = [kind for kind in type(each).__mro__ if is_the_scripts(kind)]
-            functions = [value for kind in kinds for name, value in vars(kind).items() if name != "__init__"]
-            used = {
-                name for each in functions if isinstance(each, types.FunctionType) for name in names_used(each.__code__)
-            }
-            for name, value in getattr(each, "__dict__", {}).items():
-                if name in used:
-                    found[f"{type(each).__name__}.{name}"] = _brief(value)
-        return found
+
+def _now(sampler: Any) -> dict[str, Any]:
+    names = _read_by(type(sampler))
+    return {name: _brief(value) for name, value in dict(vars(sampler)).items() if name in names}
+
+
+@functools.cache
+def _read_by(kind: Any) -> frozenset[str]:
+    """Attributes that its iteration reads."""
+    methods = reached(kind, ("__iter__", "__next__"))
+    return frozenset(name for method in methods for name in own_names(method, kind))
 
 
 def _brief(value: Any) -> Any:
-    """Equal as long as a value stays as it is."""
+    """Equal as long as a value stays as it is, as far as that is cheap to see."""
     if isinstance(value, _PLAIN):
         return repr(value)
     if isinstance(value, torch.Tensor):
         return id(value), 0 if value.is_inference() else value._version
     if isinstance(value, np.ndarray):
         return id(value), zlib.crc32(value.reshape(-1)[:_MOST_LOOKED_AT].tobytes())
+    if isinstance(value, tuple):
+        return tuple(map(_brief, value[:_MOST_LOOKED_AT]))
     return id(value), len(value) if isinstance(value, (list, dict, set)) else 0

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from torch.utils.data import SequentialSampler
+from torch.utils.data import BatchSampler, SequentialSampler
 
 from headrace.torch import world
 from headrace.torch.dataset_epochs import told_by_script
@@ -70,9 +70,8 @@ class Samples:
     def _seed(self) -> int:
         """Of samples. Where each rank's own sampler deals, samples of one position on two ranks draw differently."""
         seed = int(self._loader.seed)
-        *_, innermost = with_those_inside(self.own_sampler)
-        deals = self._given and type(innermost) is not SequentialSampler
-        alone = deals and self._world == 1 and world.rank() > 0
+        in_order = all(type(each) in (BatchSampler, SequentialSampler) for each in with_those_inside(self.own_sampler))
+        alone = self._given and not in_order and self._world == 1 and world.rank() > 0
         return sample_seed(seed, 0, world.rank(), _OF_RANK) if alone else seed
 
     def _steps(self, start: int, count: int) -> Epoch:

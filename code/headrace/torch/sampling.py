@@ -16,7 +16,7 @@ from headrace.torch.draws import Apart, seed_all
 from headrace.torch.epoch_calls import of_ours, said_to
 from headrace.torch.indices import plain_index
 from headrace.torch.order import sample_seed
-from headrace.torch.sampler_changes import SamplerChanges
+from headrace.torch.sampler_changes import have_drawn, look
 
 _DRAWS = 1 << 41
 """A place that no sample has: a sampler's draws."""
@@ -90,19 +90,19 @@ def epoch_indices(
     with apart.drawing():
         _seed(sampler, sample_seed(seed, epoch, 0, _DRAWS), epoch)
 
-    changes = SamplerChanges(list(with_those_inside(sampler)))
+    samplers = list(with_those_inside(sampler))
 
     @contextlib.contextmanager
     def aside() -> Iterator[None]:
         before = epoch_of(sampler)
-        changes.look()
         with apart.drawing(), of_ours():
             yield
-        changes.drawn()
+        have_drawn(samplers)
         moved(before, epoch_of(sampler))
 
     plain = functools.partial(_plain, type(sampler).__name__, of_batches)
-    return drawn_from(sampler, _length(sampler), _length(dataset) or 0, aside, plain)
+    look_at_them = functools.partial(look, samplers)
+    return drawn_from(sampler, _length(sampler), _length(dataset) or 0, aside, plain, look_at_them)
 
 
 def _length(of: Any) -> int | None:

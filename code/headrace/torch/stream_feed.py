@@ -7,6 +7,7 @@ long, another server iterates over the same part anew and goes on at the batch t
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import socket
 import threading
@@ -48,7 +49,7 @@ class StreamFeed:
     def __init__(self, servers: Sequence[str], secret: str, orders: Callable[[int, int], StreamOrder], parts: int,
                  hello: Mapping[str, Any], first: int, limit_s: float, pin_memory: bool) -> None:  # fmt: skip
         keep_freed_memory()
-        self._limit_s, self._step = limit_s, 0
+        self._limit_s, self._step, self._pid = limit_s, 0, os.getpid()
         room = _Room(parts)
         self._lanes = [
             _Lane(servers, secret, orders, part, hello, first + part, pin_memory, room) for part in range(parts)
@@ -62,6 +63,8 @@ class StreamFeed:
 
     def close(self) -> None:
         """End all connections; what is under way is dropped."""
+        if os.getpid() != self._pid:  # a forked process, which has none of the threads
+            return
         for lane in self._lanes:
             lane.close()
         now = time.monotonic()
