@@ -49,12 +49,13 @@ def look(samplers: Sequence[Any]) -> None:
 
 
 def _now(sampler: Any) -> dict[str, Any]:
-    names = _read_by(type(sampler))
+    kind: Any = type(sampler)
+    names = _read_by(kind)
     return {name: _brief(value) for name, value in dict(vars(sampler)).items() if name in names}
 
 
 @functools.cache
-def _read_by(kind: Any) -> frozenset[str]:
+def _read_by(kind: type) -> frozenset[str]:
     """Attributes that its iteration reads."""
     methods = reached(kind, ("__iter__", "__next__"))
     return frozenset(name for method in methods for name in own_names(method, kind))
