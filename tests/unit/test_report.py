@@ -7,37 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from headrace.context import EMPTY_REPORT
 from headrace.errors import InputError
 from headrace.report.command import main as report
 from headrace.report.compare import compare
-from headrace.report.runs import describe_run, read_summary
+from headrace.report.runs import describe_run
 from headrace.report.verdict import verdict
 
-
-def summary(name, samples_per_s, **changes):
-    host = {
-        "group": "dnn_group",
-        "instance_type": "x",
-        "exit_code": 0,
-        "cpu_utilization": 0.5,
-        "cpu_s": {"trainer": 9.0},
-    }
-    return {
-        **EMPTY_REPORT,
-        "job_name": name,
-        "outcome": "succeeded",
-        "root_cause": None,
-        "tf_data_mode": "local",
-        "is_hetero": False,
-        "world_size": 2,
-        "global_batch_size": 64,
-        "steps": 10,
-        "samples_per_s": samples_per_s,
-        "time_to_first_step_s": 3.0,
-        "final_metrics": {"accuracy": 0.8, "val_accuracy": 0.9},
-        "hosts": {"algo-1": host},
-    } | changes
+from tests.summaries import summary, write_run
 
 
 def test_runs_stand_side_by_side_with_the_ratio_to_the_first():
@@ -62,67 +38,6 @@ def test_a_run_that_somebody_stopped_is_no_failed_one():
     stopped = summary("one", 0.0, outcome="failed", root_cause=cause, interrupted=True)
     assert "failed" not in compare([stopped]) + verdict([stopped], [None])[0]
     assert verdict([stopped], [None]) == ["one was interrupted after 10 steps."]
-
-
-@pytest.mark.parametrize("content", [None, "{", "[]", "{}"])
-def test_a_folder_that_is_no_run_is_refused(tmp_path, content):
-    if content is not None:
-        (tmp_path / "summary.json").write_text(content)
-    with pytest.raises(InputError):
-        read_summary(tmp_path)
-
-
-def test_a_summary_is_read_back(tmp_path):
-    (tmp_path / "summary.json").write_text(json.dumps(summary("one", 1.0)))
-    assert read_summary(tmp_path)["job_name"] == "one"
-
-
-def write_run(folder, **changes):
-    folder.mkdir(exist_ok=True)
-    (folder / "summary.json").write_text(json.dumps(summary(folder.name, 100.0, **changes)))
-    return folder
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        '{"hosts": {"algo-1": {"gro',
-        '{"hosts": {"algo-1": 3}, "job_name": "x", "outcome": "succeeded"}',
-        '{"hosts": {}, "job_name": "x", "outcome": "succeeded"}',
-        '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "steps": "many"}',
-        '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "steps": -5}',
-        '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "steps": 1' + "0" * 400 + "}",
-        '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "step_time_ms": {"median": []}}',
-        '{"hosts": {"algo-1": {"cpu_s": {"trainer": "1"}}}, "job_name": "x", "outcome": "succeeded"}',
-        '{"hosts": {"algo-1": {}}, "job_name": 7, "outcome": "succeeded"}',
-        '{"hosts": {"algo-1": {"restarts": []}}, "job_name": "x", "outcome": "succeeded"}',
-        '{"hosts": {"algo-1": {"gpu": {"utilization": 0.5}}}, "job_name": "x", "outcome": "succeeded"}',
-        '{"hosts": {"algo-1": {"most_memory_bytes": "x"}}, "job_name": "x", "outcome": "succeeded"}',
-        '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "workers": [1]}',
-        '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "workers": {"algo-1:6001": 5}}',
-        '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "workers": {"a": {"share": [1]}}}',
-        '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "workers": {"a": {"batches": "1"}}}',
-        '{"hosts": ' + "[" * 100_000,
-        "\ud800",
-    ],
-)
-def test_a_foreign_or_half_written_summary_is_one_clear_line(tmp_path, content):
-    (tmp_path / "summary.json").write_text(content, encoding="utf-8", errors="surrogatepass")
-    with pytest.raises(InputError) as refused:
-        report([str(tmp_path)])
-    assert "summary.json" in str(refused.value) and "\n" not in str(refused.value)
-
-
-def test_a_run_of_an_older_headrace_is_told_too(tmp_path):
-    hosts = {"algo-1": {"group": "dnn_group", "exit_code": 0, "cpu_utilization": 0.5}}
-    old = {"job_name": "old", "outcome": "succeeded", "hosts": hosts}
-    (tmp_path / "summary.json").write_text(json.dumps(old))
-    told = compare([read_summary(tmp_path)])
-    assert "old" in told
-    for name in ("step time, median", "ideal step time", "waiting for data", "samples/s", "training time"):
-        assert re.search(rf"{name} +-\s", told)
-    assert "waiting" not in describe_run(read_summary(tmp_path) | {"steps": 3}, tmp_path)
 
 
 def test_a_report_is_a_page_without_a_network_with_the_numbers_of_the_summary(tmp_path, capsys):

@@ -1,0 +1,67 @@
+"""A run's summary is read back, or refused in one line."""
+
+import json
+import re
+
+import pytest
+from headrace.errors import InputError
+from headrace.report.command import main as report
+from headrace.report.compare import compare
+from headrace.report.runs import describe_run, read_summary
+
+from tests.summaries import summary
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", "{}"])
+def test_a_folder_that_is_no_run_is_refused(tmp_path, content):
+    if content is not None:
+        (tmp_path / "summary.json").write_text(content)
+    with pytest.raises(InputError):
+        read_summary(tmp_path)
+
+
+def test_a_summary_is_read_back(tmp_path):
+    (tmp_path / "summary.json").write_text(json.dumps(summary("one", 1.0)))
+    assert read_summary(tmp_path)["job_name"] == "one"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        '{"hosts": {"algo-1": {"gro',
+        '{"hosts": {"algo-1": 3}, "job_name": "x", "outcome": "succeeded"}',
+        '{"hosts": {}, "job_name": "x", "outcome": "succeeded"}',
+        '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "steps": "many"}',
+        '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "steps": -5}',
+        '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "steps": 1' + "0" * 400 + "}",
+        '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "step_time_ms": {"median": []}}',
+        '{"hosts": {"algo-1": {"cpu_s": {"trainer": "1"}}}, "job_name": "x", "outcome": "succeeded"}',
+        '{"hosts": {"algo-1": {}}, "job_name": 7, "outcome": "succeeded"}',
+        '{"hosts": {"algo-1": {"restarts": []}}, "job_name": "x", "outcome": "succeeded"}',
+        '{"hosts": {"algo-1": {"gpu": {"utilization": 0.5}}}, "job_name": "x", "outcome": "succeeded"}',
+        '{"hosts": {"algo-1": {"most_memory_bytes": "x"}}, "job_name": "x", "outcome": "succeeded"}',
+        '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "workers": [1]}',
+        '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "workers": {"algo-1:6001": 5}}',
+        '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "workers": {"a": {"share": [1]}}}',
+        '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "workers": {"a": {"batches": "1"}}}',
+        '{"hosts": ' + "[" * 100_000,
+        "\ud800",
+    ],
+)
+def test_a_foreign_or_half_written_summary_is_one_clear_line(tmp_path, content):
+    (tmp_path / "summary.json").write_text(content, encoding="utf-8", errors="surrogatepass")
+    with pytest.raises(InputError) as refused:
+        report([str(tmp_path)])
+    assert "summary.json" in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_run_of_an_older_headrace_is_told_too(tmp_path):
+    hosts = {"algo-1": {"group": "dnn_group", "exit_code": 0, "cpu_utilization": 0.5}}
+    old = {"job_name": "old", "outcome": "succeeded", "hosts": hosts}
+    (tmp_path / "summary.json").write_text(json.dumps(old))
+    told = compare([read_summary(tmp_path)])
+    assert "old" in told
+    for name in ("step time, median", "ideal step time", "waiting for data", "samples/s", "training time"):
+        assert re.search(rf"{name} +-\s", told)
+    assert "waiting" not in describe_run(read_summary(tmp_path) | {"steps": 3}, tmp_path)
