@@ -1,24 +1,34 @@
 """Whether a worker beside the trainer helps, and never hurts, whatever else its processor does.
 
-    python -m bench.placement [--repeats 3]
+    python -m bench.placement [--repeats 8]
 
 The trainer has one processor and a data host the other. Beside the trainer something takes none, half or all of its
-processor. "sum": what the data host's worker makes alone, and what a worker makes alone on a processor of which the
-same part is taken (by what runs beside the trainer, and by the arithmetic of its steps), both with a reader that has a
-processor of its own. "processors": what two processors make at once of what each makes alone, of the same pipeline
-without any reader; they share caches and memory.
+processor. By turns of a few seconds within one job, since a machine whose speed changes does so for all of them:
+
+"on", "off": with the worker beside the trainer, and with that one stopped.
+"sum": what the data host's worker makes alone, and what the other makes alone on a processor of which the same part is
+taken (by what runs beside the trainer, and by the arithmetic of its steps), both with a reader that has a processor of
+its own.
+"processors": what two processors make at once of what each makes alone, of the same pipeline without any reader; they
+share caches and memory.
 """
 
+import bisect
 import contextlib
 import os
-import subprocess
 import sys
+import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
 
 from bench import jobs, measure
-from tests.support import ROOT
+from tests.support import ROOT, process_of, processes_of, wait_for
 
-SPIN, AUGMENTED = jobs.SCRIPTS / "spin.py", jobs.SCRIPTS / "augmented.py"
+AUGMENTED = jobs.SCRIPTS / "augmented.py"
 SITUATIONS = {
     "processor free": (3, 0.0),
     "half of it taken": (3, 0.5),
@@ -26,80 +36,130 @@ SITUATIONS = {
     "light pipeline, half taken": (0, 0.5),
 }
 """How often the augmentation is repeated, and the part of the trainer's processor that is taken."""
-BATCH = 512
+BATCH, WAIT_MS = 512, 5
+ALL_TURNS = ("on", "off", "alone", "beside", "first", "second", "both")
+SETTLE_S, TURN_S = 1.0, 4.0
+FIRST_STEPS_S = 120.0
 
 
 def main(argv=None):
-    repeats = measure.arguments(__doc__, argv, repeats=3).repeats
-    first, second = measure.two_processors()
-    helped = ["--num_of_data_instances=1", f"--cpus=dnn_group={first};data_group={second}"]
-    rows, sums, of_processors, best, arithmetic = [], [], [], [], []
+    repeats = measure.arguments(__doc__, argv, repeats=8).repeats
+    rows, sums, of_processors, best = [], [], [], []
     with jobs.source_dir() as source:
-
-        def rate(local_workers, busy=0.0, taken=0.0, times=3):
-            with taken_away(second, taken):
-                flags = [*helped, "--processes_per_host=1", f"--local_workers={local_workers}", f"--batch_size={BATCH}"]
-                run = jobs.run(source, "planned_step.py", *flags, times=times, busy=busy, wait_ms=5)
-            steps_per_s = 1000 / jobs.measured(run)["step_ms"]
-            arithmetic.append(run.summary["compute_cpu_s_per_step"] * steps_per_s)
-            return BATCH * steps_per_s
-
         for name, (times, busy) in SITUATIONS.items():
-            on, off, alone, beside, both = [], [], [], [], []
-            for _ in range(repeats):
-                on.append(rate("on", busy, times=times))
-                taken = busy + arithmetic[-1]
-                off.append(rate("off", busy, times=times))
-                if times:
-                    alone.append(rate("off", times=times))
-                    beside.append(rate("off", taken=taken, times=times) if busy < 1 else 0.0)
-                    both.append(processors(times, first, second))
-            row = {"situation": name, "on": measure.median(on), "off": measure.median(off)}
-            row["on ÷ best"] = row["on"] / max(row["on"], row["off"])
-            row["on ÷ sum"] = row["on"] / (measure.median(alone) + measure.median(beside)) if times else "-"
-            row["processors"] = measure.median(both) if both else "-"
-            rows.append(row)
-            best.append(row["on ÷ best"])
-            if times and busy == 0.5:
+            summed = times and busy == 0.5
+            rounds = _rounds(source, times, busy, ALL_TURNS if summed else ALL_TURNS[:2], repeats)
+            row = {"situation": name}
+            row |= {turn: measure.median([each[turn] for each in rounds]) for turn in ("on", "off")}
+            row["on ÷ best"] = min(measure.median([each["on"] / each["off"] for each in rounds]), 1.0)
+            row["on ÷ sum"] = row["processors"] = "-"
+            if summed:
+                row["on ÷ sum"] = measure.median([each["on"] / (each["alone"] + each["beside"]) for each in rounds])
+                row["processors"] = measure.median([each["both"] / (each["first"] + each["second"]) for each in rounds])
                 sums.append(row["on ÷ sum"])
                 of_processors.append(row["on ÷ sum"] / row["processors"])
+            best.append(row["on ÷ best"])
+            rows.append(row)
             print("placement:", *row.values(), flush=True)
     figures = {"placement_vs_sum": min(sums), "placement_vs_sum_of_processors": min(of_processors),
                "placement_on_vs_best": min(best)}  # fmt: skip
     measure.leave("placement", figures, rows, repeats=repeats)
 
 
-def processors(times, *cpus):
-    """What they make at once, of what each makes alone."""
-    return sum(going_nowhere(times, *cpus)) / sum(sum(going_nowhere(times, each)) for each in cpus)
+def _rounds(source, times, busy, turns, repeats):
+    """Images a second in each turn, for each round."""
+    first, second = measure.two_processors()
+    found = []
+    with _job(source, times) as job, _going_nowhere(times, *(first, second) if "both" in turns else ()) as bare:
+        (beside, remote), alone = job.workers, list(bare)
+        for _ in range(repeats):
+            rates = {}
+            for turn in turns:
+                going = {"on": job.workers, "off": [remote], "alone": [remote], "beside": [beside],
+                         "first": alone[:1], "second": alone[1:], "both": alone}[turn]  # fmt: skip
+                # The arithmetic of the steps takes its part of the trainer's processor where the trainer is elsewhere.
+                taken = {"on": busy, "off": busy, "beside": busy + job.arithmetic_s * rates.get("on", 0.0) / BATCH}
+                job.taken.write_text(str(taken.get(turn, 0.0)))
+                _move(job.trainer, second if turn == "beside" else first)
+                for process in (*job.workers, *bare):
+                    (process.resume if process in going else process.suspend)()
+                time.sleep(SETTLE_S)
+                began = time.monotonic()
+                time.sleep(TURN_S)
+                told = [bare[each] for each in going if each in bare] or [job.steps]
+                rates[turn] = BATCH * sum(_rate(each, began, time.monotonic()) for each in told)
+            print("placement:", *(f"{turn} {rate:,.0f}" for turn, rate in rates.items()), flush=True)
+            found.append(rates)
+        return found
 
 
-def going_nowhere(times, *cpus):
-    """Images a second of a process on each of these at the same time."""
-
-    def one(cpu):
-        command = ["taskset", "--cpu-list", str(cpu), sys.executable, str(AUGMENTED), str(times), str(BATCH), "6"]
-        environ = os.environ | {"PYTHONPATH": str(ROOT / "code")}
-        made = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=True, timeout=120)
-        return float(made.stdout)
-
-    with ThreadPoolExecutor() as pool:
-        return list(pool.map(one, cpus))
+@dataclass
+class _Job:
+    workers: tuple[psutil.Process, psutil.Process]
+    """The one beside the trainer, and the data host's."""
+    trainer: psutil.Process
+    steps: Path
+    taken: Path
+    arithmetic_s: float
 
 
 @contextlib.contextmanager
-def taken_away(cpu, share):
-    """Something else takes this part of a processor."""
-    if not share:
-        yield
-        return
-    with measure.pinned(cpu):
-        spinning = subprocess.Popen([sys.executable, str(SPIN), str(share), str(os.getpid())])
-    try:
-        yield
-    finally:
-        spinning.kill()
-        spinning.wait()
+def _job(source, times):
+    """A job with a data host that trains meanwhile."""
+    first, second = measure.two_processors()
+    flags = ["--num_of_data_instances=1", f"--cpus=dnn_group={first};data_group={second}", "--processes_per_host=1"]
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name, ThreadPoolExecutor() as pool:
+        folder, job_name = Path(name), f"placement-{os.getpid()}-{time.monotonic_ns()}"
+        taken, steps = folder / "taken", folder / "steps"
+        taken.write_text("0")
+        given = {"folder": folder, "times": times, "batch_size": BATCH, "wait_ms": WAIT_MS}
+        run = pool.submit(jobs.run, source, "turn_step.py", *flags, job_name=job_name, timeout_s=3600, **given)
+        try:
+            wait_for(
+                lambda: (run.done() and run.result()) or (steps.exists() and steps.read_text()), "a step", FIRST_STEPS_S
+            )
+            worker, rank = r"train_data\.py worker", "headrace.host.rank"
+            workers = (process_of(job_name, "algo-2", worker), process_of(job_name, "algo-1", worker))
+            yield _Job(
+                workers, process_of(job_name, "algo-2", rank), steps, taken, float((folder / "arithmetic").read_text())
+            )
+        finally:
+            for process in processes_of(job_name):
+                process.resume()
+            taken.unlink()
+
+
+@contextlib.contextmanager
+def _going_nowhere(times, *cpus):
+    """A process on each of these processors that makes batches, and the file that it tells of them in."""
+    found = {}
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
+        try:
+            for cpu in cpus:
+                steps = Path(name) / str(cpu)
+                command = [sys.executable, str(AUGMENTED), str(times), str(BATCH), str(steps)]
+                with measure.pinned(cpu):
+                    environ = os.environ | {"PYTHONPATH": str(ROOT / "code")}
+                    found[psutil.Popen(command, env=environ)] = steps
+            wait_for(lambda: all(each.exists() and each.read_text() for each in found.values()), "a first batch")
+            yield found
+        finally:
+            for process in found:
+                process.kill()
+                process.wait()
+
+
+def _move(process, cpu):
+    for thread in process.threads():
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(thread.id, {cpu})
+
+
+def _rate(file, since, until):
+    """Lines a second between the first and the last of that time."""
+    times = [float(line) for line in file.read_text().split("\n")[:-1]]
+    of_turn = times[bisect.bisect(times, since) : bisect.bisect(times, until)]
+    return (len(of_turn) - 1) / (of_turn[-1] - of_turn[0])
 
 
 if __name__ == "__main__":

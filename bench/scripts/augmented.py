@@ -1,6 +1,6 @@
-"""The pipeline of planned_step.py; alone, how fast it makes batches that go nowhere.
+"""The pipeline of planned_step.py and turn_step.py; alone, it makes batches that go nowhere.
 
-`augmented.py TIMES BATCH SECONDS` prints images a second.
+`augmented.py TIMES BATCH FILE` writes the clock's seconds of each batch, a line each, until it is killed.
 """
 
 import sys
@@ -27,12 +27,6 @@ def made_up(batch_size):
 
 
 if __name__ == "__main__":
-    given_times, given_batch, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-    found = iter(batches(given_times, given_batch).prefetch(2))
-    for _ in range(20):
-        next(found)
-    count, began = 0, time.perf_counter()
-    while time.perf_counter() - began < seconds:
-        next(found)
-        count += given_batch
-    print(count / (time.perf_counter() - began), flush=True)
+    with open(sys.argv[3], "w", buffering=1) as made:
+        for _ in batches(int(sys.argv[1]), int(sys.argv[2])).prefetch(2):
+            print(time.monotonic(), file=made)

@@ -5,11 +5,7 @@ headrace plans with; the event `measured` has the step time of the stream alone.
 """
 
 import argparse
-import os
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import augmented
 import headrace.tensorflow.horovod_keras as hvd
@@ -24,7 +20,6 @@ parser.add_argument("--times", type=int, required=True, help="that the augmentat
 parser.add_argument("--batch_size", type=int, default=512)
 parser.add_argument("--wait_ms", type=float, default=15.0)
 parser.add_argument("--seconds", type=float, default=12.0)
-parser.add_argument("--busy", type=float, default=0.0, help="part of a processor that the trainer takes besides")
 parser.add_argument("--ideal_steps", type=int, default=40)
 args, _ = parser.parse_known_args()
 WARM_UP_STEPS = 30
@@ -46,8 +41,6 @@ for _ in range(args.ideal_steps):
     started = time.perf_counter()
     step(made_up)
     times_s.append(time.perf_counter() - started)
-if args.busy:
-    subprocess.Popen([sys.executable, str(Path(__file__).with_name("spin.py")), str(args.busy), str(os.getpid())])
 meter = open_meter(args.batch_size, 50)
 meter.begin(IdealStep.of(times_s, time.process_time() - cpu_s))
 batches = iter(train)

@@ -1,14 +1,15 @@
-"""Keeps a part of a processor busy while another process lives: spin.py SHARE PID."""
+"""Keeps a part of a processor busy while another process lives: spin.py FILE PID, with the part in the file."""
 
 import os
 import sys
 import time
+from pathlib import Path
 
 PERIOD_S = 0.01
-share, pid = float(sys.argv[1]), int(sys.argv[2])
+file, pid = Path(sys.argv[1]), int(sys.argv[2])
 while os.path.exists(f"/proc/{pid}"):
     began = time.perf_counter()
-    end_s = time.process_time() + PERIOD_S * share
+    end_s = time.process_time() + PERIOD_S * float(file.read_text() or 0)
     while time.process_time() < end_s:
         pass
     time.sleep(max(PERIOD_S - (time.perf_counter() - began), 0.0))

@@ -1,0 +1,42 @@
+"""A training script whose step is a fixed wait, which writes down when each step ended.
+
+`FOLDER/taken` has the part of a processor that is taken beside it; without it the script ends. `FOLDER/steps` gets the
+clock's seconds, a line a step, and `FOLDER/arithmetic` the processor's seconds of a step's own arithmetic.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import augmented
+import headrace.tensorflow.horovod_keras as hvd
+import tensorflow as tf
+from headrace.tensorflow import data
+
+parser = argparse.ArgumentParser(allow_abbrev=False)
+parser.add_argument("--folder", type=Path, required=True)
+parser.add_argument("--times", type=int, required=True, help="that the augmentation is repeated; 0: only a flip")
+parser.add_argument("--batch_size", type=int, required=True)
+parser.add_argument("--wait_ms", type=float, required=True)
+args, _ = parser.parse_known_args()
+STEPS = 100
+
+hvd.init()
+tf.config.threading.set_intra_op_parallelism_threads(1)
+train = augmented.batches(args.times, args.batch_size)
+made_up = augmented.made_up(args.batch_size)
+batches = iter(data.distribute(train, sharding="off").prefetch(2))
+taken = args.folder / "taken"
+began_s = time.process_time()
+for _ in range(STEPS):
+    tf.cast(made_up, tf.float32)
+(args.folder / "arithmetic").write_text(str((time.process_time() - began_s) / STEPS))
+subprocess.Popen([sys.executable, str(Path(__file__).with_name("spin.py")), str(taken), str(os.getpid())])
+with (args.folder / "steps").open("w", buffering=1) as steps:
+    while taken.exists():
+        tf.cast(next(batches), tf.float32)
+        time.sleep(args.wait_ms / 1000)
+        print(time.monotonic(), file=steps)
