@@ -43,6 +43,8 @@ class InstanceTable:
 
     types: Mapping[str, InstanceType]
     as_of: str
+    dated: str = ""
+    """What to say of the prices: whose and when."""
 
     def get(self, name: str) -> InstanceType | None:
         """The type, or None when the table lacks it."""
@@ -70,8 +72,8 @@ class InstanceTable:
         Raises:
             InputError: malformed, or of a type that the table lacks.
         """
-        types = dict(self.types)
-        for text in texts:
+        types, given = dict(self.types), list(texts)
+        for text in given:
             name, _, price = text.partition("=")
             try:
                 usd = float(price)
@@ -84,7 +86,7 @@ class InstanceTable:
             if name not in types:
                 raise InputError(f"--price names {name!r}, of which nothing is known; give a whole table with --prices")
             types[name] = replace(types[name], usd_per_hour=usd)
-        return InstanceTable(types, self.as_of)
+        return replace(self, types=types, dated=self.dated + (f", but {', '.join(given)} as given" if given else ""))
 
 
 def read_instances(own: Path | None = None) -> InstanceTable:
@@ -94,10 +96,12 @@ def read_instances(own: Path | None = None) -> InstanceTable:
         InputError: the file cannot be read, or a row of it is wrong.
     """
     table = _read(TABLE)
+    dated = f"on-demand prices in us-east-1 as of {table.as_of}"
     if own is None:
-        return table
+        return replace(table, dated=dated)
     mine = _read(own)
-    return InstanceTable({**table.types, **mine.types}, mine.as_of or table.as_of)
+    dated += f", but those in {own.name}" + (f" as of {mine.as_of}" if mine.as_of else "")
+    return InstanceTable({**table.types, **mine.types}, mine.as_of or table.as_of, dated)
 
 
 def _read(path: Path) -> InstanceTable:

@@ -1,5 +1,7 @@
 """Checkpoints of several trainings in one script: nothing happens to them without a word."""
 
+import shutil
+
 from headrace.training.checkpoint_folder import CheckpointFolder
 
 
@@ -24,3 +26,15 @@ def test_a_checkpoint_that_is_not_kept_since_there_are_those_of_later_epochs_is_
     assert not save(folder, 1).exists()
     assert "epoch-0001 is not kept" in capsys.readouterr().out
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["epoch-0005", "epoch-0006"]
+
+
+def test_copies_that_a_user_makes_of_checkpoints_are_left_alone(tmp_path):
+    folder = CheckpointFolder(tmp_path, "weights", 1)
+    for epoch in (1, 2):
+        save(folder, epoch)
+        shutil.copytree(tmp_path / f"epoch-{epoch:04d}", tmp_path / f"epoch-{epoch:04d}-copy")
+    assert folder.place() == (2, 0)
+    folder.save(2, 30, lambda path: path.write_text("weights"), {})
+    assert folder.place() == (2, 30)
+    names = [path.name for path in sorted(tmp_path.iterdir())]
+    assert names == ["epoch-0001-copy", "epoch-0002-copy", "epoch-0002-step-000030"]

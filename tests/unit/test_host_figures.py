@@ -160,6 +160,12 @@ def test_a_place_for_figures_that_hangs_or_fails_holds_nothing_up():
     assert time.monotonic() - began < 20
     for name in ("a hung place", "one that never opens"):
         assert any(f"{name} was too slow" in each for each in said)
+    hung = Outlet("a place that hangs at the end", lambda: lambda records: hang.wait(60) and None, said.append)
+    hung.close({"time": 0.0, "summary": {}})
+    assert said[-1].startswith("a place that hangs at the end was too slow, or did not answer: 1 records")
+    refused = Outlet("a place", lambda: open("http://me:secret@nowhere/"), said.append)
+    refused.close({"time": 0.0})
+    assert "does not take" in said[-1] and "secret" not in said[-1]
     for name in ("a broken place", "an absent place"):
         assert sum(f"{name} does not take the job's figures: ZeroDivisionError" in each for each in said) == 1
     hang.set()

@@ -226,3 +226,32 @@ def test_a_loss_that_is_no_number_leaves_files_that_any_program_reads(tmp_path, 
     texts = [path.read_text() for path in (tmp_path / "trainer.json", *tmp_path.glob("**/metrics.jsonl"))]
     assert len(texts) == 2 and not any("NaN" in text or "Infinity" in text for text in texts)
     assert json.loads(texts[0])["final_metrics"] == {"loss": None, "accuracy": None}
+
+
+def test_the_first_execution_of_several_steps_is_start_up(report):
+    told = report(None, (16, 10.0), *[(16, 0.64)] * 5)
+    assert (told["first_step_s"], told["steps"]) == (10.0, 96)
+    assert told["step_time_ms"] == {"median": 40.0, "mean": 40.0, "p90": 40.0}
+
+
+def test_no_figure_over_time_has_the_first_step_in_it_nor_gives_way_to_a_metric_of_its_name(report, tmp_path):
+    report(None, (1, 60.0), *[(1, 0.1)] * 19)
+    meter = Meter(lambda: 0, lambda: 1, 32, 10, NoScalars, lambda: 0.0)
+    meter.begin()
+    meter.epoch(1, {"time": 1.0, "step": -1.0, "loss": 2.0})
+    meter.end()
+    *steps, epoch = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert [round(each["step_time_ms"]) for each in steps] == [100, 100]
+    assert (epoch["step"], epoch["loss"]) == (20, 2.0) and epoch["time"] > 1e9
+
+
+def test_the_end_of_a_training_leaves_the_last_words_of_another(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_OUTPUT_DIR", str(tmp_path))
+    monkeypatch.setattr(rank_failure, "last_words", [])
+    one, other = (Meter(lambda: 0, lambda: 1, 32, 10, NoScalars, lambda: 0.0) for _ in range(2))
+    one.begin()
+    other.begin()
+    one.end()
+    assert rank_failure.last_words == [other.write_report]
+    other.end()
+    assert not rank_failure.last_words

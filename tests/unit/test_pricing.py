@@ -71,3 +71,14 @@ def test_a_types_name_counts_without_the_spaces_around_it(tmp_path):
     text = "instance_type,vcpus,gpus,gpu,memory_gib,network_gbps,usd_per_hour\nml.c5.xlarge , 4,0, ,8,1.25, 9.99"
     (tmp_path / "prices.csv").write_text(text)
     assert read_instances(tmp_path / "prices.csv").types["ml.c5.xlarge"].usd_per_hour == 9.99
+
+
+def test_whose_prices_are_told_is_said(tmp_path):
+    own = tmp_path / "mine.csv"
+    header = next(line for line in TABLE.read_text().splitlines() if not line.startswith("#"))
+    own.write_text(f"# as of: 2030-01\n{header}\nml.c9.large,2,0,,4,10,0.5\n")
+    table = read_instances(own).with_prices(["ml.p4d.24xlarge=30"])
+    whose = f"on-demand prices in us-east-1 as of {read_instances().as_of}"
+    assert describe_cost(SPEC, read_instances(), 3600, spot=False).endswith(f"{whose}, storage not counted")
+    said = describe_cost(SPEC, table, 3600, spot=False)
+    assert f"{whose}, but those in mine.csv as of 2030-01, but ml.p4d.24xlarge=30 as given" in said

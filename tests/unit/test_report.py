@@ -1,5 +1,6 @@
 """Runs are told and compared from their summaries alone."""
 
+import html
 import json
 import re
 import subprocess
@@ -11,6 +12,7 @@ from headrace.errors import InputError
 from headrace.report.command import main as report
 from headrace.report.compare import compare
 from headrace.report.runs import describe_run
+from headrace.report.timeline import read_timeline
 from headrace.report.verdict import verdict
 
 from tests.summaries import summary, write_run
@@ -185,3 +187,24 @@ def test_what_goes_nowhere_costs_nothing(tmp_path):
     run = write_run(tmp_path / "run")
     command = f"{sys.executable} -m headrace compare {run} >&- 2>&-"
     assert subprocess.run(command, shell=True, timeout=60).returncode == 0
+
+
+def test_time_begins_with_the_first_step_which_no_record_is_of(tmp_path):
+    lines = [
+        {"time": 900.0, "groups": {"dnn_group": {"cpu_utilization": 0.1}}},
+        {"time": 1000.0, "step": 10, "step_time_ms": 6000.0},
+        {"time": 1060.0, "step": 20, "step_time_ms": 60000.0},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    timeline = read_timeline(tmp_path)
+    assert timeline.seconds == [54.0, 114.0]
+    assert timeline.utilization["CPU dnn_group"][0] == [-46.0]
+
+
+def test_the_page_has_the_summary_as_it_is_and_the_advice_names_the_runs_folder(tmp_path, capsys):
+    run = write_run(tmp_path / "my run", job_name="one", input_bound_share=0.09)
+    read = json.loads((run / "summary.json").read_text())
+    assert report([str(run)]) == 0
+    assert f"headrace plan '{run}'" in capsys.readouterr().out
+    page = html.unescape((run / "report.html").read_text())
+    assert json.dumps(read, indent=2, ensure_ascii=False) in page

@@ -9,7 +9,7 @@ from headrace.report.command import main as report
 from headrace.report.compare import compare
 from headrace.report.runs import describe_run, read_summary
 
-from tests.summaries import summary
+from tests.summaries import summary, write_run
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", "{}"])
@@ -65,3 +65,16 @@ def test_a_run_of_an_older_headrace_is_told_too(tmp_path):
     for name in ("step time, median", "ideal step time", "waiting for data", "samples/s", "training time"):
         assert re.search(rf"{name} +-\s", told)
     assert "waiting" not in describe_run(read_summary(tmp_path) | {"steps": 3}, tmp_path)
+
+
+def test_names_cannot_move_the_terminals_cursor(tmp_path):
+    hosts = {"a\x1b[2J": {"group": "dnn_group", "exit_code": 0}}
+    run = write_run(tmp_path / "run", job_name="\x1b]0;title\x07one", hosts=hosts)
+    told = compare([read_summary(run)]) + describe_run(read_summary(run), run)
+    assert "\x1b" not in told and "\x07" not in told and r"\x1b]0;title\x07one" in told
+
+
+def test_small_figures_keep_their_digits():
+    times = {"median": 0.25, "mean": 0.25, "p90": 0.3}
+    told = compare([summary("one", 0.4, step_time_ms=times, ideal_step_time_ms=0.123)])
+    assert "0.25 ms" in told and "0.123" in told and re.search(r"samples/s +0\.4\b", told)

@@ -12,7 +12,7 @@ from headrace.errors import SetupError
 from headrace.instances import read_instances
 from headrace.paths import PLOTS, REPORT
 from headrace.report.compare import compare, compare_rows
-from headrace.report.prices import Price, parse_stands_for, price, whose_prices
+from headrace.report.prices import Price, parse_stands_for, price
 from headrace.report.runs import Finder, Summary, as_given, read_summary
 from headrace.report.timeline import Timeline, read_timeline
 from headrace.report.verdict import verdict
@@ -31,9 +31,8 @@ def main(argv: Sequence[str], finder: Finder = as_given) -> int:
     runs = _read(folders)
     summaries = [summary for summary, _ in runs]
     prices = [price(summary, table, stands_for) for summary in summaries]
-    dated = whose_prices(table, given.price, bool(given.prices))
     # First of all: who reads the text may stop to.
-    path = write_page(runs, given.output or folders[-1], prices, _notes(runs, prices, dated))
+    path = write_page(runs, given.output or folders[-1], prices, _notes(runs, prices, table.dated))
     print(compare(summaries, prices))
     print()
     for line in verdict(summaries, prices):

@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.report.prices import Price
-from headrace.report.runs import INPUT_BOUND_FROM, accuracy, read_summary, short, waited_share, was_interrupted
+from headrace.report.runs import INPUT_BOUND_FROM, accuracy, read_summary, rounded, short, waited_share, was_interrupted
 from headrace.settings import OneLineParser
 from headrace.tables import Table
 
@@ -68,7 +68,7 @@ def _told(summary: Summary, key: str, text: Callable[[Any], str]) -> str:
 
 
 def _median(times_ms: Mapping[str, float]) -> str:
-    return f"{times_ms['median']:.0f} ms"
+    return f"{rounded(times_ms['median'])} ms"
 
 
 def _seconds(value: float) -> str:
@@ -94,13 +94,13 @@ def _ideal(summary: Summary) -> str:
     if not summary["ideal_step_time_ms"]:
         return "-"
     error = summary.get("ideal_step_time_error_ms")
-    return f"{summary['ideal_step_time_ms']:.0f}{f' ± {error:.0f}' if error else ''} ms"
+    return f"{rounded(summary['ideal_step_time_ms'])}{f' ± {rounded(error)}' if error else ''} ms"
 
 
 def _with_ratio(values: Sequence[float]) -> list[str]:
     first = values[0]
     ratios = [""] + [f" ({value / first:.2f}×)" if first else "" for value in values[1:]]
-    return [f"{value:.0f}{ratio}" if value else "-" for value, ratio in zip(values, ratios, strict=True)]
+    return [f"{rounded(value)}{ratio}" if value else "-" for value, ratio in zip(values, ratios, strict=True)]
 
 
 def _cheaper(values: Sequence[float | None]) -> list[str]:

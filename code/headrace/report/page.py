@@ -52,8 +52,12 @@ def render(
         workers=[_worker(summary["job_name"], name, worker) for summary in summaries
                  for name, worker in summary.get("workers", {}).items()],
         notes=notes,
-        summaries=[(summary["job_name"], json.dumps(summary, indent=2, ensure_ascii=False)) for summary in summaries],
+        summaries=[(summary["job_name"], _as_read(summary)) for summary in summaries],
     )  # fmt: skip
+
+
+def _as_read(summary: Mapping[str, Any]) -> str:
+    return json.dumps(getattr(summary, "as_read", summary), indent=2, ensure_ascii=False)
 
 
 def _subtitle(summaries: Sequence[Mapping[str, Any]]) -> str:

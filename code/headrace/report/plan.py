@@ -16,7 +16,6 @@ from headrace.report.advice import Advice, advise
 from headrace.report.cheaper import Looked, look_at
 from headrace.report.measured import Measured, measured
 from headrace.report.options import Option, options
-from headrace.report.prices import whose_prices
 from headrace.report.runs import Finder, as_given, read_summary
 from headrace.settings import OneLineParser
 from headrace.tables import Table
@@ -59,7 +58,7 @@ def main(argv: Sequence[str], finder: Finder = as_given) -> int:
         looked = asdict(look_at(folder, summary)) if given.lint else {}
         print(json.dumps({**_as_json(run, advice, found), **looked}, indent=2))
     else:
-        print(told(summary["job_name"], run, advice, whose_prices(table, given.price, bool(given.prices))))
+        print(told(summary["job_name"], run, advice, table.dated))
         if given.epochs or given.budget_usd or given.max_hours:
             print(f"\n{told_whole(advice.choice, samples)}")
         if given.lint:

@@ -22,17 +22,6 @@ class Price:
     """For a million samples while training; None: no step was made."""
 
 
-def whose_prices(table: InstanceTable, own: Sequence[str] | None, has_own_table: bool) -> str:
-    """What to say of the prices in use.
-
-    Args:
-        own: `TYPE=USD` of single types.
-        has_own_table: `--prices` was given.
-    """
-    whole = "prices of your table" if has_own_table else f"on-demand prices in us-east-1 as of {table.as_of}"
-    return whole + (f", but {', '.join(own)} as given" if own else "")
-
-
 def parse_stands_for(texts: Sequence[str], table: InstanceTable) -> dict[str, InstanceType]:
     """Instance types by group from `[GROUP=]TYPE`; without a group, of the dnn hosts.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,11 +32,16 @@ OF_A_HOST: dict[str, Any] = {
 OPTIONAL_OF_A_HOST = {"network_bytes": {"in": 0, "out": 0}, "gpu": {"utilization": 0.0, "count": 0}}
 """None where there is no such thing, or it cannot be told."""
 
+_MOVES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
 
 class Summary(dict[str, Any]):
     """A `summary.json`; what an older run did not tell yet is zero here, and named in `not_told`."""
 
     not_told: frozenset[str] = frozenset()
+    folder: Path
+    as_read: dict[str, Any]
+    """As it is in the file."""
 
 
 def as_given(_: str | None) -> Callable[[Path], Path]:
@@ -50,7 +57,7 @@ def read_summary(folder: Path) -> Summary:
     """
     path = RunPaths(folder).summary
     try:
-        read = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+        read = as_text(json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number))
         json.dumps(read, ensure_ascii=False).encode()  # half a character cannot be written anywhere
     except OSError as error:
         raise InputError(f"{folder} is no finished run: cannot read {path.name} ({error.strerror})") from error
@@ -59,7 +66,8 @@ def read_summary(folder: Path) -> Summary:
     if not isinstance(read, dict) or not isinstance(read.get("hosts"), dict) or not read["hosts"]:
         raise InputError(f"{path} is not a run's summary: it names no hosts")
     older = EMPTY_REPORT | OF_THE_LEADER
-    summary = Summary(older | read)
+    summary = Summary(copy.deepcopy(older | read))
+    summary.folder, summary.as_read = folder, read
     summary.not_told = frozenset(older) - frozenset(read)
     _check(summary, older | {"job_name": "", "outcome": ""}, str(path))
     if summary["input_bound_share"] > 1:
@@ -80,6 +88,15 @@ def read_summary(folder: Path) -> Summary:
         _check(summary["hosts"][name]["cpu_s"], dict.fromkeys(summary["hosts"][name]["cpu_s"], 0.0), f"{path}, {name}")
     _check_workers(summary, str(path))
     return summary
+
+
+def as_text(value: Any) -> Any:
+    """The same, with what would move a terminal's cursor or change its colors made visible, in names too."""
+    if isinstance(value, str):
+        return _MOVES.sub(lambda found: f"\\x{ord(found[0]):02x}", value)
+    if isinstance(value, list):
+        return [as_text(each) for each in value]
+    return {as_text(key): as_text(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
 def _check_workers(summary: dict[str, Any], where: str) -> None:
@@ -131,6 +148,11 @@ def accuracy(summary: Mapping[str, Any]) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
+def rounded(value: float) -> str:
+    """A time or a rate in a cell: a whole number, but of small ones three digits."""
+    return f"{value:.0f}" if value >= 10 else f"{value:.3g}"
+
+
 def short(value: float) -> str:
     """A metric in a cell: three digits after the point, as far as that is short."""
     return f"{value:.3f}" if abs(value) < 1e6 else f"{value:.3g}"
@@ -151,10 +173,10 @@ def describe_run(summary: Mapping[str, Any], folder: Path, trains: bool = True) 
             summary["ideal_step_time_ms"],
             waited_share(summary),
         )
-        ideal = f"ideal {ideal_ms:.0f} ms" if ideal_ms else "ideal not measured"
+        ideal = f"ideal {rounded(ideal_ms)} ms" if ideal_ms else "ideal not measured"
         waiting = "" if share is None else f", {share:.0%} of the time waiting for data"
-        speed = f"{summary['samples_per_s']:.0f} samples/s"
-        lines.append(f"  steps        {summary['steps']} of {step_ms:.0f} ms (median; {ideal}), {speed}{waiting}")
+        speed = f"{rounded(summary['samples_per_s'])} samples/s"
+        lines.append(f"  steps        {summary['steps']} of {rounded(step_ms)} ms (median; {ideal}), {speed}{waiting}")
         lines.append(f"  first step   after {summary['time_to_first_step_s']:.1f} s")
     elif trains and not cause:
         lines.append(

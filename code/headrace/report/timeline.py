@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.paths import RunPaths
-from headrace.report.runs import MOST
+from headrace.report.runs import MOST, as_text
 
 Series = tuple[list[float], list[float]]
 """Seconds since the first step, and a value at each."""
@@ -39,14 +39,25 @@ def read_timeline(folder: Path) -> Timeline:
     """A run's timeline; empty where the run has left none."""
     timeline = Timeline()
     records = list(_records(RunPaths(folder).metrics, timeline))
-    steps = [each["time"] for each in records if "step_time_ms" in each]
-    begin = min(steps or [each["time"] for each in records], default=0.0)  # of a run of few steps none is told
+    steps = [each for each in records if "step_time_ms" in each]
+    first = min(steps or records, key=lambda each: each["time"], default={"time": 0.0})  # of few steps none is told
+    begin = _first_step(first)
     for each in records:
         try:
             _add(timeline, each, each["time"] - begin)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             timeline.unreadable += 1
     return timeline
+
+
+def _first_step(record: Mapping[str, Any]) -> float:
+    """When the first step was over, as far as a record of later ones tells."""
+    at = float(record["time"])
+    try:
+        first = at - (float(record["step"]) - 1) * float(record["step_time_ms"]) / 1000
+    except (LookupError, TypeError, ValueError, OverflowError):
+        return at
+    return first if -MOST < first < at else at
 
 
 def _add(timeline: Timeline, record: Mapping[str, Any], at: float) -> None:
@@ -90,7 +101,7 @@ def _records(path: Path, timeline: Timeline) -> Iterator[dict[str, Any]]:
         return
     for line in lines:
         try:
-            record = json.loads(line, parse_constant=_no_number)
+            record = as_text(json.loads(line, parse_constant=_no_number))
             record["time"] = float(record["time"])
             json.dumps(record, ensure_ascii=False).encode()  # half a character cannot be drawn
             if not abs(record["time"]) < MOST:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -43,7 +44,8 @@ def _of_one(summary: Mapping[str, Any]) -> str:
         return f"{name} is input-bound: it waited for data {share:.0%} of its time."
     has_data_hosts = any(host["group"] == DATA_GROUP for host in summary["hosts"].values())
     little = share > HARDLY_WAITS
-    without = f"`headrace plan {name}` says whether data hosts pay." if little else "Data hosts could hardly help it."
+    folder = shlex.quote(str(getattr(summary, "folder", name)))
+    without = f"`headrace plan {folder}` says whether data hosts pay." if little else "Data hosts could hardly help it."
     lost = [host for host, record in summary["hosts"].items() if record.get("lost")]
     keep_up = f"{' and '.join(lost)} {'was' if len(lost) == 1 else 'were'} lost." if lost else "Its data hosts keep up."
     more = keep_up if has_data_hosts else without

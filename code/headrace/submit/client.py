@@ -149,7 +149,7 @@ class Submission:
         if billable_s is not None:
             cost = cost_usd(spec, table, billable_s)
             hosts = len(spec.hosts())
-            money = f" = about {cost:.2f} USD on demand (prices as of {table.as_of})" if cost is not None else ""
+            money = f" = about {cost:.2f} USD ({table.dated})" if cost is not None else ""
             say(f"billable: {billable_s} s × {hosts} hosts{money}")
         say(self.link(spec.job_name))
 

@@ -42,5 +42,5 @@ def describe_cost(spec: JobSpec, table: InstanceTable, max_run_s: int, spot: boo
             f"  at most {most:.2f} USD: {hourly:.2f} USD/h for --max_run {max_run_s} s"
             + (" (spot instances cost less)" if spot else "")
         )
-    lines.append(f"  on-demand prices in us-east-1 as of {table.as_of or 'your table'}, storage not counted")
+    lines.append(f"  {table.dated}, storage not counted")
     return "\n".join(lines)

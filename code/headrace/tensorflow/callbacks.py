@@ -63,7 +63,9 @@ class Measure(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         now = time.perf_counter()
         self._meter.resumes(progress.resumed_at())
-        made, self._batch = batch + 1 - self._batch, batch + 1  # more than one with `steps_per_execution`
+        # More than one with `steps_per_execution`; Keras tells a last execution that is cut short as a whole one.
+        of_epoch = min(batch + 1, self.params.get("steps") or batch + 1)
+        made, self._batch = of_epoch - self._batch, of_epoch
         # What lies between two steps is other callbacks, those after this one in `fit`'s list above all.
         before = self._last_end or self._step_begin
         self._meter.steps(made, now - before, between_s=self._step_begin - before)

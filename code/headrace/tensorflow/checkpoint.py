@@ -97,8 +97,9 @@ class Checkpoint(keras.callbacks.Callback):
         self._epoch, self._batch, self._first_epoch, self._resumed = epoch, 0, False, (0, 0, 1)
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        made = batch + 1 - self._batch  # more than one with `steps_per_execution`
-        self._batch = batch + 1
+        # More than one with `steps_per_execution`; Keras tells a last execution that is cut short as a whole one.
+        of_epoch = min(batch + 1, self._steps() or batch + 1)
+        made, self._batch = of_epoch - self._batch, of_epoch
         if self._stream:
             self._stream.consumed(made)
         step, steps = self._batch + self._skipped_steps, self._steps()

@@ -122,7 +122,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         if not self.staircase and self.steps_per_epoch:
-            self._set(self._epoch + batch / self.steps_per_epoch)
+            self._set(self._epoch + (progress.resumed_at() + batch) / self.steps_per_epoch)
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         self._made = batch + 1

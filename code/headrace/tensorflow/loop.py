@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,8 @@ import keras
 import tensorflow as tf
 
 from headrace.tensorflow import building, horovod_callbacks, horovod_keras, metric_average, progress, trained
-from headrace.tensorflow.checkpoint import Checkpoint
+from headrace.tensorflow.checkpoint import EPOCH_OVER, Checkpoint
+from headrace.tensorflow.graph import INFINITE
 from headrace.tensorflow.meter import open_meter
 
 
@@ -40,6 +42,7 @@ class Training:
         self._model, self._checkpoint = model, checkpoint
         self._meter = open_meter(batch_size, log_every)
         self._epoch = self._epochs = 0
+        self._endless: tuple[tf.data.Dataset, Iterator[Any]] | None = None
         self._beginning = horovod_callbacks.Beginning()
         building.build_optimizer(model, optimizer)
         if getattr(model, "optimizer", None) is None:
@@ -61,10 +64,11 @@ class Training:
             for self._epoch in range(first, epochs):
                 yield self._epoch
         finally:  # also where the script breaks the loop
+            self._endless = None
             self._meter.end()
 
     def steps(self, dataset: tf.data.Dataset, steps: int | None = None) -> Iterator[Any]:
-        """The batches of an epoch: so many, or all there are."""
+        """The batches of an epoch: so many, or all there are. Those of a dataset without end go on, as in `fit`."""
         checkpoint = self._checkpoint
         if checkpoint:
             checkpoint.set_params({"epochs": 0, "steps": steps})
@@ -72,7 +76,7 @@ class Training:
             steps = steps and steps - checkpoint.skipped_steps
             self._meter.resumes(checkpoint.skipped_steps)
         self._meter.expect((self._epochs - self._epoch) * (steps or 0))
-        batches = iter(dataset if steps is None else dataset.take(steps))
+        batches = self._batches(dataset, steps)
         asked_at = time.perf_counter()
         try:
             for number, batch in enumerate(batches):
@@ -84,8 +88,17 @@ class Training:
                 asked_at = now
                 if checkpoint:
                     checkpoint.on_train_batch_end(number)
+                    if getattr(self._model, "stop_training", None) is EPOCH_OVER:
+                        break
         finally:  # also where the script breaks out of its loop
             self._meter.steps_over()
+
+    def _batches(self, dataset: tf.data.Dataset, steps: int | None) -> Iterator[Any]:
+        if int(dataset.cardinality()) != INFINITE:
+            return iter(dataset if steps is None else dataset.take(steps))
+        if self._endless is None or self._endless[0] is not dataset:
+            self._endless = dataset, iter(dataset)
+        return itertools.islice(self._endless[1], steps)
 
     def end_epoch(self, **metrics: Any) -> dict[str, float]:
         """The epoch is over; its metrics, averaged over the ranks."""

@@ -20,6 +20,7 @@ EVERY_S = 600.0
 """Between two checkpoints, at most, where epochs take longer."""
 
 
+NAME = re.compile(r"epoch-(\d{4,})(?:-step-(\d{6,}))?")
 OF_ITS_OWN = "Give each training a folder of its own: Checkpoint(folder)"
 _WRITTEN: dict[Path, CheckpointFolder] = {}
 """By this process."""
@@ -96,10 +97,7 @@ class CheckpointFolder:
     def place(self) -> tuple[int, int]:
         """Epoch and step of the newest checkpoint; `(0, 0)` without one."""
         path = self.newest()
-        if path is None:
-            return 0, 0
-        _, number, *rest = path.name.split("-")
-        return int(number), int(rest[-1]) if rest else 0
+        return _place(path) if path else (0, 0)
 
     def record(self, name: str) -> Any:
         """What the newest checkpoint keeps under this name; None where it has nothing."""
@@ -109,8 +107,14 @@ class CheckpointFolder:
         return json.loads((path / name).read_text(encoding="utf-8"))
 
     def _checkpoints(self) -> list[Path]:
-        whole = [path for path in self._folder.glob("epoch-*") if (path / self._weights_file).is_file()]
-        return sorted(whole, key=lambda path: [int(number) for number in re.findall(r"\d+", path.name)])
+        named = [path for path in self._folder.glob("epoch-*") if NAME.fullmatch(path.name)]  # not a user's copies
+        return sorted((path for path in named if (path / self._weights_file).is_file()), key=_place)
+
+
+def _place(path: Path) -> tuple[int, int]:
+    """Epoch and step that a checkpoint's name tells."""
+    epoch, step = NAME.fullmatch(path.name).groups(default="0")  # type: ignore[union-attr]
+    return int(epoch), int(step)
 
 
 def _sync(path: Path) -> None:

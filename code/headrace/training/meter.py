@@ -133,7 +133,7 @@ class Meter:
                 total = self._step_of_run() - made + self._total_steps
                 say("first_step", **({"total_steps": total} if self._total_steps else {}))
             if self._fit.steps // self._log_every != before // self._log_every:
-                self._write_step(max(self._log_every, made))
+                self._write_step(min(max(self._log_every, made), self._fit.times.without_the_first))
             if time.monotonic() >= self._next_report:
                 self._next_report = time.monotonic() + REPORT_INTERVAL_S
                 self.write_report()
@@ -159,7 +159,8 @@ class Meter:
         """Training is over. Another may begin: one of the same script's, which goes on counting."""
         self._signals.ended()
         atexit.unregister(self.write_report)
-        rank_failure.last_words.clear()
+        if self.write_report in rank_failure.last_words:
+            rank_failure.last_words.remove(self.write_report)
         if self._rank() == 0:
             self.write_report()
             for stream in (self._metrics, self._scalars):
@@ -212,7 +213,7 @@ class Meter:
         if self._metrics:
             with self._disk():
                 record = {name: _finite(value) for name, value in values.items()}
-                self._metrics.write(json.dumps({"time": time.time(), "step": self._step_of_run(), **record}) + "\n")
+                self._metrics.write(json.dumps({**record, "time": time.time(), "step": self._step_of_run()}) + "\n")
                 self._metrics.flush()
         if self._scalars:
             with self._disk():

@@ -19,11 +19,14 @@ class StepTimes:
         self.ideal = IdealStep()
         """As measured before training; all zero where it was not."""
         self._step_s: list[float] = []
+        self._first, self._first_s = 1, 0.0
         self._waited_s: list[float] = []
         self._between_s: list[float] = []
 
     def made(self, count: int, took_s: float, waited_s: float | None, between_s: float) -> None:
         """So many steps were made, in `took_s` together; see `Meter.steps`."""
+        if not self._step_s:
+            self._first, self._first_s = count, took_s
         self._step_s += [took_s / count] * count
         self._between_s += [between_s / count] * count
         if waited_s is not None:
@@ -31,13 +34,16 @@ class StepTimes:
 
     @property
     def without_the_first(self) -> int:
-        """All steps but the very first, which waits for the first batch of a cold pipeline: that is start-up."""
-        return max(len(self._step_s) - 1, 1)
+        """All steps but the very first, which waits for the first batch of a cold pipeline: that is start-up.
+
+        With `steps_per_execution` those of the first execution, whose times are not known one by one.
+        """
+        return max(len(self._step_s) - self._first, 1)
 
     @property
     def first_s(self) -> float:
-        """Seconds of the very first step; 0: there was none."""
-        return self._step_s[0] if self._step_s else 0.0
+        """Seconds of the very first step, or execution; 0: there was none."""
+        return self._first_s
 
     def mean_ms(self, recent: int) -> float:
         """Of a step."""
@@ -73,15 +79,18 @@ class StepTimes:
         step_ms, ideal_ms = self.mean_ms(recent), self.mean_ideal_ms(recent)
         return min(max(1 - ideal_ms / step_ms, 0.0), 1.0) if step_ms and ideal_ms else 0.0
 
-    @staticmethod
-    def _of_median(times_s: list[float]) -> list[float]:
+    def _of_median(self, times_s: list[float]) -> list[float]:
         """The last ones, without the very first."""
-        return times_s[max(len(times_s) - MEDIAN_OF, 1) :]
+        return times_s[max(len(times_s) - MEDIAN_OF, self._first) :]
+
+    def after_the_first(self) -> list[float]:
+        """Seconds of each step but the very first; of all where there are no others."""
+        return self._step_s[self._first :] or self._step_s
 
 
 def spread_ms(runs: Sequence[StepTimes]) -> dict[str, float]:
     """Median, mean and 90th percentile of the steps of all these, in milliseconds, without the very first of each."""
-    kept = [step_s for each in runs for step_s in each._step_s[1:] or each._step_s]
+    kept = [step_s for each in runs for step_s in each.after_the_first()]
     times_ms = np.asarray(kept or [0.0]) * 1000
     return {
         "median": round(float(np.median(times_ms)), 3),

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from headrace.settings import without_password
+
 Record = Mapping[str, Any]
 """`time`; and `step`, `step_ms`, … of rank 0, or `groups`, `workers`, `event` and `what`, or the job's `summary`."""
 Write = Callable[[Sequence[Record]], None]
@@ -30,7 +32,7 @@ class Outlet:
         self._name, self._open, self._say = name, open_, say
         self._records: queue.Queue[Record | None] = queue.Queue(MOST_WAITING)
         self._failed = False
-        self._dropped = 0
+        self._dropped = self._in_hand = 0
         self._thread = threading.Thread(target=self._run, name=f"figures to {name}", daemon=True)
         self._thread.start()
 
@@ -51,7 +53,8 @@ class Outlet:
                 except queue.Full:
                     self._drop_oldest()
         self._thread.join(CLOSE_S)
-        left = self._records.qsize() if self._thread.is_alive() else 0
+        # Of what waits, one is the end's own.
+        left = self._in_hand + max(self._records.qsize() - 1, 0) if self._thread.is_alive() else 0
         if self._dropped + left:
             self._say(f"{self._name} was too slow, or did not answer: {self._dropped + left} records did not get there")
 
@@ -70,8 +73,10 @@ class Outlet:
                 while True:
                     records.append(self._records.get_nowait())
             found = [record for record in records if record is not None]
+            self._in_hand = len(found)
             if write and found:
                 self._attempt(functools.partial(write, found))
+            self._in_hand = 0
             if len(found) < len(records):
                 return
 
@@ -80,6 +85,7 @@ class Outlet:
             return do()
         except Exception as error:  # whatever it is, training goes on
             if not self._failed:
-                self._say(f"{self._name} does not take the job's figures: {type(error).__name__}: {error}")
+                said = without_password(str(error).split("\n", 1)[0])
+                self._say(f"{self._name} does not take the job's figures: {type(error).__name__}: {said}")
             self._failed = True
             return None
