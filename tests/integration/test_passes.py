@@ -5,6 +5,7 @@ import itertools
 from collections import Counter
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from headrace.tensorflow import data, passes
@@ -155,6 +156,17 @@ def test_of_a_listing_without_end_no_element_comes_again_before_the_others_came(
     assert all((each == sorted(each)) <= (name == "not shuffled") for each in every)
 
 
+def test_each_new_iterator_over_a_stream_without_end_begins_with_other_elements_and_draws(served):
+    served(2)
+    generator = tf.random.Generator.from_seed(1)
+    listing = Data.range(ELEMENTS).shuffle(ELEMENTS).repeat()
+    stream = distributed(listing.map(lambda n: (n, generator.uniform([]))))
+    begins = [[each for batch in stream.take(5) for each in zip(*map(np.asarray, batch), strict=True)] for _ in range(4)]
+    for first, second in itertools.combinations(begins, 2):
+        numbers, draws = (len({each[i] for each in first} & {each[i] for each in second}) for i in (0, 1))
+        assert numbers < len(first) / 2 and not draws
+
+
 def test_of_a_listing_that_is_repeated_a_few_times_all_elements_come_as_often(served):
     served(2)
     for dataset in (Data.range(ELEMENTS).shuffle(100).repeat(3), Data.range(ELEMENTS).map(abs).repeat(3).shuffle(10)):
@@ -166,9 +178,10 @@ def test_of_a_listing_that_is_repeated_a_few_times_all_elements_come_as_often(se
 def test_workers_shuffle_what_is_huge_and_what_a_cache_repeats(monkeypatch):
     dataset = Data.range(ELEMENTS).shuffle(ELEMENTS)
     assert len(orders(dataset.batch(BATCH))) == len(orders(dataset.repeat(3).batch(BATCH))) == passes.ORDERS
-    assert len(orders(dataset.repeat().batch(BATCH))) == 1  # each repetition has an order of its own
+    assert len(orders(dataset.repeat().batch(BATCH))) == passes.ORDERS
     assert not orders(Data.range(ELEMENTS).batch(BATCH))
     assert not orders(dataset.cache().repeat().batch(BATCH))
     assert not orders(dataset.repeat(2).repeat().batch(BATCH))
     monkeypatch.setattr(passes, "ORDERS_BYTES", 3 * DatasetGraph(dataset).definition.ByteSize())
     assert not orders(dataset)
+    assert len(orders(dataset.repeat())) == 1  # each repetition has an order of its own

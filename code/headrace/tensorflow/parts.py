@@ -133,8 +133,7 @@ def _for_workers(graph: DatasetGraph, sources: list[Source], stream: str) -> lis
     shuffles = {each.node: each.shuffle for each in sources if each.shuffle and each.shuffle.is_replaceable}
     orders = orders_of(graph, shuffles.values())
     made = _in_order(graph, sources, shuffles, orders[0]) if orders else _in_order(graph, sources, {}, 0)
-    draws = not is_endless(graph.sink) and variables.first_values(graph)
-    return in_passes(made, orders) if orders or draws else [made]
+    return in_passes(made, orders) if orders or variables.first_values(graph) else [made]
 
 
 def _in_order(

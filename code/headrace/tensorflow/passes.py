@@ -32,10 +32,13 @@ def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle]) -> list[int]:
     if not shuffles:
         return []
     orders = 1
-    if any(each.node.attribute("reshuffle_each_iteration").b and not each.is_endless for each in shuffles):
+    anew = [each for each in shuffles if each.node.attribute("reshuffle_each_iteration").b]
+    if anew:
         orders = min(ORDERS, ORDERS_BYTES // max(graph.definition.ByteSize(), 1))
         if orders < FEW_ORDERS:
-            return []
+            if not all(each.is_endless for each in anew):
+                return []
+            orders = 1  # each repetition has an order of its own, and scripts go through few passes
     seeds = [int(each.node.value(name)) for each in shuffles for name in ("seed", "seed2")]
     first = random.Random(repr(seeds) if any(seeds) else None).getrandbits(60)
     return [first + each for each in range(orders)]
