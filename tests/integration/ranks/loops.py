@@ -104,7 +104,7 @@ for name in "f1_score", "val_f1_score":
 # steps_per_execution: steps and their time are counted as steps.
 meter._ended.clear()  # what follows is told alone
 began = time.perf_counter()
-fitted(network(), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), steps_per_execution=4)
+fitted(network(), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), steps_per_execution=3)
 took_s = time.perf_counter() - began
 if rank == 0:
     report = json.loads((Path(sys.argv[1]) / "trainer.json").read_text())
