@@ -1,6 +1,8 @@
 """Trains without any callback of headrace's; after some steps rank 1 hangs, in the way asked for."""
 
 import argparse
+import functools
+import threading
 import time
 
 import headrace.tensorflow.horovod_keras as hvd
@@ -9,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 parser = argparse.ArgumentParser(allow_abbrev=False)
-parser.add_argument("--how", choices=["sleep", "spin", "unequal"])
+parser.add_argument("--how", choices=["sleep", "spin", "unequal", "thread"])
 args, _ = parser.parse_known_args()
 STEPS = 20
 
@@ -27,10 +29,16 @@ class Hang(keras.callbacks.Callback):
 
 hvd.init()
 x, y = np.zeros((64, 4), "float32"), np.zeros(64, "int32")
-steps = STEPS - (args.how == "unequal" and hvd.rank() == 1)
+steps = STEPS - (args.how in ("unequal", "thread") and hvd.rank() == 1)
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD()), loss)
-model.fit(tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(8), steps_per_epoch=steps, verbose=0,
-          callbacks=[Hang()])  # fmt: skip
-hvd.allreduce(tf.constant(1.0), name="after training")
+data = tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(8)
+fit = functools.partial(model.fit, data, steps_per_epoch=steps, verbose=0, callbacks=[Hang()])
+if args.how == "thread":
+    thread = threading.Thread(target=fit)
+    thread.start()
+    thread.join()
+else:
+    fit()
+    hvd.allreduce(tf.constant(1.0), name="after training")

@@ -28,3 +28,10 @@ def test_a_rank_that_hangs_without_any_callback_is_named_in_time(victim, how):
     cause = run.summary["root_cause"]
     assert (cause["role"], message in cause["message"]) == (role, True), cause
     assert "Thread 0x" in run.log("algo-1"), "no stacks"
+
+
+def test_a_training_in_a_thread_that_another_ranks_end_cuts_short_fails_the_job(victim):
+    job = victim("--hyperparameter=how=thread", "--no-is_hetero", stepping=False, script="silent.py")
+    run = finish(job.process, job.folder, 120)
+    assert run.code == 1
+    assert "Horovod has been shut down" in run.log("algo-1")

@@ -48,8 +48,11 @@ def test_what_would_lose_samples_or_never_end_is_refused_where_it_is_written(dis
         (lambda stream: stream.filter(lambda x: x[0] > 2), "warning: test_afterwards.py:"),
         (lambda stream: stream.unbatch().batch(8), "unbatch, after data.distribute, may give ranks unequal numbers"),
         (lambda stream: Dataset.zip((stream, stream)), "pairs whatever comes next of each"),
+        (lambda stream: Dataset.zip((stream, Dataset.range(80).map(abs).batch(4))), "pairs whatever comes next of each"),
+        (lambda stream: stream.cache(), "cache, after data.distribute, keeps what this rank got"),
+        (lambda stream: stream.flat_map(Dataset.from_tensor_slices), "flatmap, after data.distribute, may give ranks"),
     ],
-    ids=["filter", "other batches", "pairs"],
+    ids=["filter", "other batches", "pairs", "labels of its own", "a cache", "elements"],
 )
 def test_what_may_end_otherwise_on_each_rank_or_pair_otherwise_is_told(distributed, do, told, capfd):
     do(distributed(Dataset.range(80).batch(4)))
@@ -63,7 +66,8 @@ def test_what_does_no_harm_goes_on_without_a_word(distributed, capfd):
     Dataset.sample_from_datasets([endless, endless])
     Dataset.sample_from_datasets([stream, stream], seed=3)
     Dataset.sample_from_datasets([stream, Dataset.range(80).batch(4)])
-    Dataset.zip((stream, Dataset.range(9)))
+    Dataset.zip((stream, Dataset.range(9), Dataset.counter().map(abs)))
+    endless.cache()
     Dataset.range(9).skip(2).shard(2, 1).filter(lambda x: x > 2)
     data.split_by_rank(Dataset.range(80).batch(4)).skip(1).unbatch()
     data.distribute(Dataset.range(80).batch(4), shared=False).shard(2, 0).skip(1)

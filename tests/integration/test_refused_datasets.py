@@ -1,10 +1,13 @@
 """Datasets that are refused or warned of for what stands around them: the script's mode, the hosts."""
 
+from contextlib import nullcontext
+
 import pytest
 import tensorflow as tf
 from headrace.errors import InputError
 from headrace.tensorflow import checks, data
 from headrace.tensorflow.graph import DatasetGraph
+from headrace.tensorflow.splits import find_sources
 
 
 def test_a_shard_by_host_is_named_for_data_hosts_are_among_the_hosts(monkeypatch, capsys):
@@ -51,6 +54,22 @@ def test_a_chain_that_a_loop_makes_is_read_or_refused_with_what_to_write_instead
         rows = rows.concatenate(tf.data.Dataset.range(2))
     with pytest.raises(InputError, match="where a loop concatenates, interleave over a list"):
         DatasetGraph(rows)
+
+
+def test_what_reads_a_file_again_and_again_is_refused_with_where_to_repeat_instead():
+    files = tf.data.Dataset.range(4)
+    for times, is_refused in ((None, True), (-1, True), (3, False)):
+        read = files.interleave(lambda n, times=times: tf.data.Dataset.range(n).repeat(times), cycle_length=2).batch(2)
+        with pytest.raises(InputError, match=r"dataset.repeat\(\) before it") if is_refused else nullcontext():
+            find_sources(DatasetGraph(read))
+
+
+def test_all_of_a_dataset_on_each_rank_is_told(monkeypatch, capsys):
+    for size, told in ((2, True), (1, False)):
+        monkeypatch.setattr(checks.world, "size", lambda size=size: size)
+        checks.warn_of_all_of_it()
+        said = "no data hosts, each of the 2 ranks trains on all of the dataset"
+        assert (said in capsys.readouterr().out) == told
 
 
 @pytest.mark.parametrize("again", [data.distribute, data.split_by_rank])

@@ -29,6 +29,14 @@ def test_ranks_whose_models_differ_are_warned_of_once(unlike, said, tmp_path):
     assert result.stdout.count("warning: at ") == 1
 
 
+def test_ranks_without_a_stream_in_common_that_make_unequal_numbers_of_steps_are_told_after_an_epoch(tmp_path):
+    result = mpirun("unlike.py", tmp_path, "unequal")
+    assert result.returncode != 0  # the one that ends first ends the other
+    warning = "warning: at the end of epoch 1, rank 1 had made 12 steps, and rank 0 10, but each step waits"
+    assert warning in result.stdout, result.stdout[-4000:]
+    assert result.stdout.count("warning: at ") == 1
+
+
 @pytest.mark.parametrize("loop, step", [("loop, short", 6), ("loop", 10), ("loop, endless", 10)])
 def test_a_loop_of_ones_own_on_unequal_models_is_warned_of_once(loop, step, tmp_path):
     result = mpirun("unlike.py", tmp_path, loop)

@@ -13,10 +13,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import functools
 import os
 import signal
 import string
 import sys
+import threading
 import time
 import traceback
 import urllib.parse
@@ -36,6 +38,8 @@ from headrace.settings import PREFLIGHT_VARIABLE
 
 _HOROVOD_SHUT_DOWN = "Horovod has been shut down"
 """A rank's error once another has ended."""
+_over: list[bool] = []
+"""Not empty: the script has come to its end."""
 GLOO_S = 5.0
 """How long a rank that ends waits for gloo's threads; two looks, some 40 ms, where they are at rest."""
 
@@ -52,6 +56,7 @@ def main() -> None:
     from mpi4py.run import run_command_line
 
     atexit.register(_leave)  # first of all, so that it runs last: libraries end their own
+    threading.excepthook = functools.partial(_thread_failed, arguments[2])
     watch = _watch()
     preflight = os.environ.get(PREFLIGHT_VARIABLE, "")
     try:
@@ -71,21 +76,33 @@ def main() -> None:
             _abort(code & 0xFF or 1, in_a_line(leaving))  # sys.exit(os.system(…)) gives 256, and that ends with 0
         _script_is_over()
     except BaseException as error:
-        broken = _HOROVOD_SHUT_DOWN in str(error)
-        broken |= rendezvous.is_wanted(os.environ) and rendezvous.is_consequence(error)
-        if broken:
-            time.sleep(rendezvous.CONSEQUENCE_S)
-        trace = _own_trace(error, arguments[2])
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write("".join(trace))
-        _abort(1, in_a_line(error), "".join(trace).splitlines(), broken)
+        _failed(arguments[2], error)
     finally:
         if watch:
             watch.stop()
 
 
+def _failed(script: str, error: BaseException) -> None:
+    broken = _HOROVOD_SHUT_DOWN in str(error)
+    broken |= rendezvous.is_wanted(os.environ) and rendezvous.is_consequence(error)
+    if broken:
+        time.sleep(rendezvous.CONSEQUENCE_S)
+    trace = _own_trace(error, script)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write("".join(trace))
+    _abort(1, in_a_line(error), "".join(trace).splitlines(), broken)
+
+
+def _thread_failed(script: str, thread: threading.ExceptHookArgs) -> None:
+    """The script goes on without it, as ever; but not where it trained there, and another rank has ended."""
+    if thread.exc_value and _HOROVOD_SHUT_DOWN in str(thread.exc_value) and not _over:
+        _failed(script, thread.exc_value)
+    threading.__excepthook__(thread)
+
+
 def _script_is_over() -> None:
     """Its exit handlers follow. Horovod's, which ends MPI, is to be the last of them."""
+    _over.append(True)
     if horovod := _horovod():
         atexit.unregister(horovod.shutdown)
     _say_how_far(RANK_ENDED)

@@ -47,6 +47,10 @@ _UNEVEN = (
     "may give ranks unequal numbers of steps, and then they wait for each other: do it before, or .repeat() before and "
     "say steps_per_epoch"
 )
+_KEEPS = (
+    "keeps what this rank got in its first pass for all others, with what came again there so that all ranks end "
+    "alike: cache before data.distribute"
+)
 _PAIRS = (
     "pairs whatever comes next of each on this rank, and ends with the shorter one there, so that a pass may leave out "
     "elements of both: zip before, where they belong together, or repeat() the smaller one before data.distribute"
@@ -133,16 +137,30 @@ def _of_a_mixture(made: Any) -> str:
 def _of_other_steps(made: Any) -> str:
     if _is_of(made, _streams) and not all(map(_is_endless, made._inputs())):
         what = type(made).__name__.strip("_").removesuffix("Dataset").lower()
-        print(f"warning: {origin.line_of(made)}: {what}, after data.distribute, {_UNEVEN}", flush=True)
+        _warn(made, what, _UNEVEN)
     return ""
 
 
 def _of_pairs(made: Any) -> str:
-    if sum(_is_of(each, _streams) for each in made._inputs()) > 1:
-        print(f"{origin.line_of(made)}: zip, after data.distribute, {_PAIRS}", flush=True)
+    of_streams = [_is_of(each, _streams) for each in made._inputs()]
+    others = [each for each in made._inputs() if not (_is_endless(each) or type(each).__name__ in _COUNTS)]
+    if sum(of_streams) > 1 or (any(of_streams) and any(not _is_of(each, _streams) for each in others)):
+        _warn(made, "zip", _PAIRS)
     return ""
 
 
+def _of_what_is_kept(made: Any) -> str:
+    if _is_of(made, _streams) and not all(map(_is_endless, made._inputs())) and not _takes(made):
+        _warn(made, "cache", _KEEPS)
+    return ""
+
+
+def _warn(made: Any, what: str, problem: str) -> None:
+    print(f"warning: {origin.line_of(made)}: {what}, after data.distribute, {problem}", flush=True)
+
+
+_COUNTS = ("_RangeDataset", "_RandomDataset")
+"""What belongs to any batch."""
 _LOOKS = {
     "_ShardDataset": _of_a_shard,
     "_SkipDataset": _of_a_skip,
@@ -150,6 +168,11 @@ _LOOKS = {
     "_FilterDataset": _of_other_steps,
     "_UnbatchDataset": _of_other_steps,
     "_RebatchDataset": _of_other_steps,
+    "_FlatMapDataset": _of_other_steps,
+    "_InterleaveDataset": _of_other_steps,
+    "_ParallelInterleaveDataset": _of_other_steps,
+    "_TakeWhileDataset": _of_other_steps,
+    "CacheDataset": _of_what_is_kept,
     "_ZipDataset": _of_pairs,
 }
 """By TensorFlow's own class."""
@@ -169,6 +192,11 @@ def _found_in(dataset: Any, results: weakref.WeakSet[Any]) -> list[Any]:
             seen.add(id(each))
             (found if each in results else waiting).extend([each] if each in results else each._inputs())
     return found
+
+
+def _takes(dataset: Any) -> bool:
+    """Whether it is of a few batches, as many as the script says."""
+    return type(dataset).__name__ == "_TakeDataset" or any(map(_takes, dataset._inputs()))
 
 
 def _is_endless(dataset: Any) -> bool:

@@ -145,13 +145,9 @@ class _AgreementThread:
 
     def open(self, name: str, uneven: str) -> Stream:
         """A stream that this rank takes part in."""
-        stream, agreement = Stream(name, uneven, self), Agreement(name, uneven, world.size(), world.rank(), self.gone)
-
-        def joined(_: Agreement) -> None:
-            self.streams.append(stream)
-
-        self._agreements[stream] = agreement
-        self.inbox.put((stream, joined))
+        stream = Stream(name, uneven, self)
+        self._agreements[stream] = Agreement(name, uneven, world.size(), world.rank(), self.gone)
+        self.inbox.put((stream, lambda _: self.streams.append(stream)))
         return stream
 
     def _rank_gone(self, rank: int) -> None:
@@ -160,9 +156,8 @@ class _AgreementThread:
         for stream in self.streams.copy():
             self.inbox.put((stream, lambda _: None))
 
-    def tell(self, *numbers: int) -> None:
+    def tell(self, first: int, second: int, third: int) -> None:
         """Tell the others what no stream says."""
-        first, second, third = numbers
         self._post.tell((_OTHER, first, second, third))
 
     def tell_reading(self, stream: Stream, number: int, began: int) -> None:
@@ -230,10 +225,10 @@ def _stop() -> None:
         each.thread.join(STOP_S)
 
 
-def tell(*numbers: int) -> None:
-    """Three numbers for the listeners of all other ranks, if ranks have a stream in common; else nobody is told."""
+def tell(first: int, second: int, third: int) -> None:
+    """Three numbers for the listeners of all other ranks, once messages have begun; before that nobody is told."""
     for each in _thread:
-        each.tell(*numbers)
+        each.tell(first, second, third)
 
 
 def listen(heard: Callable[[int, int, int, int], None]) -> None:
@@ -241,8 +236,13 @@ def listen(heard: Callable[[int, int, int, int], None]) -> None:
     _listeners.append(heard)
 
 
-def join(name: str, uneven: str) -> Stream:
-    """This rank's part in agreeing on the ends of a stream. Every rank must call it, in the same order."""
+def begin() -> None:
+    """From now on ranks can tell each other something. Every rank must call it, and those that do once more may."""
     if not _thread:
         _thread.append(_AgreementThread())
+
+
+def join(name: str, uneven: str) -> Stream:
+    """This rank's part in agreeing on the ends of a stream. Every rank must call it, in the same order."""
+    begin()
     return _thread[0].open(name, uneven)

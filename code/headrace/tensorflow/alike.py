@@ -6,6 +6,15 @@ import struct
 import threading
 from dataclasses import dataclass, field
 
+ADVICE = (
+    "though their gradients are averaged. Give each model hvd.callbacks.BroadcastGlobalVariablesCallback(0) (in a "
+    "loop: hvd.broadcast_variables), and put what changes the learning rate after "
+    "hvd.callbacks.MetricAverageCallback()"
+)
+EQUALLY_MANY = (
+    "but each step waits for all ranks, so that in the end one waits for steps that never come. Give all ranks equally "
+    "many batches an epoch: data.distribute does, or steps_per_epoch"
+)
 TOLERANCE = 1e-4
 """Of a projection, as a share of the norm: more than rounding makes, and less than the difference of random weights."""
 KEPT = 16
@@ -24,6 +33,8 @@ class Glance:
     learning_rate: float
     parts: float
     """How many variables and optimizers it is of: those that are gone may not be gone on all ranks yet."""
+    steps: int = 0
+    """How often it has averaged gradients by the end of an epoch; 0 elsewhere. Not packed."""
 
     def packed(self) -> tuple[int, int]:
         """As two numbers of a message."""
@@ -64,10 +75,13 @@ class Comparison:
 
 
 def _difference(ours: Glance, theirs: Glance, rank: int) -> str:
+    if ours.steps != theirs.steps:
+        return f"rank {rank} had made {theirs.steps} steps, and rank 0 {ours.steps}, {EQUALLY_MANY}"
     if ours.parts != theirs.parts:
         return ""
     if abs(ours.projection - theirs.projection) > TOLERANCE * ours.norm:
-        return f"rank {rank}'s weights are not rank 0's"
+        return f"rank {rank}'s weights are not rank 0's, {ADVICE}"
     if abs(ours.learning_rate - theirs.learning_rate) > TOLERANCE * abs(ours.learning_rate):
-        return f"rank {rank}'s learning rate is {theirs.learning_rate:g}, and rank 0's is {ours.learning_rate:g}"
+        rates = f"{theirs.learning_rate:g}, and rank 0's is {ours.learning_rate:g}"
+        return f"rank {rank}'s learning rate is {rates}, {ADVICE}"
     return ""

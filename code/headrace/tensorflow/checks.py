@@ -12,7 +12,7 @@ from tensorflow.python.data.ops import debug_mode
 from tensorflow.python.framework.extension_type import ExtensionTypeSpec
 
 from headrace.errors import InputError
-from headrace.tensorflow import afterwards, graphdef, origin
+from headrace.tensorflow import afterwards, graphdef, origin, world
 from headrace.tensorflow.distribution import Distribution
 from headrace.tensorflow.graph import INFINITE, DatasetGraph, Node
 from headrace.tensorflow.order import ANEW, RANDOM, disorder
@@ -111,6 +111,16 @@ def warn_of_shards(graph: DatasetGraph) -> None:
                     "some do not train: nobody trains on their parts. Leave it out: data.distribute shares the whole",
                     flush=True,
                 )
+
+
+def warn_of_all_of_it() -> None:
+    """Prints a line where each of several ranks reads all of a dataset that is not to be taken apart exactly."""
+    if world.size() > 1 and world.rank() == 0:
+        print(
+            f"warning: {origin.users_line()}: with exact=False, and no data hosts, each of the {world.size()} ranks "
+            "trains on all of the dataset. Have each take its part: dataset.shard(hvd.size(), hvd.rank()) before, and "
+            "shared=False", flush=True,
+        )  # fmt: skip
 
 
 def refuse_endings(graph: DatasetGraph, endless: bool, how: Distribution) -> None:

@@ -121,8 +121,7 @@ def distribute(
     keep_freed_memory()
     sample_size.note(dataset.element_spec)
     if context.tf_data_mode == "local":
-        read = parts.of_this_rank if exact and shared else parts.whole
-        return _on_trainer(read(dataset, how.uneven, job_name), shared=shared)
+        return _on_trainer(parts.on_this_rank(dataset, how, job_name), shared=shared)
     checks.refuse_elements(dataset)
     prepared, endless, batches, likely = parts.prepare(dataset, how, job_name)
     if shared and uneven == "pad" and 0 <= batches < world.size() and world.size() > 1:

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from headrace.errors import InputError
-from headrace.tensorflow import building, progress, world
+from headrace.tensorflow import agreement_thread, building, progress, world
 from headrace.tensorflow.metric_average import MetricAverageCallback as MetricAverageCallback
 
 Logs = dict[str, Any] | None
@@ -40,6 +40,8 @@ class Beginning:
         """Every rank must call it before its first step; once more does no harm, and nothing later."""
         if not self._due:
             return
+        if world.size() > 1:
+            agreement_thread.begin()  # by which ranks are compared that have no stream in common
         everyones = world.of_all_ranks([building.is_built(model), len(model.weights)], "headrace.built")
         if all(built for built, _ in everyones):
             self.after_step(model)

@@ -78,6 +78,15 @@ def register(datasets: list[tf.data.Dataset], service: str, compression: str | N
     return list(together(send)[0 if shared else world.rank()])
 
 
+def on_this_rank(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tf.data.Dataset:
+    """What this rank reads where no worker makes batches."""
+    if how.shared and how.exact:
+        return of_this_rank(dataset, how.uneven, stream)
+    if how.shared:
+        checks.warn_of_all_of_it()
+    return whole(dataset, how.uneven, stream)
+
+
 def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.Dataset:
     """This rank's part of a dataset, made by itself.
 

@@ -177,6 +177,12 @@ def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None]:
     """
     size, exact, expanding, known = 0, True, None, True
     for node in reversed(above):
+        if node.op in EXPANDING and _repeats_within(node):
+            raise refusal(
+                node, "goes through some of its elements without end, so that a worker or rank would keep those that "
+                "it got first, and the others might never come",
+                "dataset.repeat() before it, and no .repeat() in what it makes of an element",
+            )  # fmt: skip
         whole = exact and node.op in BATCHES
         if not whole and _drops_remainder(node) and not is_endless(node.inputs[0]):
             raise refusal(
@@ -191,6 +197,14 @@ def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None]:
         exact &= node.op in (*ONE_TO_ONE, *BATCHES)
         known &= node.op in (*ONE_BY_ONE, *BATCHES) and not expanding
     return size, expanding
+
+
+def _repeats_within(node: Node) -> bool:
+    """Whether what it makes of an element has no end."""
+    inside = {each.name: each for name in node.functions for each in node.graph.nodes_of(name)}
+    counts = [inside.get(each.input[1].partition(":")[0]) for each in inside.values() if each.op == "RepeatDataset"]
+    constants = [each.attr["value"].tensor for each in counts if each is not None and each.op == "Const"]
+    return any(int(tf.make_ndarray(each)) < 0 for each in constants)
 
 
 def _drops_remainder(node: Node) -> bool:

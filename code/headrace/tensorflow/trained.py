@@ -11,6 +11,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -24,11 +25,8 @@ LOOKED_AT = 1 << 16
 """Numbers of each variable, from its beginning, that are looked at."""
 LOOKED_AT_BATCHES = frozenset({10, 100, 1_000, 10_000, 100_000})
 """Of an iterator that has no end: after so many, ranks may be compared."""
-ADVICE = (
-    "though their gradients are averaged. Give each model hvd.callbacks.BroadcastGlobalVariablesCallback(0) (in a "
-    "loop: hvd.broadcast_variables), and put what changes the learning rate after "
-    "hvd.callbacks.MetricAverageCallback()"
-)
+EPOCH = 1 << 40
+"""A message's moment, where that is an epoch's end: so many times its number, and the steps made by then."""
 _signs = np.random.default_rng(0).choice(np.array([-1, 1], np.float32), LOOKED_AT)
 _variables: dict[int, weakref.ref[Any]] = {}
 _optimizers: dict[int, weakref.ref[Any]] = {}
@@ -51,7 +49,7 @@ def compare() -> None:
     """An epoch is over; rank 0 warns, once, of a rank that has another model than it has."""
     if world.size() == 1 or not _variables or _comparison.over:
         return
-    _say(next(_epochs))
+    _say(next(_epochs) * EPOCH + progress.steps())
 
 
 def _compare_in_loops() -> None:
@@ -91,6 +89,7 @@ def _compare_since(began: int) -> None:
 
 
 def _say(moment: int) -> None:
+    """Of the end of an epoch, after so many steps; or, below 0, of a step."""
     if world.rank() == 0:
         _hear(0, moment, _glance())
     else:
@@ -98,10 +97,11 @@ def _say(moment: int) -> None:
 
 
 def _hear(rank: int, moment: int, glance: Glance) -> None:
-    difference = _comparison.hears(rank, moment, glance)
+    epoch, steps = divmod(moment, EPOCH) if moment > 0 else (moment, 0)
+    difference = _comparison.hears(rank, epoch, replace(glance, steps=steps))
     if difference:
-        when = "the end of an epoch" if moment > 0 else f"step {-moment}"
-        print(f"warning: at {when}, {difference}, {ADVICE}", flush=True)
+        when = f"the end of epoch {epoch}" if moment > 0 else f"step {-moment}"
+        print(f"warning: at {when}, {difference}", flush=True)
 
 
 def _glance() -> Glance:

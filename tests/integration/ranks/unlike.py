@@ -85,6 +85,18 @@ elif what.startswith("loop"):
                 made.optimizer.learning_rate = 0.005
             if number == 120:
                 break
+elif what == "unequal":
+
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 10 + 2 * rank
+
+        def __getitem__(self, number):
+            return rows[:4], rows[:4]
+
+    broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    model(0).fit(Batches(), epochs=3, verbose=0, callbacks=[broadcast, callbacks.Measure(Batches(), 4)])
+    sys.exit()
 elif what == "rate":
 
     class Slower(keras.callbacks.Callback):
