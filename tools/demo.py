@@ -6,6 +6,7 @@
 import datetime
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -82,6 +83,7 @@ def headrace(command: str) -> list[str]:
 
 def call(command: list[str]) -> int:
     with subprocess.Popen(command, cwd=ROOT) as process:
+        signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # it ends its hosts, which this cannot
         while True:
             try:
                 return process.wait()

@@ -48,7 +48,10 @@ def test_what_would_lose_samples_or_never_end_is_refused_where_it_is_written(dis
         (lambda stream: stream.filter(lambda x: x[0] > 2), "warning: test_afterwards.py:"),
         (lambda stream: stream.unbatch().batch(8), "unbatch, after data.distribute, may give ranks unequal numbers"),
         (lambda stream: Dataset.zip((stream, stream)), "pairs whatever comes next of each"),
-        (lambda stream: Dataset.zip((stream, Dataset.range(80).map(abs).batch(4))), "pairs whatever comes next of each"),
+        (
+            lambda stream: Dataset.zip((stream, Dataset.range(80).map(abs).batch(4))),
+            "pairs whatever comes next of each",
+        ),
         (lambda stream: stream.cache(), "cache, after data.distribute, keeps what this rank got"),
         (lambda stream: stream.flat_map(Dataset.from_tensor_slices), "flatmap, after data.distribute, may give ranks"),
     ],

@@ -161,7 +161,9 @@ def test_each_new_iterator_over_a_stream_without_end_begins_with_other_elements_
     generator = tf.random.Generator.from_seed(1)
     listing = Data.range(ELEMENTS).shuffle(ELEMENTS).repeat()
     stream = distributed(listing.map(lambda n: (n, generator.uniform([]))))
-    begins = [[each for batch in stream.take(5) for each in zip(*map(np.asarray, batch), strict=True)] for _ in range(4)]
+    begins = [
+        [each for batch in stream.take(5) for each in zip(*map(np.asarray, batch), strict=True)] for _ in range(4)
+    ]
     for first, second in itertools.combinations(begins, 2):
         numbers, draws = (len({each[i] for each in first} & {each[i] for each in second}) for i in (0, 1))
         assert numbers < len(first) / 2 and not draws

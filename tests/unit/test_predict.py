@@ -24,7 +24,7 @@ def test_the_published_sample_comes_out_of_the_formulas():
     assert best.prediction.step_s == pytest.approx(0.086)
     assert alone.prediction.step_s / best.prediction.step_s == pytest.approx(2.2, abs=0.05)
     assert 1 - best.usd_per_million / alone.usd_per_million == pytest.approx(0.46, abs=0.01)
-    assert best.prediction.limit == "compute"
+    assert best.prediction.limit == "the model's arithmetic"
 
 
 def test_both_is_faster_than_either_where_the_trainers_host_has_cpus_to_spare():
@@ -64,8 +64,8 @@ def test_a_trainer_that_is_busy_itself_is_said_to_be_the_limit():
 def test_a_pipeline_in_the_trainers_process_holds_up_its_step_on_a_host_with_one_processor_only():
     work, nobody = Workload(batch=100, ideal_step_s=0.01, make_cpu_s=2e-5), Group(0, 0, FAST)
     one, two = (predict(work, Group(1, cpus, FAST), nobody, "trainer") for cpus in (1, 2))
-    assert (one.limit, one.step_s) == ("compute", pytest.approx(0.0115))
-    assert (two.limit, two.step_s) == ("compute", pytest.approx(0.01))
+    assert (one.limit, one.step_s) == ("the model's arithmetic", pytest.approx(0.0115))
+    assert (two.limit, two.step_s) == ("the model's arithmetic", pytest.approx(0.01))
     assert predict(work, Group(1, 1, FAST), Group(1, 1, FAST), "data").step_s == pytest.approx(0.01)
 
 
@@ -73,5 +73,5 @@ def test_dnn_hosts_that_make_batches_for_each_other_use_their_network():
     work = Workload(batch=1000, ideal_step_s=0.001, make_cpu_s=1e-6, sample_bytes=1_000_000)
     nobody = Group(0, 0, FAST)
     one, four = (predict(work, Group(count, 96, 1e9), nobody, "trainer", has_service=True) for count in (1, 4))
-    assert one.limit == "compute"
+    assert one.limit == "the model's arithmetic"
     assert (four.limit, four.step_s) == ("network of dnn hosts", pytest.approx(0.75 / 4))

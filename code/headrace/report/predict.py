@@ -118,7 +118,7 @@ def _with_share(work: Workload, trainer: Group, data: Group, share: float, serve
     between_dnn_hosts = (1 - share) * (trainer.hosts - 1) / trainer.hosts if served else 0.0
     held_up_s = 0.0 if served or trainer.cpus > 1 else min(_busy_s(work.make_cpu_s, work, trainer), SCHEDULER_TURN_S)
     times = {
-        "compute": work.ideal_step_s + held_up_s,
+        "the model's arithmetic": work.ideal_step_s + held_up_s,
         max(on_trainer, key=lambda name: on_trainer[name]): _busy_s(sum(on_trainer.values()), work, trainer),
         "preprocessing on data hosts": _busy_s(share * (work.make_cpu_s + work.send_cpu_s), work, data),
         "network of dnn hosts": _network_s(share + between_dnn_hosts, work, trainer),
