@@ -163,7 +163,7 @@ def test_a_place_for_figures_that_hangs_or_fails_holds_nothing_up():
     hung = Outlet("a place that hangs at the end", lambda: lambda records: hang.wait(60) and None, said.append)
     hung.close({"time": 0.0, "summary": {}})
     assert said[-1].startswith("a place that hangs at the end was too slow, or did not answer: 1 records")
-    refused = Outlet("a place", lambda: open("http://me:secret@nowhere/"), said.append)
+    refused = Outlet("a place", lambda: int("http://me:secret@nowhere/"), said.append)
     refused.close({"time": 0.0})
     assert "does not take" in said[-1] and "secret" not in said[-1]
     for name in ("a broken place", "an absent place"):

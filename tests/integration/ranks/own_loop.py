@@ -1,4 +1,4 @@
-"""Run by test_horovod.py: a loop of the script's own, which a signal ends in mid-epoch and a second run goes on with."""
+"""Run by test_horovod.py: a loop of the script's own ends in mid-epoch by a signal, and a second run goes on with it."""
 
 import os
 import sys
