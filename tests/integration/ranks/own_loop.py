@@ -1,4 +1,4 @@
-"""Run by test_horovod.py: a loop of the script's own ends in mid-epoch by a signal, and a second run goes on with it."""
+"""Run by test_horovod.py: a signal ends a loop of the script's own in mid-epoch, and a second run goes on with it."""
 
 import os
 import sys
