@@ -2,11 +2,11 @@
 
     python -m bench.ideal [--repeats 10]
 
-Three models train on one batch in memory, so no step waits. The ideal step time is measured, as before any job, then
-half a second is trained, and so on by turns: a machine whose speed changes within seconds does so for both. A run is as
-many turns as `TURNS`; the medians of its measurements and of its training steps are compared. They are as measured,
-while a job reports at most its median. The first run of each model is not counted: in it, memory is touched for the
-first time and kernels are chosen. The single measurements are compared with the training after each, too.
+Three models train on one batch in memory, so no step waits. Half a second is trained, the ideal step time is measured,
+as before any job, then half a second is trained again, and so on: a machine whose speed changes within seconds does so
+for both. Each measurement is compared with the mean of the training before it and after it; a run's error is the median
+of `TURNS` such turns. They are as measured, while a job reports at most its median. The first run of each model is not
+counted: in it, memory is touched for the first time and kernels are chosen.
 """
 
 import itertools
@@ -30,10 +30,8 @@ def main(argv=None):
     for name, size in MODELS.items():
         found = [one(keras, tf, name, size) for _ in range(1 + repeats)][1:]
         compared = {
-            "a run": [measure.median(ideal_ms) / measure.median(train_ms) - 1 for ideal_ms, train_ms in found],
-            "a single turn": [
-                a / b - 1 for ideal_ms, train_ms in found for a, b in zip(ideal_ms, train_ms, strict=True)
-            ],
+            "a run": [measure.median(errors) for errors in map(errors_of, found)],
+            "a single turn": [each for errors in map(errors_of, found) for each in errors],
         }
         median_ms = measure.median([measure.median(train_ms) for _, train_ms in found])
         for what, errors in compared.items():
@@ -44,8 +42,15 @@ def main(argv=None):
     measure.leave("ideal", {"ideal_error_max": of_run, "ideal_error_of_a_turn_max": of_turn}, rows, repeats=repeats)
 
 
+def errors_of(run):
+    """Of each turn."""
+    ideal_ms, train_ms = run
+    around_ms = [(before + after) / 2 for before, after in itertools.pairwise(train_ms)]
+    return [measured / around - 1 for measured, around in zip(ideal_ms, around_ms, strict=True)]
+
+
 def one(keras, tf, name, size):
-    """The ideal step times, and the medians of the training steps after each; milliseconds."""
+    """The ideal step times, and the medians of the training steps before, between and after them; milliseconds."""
     from headrace.tensorflow.ideal import measure_ideal_step
 
     keras.backend.clear_session()
@@ -59,13 +64,16 @@ def one(keras, tf, name, size):
         def on_train_batch_end(self, batch, logs=None):
             times.append(time.perf_counter())
 
-    ideal_ms, train_ms = [], []
+    def trained_ms(step_ms):
+        times.clear()
+        steps = max(int(TRAIN_S * 1000 / step_ms), LEAST_STEPS)
+        model.fit(cached, steps_per_epoch=steps, verbose=0, callbacks=[Times()])
+        return measure.median([1000 * (after - before) for before, after in itertools.pairwise(times)])
+
+    ideal_ms, train_ms = [], [trained_ms(measure_ideal_step(model, cached, BATCH).ms)]
     for _ in range(TURNS):
         ideal_ms.append(measure_ideal_step(model, cached, BATCH).ms)
-        times.clear()
-        steps = max(int(TRAIN_S * 1000 / ideal_ms[-1]), LEAST_STEPS)
-        model.fit(cached, steps_per_epoch=steps, verbose=0, callbacks=[Times()])
-        train_ms.append(measure.median([1000 * (after - before) for before, after in itertools.pairwise(times)]))
+        train_ms.append(trained_ms(ideal_ms[-1]))
     print(f"ideal: {name}: {measure.median(ideal_ms):.2f} ms, trained at {measure.median(train_ms):.2f} ms", flush=True)
     return ideal_ms, train_ms
 

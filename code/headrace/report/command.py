@@ -101,7 +101,7 @@ def _notes(runs: Runs, prices: Sequence[Price | None], dated: str) -> list[str]:
         "CPU figures and bytes count from the first step to the end of training.",
     ]
     if any(prices):
-        notes.append(f"Prices: {dated}, storage not counted; of all hosts, at the training's speed.")
+        notes.append(f"Costs: {dated}, storage not counted; of all hosts, at the training's speed.")
         notes.append("Simulated hosts are priced as the types given with --as.")
     return notes + _unread(runs)
 

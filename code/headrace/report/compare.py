@@ -94,7 +94,7 @@ def _ideal(summary: Summary) -> str:
     if not summary["ideal_step_time_ms"]:
         return "-"
     error = summary.get("ideal_step_time_error_ms")
-    return f"{rounded(summary['ideal_step_time_ms'])}{f' ± {rounded(error)}' if error else ''} ms"
+    return f"{rounded(summary['ideal_step_time_ms'])}{f' ± {error:.0f}' if error and error >= 1 else f' ± {error:.1g}' if error else ''} ms"
 
 
 def _with_ratio(values: Sequence[float]) -> list[str]:

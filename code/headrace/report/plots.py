@@ -94,6 +94,7 @@ def step_times(runs: Runs) -> Draw:
                 axes.annotate(what, (seconds, 1), xycoords=("data", "axes fraction"), fontsize=7,
                               color=INK, rotation=90, va="top", ha="right")  # fmt: skip
         axes.set_ylim(bottom=0)
+        axes.set_xlim(left=min(axes.get_xlim()[0], 0))
         axes.set_xlabel("seconds since the first step")
         axes.set_ylabel("ms")
         axes.legend(frameon=False, fontsize=8)
