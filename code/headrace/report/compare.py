@@ -94,7 +94,8 @@ def _ideal(summary: Summary) -> str:
     if not summary["ideal_step_time_ms"]:
         return "-"
     error = summary.get("ideal_step_time_error_ms")
-    return f"{rounded(summary['ideal_step_time_ms'])}{f' ± {error:.0f}' if error and error >= 1 else f' ± {error:.1g}' if error else ''} ms"
+    about = f" ± {error:.0f}" if error and error >= 1 else f" ± {error:.1g}" if error else ""
+    return f"{rounded(summary['ideal_step_time_ms'])}{about} ms"
 
 
 def _with_ratio(values: Sequence[float]) -> list[str]:
