@@ -72,6 +72,19 @@ def test_all_of_a_dataset_on_each_rank_is_told(monkeypatch, capsys):
         assert (said in capsys.readouterr().out) == told
 
 
+@pytest.mark.parametrize(
+    ("batches", "uneven", "told"),
+    [(10, "pad", "'train' has 10 batches for 8 ranks: in each pass 6 of them come again"), (10, "drop", ""),
+     (16, "pad", ""), (101, "pad", ""), (-1, "pad", ""), (-2, "pad", "")],
+)  # fmt: skip
+def test_many_batches_that_come_again_are_told(batches, uneven, told, monkeypatch, capsys):
+    monkeypatch.setattr(checks.world, "size", lambda: 8)
+    monkeypatch.setattr(checks.world, "rank", lambda: 0)
+    checks.warn_of_padding(batches, uneven, "train")
+    said = capsys.readouterr().out
+    assert told in said and bool(told) == bool(said)
+
+
 @pytest.mark.parametrize("again", [data.distribute, data.split_by_rank])
 def test_a_dataset_is_distributed_once(again):
     once = data.distribute(tf.data.Dataset.range(8).batch(2))

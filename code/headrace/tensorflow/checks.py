@@ -26,6 +26,8 @@ PYTHON_OPS = {
 
 _RESOURCE = tf.resource.as_datatype_enum
 AS_IT_IS = "; or data.distribute(…, exact=False) as it is"
+MUCH_PADDING = 0.1
+"""Of a pass's batches."""
 _MIXED = "tf.gather(x, tf.random.shuffle(tf.range(tf.shape(x)[0])))"
 """Other elements beside those of a batch, without a second dataset."""
 _COSTLY_OP = re.compile(r"Decode(Jpeg|Png|Image|Bmp|Gif|AndCrop)|Resize|Conv|ImageProjective|CropAndResize|ReadFile")
@@ -120,6 +122,17 @@ def warn_of_all_of_it() -> None:
             f"warning: {origin.users_line()}: with exact=False, and no data hosts, each of the {world.size()} ranks "
             "trains on all of the dataset. Have each take its part: dataset.shard(hvd.size(), hvd.rank()) before, and "
             "shared=False", flush=True,
+        )  # fmt: skip
+
+
+def warn_of_padding(batches: int, uneven: str, stream: str) -> None:
+    """Prints a line where many of a pass's steps are made with batches that come again."""
+    ranks = world.size()
+    again = -batches % ranks
+    if uneven == "pad" and world.rank() == 0 and again > MUCH_PADDING * batches > 0:
+        print(
+            f"warning: {stream!r} has {batches} batches for {ranks} ranks: in each pass {again} of them come again, so "
+            "that all ranks make equally many steps. Make batches smaller, or say uneven='drop'", flush=True,
         )  # fmt: skip
 
 

@@ -65,6 +65,8 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[l
         return endless, told(graph) if how.shared else []
 
     endless = all_endless(together(make))
+    if how.shared:
+        checks.warn_of_padding(sizes[0], how.uneven, stream)
     return made, endless, sizes[0], world.same_on_all_ranks(likely, "headrace.likely")
 
 
@@ -105,6 +107,7 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
         variables.draw_apart(graph)
         sources = find_sources(graph, one_block_a_batch=True)
         made.append(graph.spliced(dict(itertools.starmap(_part, enumerate(sources)))))
+        checks.warn_of_padding(graph.sink.size, uneven, stream)
         # Each rank makes its blocks itself, so here seeds count.
         return is_endless(graph.sink), [*told(graph), *(place(source.node) for source in sources)]
 
