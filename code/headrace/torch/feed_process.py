@@ -26,8 +26,9 @@ import torch
 from headrace.errors import HeadraceError, InputError
 from headrace.torch import connection as wire
 from headrace.torch.fetch import Maker, Order, StreamOrder, read_order
-from headrace.torch.forking import as_worker
+from headrace.torch.forking import as_worker, outside_of_blocks
 from headrace.torch.message import encode
+from headrace.torch.reused import Reused
 from headrace.torch.streams import StreamMaker
 from headrace.training.freed_memory import keep_freed_memory
 
@@ -106,6 +107,7 @@ class FeedProcess:
         self._number, self._count, self._loaders = number, count, loaders
         self._limit_s, self._send_timeout_s = limit_s, send_timeout_s
         self._makers: dict[int, Maker] = {}
+        self._reused: dict[int, Reused] = {}
         self._making: tuple[float, float, Maker | StreamMaker, _Client] | None = None
 
     def run(self, mailbox: socket.socket, of_one: bool = False) -> None:
@@ -114,7 +116,7 @@ class FeedProcess:
         torch.set_num_threads(1)
         keep_freed_memory()
         threading.Thread(target=self._watch, name="sample watch", daemon=True).start()
-        with selectors.DefaultSelector() as readable:
+        with outside_of_blocks(), selectors.DefaultSelector() as readable:
             readable.register(mailbox, selectors.EVENT_READ)
             while True:
                 for key, _ in readable.select():
@@ -169,7 +171,7 @@ class FeedProcess:
             if made.over:
                 return wire.OVER, b"", []
             header, buffers = encode(made.batch, made.skipped)
-            return wire.BATCH, header, buffers
+            return wire.BATCH, header, self._reused.setdefault(client.loader, Reused()).own_buffers(buffers)
         except HeadraceError as error:
             return wire.FAILED, failure(str(error)), []
         except (Exception, SystemExit) as error:  # of worker_init_fn, of the dataset's set_epoch, of a collated type

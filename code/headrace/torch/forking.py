@@ -15,9 +15,10 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
 from torch.utils.data import Dataset, _utils
 
 from headrace.prctl import die_with_parent
@@ -48,6 +49,13 @@ def processes_for(loaders: Sequence[Any], share: int) -> int:
               "all the same", file=sys.stderr, flush=True)  # fmt: skip
         return 0
     return max(len(os.sched_getaffinity(0)) // share, *wanted, 1)
+
+
+@contextlib.contextmanager
+def outside_of_blocks() -> Iterator[None]:
+    """As if the script were in no block of torch's: a forked process has for ever what surrounds the first batch."""
+    with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        yield
 
 
 def is_for_one_process(dataset: Any, depth: int = 0) -> bool:

@@ -19,6 +19,7 @@ from headrace.torch.draws import own_draws
 from headrace.torch.fetch import Made, Order, SampleError, StreamOrder
 from headrace.torch.forking import reopen_files
 from headrace.torch.order import sample_seed
+from headrace.torch.reused import Reused
 from headrace.training.freed_memory import keep_freed_memory
 
 _WORKERS = 1 << 42
@@ -118,7 +119,7 @@ class _Made(Dataset[Any]):
     """torch's view of the samples: each a whole batch."""
 
     def __init__(self, maker: Any, in_process: bool) -> None:
-        self._maker, self._in_process = maker, in_process
+        self._maker, self._in_process, self._reused = maker, in_process, Reused()
 
     def __getitem__(self, order: Order | StreamOrder) -> tuple[Any, list[tuple[Any, str]], str, bool]:
         try:
@@ -129,7 +130,8 @@ class _Made(Dataset[Any]):
                 made = self._maker.make(order)
         except HeadraceError as error:
             return None, [], str(error), False
-        return made.batch, list(made.skipped), "", made.over
+        batch = made.batch if self._in_process else self._reused.own(made.batch)
+        return batch, list(made.skipped), "", made.over
 
 
 def _begin_worker(theirs: Callable[[int], None] | None, dataset: Any, number: int) -> None:

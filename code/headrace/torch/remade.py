@@ -30,7 +30,7 @@ from headrace.torch import world
 from headrace.torch.dataset_epochs import forget_epochs
 from headrace.torch.feed_client import Feed
 from headrace.torch.fetch import Made, Order
-from headrace.torch.forking import as_worker, reopen_files
+from headrace.torch.forking import as_worker, outside_of_blocks, reopen_files
 from headrace.torch.message import encode
 from headrace.torch.registry import WITHOUT_DATA_HOSTS
 from headrace.training import step_cpu
@@ -158,7 +158,7 @@ def _make_and_leave(loader: Any, order: Order, theirs: Any) -> None:
     outcome = _UNKNOWN
     with contextlib.suppress(BaseException):  # what lies on data hosts alone cannot be read here, for one
         log = _as_a_process_apart()
-        with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        with outside_of_blocks():
             once = _attempt(loader, 0, order)
             if not (names := differing(theirs, once.batch)):
                 outcome = _SAME
