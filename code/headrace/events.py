@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TextIO
 
 RANK_FAILED = "rank_failed"
 """A rank has raised an exception that nobody caught."""
@@ -57,13 +58,21 @@ def format_event(event_name: str, /, **fields: object) -> str:
     return " ".join([f"headrace event={event_name}"] + [f"{key}={_value(value)}" for key, value in fields.items()])
 
 
+_kept: list[TextIO] = []
+
+
 def say(event_name: str, /, **fields: object) -> None:
     """Print an event: a rank and a server tell their launcher this way, whatever the script does to its output."""
     line = format_event(event_name, **fields)
-    for stream in (sys.stdout, sys.__stderr__):
-        with contextlib.suppress(OSError, ValueError):  # the script closed it
+    for stream in (*_kept, sys.stdout, sys.__stderr__):
+        with contextlib.suppress(Exception):  # the script closed it, or has put something of its own there
             print(line, file=stream, flush=True)
             return
+
+
+def keep_output() -> None:
+    """Events go where standard output is now, also once the script has put another in its place."""
+    _kept[:] = [sys.stdout]
 
 
 def parse_event(line: str) -> Event | None:

@@ -70,13 +70,21 @@ def leave_failure(folder: Path, rank: int, exit_code: int, error: str, trace: li
             partial.rename(folder / f"{PREFIX}{rank}.json")
 
 
+def text_of(error: BaseException) -> str:
+    """What it says; nothing where the script's own class raises as it is asked."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
 def in_a_line(error: BaseException) -> str:
     """What an exception says, without what is around it in TensorFlow's and torch's, and with what argparse knew."""
     if isinstance(error, SystemExit):
         why = _argparse_says(error)
         said = f"SystemExit: {error.code}" if isinstance(error.code, int) else str(error.code).strip()
         return _cut((f"{said} ({why})" if why else said).split("\n")[0])
-    lines = [line for line in str(error).splitlines() if line.strip()]
+    lines = [line for line in text_of(error).splitlines() if line.strip()]
     if lines and lines[0].startswith("Graph execution error"):
         # Of several errors, the first. Else the last line that is not about where the node was made.
         several = [line.split("(0) ", 1)[1] for line in lines if line.strip().startswith("(0) ")]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +19,8 @@ from headrace.endpoints import ENDPOINTS_VARIABLE, Endpoint, read_endpoints
 from headrace.errors import InputError
 from headrace.ports import is_own_port
 
+MOST_SECONDS = 1e9
+"""Thirty years; what waits is told in whole nanoseconds, and more has no room there."""
 MIN_LEASE_S = 5.0
 """A renewal every 1 to 2.5 s, with a call timeout of 3 s: less would take a slow reply for a death."""
 TF_DATA_MODES = ("service", "local")
@@ -123,8 +124,8 @@ class Settings:
             raise InputError(f"metrics_port is {self.metrics_port}; expected a port that no server of the job has")
         for name in (each.name for each in fields(self) if each.name.endswith("_s")):
             value = getattr(self, name)
-            if not math.isfinite(value) or value <= 0:
-                raise InputError(f"{name} is {value}; expected seconds above 0 (to switch it off, a large number)")
+            if not 0 < value <= MOST_SECONDS:
+                raise InputError(f"{name} is {value}; expected seconds above 0 (1e9 switches it off)")
         if self.lease_s < MIN_LEASE_S:
             raise InputError(f"lease_s is {self.lease_s}; expected {MIN_LEASE_S:g} or more: renewals take seconds")
         if self.local_workers == "off" and self.min_data_hosts < 1:

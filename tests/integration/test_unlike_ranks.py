@@ -29,6 +29,22 @@ def test_ranks_whose_models_differ_are_warned_of_once(unlike, said, tmp_path):
     assert result.stdout.count("warning: at ") == 1
 
 
+@pytest.mark.parametrize(
+    "unlike, said",
+    [
+        ("no broadcast", "at the end of epoch 1, rank 1's weights are not rank 0's"),
+        ("no averages", "no gradients were averaged by headrace"),
+        ("no averages, loop", "no gradients were averaged by headrace"),
+        ("held out", "evaluated 1 batch of 'held_out' twice"),
+    ],
+)
+def test_what_no_callback_of_headraces_was_given_for_is_told_nevertheless(unlike, said, tmp_path):
+    result = mpirun("unlike.py", tmp_path, unlike)
+    assert result.returncode == 0, result.stdout[-4000:]
+    assert result.stdout.count(f"{said}") == 1, result.stdout[-4000:]
+    assert len([line for line in result.stdout.splitlines() if "warning:" in line and "come again" not in line]) == 1
+
+
 def test_ranks_without_a_stream_in_common_that_make_unequal_numbers_of_steps_are_told_after_an_epoch(tmp_path):
     result = mpirun("unlike.py", tmp_path, "unequal")
     assert result.returncode != 0  # the one that ends first ends the other

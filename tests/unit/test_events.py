@@ -1,6 +1,9 @@
 """Log events survive the way through a log and back."""
 
-from headrace.events import format_event, parse_event
+import io
+
+from headrace import events
+from headrace.events import format_event, keep_output, parse_event, say
 
 
 def test_an_event_comes_back_from_the_middle_of_a_line():
@@ -24,3 +27,24 @@ def test_large_numbers_stay_readable():
 def test_other_lines_are_no_events():
     assert parse_event("headrace is a product") is None
     assert parse_event("") is None
+
+
+class Tee:
+    """A script's own, without flush()."""
+
+    def write(self, text):
+        raise RuntimeError("of the script's")
+
+
+def test_events_go_where_output_went_at_first_whatever_the_script_puts_in_its_place(monkeypatch, capsys):
+    monkeypatch.setattr(events, "_kept", [])
+    keep_output()
+    for own in (io.StringIO(), Tee()):
+        with monkeypatch.context() as within:
+            within.setattr("sys.stdout", own)
+            say("checkpoint", epoch=3)
+        assert capsys.readouterr().out == "headrace event=checkpoint epoch=3\n"
+    monkeypatch.setattr(events, "_kept", [])
+    with monkeypatch.context() as within:
+        within.setattr("sys.stdout", Tee())
+        say("step")  # outside of jobs

@@ -150,3 +150,11 @@ def test_what_horovods_own_keras_module_and_a_saved_iterator_fail_with_comes_wit
     error = AttributeError("'Variable' object has no attribute 'ref'")
     assert in_a_line(error).endswith("import headrace.tensorflow.horovod_keras as hvd)")
     assert "leave it out of tf.train.Checkpoint" in in_a_line(RuntimeError("PyFunc is stateful."))
+
+
+def test_an_exception_that_cannot_say_what_it_is_has_its_name():
+    class Odd(Exception):
+        def __str__(self):
+            raise ValueError
+
+    assert in_a_line(Odd()) == "Odd: "

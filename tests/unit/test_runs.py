@@ -38,6 +38,7 @@ def test_a_summary_is_read_back(tmp_path):
         '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "step_time_ms": {"median": []}}',
         '{"hosts": {"algo-1": {"cpu_s": {"trainer": "1"}}}, "job_name": "x", "outcome": "succeeded"}',
         '{"hosts": {"algo-1": {}}, "job_name": 7, "outcome": "succeeded"}',
+        '{"hosts": {"algo-1": {}}, "job_name": "x", "outcome": "succeeded", "input_bound_share": 2}',
         '{"hosts": {"algo-1": {"restarts": []}}, "job_name": "x", "outcome": "succeeded"}',
         '{"hosts": {"algo-1": {"gpu": {"utilization": 0.5}}}, "job_name": "x", "outcome": "succeeded"}',
         '{"hosts": {"algo-1": {"most_memory_bytes": "x"}}, "job_name": "x", "outcome": "succeeded"}',

@@ -26,14 +26,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.context import TrainerContext
-from headrace.events import RANK_ENDED, RANK_FAILED, RANK_LEAVING, say
+from headrace.events import RANK_ENDED, RANK_FAILED, RANK_LEAVING, keep_output, say
 from headrace.execs import refuse_exec
 from headrace.host import rendezvous
 from headrace.host.preflight.run import run_preflight
 from headrace.prctl import adopt_orphans, die_with_parent
 from headrace.processes import end_children, wait_for_threads
 from headrace.progress import Watch
-from headrace.rank_failure import in_a_line, last_words, leave_failure
+from headrace.rank_failure import in_a_line, last_words, leave_failure, text_of
 from headrace.settings import PREFLIGHT_VARIABLE
 
 _HOROVOD_SHUT_DOWN = "Horovod has been shut down"
@@ -49,6 +49,7 @@ def main() -> None:
     adopt_orphans()  # of `program &`, whose shell has ended, too
     # Whole lines, so that mpirun's tags stand in front of them and not inside.
     sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
+    keep_output()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     arguments = sys.argv[1:]
     if arguments[:2] != ["-m", "mpi4py"] or len(arguments) < 3:
@@ -83,7 +84,7 @@ def main() -> None:
 
 
 def _failed(script: str, error: BaseException) -> None:
-    broken = _HOROVOD_SHUT_DOWN in str(error)
+    broken = _HOROVOD_SHUT_DOWN in text_of(error)
     broken |= rendezvous.is_wanted(os.environ) and rendezvous.is_consequence(error)
     if broken:
         time.sleep(rendezvous.CONSEQUENCE_S)
@@ -95,7 +96,7 @@ def _failed(script: str, error: BaseException) -> None:
 
 def _thread_failed(script: str, thread: threading.ExceptHookArgs) -> None:
     """The script goes on without it, as ever; but not where it trained there, and another rank has ended."""
-    if thread.exc_value and _HOROVOD_SHUT_DOWN in str(thread.exc_value) and not _over:
+    if thread.exc_value and _HOROVOD_SHUT_DOWN in text_of(thread.exc_value) and not _over:
         _failed(script, thread.exc_value)
     threading.__excepthook__(thread)
 

@@ -34,6 +34,7 @@ INTERRUPT_GRACE_S = 120.0
 """From asking the hosts to end to killing them, as on SageMaker; a second interrupt kills at once."""
 KILL_GRACE_S = 2.0
 POLL_S = 0.05
+EXISTS = "exists already; choose another --job_name, or delete it"
 _FOREIGN_PREFIXES = (
     *("SM_", "HEADRACE_", "OMPI_", "PMIX_", "PMI_", "SAGEMAKER_", "TRAINING_JOB_", "PYTHONPATH"),
     *("SLURM_", "PBS_", "LSB_", "FLUX_", "PE_HOSTFILE"),  # mpirun would take the nodes of the shell's allocation
@@ -50,14 +51,21 @@ def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str,
         SetupError: this machine cannot simulate the hosts as asked.
     """
     folder = options.output_dir.resolve() / spec.job_name
-    if folder.exists():
-        raise InputError(f"{folder} exists already; choose another --job_name, or delete it")
+    if os.path.exists(folder):  # or it cannot be: told where it is made
+        raise InputError(f"{folder} {EXISTS}")
     for channel in spec.channels:
         opt_ml.channel_path(channel)
     refuse_too_much(spec.source_dir, source_files(spec.source_dir, spec.left_out))
     checkpoints = None if options.checkpoints is None else opt_ml.checkpoint_path(options.checkpoints, spec.source_dir)
     if options.isolation != "loopback":
         opt_ml.refuse_hidden(filter(None, [folder, checkpoints, *map(opt_ml.channel_path, spec.channels)]))
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir()  # from here on the name is this start's
+    except FileExistsError as error:
+        raise InputError(f"{folder} {EXISTS}") from error
+    except OSError as error:
+        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
     try:
         for host in spec.hosts():
             opt_ml.write_host_folder(folder / host, spec, host, checkpoints)

@@ -71,7 +71,7 @@ def read_summary(folder: Path) -> Summary:
     summary.not_told = frozenset(older) - frozenset(read)
     _check(summary, older | {"job_name": "", "outcome": ""}, str(path))
     if summary["input_bound_share"] > 1:
-        raise InputError(f"{path} is not a run's summary: input_bound_share is {summary['input_bound_share']:.50}")
+        raise InputError(f"{path} is not a run's summary: input_bound_share is {summary['input_bound_share']!r:.50}")
     for name, value in summary["final_metrics"].items():
         if value is not None and (type(value) not in (int, float) or abs(value) > sys.float_info.max):
             raise InputError(f"{path} is not a run's summary: final_metrics.{name} is {value!r:.50}")

@@ -25,6 +25,8 @@ _streams: weakref.WeakSet[Any] = weakref.WeakSet()
 """Of these, those of `data.distribute`."""
 _made_at: dict[str, None] = {}
 """The lines that made streams."""
+_ever_shared = False
+"""Whether there was one of the last kind."""
 _others_read = _some_are_read = False
 """Whether anything has iterated over a dataset that is none of these; and over one of them."""
 _UNREAD = (
@@ -59,12 +61,14 @@ _PAIRS = (
 
 def given_out(result: tf.data.Dataset, *, stream: bool, shared: bool = True) -> tf.data.Dataset:
     """What a rank trains on. `stream`: of `data.distribute`; `shared`: among the ranks."""
+    global _ever_shared
     _results.add(result)
     if shared:
         _shares.add(result)
     if stream:
         _made_at[origin.users_line()] = None
     if stream and shared:
+        _ever_shared = True
         _streams.add(result)
     return result
 
@@ -72,6 +76,11 @@ def given_out(result: tf.data.Dataset, *, stream: bool, shared: bool = True) -> 
 def is_of_a_result(dataset: Any) -> bool:
     """Whether it is made from what was given out."""
     return _is_of(dataset, _results)
+
+
+def is_shared() -> bool:
+    """Whether the ranks share a stream, or have shared one."""
+    return _ever_shared
 
 
 def look_after() -> None:

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from headrace.tensorflow import progress, trained, world
+from headrace.tensorflow import keras_looks, progress, world
 from headrace.tensorflow.checkpoint import Checkpoint
 from headrace.tensorflow.ideal import measure_ideal_step
 from headrace.tensorflow.loop import Training
@@ -19,6 +19,7 @@ from headrace.tensorflow.meter import open_meter
 __all__ = ["Checkpoint", "Measure", "Training", "on_rank_0"]
 
 Logs = dict[str, Any] | None
+keras_looks.look()
 
 
 class Measure(keras.callbacks.Callback):
@@ -72,8 +73,6 @@ class Measure(keras.callbacks.Callback):
         self._last_end = now
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        progress.warn_if_apart()
-        trained.compare()
         self._meter.epoch(epoch + 1, dict(_numbers(logs or {})))
 
     def on_train_end(self, logs: Logs = None) -> None:

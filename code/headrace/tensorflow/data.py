@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import horovod.tensorflow as hvd
 import tensorflow as tf
 from tensorflow.python.data.experimental.ops import data_service_ops
 
@@ -21,6 +20,7 @@ from headrace.tensorflow import (
     checks,
     iterators,
     keras_epochs,
+    keras_looks,
     parts,
     progress,
     sample_size,
@@ -53,6 +53,7 @@ afterwards.look_after()
 arrays.take_over()
 iterators.end_before_python()
 keras_epochs.end_by_themselves()
+keras_looks.look()
 
 
 def distribute(
@@ -188,10 +189,10 @@ def _read(
     """A registered dataset, as the workers make it."""
     cache = None
     if not how.cross_trainer_cache:
-        stream = f"{context.job_name}-{job_name}" + ("" if how.shared else f"-rank{hvd.rank()}")
+        stream = f"{context.job_name}-{job_name}" + ("" if how.shared else f"-rank{world.rank()}")
     else:
         stream = f"{how.cross_trainer_cache}-{job_name}"
-        cache = tf.data.experimental.service.CrossTrainerCache(trainer_id=f"{how.cross_trainer_cache}-{hvd.rank()}")
+        cache = tf.data.experimental.service.CrossTrainerCache(trainer_id=f"{how.cross_trainer_cache}-{world.rank()}")
     protocol = _protocol(how.data_transfer_protocol, compression, context, spec)
     if protocol == transfer.PROTOCOL:
         progress.count_transferred()
@@ -202,8 +203,8 @@ def _read(
         dataset_id=number,
         element_spec=spec,
         job_name=stream,
-        consumer_index=hvd.rank() if how.coordinated else None,
-        num_consumers=hvd.size() if how.coordinated else None,
+        consumer_index=world.rank() if how.coordinated else None,
+        num_consumers=world.size() if how.coordinated else None,
         max_outstanding_requests=ahead,
         task_refresh_interval_hint_ms=None if endless else ASK_FOR_END_EVERY_MS,
         data_transfer_protocol=protocol,

@@ -15,8 +15,9 @@ from typing import Any
 import tensorflow as tf
 
 from headrace.tensorflow import world
-from headrace.tensorflow.agreement_thread import Stream, join
+from headrace.tensorflow.agreement_thread import join
 from headrace.tensorflow.now_and_then import now_and_then
+from headrace.tensorflow.stream_passes import Stream
 
 Batch = Any
 

@@ -1,8 +1,8 @@
 """What this rank trains, and whether the others train the same: told at the end of each epoch, without waiting.
 
-`callbacks.Measure` and `callbacks.Training` say when an epoch ends. In a script's own loop the end of an iterator with
-which it made steps says it, or that so many batches were taken. Ranks are then compared after equally many steps: one
-may look at a stream, or evaluate, alone.
+Keras's `fit` (`keras_looks`) and `callbacks.Training` say when an epoch ends. In a script's own loop the end of an
+iterator with which it made steps says it, or that so many batches were taken. Ranks are then compared after equally
+many steps: one may look at a stream, or evaluate, alone.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ _variables: dict[int, weakref.ref[Any]] = {}
 _optimizers: dict[int, weakref.ref[Any]] = {}
 _epochs = itertools.count(1)
 _comparison = Comparison()
+_compared_at = [0]
+"""The steps made by the last epoch's end."""
 _next_at = [1]
 """The first step at which loops are compared again."""
 
@@ -46,10 +48,14 @@ def note(variables: Iterable[Any], optimizer: Any = None) -> None:
 
 
 def compare() -> None:
-    """An epoch is over; rank 0 warns, once, of a rank that has another model than it has."""
-    if world.size() == 1 or not _variables or _comparison.over:
-        return
-    _say(next(_epochs) * EPOCH + progress.steps())
+    """An epoch is over; rank 0 warns, once, of a rank that has another model than it has.
+
+    One in which no gradients were averaged is none that all ranks make.
+    """
+    steps = progress.steps() if world.size() > 1 and _variables and not _comparison.over else _compared_at[0]
+    if steps != _compared_at[0]:
+        _compared_at[0] = steps
+        _say(next(_epochs) * EPOCH + steps)
 
 
 def _compare_in_loops() -> None:

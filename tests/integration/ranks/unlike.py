@@ -41,6 +41,21 @@ if what.startswith("looks"):
         for inputs, _ in train.take(1):
             print("a batch:", inputs.shape)
     fit(model(0), train, steps=None if "end" in what else 24)
+elif what == "no broadcast":
+    model(rank).fit(stream(end=True, name="train"), epochs=2, verbose=0)
+elif what == "no averages":
+    apart = model(rank)
+    apart.compile("sgd", "mse")
+    apart.fit(stream(end=True, name="train"), epochs=2, verbose=0)
+elif what == "no averages, loop":
+    apart = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    apart.compile("sgd", "mse")
+    for inputs, wanted in stream(end=True, name="train"):
+        apart.train_on_batch(inputs, wanted)
+elif what == "held out":
+    held_out = data.distribute(Data.from_tensor_slices((rows[:28], rows[:28])).batch(4), job_name="held_out")
+    fit(model(0), stream(end=True, name="train"), steps=None)
+    model(0).evaluate(held_out, verbose=0)
 elif what == "begins":
     fit(model(rank), stream(end=True, name="train"))
 elif what == "second model":
