@@ -57,6 +57,21 @@ def test_a_collate_fn_that_fills_its_own_memory_gives_each_batch_as_it_was(feeds
     assert_whole(feeds.loader([address], Numbers(), 1, collate_fn=FillsItsOwn()))
 
 
+class Asks(Dataset):
+    """Batches with a gradient, which a queue between processes takes as long as they are leaves."""
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return torch.ones(2, requires_grad=True)
+
+
+def test_a_copy_is_as_good_as_what_it_is_of(feeds):
+    batches = list(feeds.loader([], Asks(), None, num_workers=1))
+    assert len(batches) == 6 and all(each.requires_grad and each.is_leaf for each in batches)
+
+
 def test_only_what_comes_again_is_copied_after_the_first_batches():
     reused, same, kept = Reused(), torch.zeros(4), torch.ones(2)
     made = [reused.own({"again": same, "new": torch.zeros(4), "own": kept[:1]}) for _ in range(LOOKED_AT + 2)]

@@ -55,7 +55,8 @@ class Reused:
 
     def _own(self, part: Any) -> Any:
         if type(part) is torch.Tensor and part.layout == torch.strided and not part.is_nested and part.numel():
-            return part.clone() if self.is_to_be_copied(part.data_ptr(), part) else part
+            again = self.is_to_be_copied(part.data_ptr(), part)
+            return part.detach().clone().requires_grad_(part.requires_grad) if again else part
         if type(part) is np.ndarray and part.size and part.dtype != object:
             return part.copy() if self.is_to_be_copied(part.ctypes.data, part) else part
         return part
