@@ -85,6 +85,13 @@ def test_many_batches_that_come_again_are_told(batches, uneven, told, monkeypatc
     assert told in said and bool(told) == bool(said)
 
 
+def test_arrays_are_refused_with_what_to_make_of_them():
+    rows = tf.range(4).numpy()
+    for given in (rows, (rows, rows), {"x": rows}):
+        with pytest.raises(InputError, match="make one of arrays by"):
+            data.distribute(given)
+
+
 @pytest.mark.parametrize("again", [data.distribute, data.split_by_rank])
 def test_a_dataset_is_distributed_once(again):
     once = data.distribute(tf.data.Dataset.range(8).batch(2))

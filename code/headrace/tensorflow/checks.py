@@ -7,6 +7,7 @@ import os
 import re
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.ops import debug_mode
 from tensorflow.python.framework.extension_type import ExtensionTypeSpec
@@ -44,6 +45,11 @@ def refuse_other_kinds(dataset: Any) -> None:
         raise InputError(
             "tf.data.experimental.enable_debug_mode() makes Python of all functions, which no other process has: "
             "leave it out, or debug the dataset before it is distributed"
+        )
+    if isinstance(dataset, (tuple, list, dict, np.ndarray, tf.Tensor)):
+        raise InputError(
+            f"this takes a tf.data.Dataset, and got a {type(dataset).__name__}: make one of arrays by "
+            "data.from_arrays or tf.data.Dataset.from_tensor_slices, and .shuffle(…).batch(…)"
         )
     if not isinstance(dataset, tf.data.Dataset):
         raise InputError(

@@ -16,8 +16,9 @@ MOST_TOLD = 200
 """Transformations that ranks compare, of one dataset."""
 _ALIKE = (
     "do not shard by rank, sort lists of files, adapt() layers to unshuffled data, and give what shuffles in Python "
-    "(…_dataset_from_directory, for one), or below a take or zip, the same seed=; or each rank its own: "
-    "data.distribute(…, shared=False)"
+    "(…_dataset_from_directory, for one), or below a take or zip, the same seed=; "
+    "a mapped function that draws in Python or NumPy draws once, on each rank something else: "
+    "keras.utils.set_random_seed before, or draw in TensorFlow; or each rank its own: data.distribute(…, shared=False)"
 )
 Found = tuple[bool, list[tuple[str, int]]]
 """Whether a dataset has no end, and what must be the same on all ranks, with its place in the script."""
