@@ -138,7 +138,8 @@ def warn_of_padding(batches: int, uneven: str, stream: str) -> None:
     if uneven == "pad" and world.rank() == 0 and again > MUCH_PADDING * batches > 0:
         print(
             f"warning: {stream!r} has {batches} batches for {ranks} ranks: in each pass {again} of them come again, so "
-            "that all ranks make equally many steps. Make batches smaller, or say uneven='drop'", flush=True,
+            "that all ranks make equally many steps. Make batches smaller, or say uneven='drop'; of what is only "
+            "evaluated, uneven='keep'", flush=True,
         )  # fmt: skip
 
 
