@@ -34,7 +34,11 @@ EACH_PART = 64
 """Of what a sampler yields by and by; before, the 1st, 2nd, 4th, … is compared."""
 SEED_HINT = "a seed is to be the same on all ranks, without the rank in it, and given: WebDataset(…, seed=0), for one"
 ORDER_HINT = "all ranks make the same loaders, in the same order; what one rank alone reads is a loader of torch's"
-SPLIT_HINT = "random_split, for one, needs a generator with a seed; a descriptor or a time is to be had in __getitem__"
+SPLIT_HINT = (
+    "random_split, for one, needs a generator with a seed; a descriptor or a time is to be had in __getitem__; a mean "
+    "of a shared loader's batches is to be added up over the ranks; a dataset of each rank's own takes "
+    "shard_by_rank=False"
+)
 
 
 _living: weakref.WeakSet[Alike] = weakref.WeakSet()
