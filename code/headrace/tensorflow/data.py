@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import horovod.tensorflow as hvd
 import tensorflow as tf
 from tensorflow.python.data.experimental.ops import data_service_ops
 
@@ -19,7 +20,6 @@ from headrace.tensorflow import (
     arrays,
     checks,
     iterators,
-    keras_epochs,
     keras_looks,
     parts,
     progress,
@@ -52,7 +52,6 @@ SHARE = 4
 afterwards.look_after()
 arrays.take_over()
 iterators.end_before_python()
-keras_epochs.end_by_themselves()
 keras_looks.look()
 
 
@@ -189,10 +188,10 @@ def _read(
     """A registered dataset, as the workers make it."""
     cache = None
     if not how.cross_trainer_cache:
-        stream = f"{context.job_name}-{job_name}" + ("" if how.shared else f"-rank{world.rank()}")
+        stream = f"{context.job_name}-{job_name}" + ("" if how.shared else f"-rank{hvd.rank()}")
     else:
         stream = f"{how.cross_trainer_cache}-{job_name}"
-        cache = tf.data.experimental.service.CrossTrainerCache(trainer_id=f"{how.cross_trainer_cache}-{world.rank()}")
+        cache = tf.data.experimental.service.CrossTrainerCache(trainer_id=f"{how.cross_trainer_cache}-{hvd.rank()}")
     protocol = _protocol(how.data_transfer_protocol, compression, context, spec)
     if protocol == transfer.PROTOCOL:
         progress.count_transferred()
@@ -203,8 +202,8 @@ def _read(
         dataset_id=number,
         element_spec=spec,
         job_name=stream,
-        consumer_index=world.rank() if how.coordinated else None,
-        num_consumers=world.size() if how.coordinated else None,
+        consumer_index=hvd.rank() if how.coordinated else None,
+        num_consumers=hvd.size() if how.coordinated else None,
         max_outstanding_requests=ahead,
         task_refresh_interval_hint_ms=None if endless else ASK_FOR_END_EVERY_MS,
         data_transfer_protocol=protocol,

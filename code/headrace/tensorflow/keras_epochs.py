@@ -19,7 +19,7 @@ _MARK = "_headrace_ends"
 
 
 def end_by_themselves() -> None:
-    """From now on an epoch of a dataset of unknown length lasts as long as its batches. Called once, by `data`."""
+    """From now on an epoch of a dataset of unknown length lasts as long as its batches. Called once."""
     from keras.src.trainers.epoch_iterator import EpochIterator
 
     if hasattr(EpochIterator, _MARK):

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from headrace.tensorflow import afterwards, agreement_thread, progress, trained, world
+from headrace.tensorflow import afterwards, agreement_thread, keras_epochs, progress, trained, world
 
 _MARK = "_headrace_looks"
 _applied: list[bool] = []
@@ -20,13 +20,14 @@ _told: set[str] = set()
 
 
 def look() -> None:
-    """From now on. Called by whatever of headrace's a script imports first."""
+    """From now on; and epochs end by themselves. Called by whatever of headrace's a script imports first."""
     from keras.src.callbacks.callback_list import CallbackList
     from keras.src.optimizers.base_optimizer import BaseOptimizer
 
     if hasattr(CallbackList, _MARK):
         return
     setattr(CallbackList, _MARK, True)
+    keras_epochs.end_by_themselves()
     _after(CallbackList, "on_epoch_end", _epoch_ended)
     _after(CallbackList, "on_test_begin", _evaluation_began)
     _after(CallbackList, "on_test_end", _evaluation_ended)
