@@ -5,9 +5,8 @@ import json
 import pytest
 from headrace import rank_failure
 from headrace.training import meter as meters
-from headrace.training.ideal_step import LEAST_STEPS, MOST_STEPS, IdealStep, steps_to_measure
+from headrace.training.ideal_step import IdealStep
 from headrace.training.meter import Meter
-from headrace.training.step_cpu import StepCpu
 
 
 class NoScalars:
@@ -144,50 +143,6 @@ def test_of_trainings_that_take_turns_each_is_told_alone(tmp_path, monkeypatch):
     one.end()
     other.end()
     assert json.loads((tmp_path / "trainer.json").read_text())["steps"] == 5, "a step of the one is the other's time"
-
-
-def burn(seconds):
-    import time
-
-    end = time.process_time() + seconds
-    while time.process_time() < end:
-        pass
-
-
-def test_cpu_time_of_steps_leaves_out_what_lies_between_epochs():
-    cpu = StepCpu()
-    for _ in range(2):
-        cpu.made(1)
-        for _ in range(3):
-            burn(0.01)
-            cpu.made(1)
-        cpu.over()
-        burn(0.2)  # an evaluation
-    assert cpu.per_step_s() == pytest.approx(0.01, rel=0.5)
-    assert cpu.outside_waiting_s() == pytest.approx(0.01, rel=0.5)
-
-
-def test_cpu_time_of_waiting_is_not_the_models():
-    cpu = StepCpu()
-    cpu.made(1)
-    for _ in range(4):
-        burn(0.02)
-        cpu.made(1, waited_s=0.015)
-    assert cpu.per_step_s() == pytest.approx(0.02, rel=0.5)
-    assert cpu.outside_waiting_s() < cpu.per_step_s() / 2
-
-
-def test_short_steps_are_measured_more_often():
-    assert steps_to_measure(10.0) == LEAST_STEPS
-    assert steps_to_measure(0.1) == 20
-    assert steps_to_measure(1e-9) == MOST_STEPS
-
-
-def test_the_error_of_the_ideal_step_is_that_of_a_median():
-    steady, noisy = IdealStep.of([0.1] * 10, 1.0), IdealStep.of([0.1, 0.12, 0.08, 0.11, 0.09] * 2, 1.0)
-    assert steady.ms == noisy.ms == 100.0
-    assert steady.error_ms == 0.0 and 2 < noisy.error_ms < 10
-    assert steady.cpu_s == 0.1
 
 
 def test_an_epoch_that_another_run_began_is_as_long_as_a_whole_one(tmp_path, monkeypatch):
