@@ -114,33 +114,38 @@ def warn_of_shards(graph: DatasetGraph) -> None:
         if node.op == "ShardDataset" and len(hosts) > 1:
             parts, part = int(node.value("num_shards")), int(node.value("index"))
             if parts == len(hosts) and hosts[part : part + 1] == [os.environ.get("SM_CURRENT_HOST")]:
-                print(
-                    f"warning: {node.where}: shard({parts}, {part}) takes this host's part of {parts} hosts, of which "
-                    "some do not train: nobody trains on their parts. Leave it out: data.distribute shares the whole",
-                    flush=True,
+                _warn(
+                    f"{node.where}: shard({parts}, {part}) takes this host's part of {parts} hosts, of which some do "
+                    "not train: nobody trains on their parts. Leave it out: data.distribute shares the whole"
                 )
 
 
 def warn_of_all_of_it() -> None:
     """Prints a line where each of several ranks reads all of a dataset that is not to be taken apart exactly."""
-    if world.size() > 1 and world.rank() == 0:
-        print(
-            f"warning: {origin.users_line()}: with exact=False, and no data hosts, each of the {world.size()} ranks "
-            "trains on all of the dataset. Have each take its part: dataset.shard(hvd.size(), hvd.rank()) before, and "
-            "shared=False", flush=True,
-        )  # fmt: skip
+    if world.size() > 1:
+        _warn(
+            f"{origin.users_line()}: with exact=False, and no data hosts, each of the {world.size()} ranks trains on "
+            "all of the dataset. Have each take its part: dataset.shard(hvd.size(), hvd.rank()) before, and "
+            "shared=False"
+        )
 
 
 def warn_of_padding(batches: int, uneven: str, stream: str) -> None:
     """Prints a line where many of a pass's steps are made with batches that come again."""
     ranks = world.size()
     again = -batches % ranks
-    if uneven == "pad" and world.rank() == 0 and again > MUCH_PADDING * batches > 0:
-        print(
-            f"warning: {stream!r} has {batches} batches for {ranks} ranks: in each pass {again} of them come again, so "
-            "that all ranks make equally many steps. Make batches smaller, or say uneven='drop'; of what is only "
-            "evaluated, uneven='keep'", flush=True,
-        )  # fmt: skip
+    if uneven == "pad" and again > MUCH_PADDING * batches > 0:
+        _warn(
+            f"{stream!r} has {batches} batches for {ranks} ranks: in each pass {again} of them come again, so that all "
+            "ranks make equally many steps. Make batches smaller, or say uneven='drop'; of what is only evaluated, "
+            "uneven='keep'"
+        )
+
+
+def _warn(text: str) -> None:
+    """One rank says it for all."""
+    if world.rank() == 0:
+        print(f"warning: {text}", flush=True)
 
 
 def refuse_endings(graph: DatasetGraph, endless: bool, how: Distribution) -> None:

@@ -30,8 +30,8 @@ class Reused:
         if not self._left:
             self._held.clear()
 
-    def is_to_be_copied(self, address: int, holder: Any) -> bool:
-        """Whether this memory may be filled again; `holder` keeps it."""
+    def noted(self, address: int, holder: Any) -> bool:
+        """Note that a batch has this memory, which `holder` keeps; whether it has to be copied."""
         if not self._left:
             return address in self._again
         if address in self._held:
@@ -44,7 +44,7 @@ class Reused:
         self.next_batch()
         addresses = [np.frombuffer(each, np.uint8).ctypes.data if each.nbytes else 0 for each in buffers]
         return [
-            memoryview(bytes(each)) if address and self.is_to_be_copied(address, each) else each
+            memoryview(bytes(each)) if address and self.noted(address, each) else each
             for address, each in zip(addresses, buffers, strict=True)
         ]
 
@@ -55,8 +55,8 @@ class Reused:
 
     def _own(self, part: Any) -> Any:
         if type(part) is torch.Tensor and part.layout == torch.strided and not part.is_nested and part.numel():
-            again = self.is_to_be_copied(part.data_ptr(), part)
+            again = self.noted(part.data_ptr(), part)
             return part.detach().clone().requires_grad_(part.requires_grad) if again else part
         if type(part) is np.ndarray and part.size and part.dtype != object:
-            return part.copy() if self.is_to_be_copied(part.ctypes.data, part) else part
+            return part.copy() if self.noted(part.ctypes.data, part) else part
         return part

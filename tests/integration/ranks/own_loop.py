@@ -1,6 +1,5 @@
 """Run by test_horovod.py: a signal ends a loop of the script's own in mid-epoch, and a second run goes on with it."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -9,19 +8,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 from headrace.paths import STOP_REQUEST
-from headrace.tensorflow import checkpoint as checkpoints
 from headrace.tensorflow import data
 from headrace.tensorflow.callbacks import Checkpoint, Training
+from stopping import signals_beside
 
 EPOCHS, STEPS, BATCH, STOPPED_AT = 3, 40, 8, 25
 ELEMENTS = STEPS * BATCH * 2  # of two ranks in an epoch
 
 hvd.init()
 folder = Path(sys.argv[1])
-signals = folder.parent / "signals"
-signals.mkdir(exist_ok=True)
-os.environ["HEADRACE_SIGNAL_DIR"] = str(signals)
-checkpoints.STOPPING_S = 0.0
+signals = signals_beside(folder)
 
 
 def run(name, dataset_of, steps, stopped):

@@ -1,7 +1,6 @@
 """Run by test_horovod.py: a job is asked to stop in mid-epoch; another goes on with its checkpoint, step and data."""
 
 import contextlib
-import os
 import sys
 from pathlib import Path
 
@@ -10,19 +9,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 from headrace.paths import STOP_REQUEST
-from headrace.tensorflow import checkpoint as checkpoints
 from headrace.tensorflow import data
 from headrace.tensorflow.callbacks import Checkpoint
+from stopping import signals_beside
 
 EPOCHS, STEPS, BATCH, STOPPED_AT = 3, 60, 8, 25
 ELEMENTS = STEPS * BATCH * 2
 
 hvd.init()
 folder = Path(sys.argv[1])
-signals = folder.parent / "signals"
-signals.mkdir(exist_ok=True)
-os.environ["HEADRACE_SIGNAL_DIR"] = str(signals)
-checkpoints.STOPPING_S = 0.0
+signals = signals_beside(folder)
 
 
 class Stopped(Exception):
