@@ -2,11 +2,12 @@
 
     python -m bench.ideal [--repeats 10]
 
-Three models train on one batch in memory, so no step waits. Half a second is trained, the ideal step time is measured,
-as before any job, then half a second is trained again, and so on: a machine whose speed changes within seconds does so
-for both. Each measurement is compared with the mean of the training before it and after it; a run's error is the median
-of `TURNS` such turns. They are as measured, while a job reports at most its median. The first run of each model is not
-counted: in it, memory is touched for the first time and kernels are chosen.
+Three models train on one batch in memory, so no step waits. A quarter of a second is trained, the ideal step time is
+measured, as before any job, then a quarter of a second is trained again, and so on: a machine whose speed changes
+within seconds does so for both. Each measurement is compared with the mean of the training before it and after it; a
+run's error is the median of its turns, which are as many as fit into `RUN_S`. They are as measured, while a job reports
+at most its median. The first run of each model is not counted: in it, memory is touched for the first time and kernels
+are chosen.
 """
 
 import itertools
@@ -14,7 +15,7 @@ import time
 
 from bench import measure
 
-TURNS, TRAIN_S = 16, 0.5
+RUN_S, LEAST_TURNS, TRAIN_S = 20, 16, 0.25
 MODELS = {"dense": 32, "small_cnn": 64, "resnet50": 32}
 """With the images' size in pixels."""
 BATCH, LEAST_STEPS = 32, 10
@@ -71,7 +72,8 @@ def one(keras, tf, name, size):
         return measure.median([1000 * (after - before) for before, after in itertools.pairwise(times)])
 
     ideal_ms, train_ms = [], [trained_ms(measure_ideal_step(model, cached, BATCH).ms)]
-    for _ in range(TURNS):
+    end = time.monotonic() + RUN_S
+    while len(ideal_ms) < LEAST_TURNS or time.monotonic() < end:
         ideal_ms.append(measure_ideal_step(model, cached, BATCH).ms)
         train_ms.append(trained_ms(ideal_ms[-1]))
     print(f"ideal: {name}: {measure.median(ideal_ms):.2f} ms, trained at {measure.median(train_ms):.2f} ms", flush=True)

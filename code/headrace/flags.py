@@ -23,6 +23,8 @@ EXAMPLE = """examples:
   {prog} --no-is_cloud_job --num_of_data_instances 2 --processes_per_host 2 \\
       --hyperparameter model=small_cnn --channel training=data/digits         run it on this machine"""
 DEFAULT_DATA_INSTANCES = 2
+MOST_CPUS = 8_192
+"""Linux has no more."""
 HERE_ONLY = ("cpus", "isolation")
 CLOUD_ONLY = (
     "role", "region", "image_uri", "framework_version", "output_s3_uri", "max_run", "volume_size", "spot", "max_wait",
@@ -143,7 +145,8 @@ def build_spec(arguments: argparse.Namespace, now: datetime.datetime, table: Ins
             f"--num_of_data_instances {arguments.num_of_data_instances} needs a data group; leave out --no-is_hetero"
         )
     workers = arguments.num_of_data_workers
-    default_name = f"{'hetero' if arguments.is_hetero else 'homog'}-{mode}-{now:%Y%m%d-%H%M%S}"
+    kind = "hetero" if arguments.is_hetero else "homog"
+    default_name = f"{kind}-{mode}-{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}"
     return JobSpec(
         job_name=arguments.job_name or default_name,
         groups=tuple(groups),
@@ -233,8 +236,8 @@ def _channel(text: str, is_hetero: bool) -> Channel:
 def _cpu_range(item: str) -> range:
     first, dash, last = item.partition("-")
     cpus = range(int(first), int(last if dash else first) + 1)
-    if not cpus:
-        raise ValueError(f"{item} is empty")
+    if not cpus or cpus[-1] >= MOST_CPUS:
+        raise ValueError(f"{item} is empty, or too much")
     return cpus
 
 

@@ -31,6 +31,8 @@ OWN_MPI_PARAMETERS = frozenset(
     {"plm_rsh_agent", "plm_rsh_no_tree_spawn", "orte_tmpdir_base", "btl_vader_backing_directory"}
 )
 """Open MPI's parameters that users must leave alone."""
+_NO_RUN = frozenset({"--", "-V", "--version", "-version", "-h", "--help", "-help"})
+"""With these mpirun does something else than run a program."""
 
 SECRET_VARIABLE = "HEADRACE_JOB_SECRET"
 PLACEHOLDER_SECRET = "made-at-submission"
@@ -217,7 +219,8 @@ def split_mpi_options(text: str) -> tuple[str, ...]:
     """The words of `--custom_mpi_options`; `--NCCL_DEBUG LEVEL` is the toolkit's way to say `-x NCCL_DEBUG=LEVEL`.
 
     Raises:
-        InputError: quotes are not closed, the first word is no option, or a parameter is the launcher's own.
+        InputError: quotes are not closed, the first word is no option, a parameter is the launcher's own, or mpirun
+            would not run the script.
     """
     try:
         words = shlex.split(text)
@@ -227,6 +230,8 @@ def split_mpi_options(text: str) -> tuple[str, ...]:
         raise InputError(f"--custom_mpi_options {text!r}: {words[0]!r} is no option")
     if taken := sorted(set(words) & OWN_MPI_PARAMETERS):
         raise InputError(f"--custom_mpi_options {text!r}: {taken[0]} is how headrace's launcher reaches the hosts")
+    if other := [word for word in words if word in _NO_RUN]:
+        raise InputError(f"--custom_mpi_options {text!r}: with {other[0]!r} mpirun would not run the script")
     words = [part for word in words for part in (word.split("=", 1) if word.startswith("--NCCL_DEBUG=") else [word])]
     while "--NCCL_DEBUG" in words:
         place = words.index("--NCCL_DEBUG")

@@ -29,6 +29,8 @@ INSTALL = {
     "pytorch": "in a checkout, `make setup-torch` and use .venv-torch/bin/python; else `pip install headrace[torch]`",
 }
 
+MOST_SAID = 300
+"""Characters of what the system says of a file, whose name may be of any length."""
 ALIKE = 0.8
 """Of difflib's ratio: `lease` and `lease_s` have 0.83."""
 
@@ -47,6 +49,9 @@ def main(argv: Sequence[str], prog: str = "start_job.py", source_dir: Path | Non
     except HeadraceError as error:
         print(f"{prog}: error: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:  # a name that is too long, a folder that has gone, hyperparameters that no program takes
+        print(f"{prog}: error: {str(error)[:MOST_SAID]}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print(f"{prog}: interrupted", file=sys.stderr)
         return 1

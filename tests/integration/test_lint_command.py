@@ -30,7 +30,7 @@ FIT = "keras.Sequential([keras.Input((32, 32, 3)), keras.layers.Flatten()]).fit(
 
 
 @pytest.fixture
-def lint(tmp_path, monkeypatch, capsys):
+def lint(tmp_path, monkeypatch, capfd):
     """Runs the command on a script; its exit code, and what it said on stdout and stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
@@ -39,7 +39,7 @@ def lint(tmp_path, monkeypatch, capsys):
     def run(text, *arguments, before=("--no-measure",)):
         (tmp_path / "mine.py").write_text(text)
         code = main(["lint", *before, "mine.py", *arguments])
-        said = capsys.readouterr()
+        said = capfd.readouterr()
         return code, said.out, said.err.replace(str(tmp_path), "")
 
     return run
@@ -81,7 +81,8 @@ def test_a_look_at_a_batch_is_no_training(lint, look):
 
 
 def test_json_holds_findings_only(lint):
-    code, out, _ = lint(filled(), before=("--json", "--no-measure"))
+    past_python = "import os\nos.write(1, b'from a library')\nos.system('echo from a program')\n"
+    code, out, _ = lint(past_python + filled(), before=("--json", "--no-measure"))
     assert code == 1
     assert [finding["rule"] for finding in json.loads(out)] == ["wide-wire"]
 

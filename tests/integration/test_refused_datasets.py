@@ -74,7 +74,7 @@ def test_all_of_a_dataset_on_each_rank_is_told(monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     ("batches", "uneven", "told"),
-    [(10, "pad", "'train' has 10 batches for 8 ranks: in each pass 6 of them come again"), (10, "drop", ""),
+    [(10, "pad", "'train' has 10 batches for 8 ranks: in each pass that trains 6 of them come again"), (10, "drop", ""),
      (16, "pad", ""), (101, "pad", ""), (-1, "pad", ""), (-2, "pad", "")],
 )  # fmt: skip
 def test_many_batches_that_come_again_are_told(batches, uneven, told, monkeypatch, capsys):
@@ -83,6 +83,18 @@ def test_many_batches_that_come_again_are_told(batches, uneven, told, monkeypatc
     checks.warn_of_padding(batches, uneven, "train")
     said = capsys.readouterr().out
     assert told in said and bool(told) == bool(said)
+
+
+def test_a_relative_name_of_a_file_is_refused_once_the_script_has_changed_its_folder(monkeypatch, tmp_path):
+    name = "rows-0.bin"
+    relative, whole = (DatasetGraph(tf.data.FixedLengthRecordDataset([each], 4).batch(2))
+                       for each in (name, str(tmp_path / name)))  # fmt: skip
+    (tmp_path / name).write_bytes(bytes(8))
+    checks.refuse_elsewhere(relative)
+    monkeypatch.chdir(tmp_path)
+    checks.refuse_elsewhere(whole)
+    with pytest.raises(InputError, match=f"reads '{name}', which is a file here.*give files their whole names"):
+        checks.refuse_elsewhere(relative)
 
 
 def test_arrays_are_refused_with_what_to_make_of_them():

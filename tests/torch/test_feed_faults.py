@@ -10,7 +10,7 @@ from headrace.errors import DeadlineError
 from headrace.torch.fetch import SampleError
 
 from tests.ports import free_port
-from tests.torch.draws import Draws, batches, indices, plain
+from tests.torch.draws import Closing, Draws, batches, indices, plain
 
 
 def test_a_process_that_is_killed_is_replaced_and_its_batches_are_made_again(feeds):
@@ -24,6 +24,15 @@ def test_a_process_that_is_killed_is_replaced_and_its_batches_are_made_again(fee
             for process in feeds.servers[0]._processes:
                 process.kill()
     assert found == expected
+
+
+def test_a_dataset_that_closes_others_descriptors_gives_no_rank_what_another_asked_for(feeds):
+    address = feeds.serve(2, Closing(), 2)
+    for _ in range(4):
+        ranks = [iter(feeds.loader([address], Closing(), 2, rank=rank, world=2)) for rank in (0, 1)]
+        with ThreadPoolExecutor() as pool:
+            found = list(pool.map(indices, ranks))
+        assert found == [[*range(0, 53, 2)], [*range(1, 53, 2), 0]]
 
 
 def test_a_server_that_is_suspended_is_passed_over(feeds):

@@ -10,8 +10,8 @@ from headrace.tensorflow.agreement import Agreement, Pass
 class Rank:
     """Reads a stream as ends.py does: hands batches out at once, or when it is decided that all ranks have them."""
 
-    def __init__(self, number, batches, uneven, ranks):
-        self.number, self.batches, self.uneven = number, batches, uneven
+    def __init__(self, number, batches, uneven, ranks, pads=True):
+        self.number, self.batches, self.uneven, self.pads = number, batches, uneven, pads
         self.agreement = Agreement("train", uneven, ranks, number)
         self.decided, self.handed_out = [], {}
         self.passes = self.at = 0
@@ -33,7 +33,7 @@ class Rank:
                 self.handed_out = {self.passes: self.at}  # told with the next note, not at once
             else:
                 self.waiting = True
-                self.decided += self.agreement.waits(self.passes, self.at, here)
+                self.decided += self.agreement.waits(self.passes, self.at, here, lambda: self.pads)
             return True
         answers = [goes_on for number, goes_on in self.decided if number == self.passes]
         self.decided = []
@@ -86,6 +86,28 @@ def test_all_ranks_get_the_same_number_of_batches_whatever_the_order_of_messages
             rank.begin()
         run(ranks, chance)
         assert [rank.at for rank in ranks] == [max(counts) if uneven == "pad" else min(counts)] * len(ranks)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_rank_that_need_not_make_as_many_steps_as_others_gets_no_batch_twice(seed):
+    chance = random.Random(seed)
+    counts = [chance.randint(1, 6) for _ in range(chance.randint(2, 4))]
+    ranks = [Rank(number, count, "pad", len(counts), pads=False) for number, count in enumerate(counts)]
+    for _ in range(2):
+        for rank in ranks:
+            rank.begin()
+        run(ranks, chance)
+        assert [rank.at for rank in ranks] == counts and all(rank.over for rank in ranks)
+
+
+def test_a_last_batch_waits_until_it_is_known_whether_it_comes_again():
+    agreement, pads = Agreement("held_out", "pad", ranks=2, rank=0), [None]
+    agreement.began(1, {})
+    agreement.heard(1, Pass(1, 6))
+    agreement.waits(1, 5, False, lambda: pads[0])
+    assert agreement.decisions() == []
+    pads[0] = False
+    assert agreement.decisions() == [(1, False)]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -13,7 +13,7 @@ from headrace.instances import read_instances
 from headrace.start import main
 
 ROOT = Path(__file__).parents[2]
-NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.timezone.utc)
+NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, 6_000, tzinfo=datetime.timezone.utc)
 
 
 def spec(*argv):
@@ -27,7 +27,7 @@ def test_the_default_job_is_heterogeneous_with_the_service():
         "dnn_group": ("ml.p4d.24xlarge", 1),
     }
     assert (job.tf_data_mode, job.num_of_data_workers) == ("service", 1)
-    assert job.job_name == "hetero-service-20260102-030405"
+    assert job.job_name == "hetero-service-20260102-030405-006"
 
 
 def test_without_a_data_group_the_default_is_local_mode_without_workers():
@@ -106,8 +106,9 @@ def test_cpu_lists():
         "dnn_group": frozenset({1}),
     }
     assert parse_cpus("dnn_group=0", False) == {"homogeneousCluster": frozenset({0})}
-    with pytest.raises(InputError):
-        parse_cpus("data_group=0", False)
+    for wrong in ("data_group=0", "dnn_group=0-300000000"):
+        with pytest.raises(InputError):
+            parse_cpus(wrong, False)
 
 
 def test_help_needs_neither_tensorflow_nor_anything_installed():
@@ -125,6 +126,13 @@ def test_a_python_without_the_packages_is_told_what_to_do(capsys, monkeypatch):
     error = capsys.readouterr().err
     assert "has no tensorflow: in a checkout, `make setup`" in error
     assert error.count("\n") == 1
+
+
+def test_what_the_system_refuses_is_told_in_a_line(capsys, monkeypatch):
+    monkeypatch.setattr("headrace.start.check_installation", lambda *modules: None)
+    assert main(["--no-is_cloud_job", "--source_dir", 300 * "x"]) == 1
+    error = capsys.readouterr().err
+    assert "File name too long" in error and error.count("\n") == 1
 
 
 def test_a_python_that_lacks_even_what_is_needed_to_begin_is_told_which_to_use():

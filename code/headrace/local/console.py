@@ -28,21 +28,30 @@ class Console:
         stream = stream or sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (it was closed)
         self._phases = phases
         self._color = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        self._told: set[str] = set()
+        """Hosts whose log files lack lines."""
         self.display = Display(stream, phases.text if phases else None)
 
     def say(self, text: str) -> None:
         """A line of the cluster's own."""
         self._print(datetime.datetime.now(datetime.timezone.utc).strftime("%H:%M:%S"), "-", _RUNNER, text)
 
-    def host_line(self, host: str, line: str, file: IO[str]) -> None:
-        """A line that a host printed: as it is into the host's file, shortened for people on the stream."""
+    def host_line(self, host: str, line: str, file: IO[bytes]) -> None:
+        """A line that a host printed: as it is into the host's file, shortened for people on the stream.
+
+        A full disk costs the file its lines. The host goes on: it would stop where nobody reads what it prints.
+        """
         match = _PREFIX.match(line)
         if match is None:  # Printed before the launcher had a log, or by something that bypassed it.
             now = datetime.datetime.now(datetime.timezone.utc)
             line = f"{now.strftime('%Y-%m-%dT%H:%M:%S')}.{now.microsecond // 1000:03d}Z {host} {'host':<10} {line}"
             match = _PREFIX.match(line)
-        file.write(line + "\n")
-        file.flush()
+        try:
+            file.write(line.encode() + b"\n")
+        except OSError as error:
+            if host not in self._told:
+                self._told.add(host)
+                self.say(f"lines are missing in {host}'s log file: {error.strerror}")
         if match:
             self._print(match["time"], host, match["role"], match["text"])
             event = parse_event(match["text"])
@@ -56,6 +65,6 @@ class Console:
         self.display.line(f"{time} {start}{host:<7} {role:<10}{end} {text}")
 
 
-def open_log(folder: Path, host: str) -> IO[str]:
-    """The host's log file."""
-    return open(RunPaths(folder).log(host), "a", encoding="utf-8")
+def open_log(folder: Path, host: str) -> IO[bytes]:
+    """The host's log file, without a buffer: of what it holds back, a full disk would tell later."""
+    return open(RunPaths(folder).log(host), "ab", buffering=0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import urllib.parse
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from headrace.events import WAITS_FOR_ENDS, say
@@ -17,7 +17,7 @@ SAY_AFTER_S = 15.0
 """Who waits so long at a stream's end says for whom."""
 FIRST_PATIENCE_S = 5.0
 """How long a rank's second batch waits for the others' first, so that short streams have one for each rank; a rank that
-looks at a stream alone goes on then."""
+looks at a stream alone goes on then. And how long its last one waits until it is known whether one comes again."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,17 @@ class Pass:
     ended: bool = False
 
 
+def always() -> bool | None:
+    return True
+
+
 @dataclass
 class _Wait:
     """A batch that may not be handed out yet."""
 
     at: int
     here: bool
+    pads: Callable[[], bool | None]
     since: float = field(default_factory=time.monotonic)
     said: bool = False
 
@@ -72,11 +77,16 @@ class Agreement:
         if not mine.ended:
             self._mine = replace(mine, batches=max(mine.batches, batches.get(mine.number, 0)))
 
-    def waits(self, number: int, at: int, here: bool) -> list[tuple[int, bool]]:
-        """Batch `at` is here, or will not come, and whoever reads it waits; decisions that this makes."""
+    def waits(
+        self, number: int, at: int, here: bool, pads: Callable[[], bool | None] = always
+    ) -> list[tuple[int, bool]]:
+        """Batch `at` is here, or will not come, and whoever reads it waits; decisions that this makes.
+
+        `pads`: whether the last one comes again until no rank has more; None while that is not known.
+        """
         if number != self._mine.number:
             return [(number, False)]  # of a pass that is over
-        self._wait = _Wait(at, here)
+        self._wait = _Wait(at, here, pads)
         if here:
             self.had({number: at + 1})
         else:
@@ -129,7 +139,7 @@ class Agreement:
         if wait is None or goes_on is None:
             return []
         self._wait = None
-        if not goes_on and self._rank == 0:
+        if not goes_on and self._rank == 0 and (self._uneven == "drop" or wait.pads()):
             self._say_ended(wait)
         return [(self._mine.number, goes_on)]
 
@@ -150,11 +160,13 @@ class Agreement:
             if not wait.here or any(over):
                 return False
             return True if all(there) else None
+        impatient = time.monotonic() - wait.since >= FIRST_PATIENCE_S
         if wait.here:  # this rank's second
             have_one = all(each.batches or each.ended for each in passes)
-            return True if have_one or time.monotonic() - wait.since >= FIRST_PATIENCE_S else None
+            return True if have_one or impatient else None
         if any(there):
-            return True
+            pads = wait.pads()
+            return impatient or None if pads is None else pads
         return False if all(over) else None
 
     def _now(self) -> dict[int, Pass]:

@@ -142,6 +142,12 @@ def begin() -> None:
         _thread.append(_AgreementThread())
 
 
+def decide_anew() -> None:
+    """What a wait depends on has changed."""
+    for stream in _thread[0].streams.copy() if _thread else ():
+        _thread[0].inbox.put((stream, lambda _: None))
+
+
 def forget_repeated() -> None:
     """`repeated` tells of passes that begin from now on."""
     for stream in _thread[0].streams if _thread else ():

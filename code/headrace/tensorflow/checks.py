@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import tensorflow as tf
 from tensorflow.python.data.ops import debug_mode
 from tensorflow.python.framework.extension_type import ExtensionTypeSpec
 
+from headrace.context import STARTED_IN, folder
 from headrace.errors import InputError
 from headrace.tensorflow import afterwards, graphdef, origin, world
 from headrace.tensorflow.distribution import Distribution
@@ -25,7 +27,9 @@ PYTHON_OPS = {
     "GeneratorDataset": "Dataset.from_generator",
 }
 
-_RESOURCE = tf.resource.as_datatype_enum
+_RESOURCE, _STRING = tf.resource.as_datatype_enum, tf.string.as_datatype_enum
+LOOKED_AT_NAMES = 1_000
+"""Of a constant's strings: the first of a list of files show whether it has whole names."""
 AS_IT_IS = "; or data.distribute(…, exact=False) as it is"
 MUCH_PADDING = 0.1
 """Of a pass's batches."""
@@ -96,6 +100,20 @@ def refuse_python(graph: DatasetGraph) -> None:
             )
 
 
+def refuse_elsewhere(graph: DatasetGraph) -> None:
+    """Raises `InputError` for a file's relative name where the script has changed its folder: workers have not."""
+    if (here := folder()) in ("", STARTED_IN):
+        return
+    texts = (each for each in graphdef.constants_of(graph.definition) if each.dtype == _STRING)
+    for name in (each for text in texts for each in tf.make_ndarray(text).ravel()[:LOOKED_AT_NAMES]):
+        if name and b"\0" not in name and not os.path.isabs(name) and any(map(os.path.isfile, glob.iglob(name))):
+            raise InputError(
+                f"{graph.sink.where}: the dataset reads {os.fsdecode(name)!r}, which is a file here, in {here}, where "
+                f"the script has gone, while workers look for it where they were started, in {STARTED_IN}: give files "
+                "their whole names (os.path.abspath)"
+            )
+
+
 def refuse_generator(graph: DatasetGraph) -> None:
     """Raises `InputError` for a Python generator that several ranks would share: what it gives each is not known."""
     for node in graph.sink.subtree():
@@ -136,9 +154,9 @@ def warn_of_padding(batches: int, uneven: str, stream: str) -> None:
     again = -batches % ranks
     if uneven == "pad" and again > MUCH_PADDING * batches > 0:
         _warn(
-            f"{stream!r} has {batches} batches for {ranks} ranks: in each pass {again} of them come again, so that all "
-            "ranks make equally many steps. Make batches smaller, or say uneven='drop'; of what is only evaluated, "
-            "uneven='keep'"
+            f"{stream!r} has {batches} batches for {ranks} ranks: in each pass that trains {again} of them come again, "
+            "so that all ranks make equally many steps. Make batches smaller, or say uneven='drop'. (In Keras's "
+            "evaluate and predict none does; what a loop of your own evaluates: uneven='keep')"
         )
 
 

@@ -43,7 +43,8 @@ class Distribution:
     uneven: str = "pad"
     """How a dataset with an end ends where ranks get unequal numbers of batches. `pad`: all go on to the longest's
     end, and who has none left sees its last batch again; `drop`: all end with the shortest; `keep`: each ends by
-    itself, which hangs in training, and makes exact metrics of an evaluation."""
+    itself, which hangs in training, and makes exact metrics of an evaluation. With `pad`, what Keras evaluates or
+    predicts ends as with `keep`, unless steps of that wait for other ranks."""
     exact: bool = True
     """Refuse what splitting would change. False: hand it to tf.data service as it is."""
 

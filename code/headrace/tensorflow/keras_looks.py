@@ -7,11 +7,9 @@ models that differ, or evaluates some batches twice.
 from __future__ import annotations
 
 import atexit
-import functools
-from collections.abc import Callable
-from typing import Any
 
-from headrace.tensorflow import afterwards, agreement_thread, keras_epochs, progress, trained, world
+from headrace.tensorflow import afterwards, agreement_thread, evaluation, keras_epochs, progress, trained, world
+from headrace.tensorflow.hooks import around
 
 _MARK = "_headrace_looks"
 _applied: list[bool] = []
@@ -28,23 +26,12 @@ def look() -> None:
         return
     setattr(CallbackList, _MARK, True)
     keras_epochs.end_by_themselves()
-    _after(CallbackList, "on_epoch_end", _epoch_ended)
-    _after(CallbackList, "on_test_begin", _evaluation_began)
-    _after(CallbackList, "on_test_end", _evaluation_ended)
-    _after(BaseOptimizer, "apply", _has_applied)
+    evaluation.look(first_step_is_over=agreement_thread.decide_anew)
+    around(CallbackList, "on_epoch_end", after=_epoch_ended)
+    around(CallbackList, "on_test_begin", after=_evaluation_began)
+    around(CallbackList, "on_test_end", after=_evaluation_ended)
+    around(BaseOptimizer, "apply", after=_has_applied)
     atexit.register(_warn_if_apart)
-
-
-def _after(of: type, name: str, do: Callable[[], None]) -> None:
-    original = getattr(of, name)
-
-    @functools.wraps(original)
-    def both(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        do()
-        return result
-
-    setattr(of, name, both)
 
 
 def _has_applied() -> None:
@@ -76,6 +63,6 @@ def _evaluation_ended() -> None:
             _told.add(name)
             print(
                 f"warning: rank {world.rank()} evaluated {count} batch{'es' if count > 1 else ''} of {name!r} twice, "
-                "so that all ranks had equally many, and counts them twice. Where all are to count once: "
-                "data.distribute(…, uneven='keep') and hvd.callbacks.MetricAverageCallback()", flush=True,
+                "since steps of the evaluation wait for other ranks, so all make equally many. Where each batch is to "
+                "count once: no hvd.allreduce in its steps, but hvd.callbacks.MetricAverageCallback()", flush=True,
             )  # fmt: skip

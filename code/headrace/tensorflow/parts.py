@@ -52,6 +52,7 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[l
         sizes.append(graph.sink.size if how.exact else UNKNOWN_SIZE)
         if world.rank() == 0 or not how.shared:
             checks.refuse_python(graph)
+            checks.refuse_elsewhere(graph)
             checks.refuse_endings(graph, endless, how)
             if how.shared:
                 checks.warn_of_shards(graph)

@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from headrace.errors import InputError
-from headrace.tensorflow import progress, world
-from headrace.tensorflow.agreement import Agreement
+from headrace.tensorflow import evaluation, progress, world
+from headrace.tensorflow.agreement import Agreement, always
 
 SURE_AFTER_STEPS = 8
 """Training steps by which a rank has begun a pass that another one has begun: they begin it at the same step."""
@@ -50,6 +50,8 @@ class Stream:
         self._owner = owner
         self._numbers = itertools.count(1)
         self._newest = 0
+        self._evaluation: evaluation.Evaluation | None = None
+        """That for which the newest pass was begun."""
         self._began: dict[int, int] = {}
         self._told: set[int] = set()
 
@@ -66,7 +68,7 @@ class Stream:
         """The number of a pass that begins; it is over when TensorFlow drops this generator, with the iterator."""
         before, begun = self.had, self._begins()
         number = int(begun)
-        self.had, self.repeated = {number: 0}, 0
+        self.had, self.repeated, self._evaluation = {number: 0}, 0, evaluation.current()
         self._tell(lambda agreement: agreement.began(number, before))
         try:
             yield begun
@@ -98,7 +100,8 @@ class Stream:
             self.repeated = place - self.had.get(of_pass, place)
         must_wait = not is_here or self.uneven == "drop" or place == 1
         if must_wait:
-            self._tell(lambda agreement: agreement.waits(of_pass, place, is_here))
+            pads = self._evaluation.pads if self._evaluation else always
+            self._tell(lambda agreement: agreement.waits(of_pass, place, is_here, pads))
         elif self.somebody_ended or not place:
             self._tell(lambda _: None)  # the others are to know
         return np.bool_(must_wait)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import fcntl
+import itertools
 import json
 import os
 import queue
+import resource
 import selectors
 import socket
 import struct
@@ -37,8 +40,11 @@ Answer = tuple[int, bytes, list[memoryview]]
 LOOK_EVERY_S = 0.25
 ALIVE_EVERY_S = 2.0
 RECEIVE_BYTES = 1 << 16
+HIGHEST_DESCRIPTOR = 1 << 14
+"""The kernel keeps a table up to a process's highest one."""
 HANDED_OVER = struct.Struct("<I")
 """What comes with a connection from the server: the loader's number."""
+_numbers = itertools.count()
 
 
 class _Client:
@@ -116,7 +122,7 @@ class FeedProcess:
         torch.set_num_threads(1)
         keep_freed_memory()
         threading.Thread(target=self._watch, name="sample watch", daemon=True).start()
-        with outside_of_blocks(), selectors.DefaultSelector() as readable:
+        with outside_of_blocks(), selectors.PollSelector() as readable:  # which has no descriptor of its own
             readable.register(mailbox, selectors.EVENT_READ)
             while True:
                 for key, _ in readable.select():
@@ -129,7 +135,7 @@ class FeedProcess:
                             continue
                         if not descriptors:  # this process may open no more
                             continue
-                        connection = socket.socket(fileno=descriptors[0])
+                        connection = socket.socket(fileno=_apart(descriptors[0]))
                         with contextlib.suppress(OSError):  # it may have gone meanwhile
                             wire.prepare(connection, self._send_timeout_s)
                         (loader,) = HANDED_OVER.unpack(message)
@@ -211,6 +217,20 @@ class FeedProcess:
                 pass
             finally:
                 os._exit(1)
+
+
+def _apart(descriptor: int) -> int:
+    """The same under a high number, which none had of late.
+
+    A dataset may close descriptors that are not its own (`os.closerange`). Their numbers are given away again at once,
+    and what was meant for one rank would go to another.
+    """
+    limit = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], HIGHEST_DESCRIPTOR)
+    with contextlib.suppress(OSError):  # so many are open
+        high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, limit // 2 + next(_numbers) % (limit // 4))
+        os.close(descriptor)
+        return high
+    return descriptor
 
 
 def failure(text: str) -> bytes:

@@ -52,10 +52,32 @@ elif what == "no averages, loop":
     apart.compile("sgd", "mse")
     for inputs, wanted in stream(end=True, name="train"):
         apart.train_on_batch(inputs, wanted)
-elif what == "held out":
+elif what.startswith("held out"):
     held_out = data.distribute(Data.from_tensor_slices((rows[:28], rows[:28])).batch(4), job_name="held_out")
-    fit(model(0), stream(end=True, name="train"), steps=None)
-    model(0).evaluate(held_out, verbose=0)
+
+    class Total(keras.metrics.Sum):
+        def update_state(self, wanted, got, sample_weight=None):
+            super().update_state(tf.ones_like(got))
+
+    class Averaging(keras.Sequential):
+        def test_step(self, batch):
+            return {name: hvd.allreduce(each) for name, each in super().test_step(batch).items()}
+
+    made = model(0)
+    made = Averaging(made.layers) if "averaging" in what else made
+    made.compile(hvd.DistributedOptimizer("sgd"), "mse", metrics=[Total(name="rows")])
+    if "averaging" in what:
+        made.evaluate(held_out, verbose=0)
+    else:
+        usual = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
+        history = made.fit(stream(end=True, name="train"), epochs=2, verbose=0, validation_data=held_out,
+                           callbacks=usual).history  # fmt: skip
+        assert history["val_rows"] == [28, 28], history
+        alone = made.evaluate(rows[:28], rows[:28], verbose=0)[0]
+        assert abs(history["val_loss"][-1] / alone - 1) < 1e-5, (history, alone)
+        predicted = hvd.allgather(made.predict(held_out.map(lambda inputs, _: inputs), verbose=0)).numpy()
+        assert len(predicted) == len(np.unique(predicted)) == 28, predicted
+        made.evaluate(stream(end=True, name="train"), verbose=0)
 elif what == "begins":
     fit(model(rank), stream(end=True, name="train"))
 elif what == "second model":

@@ -149,11 +149,23 @@ def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
     sys.argv, sys.dont_write_bytecode = [str(script), *arguments], True
     sys.path.insert(0, str(script.resolve().parent))
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr), _descriptor_to_stderr():
             yield
     finally:
         sys.argv, sys.path[:], sys.dont_write_bytecode = before
         os.environ.update(service)
+
+
+@contextlib.contextmanager
+def _descriptor_to_stderr() -> Iterator[None]:
+    """What is written past `sys.stdout`, by a library or a program that the script starts, too."""
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _is_made_from(dataset: tf.data.Dataset, source: tf.data.Dataset) -> bool:
