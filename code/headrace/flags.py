@@ -173,7 +173,9 @@ def parse_cpus(text: str, is_hetero: bool) -> dict[str, frozenset[int]]:
         try:
             cpus = frozenset(cpu for item in listed.split(",") for cpu in _cpu_range(item))
         except ValueError as error:
-            raise InputError(f"--cpus {part!r} is not of the form GROUP=LIST, such as data_group=0,2-3") from error
+            raise InputError(
+                f"--cpus {part!r} is not of the form GROUP=LIST, such as data_group=0,2-3, or no machine has so many"
+            ) from error
         if group not in groups:
             raise InputError(f"--cpus names group {group!r}; this job has {', '.join(groups)}")
         pinned[HOMOGENEOUS_GROUP if not is_hetero else group] = cpus

@@ -31,8 +31,9 @@ OWN_MPI_PARAMETERS = frozenset(
     {"plm_rsh_agent", "plm_rsh_no_tree_spawn", "orte_tmpdir_base", "btl_vader_backing_directory"}
 )
 """Open MPI's parameters that users must leave alone."""
-_NO_RUN = frozenset({"--", "-V", "--version", "-version", "-h", "--help", "-help"})
-"""With these mpirun does something else than run a program."""
+_REFUSED = dict.fromkeys(("--", "-V", "--version", "-h", "--help", "-?"), "mpirun would not run the script")
+_REFUSED |= dict.fromkeys(("-n", "--n", "-np", "--np", "-c"), "say --processes_per_host")
+"""Words of mpirun's, and why they cannot be among the user's."""
 
 SECRET_VARIABLE = "HEADRACE_JOB_SECRET"
 PLACEHOLDER_SECRET = "made-at-submission"
@@ -230,8 +231,8 @@ def split_mpi_options(text: str) -> tuple[str, ...]:
         raise InputError(f"--custom_mpi_options {text!r}: {words[0]!r} is no option")
     if taken := sorted(set(words) & OWN_MPI_PARAMETERS):
         raise InputError(f"--custom_mpi_options {text!r}: {taken[0]} is how headrace's launcher reaches the hosts")
-    if other := [word for word in words if word in _NO_RUN]:
-        raise InputError(f"--custom_mpi_options {text!r}: with {other[0]!r} mpirun would not run the script")
+    for word in filter(_REFUSED.get, words):
+        raise InputError(f"--custom_mpi_options {text!r}: {word!r}: {_REFUSED[word]}")
     words = [part for word in words for part in (word.split("=", 1) if word.startswith("--NCCL_DEBUG=") else [word])]
     while "--NCCL_DEBUG" in words:
         place = words.index("--NCCL_DEBUG")

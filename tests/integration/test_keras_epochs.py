@@ -19,6 +19,24 @@ def test_an_optimizer_counts_the_steps_that_are_made(optimizer, jit_compile):
     assert int(model.optimizer.iterations) == 3 * 4
 
 
+@pytest.mark.parametrize("steps_per_execution", [1, 3])
+def test_metrics_and_what_a_step_counts_are_of_the_steps_that_are_made_where_batches_have_one_size(steps_per_execution):
+    class Counting(keras.Sequential):
+        def train_step(self, batch):
+            counted.assign_add(1)
+            return super().train_step(batch)
+
+    counted = tf.Variable(0)
+    model = Counting([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+    model.compile(keras.optimizers.SGD(0.0), "mse", metrics=["mae"], steps_per_execution=steps_per_execution,
+                  jit_compile=False)  # fmt: skip
+    rows = tf.data.Dataset.from_tensor_slices((tf.ones([16, 1]),) * 2).batch(4, drop_remainder=True)
+    ending = rows.filter(lambda *_: True)
+    history = model.fit(ending, epochs=2, verbose=0, validation_data=ending).history
+    assert {name: values for name, values in history.items() if values != [1.0, 1.0]} == {}
+    assert int(counted) == 2 * 4
+
+
 def test_an_epoch_that_keras_would_give_no_batch_is_refused(tmp_path, use):
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse", jit_compile=False)

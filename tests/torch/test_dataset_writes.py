@@ -80,6 +80,45 @@ def test_a_method_is_not_taken_for_the_containers_method_of_that_name():
     assert written_while_training(Corrected) == {"log", "calls", "shifts"}
 
 
+class Passing(Numbers):
+    """Hands what it holds to methods of its own, of which some change what they are given."""
+
+    def __getitem__(self, index):
+        self.put(self.filled, index)
+        return (
+            self.scale(self.level, index),
+            self.first(self.read),
+            self.keep(index, self.kept),
+            self.told(self.unknown),
+        )
+
+    @staticmethod
+    def put(where, index):
+        where[index] = True
+
+    def scale(self, level, index):
+        return level * index
+
+    def first(self, values):
+        return self.scale(values[0], 2)
+
+    def keep(self, index, where):
+        return self.put(where, index)
+
+
+class Transform:
+    def __call__(self, value):
+        return value * self.level
+
+    def set_epoch(self, epoch):
+        self.level = epoch
+
+
+def test_what_a_method_of_its_own_only_reads_and_what_nobody_tells_of_an_epoch_is_not_taken_for_written():
+    assert written_while_training(Passing) == {"filled", "kept", "unknown"}
+    assert written_while_training(Transform) == set()
+
+
 def test_without_its_source_more_counts_as_written():
     made = {}
     source = (

@@ -156,6 +156,19 @@ def test_a_worker_init_fn_that_fails_is_told(feeds):
         list(feeds.loader([address], Draws(), 4, **options))
 
 
+def test_datasets_of_two_sizes_draw_differently_unless_both_have_the_same_seed(feeds):
+    for options, differ in (({}, True), ({"seed": 5}, False)):
+        one, other = (
+            {
+                each
+                for batch in feeds.loader([], Draws(size), 4, **options)
+                for each in batch["torch"].flatten().tolist()
+            }
+            for size in (40, 44)
+        )
+        assert one.isdisjoint(other) == differ
+
+
 def test_each_rank_can_take_all_samples(feeds):
     loader = feeds.loader([], Draws(), 8, rank=1, world=2, shard_by_rank=False)
     assert indices(loader) == list(range(53))

@@ -67,6 +67,25 @@ def test_generators_are_found_however_they_are_held(transform):
     assert list(generators_held(Noisy(2, transform=transform)).values()) == NOISE.generators
 
 
+class Jitter:
+    rng = np.random.default_rng(0)
+
+    @staticmethod
+    def of(value):
+        return value + Jitter.rng.random()
+
+
+class Jittered(Numbers):
+    def __getitem__(self, index):
+        return Jitter.of(0.0)
+
+
+def test_generators_are_found_behind_a_method_of_theirs_and_in_a_static_method():
+    own = random.Random(0)
+    assert list(generators_held(Noisy(2, transform=own.random)).values()) == [own]
+    assert list(generators_held(Jittered(2)).values()) == [Jitter.rng]
+
+
 class OfTheClass(Noisy):
     rng = NOISE.generators[0]
 

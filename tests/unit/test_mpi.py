@@ -60,7 +60,8 @@ def test_a_parameter_of_the_users_takes_the_place_of_headraces():
 @pytest.mark.parametrize(
     ("text", "said"),
     [("-x 'A", "No closing quotation"), ("train.py", "is no option"), ("--mca plm_rsh_agent ssh", "reaches the hosts"),
-     ("--version", "would not run the script"), ("-x A=1 --", "'--' mpirun would not")],
+     ("--version", "would not run the script"), ("-x A=1 --", "'--': mpirun would not"),
+     ("-np 5", "say --processes_per_host")],
 )  # fmt: skip
 def test_options_that_mpirun_would_take_for_something_else_are_refused(text, said):
     with pytest.raises(InputError, match=said):
@@ -140,6 +141,16 @@ def test_a_rank_that_raised_is_the_root_cause_with_what_it_last_said():
     assert log.root_cause(FALLBACK) == RootCause(
         "algo-2", "rank2", "raised ValueError: a b_c", 42, exit_code=1, log_tail=("ValueError: a b_c",)
     )
+
+
+def test_a_rank_that_cannot_start_mpi_on_a_full_disk_is_the_root_cause_though_mpirun_never_ends():
+    log = ranks()
+    log.label("[algo-1:18905] PMIX ERROR: OUT-OF-RESOURCE in file src/mca/common/dstore/dstore_segment.c at line 207")
+    assert not log.has_failed
+    log.label("[1,3]<stderr>:[algo-2:42] Local abort before MPI_INIT completed completed successfully, but am not able")
+    assert log.has_failed
+    found = log.root_cause(FALLBACK)
+    assert (found.host, found.process) == ("algo-2", "rank3") and "OUT-OF-RESOURCE: is its disk full" in found.message
 
 
 @pytest.mark.parametrize(("has_ended", "process"), [(True, "rank0"), (False, "rank1")])

@@ -19,7 +19,7 @@ from headrace.host.gpus import Gpus
 from headrace.host.inbox import HostAnswered, Inbox, MpiDaemonAsked, RankSaid, ServerSaid, Stamped, StopAsked
 from headrace.host.log import HostLog
 from headrace.host.plan import HostPlan, server_environ, trainer_environ
-from headrace.host.rank_log import RankLog
+from headrace.host.rank_log import WITHOUT_A_WORD, RankLog
 from headrace.host.rank_processes import dump_ranks, suspended_ranks
 from headrace.host.resource_usage import ResourceUsage
 from headrace.host.services.contract import DataService
@@ -136,7 +136,7 @@ class HostRun:
         if left and self.plan.rank:
             return left
         found = self.ranks.root_cause(fallback)
-        return left if left and found is fallback else found
+        return left if left and (found is fallback or WITHOUT_A_WORD in found.message) else found
 
     def wait(self, timeout_s: float = TICK_S) -> None:
         """Waits for news or for the next tick, and acts on all that has happened.

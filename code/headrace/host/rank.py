@@ -89,7 +89,7 @@ def _failed(script: str, error: BaseException) -> None:
     if broken:
         time.sleep(rendezvous.CONSEQUENCE_S)
     trace = _own_trace(error, script)
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(Exception):  # the script closed it, or has put something else in its place
         sys.stderr.write("".join(trace))
     _abort(1, in_a_line(error), "".join(trace).splitlines(), broken)
 
@@ -154,9 +154,11 @@ def _abort(code: int, error: str, trace: Sequence[str] = (), broken: bool = Fals
     rank = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
     if rank.isdecimal():
         leave_failure(TrainerContext.from_environ(os.environ).signal_dir, int(rank), code, error, list(trace))
-    quoted = urllib.parse.quote(error, safe=string.punctuation.replace("%", ""))
-    say(RANK_FAILED, rank=rank, pid=os.getpid(), exit_code=code, broken=int(broken), error=quoted)
-    with contextlib.suppress(OSError, ValueError):  # the script closed it
+    # A name of a file may be no text.
+    quoted = urllib.parse.quote(error, safe=string.punctuation.replace("%", ""), errors="replace")
+    with contextlib.suppress(Exception):
+        say(RANK_FAILED, rank=rank, pid=os.getpid(), exit_code=code, broken=int(broken), error=quoted)
+    with contextlib.suppress(Exception):
         sys.stderr.flush()
     import mpi4py
 

@@ -32,13 +32,17 @@ _SIGNALLED = re.compile(
 _LEFT = re.compile(r"mpirun has exited due to process rank (?P<rank>\d+) with PID")
 # … with a code of its own, of which it tells in two lines.
 _LEFT_RANK, _LEFT_CODE = re.compile(r"^\s*Process name: \[\[\d+,\d+\],(\d+)\]"), re.compile(r"^\s*Exit code: +(\d+)$")
+# … and about what it has no room for, or too few descriptors; then it may never end.
+_LACKS = re.compile(r"(?:PMIX ERROR|ORTE_ERROR_LOG): (?P<what>OUT-OF-RESOURCE|[^:]*system limit[^:]*) in file")
+_NO_MPI = re.compile(r"Local abort before MPI_INIT")
 # Horovod 0.28's stall inspector: its words, a heading, then a line for each rank that has not come.
 _STALL = re.compile(r"stall_inspector|One or more tensors were submitted|^Stalled ops:")
 _MISSING = re.compile(r"^Missing ranks:|waiting for remainder of ranks")
 _MISSING_RANK = re.compile(r"^(?P<rank>\d+)!?: \[(?P<first>[^\s,\]]*)")
-_SIGNALS = {"6": "SIGABRT", "7": "SIGBUS", "9": "SIGKILL", "11": "SIGSEGV", "15": "SIGTERM"}
+_SIGNALS = {"1": "SIGHUP", "6": "SIGABRT", "7": "SIGBUS", "9": "SIGKILL", "11": "SIGSEGV", "15": "SIGTERM"}
 MOST_TOLD = 4
 """Ranks of which it is said where they wait."""
+NO_ROOM = "is its disk full, for temporary files, or /dev/shm, or are too many files open?"
 WITHOUT_A_WORD = "ended without a word, as os._exit does: raise an error, or let the script run to its end"
 
 
@@ -67,6 +71,7 @@ class RankLog:
         self._ended_ranks: set[int] = set()
         self._waits_for_ends = ""
         self._left_rank: int | None = None
+        self._lacks = ""
         self._seen: set[str] = set()
         self._lines = 0
         self._lock = threading.Lock()
@@ -110,6 +115,13 @@ class RankLog:
                 host = self._host_of(int(signalled["rank"]))
                 who_died = f"rank{signalled['rank']}"
                 self._fail(RootCause(host, who_died, f"was killed by {name}", int(signalled["pid"]), signal=name))
+            if lacks := _LACKS.search(text):
+                self._lacks = f"{lacks['what']}: {NO_ROOM}"
+                if who == MPIRUN and lacks["what"] != "OUT-OF-RESOURCE":  # of which a rank tells more
+                    self._fail(RootCause(self._leader, MPIRUN, f"cannot start the ranks: {self._lacks}"))
+            elif _NO_MPI.search(text) and who != MPIRUN:
+                why = f"could not start MPI: {self._lacks or 'the lines above tell'}"
+                self._fail(RootCause(self._host_of(_number(who[4:])), who, why, exit_code=1))
             if left := _LEFT.search(text):
                 self._fail(self._left(int(left["rank"]), WITHOUT_A_WORD))
             elif left := _LEFT_RANK.search(text):
@@ -125,6 +137,12 @@ class RankLog:
             if failure is None:
                 return fallback
             return replace(failure, log_tail=tuple(self._tails.get(failure.process, ())))
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a rank has."""
+        with self._lock:
+            return self._first_failure is not None
 
     @property
     def world_size(self) -> int:

@@ -24,7 +24,7 @@ from headrace.local.console import Console, open_log
 from headrace.local.loopback import Loopback
 from headrace.local.namespaces import Namespaces
 from headrace.local.options import LocalOptions
-from headrace.local.results import collect
+from headrace.local.results import collect, write_summary
 from headrace.settings import MPI_OPTIONS_VARIABLE, SECRET_VARIABLE, VERSION_VARIABLE
 from headrace.source import refuse_too_much, source_files
 
@@ -82,7 +82,12 @@ def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str,
                 exit_codes = cluster.run()
         finally:
             processes.end_all_descendants(KILL_GRACE_S, spare=cluster.spared)
-    return collect(spec, folder, exit_codes, cluster.killed, cluster.interrupted)
+    summary = collect(spec, folder, exit_codes, cluster.killed, cluster.interrupted)
+    try:
+        write_summary(summary, folder)
+    except OSError as error:
+        console.say(f"{spec.job_name} {summary['outcome']}, and its summary cannot be written: {error.strerror}")
+    return summary
 
 
 @contextlib.contextmanager

@@ -24,9 +24,8 @@ def collect(
     for name in RESULTS:
         if (results / name).exists():
             shutil.move(results / name, folder / name)
-    path = run.summary
     try:
-        summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        summary: dict[str, Any] = json.loads(run.summary.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         summary = _summary_without_leader(spec, folder, exit_codes, killed)
     lost = [host for host, record in summary["hosts"].items() if record.get("lost")]
@@ -41,8 +40,17 @@ def collect(
     summary["simulated"] = True
     for host, code in exit_codes.items():
         summary["hosts"].setdefault(host, {})["exit_code"] = code
-    path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     return summary
+
+
+def write_summary(summary: Mapping[str, Any], folder: Path) -> None:
+    """The run's summary, whole or not at all. Raises `OSError`."""
+    path = RunPaths(folder).summary
+    try:
+        path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _summary_without_leader(

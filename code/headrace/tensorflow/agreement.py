@@ -17,7 +17,7 @@ SAY_AFTER_S = 15.0
 """Who waits so long at a stream's end says for whom."""
 FIRST_PATIENCE_S = 5.0
 """How long a rank's second batch waits for the others' first, so that short streams have one for each rank; a rank that
-looks at a stream alone goes on then. And how long its last one waits until it is known whether one comes again."""
+looks at a stream alone goes on then."""
 
 
 @dataclass(frozen=True)
@@ -160,14 +160,16 @@ class Agreement:
             if not wait.here or any(over):
                 return False
             return True if all(there) else None
-        impatient = time.monotonic() - wait.since >= FIRST_PATIENCE_S
         if wait.here:  # this rank's second
             have_one = all(each.batches or each.ended for each in passes)
-            return True if have_one or impatient else None
-        if any(there):
-            pads = wait.pads()
-            return impatient or None if pads is None else pads
-        return False if all(over) else None
+            return True if have_one or time.monotonic() - wait.since >= FIRST_PATIENCE_S else None
+        if all(over):
+            return False
+        pads = wait.pads()
+        if pads is False:  # the others are to read it too: who does so alone may have a part of it
+            newest = {rank: max(each, default=0) for rank, each in self._peers.items()}
+            return False if all(newest[rank] >= self._mine.number for rank in {*newest} - {*self._gone}) else None
+        return pads and (any(there) or None)
 
     def _now(self) -> dict[int, Pass]:
         """How far the others have come in this pass, as far as is known; who is gone comes no further."""

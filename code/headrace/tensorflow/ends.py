@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from headrace.tensorflow import world
 from headrace.tensorflow.agreement_thread import join
+from headrace.tensorflow.evaluation import read_as
 from headrace.tensorflow.now_and_then import now_and_then
 from headrace.tensorflow.stream_passes import Stream
 
@@ -56,7 +57,7 @@ def end_together(stream: tf.data.Dataset, uneven: str, name: str) -> tf.data.Dat
         return allowed.map(lambda at, here, batch: _OptionalImpl(batch, spec).get_value())
 
     begun = tf.data.Dataset.from_generator(ours.passes, output_signature=tf.TensorSpec([], tf.int64))
-    return begun.flat_map(one_pass)
+    return read_as(begun.flat_map(one_pass), ours)
 
 
 def read_alike(stream: tf.data.Dataset, name: str) -> tf.data.Dataset:

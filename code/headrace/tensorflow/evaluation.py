@@ -6,85 +6,112 @@ Unless a step of theirs waits for the other ranks, as a `test_step` that average
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
-from headrace.tensorflow import world
-from headrace.tensorflow.hooks import around
+import tensorflow as tf
 
-_COLLECTIVES = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier")
+from headrace.tensorflow import world
+
+_HOROVODS = "Horovod"
+"""How its operations begin."""
+_STREAM = "headrace_stream"
+_waits: weakref.WeakKeyDictionary[Any, bool | None] = weakref.WeakKeyDictionary()
+"""Whether a step of a model's evaluation waits for other ranks; None until its graph is made."""
 
 
 class Evaluation:
-    """One call of `evaluate` or `predict`."""
+    """One call of `evaluate` or `predict`.
 
-    def __init__(self) -> None:
-        self._has_made_a_step = False
+    Args:
+        streams: what it reads.
+        predicts: whether it is one of `predict`.
+    """
+
+    def __init__(self, model: Any, streams: list[Any], predicts: bool) -> None:
+        self._model, self.streams, self._predicts = model, streams, predicts
 
     def pads(self) -> bool | None:
-        """Whether ranks are to make equally many steps; None before the first one, which shows it."""
-        return True if _waiting else False if self._has_made_a_step else None
+        """Whether ranks are to make equally many steps; None while that is not known.
 
-    def makes_a_step(self) -> bool:
-        """A step is over; whether it is the first."""
-        first, self._has_made_a_step = not self._has_made_a_step, True
-        return first
+        They do where nobody can see what a step does: eagerly, and in functions that a model makes in Keras's place.
+        """
+        return False if self._predicts else self._model.run_eagerly or _waits.get(self._model, True)
 
 
 _current: list[Evaluation] = []
-_steps_are_made: list[bool] = []
-"""Not empty: what is called now belongs to an evaluation's steps, and not to its begin and end."""
-_waiting: list[bool] = []
-"""Not empty: a step of an evaluation has been seen to wait for other ranks. Its graph is not made again."""
 
 
-def current() -> Evaluation | None:
-    """That which is going on."""
-    return _current[-1] if _current else None
+def read_as(dataset: tf.data.Dataset, stream: Any) -> tf.data.Dataset:
+    """The dataset, of which an evaluation that reads it, or what is made of it, knows the stream."""
+    setattr(dataset, _STREAM, stream)
+    return dataset
 
 
-def look(first_step_is_over: Callable[[], None]) -> None:
-    """From now on evaluations are noticed. Called once."""
-    from horovod.tensorflow.mpi_ops import MPI_LIB
+def which_reads(stream: Any) -> Evaluation | None:
+    """The evaluation that reads a stream. A training stream may begin a pass, to read ahead, during another's."""
+    return next((each for each in reversed(_current) if any(one is stream for one in each.streams)), None)
+
+
+def look(step_is_known: Callable[[], None]) -> None:
+    """From now on evaluations are noticed. Called once.
+
+    Args:
+        step_is_known: called when `Evaluation.pads` may have changed.
+    """
     from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
-    from keras.src.callbacks.callback_list import CallbackList
 
-    for name in dir(MPI_LIB):
-        if name.startswith("horovod_") and any(each in name for each in _COLLECTIVES):
-            setattr(MPI_LIB, name, _noted(getattr(MPI_LIB, name)))
-    for kind, call in (("test", "evaluate"), ("predict", "predict")):
-        setattr(TensorFlowTrainer, call, _noticed(getattr(TensorFlowTrainer, call)))
-        around(CallbackList, f"on_{kind}_begin", after=lambda: _steps_are_made.append(True))
-        around(CallbackList, f"on_{kind}_batch_end", after=lambda: _step_is_over(first_step_is_over))
-        around(CallbackList, f"on_{kind}_end", before=_steps_are_made.clear)
+    TensorFlowTrainer.evaluate = _noticed(TensorFlowTrainer.evaluate, predicts=False)
+    TensorFlowTrainer.predict = _noticed(TensorFlowTrainer.predict, predicts=True)
+    make_function = TensorFlowTrainer._make_function
+
+    def made(self: Any, step: Callable[[Any], Any]) -> Any:
+        if step != self.test_step:
+            return make_function(self, step)
+
+        def looked_at(data: Any) -> Any:
+            result = step(data)
+            if not tf.executing_eagerly():
+                _waits[self] = _has_collectives(tf.compat.v1.get_default_graph())
+                step_is_known()
+            return result
+
+        _waits[self] = None
+        return make_function(self, looked_at)
+
+    TensorFlowTrainer._make_function = made
 
 
-def _noticed(call: Callable[..., Any]) -> Callable[..., Any]:
+def _noticed(call: Callable[..., Any], predicts: bool) -> Callable[..., Any]:
     @functools.wraps(call)
     def noticed(self: Any, *args: Any, **kwargs: Any) -> Any:
         if world.size() == 1:
             return call(self, *args, **kwargs)
-        mine = Evaluation()
+        mine = Evaluation(self, _streams_of(args[0] if args else kwargs.get("x")), predicts)
         _current.append(mine)
         try:
             return call(self, *args, **kwargs)
         finally:
             _current.remove(mine)
-            _steps_are_made.clear()
 
     return noticed
 
 
-def _noted(collective: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(collective)
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        if _steps_are_made and not _waiting:
-            _waiting.append(True)
-        return collective(*args, **kwargs)
+def _streams_of(dataset: Any) -> list[Any]:
+    found, waiting = [], [dataset] if isinstance(dataset, tf.data.Dataset) else []
+    while waiting:
+        each = waiting.pop()
+        stream = getattr(each, _STREAM, None)
+        if stream is None:
+            waiting += each._inputs()
+        else:
+            found.append(stream)
+    return found
 
-    return noted
 
-
-def _step_is_over(first_step_is_over: Callable[[], None]) -> None:
-    if (mine := current()) and mine.makes_a_step():
-        first_step_is_over()
+def _has_collectives(graph: Any) -> bool:
+    """Whether a graph, or a function that it calls, has operations of Horovod's."""
+    definition = graph.as_graph_def()
+    nodes = (definition.node, *(each.node_def for each in definition.library.function))
+    return any(node.op.startswith(_HOROVODS) for several in nodes for node in several)

@@ -10,7 +10,7 @@ from typing import Any
 def around(
     of: type, name: str, *, before: Callable[[], None] | None = None, after: Callable[[], None] | None = None
 ) -> None:
-    """From now on these are called too. `after` is not where the method raises."""
+    """From now on these are called too; `after` is not called where the method raises."""
     original = getattr(of, name)
 
     @functools.wraps(original)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -53,6 +53,23 @@ def end_by_themselves() -> None:
     EpochIterator._enumerate_iterator = counted
     setattr(EpochIterator, _MARK, True)
     _count_steps_that_are_made()
+    _step_after_its_batch()
+
+
+def _step_after_its_batch() -> None:
+    """Where a batch is of a known size, TensorFlow would count it in metrics before it finds that there is none."""
+    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+
+    make_function = TensorFlowTrainer._make_function
+
+    def made(self: Any, step: Callable[[Any], Any]) -> Any:
+        def after_its_batch(data: Any) -> Any:
+            with tf.control_dependencies([*filter(tf.is_tensor, tf.nest.flatten(data, expand_composites=True))]):
+                return step(data)
+
+        return make_function(self, after_its_batch)
+
+    TensorFlowTrainer._make_function = made
 
 
 def _count_steps_that_are_made() -> None:

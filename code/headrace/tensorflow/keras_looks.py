@@ -26,7 +26,7 @@ def look() -> None:
         return
     setattr(CallbackList, _MARK, True)
     keras_epochs.end_by_themselves()
-    evaluation.look(first_step_is_over=agreement_thread.decide_anew)
+    evaluation.look(step_is_known=agreement_thread.decide_anew)
     around(CallbackList, "on_epoch_end", after=_epoch_ended)
     around(CallbackList, "on_test_begin", after=_evaluation_began)
     around(CallbackList, "on_test_end", after=_evaluation_ended)
@@ -63,6 +63,7 @@ def _evaluation_ended() -> None:
             _told.add(name)
             print(
                 f"warning: rank {world.rank()} evaluated {count} batch{'es' if count > 1 else ''} of {name!r} twice, "
-                "since steps of the evaluation wait for other ranks, so all make equally many. Where each batch is to "
-                "count once: no hvd.allreduce in its steps, but hvd.callbacks.MetricAverageCallback()", flush=True,
+                "so that all ranks make equally many steps, which wait for each other (or run eagerly, where that is "
+                "not known). Where each is to count once: hvd.callbacks.MetricAverageCallback(), and no hvd.allreduce "
+                "in test_step", flush=True,
             )  # fmt: skip

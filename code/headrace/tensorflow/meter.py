@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import tensorflow as tf
@@ -19,12 +21,23 @@ class _Scalars:
     """TensorBoard's files, in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._writer = tf.summary.create_file_writer(str(folder))
+        with _as_pythons():
+            self._writer = tf.summary.create_file_writer(str(folder))
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        with self._writer.as_default(step=step):
+        with _as_pythons(), self._writer.as_default(step=step):
             for name, value in values.items():
                 tf.summary.scalar(name, value)
 
     def close(self) -> None:
-        self._writer.close()
+        with _as_pythons():
+            self._writer.close()
+
+
+@contextlib.contextmanager
+def _as_pythons() -> Iterator[None]:
+    """TensorFlow has an error of its own for a full disk."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise OSError(error.message) from error

@@ -68,7 +68,7 @@ class Stream:
         """The number of a pass that begins; it is over when TensorFlow drops this generator, with the iterator."""
         before, begun = self.had, self._begins()
         number = int(begun)
-        self.had, self.repeated, self._evaluation = {number: 0}, 0, evaluation.current()
+        self.had, self.repeated, self._evaluation = {number: 0}, 0, evaluation.which_reads(self)
         self._tell(lambda agreement: agreement.began(number, before))
         try:
             yield begun

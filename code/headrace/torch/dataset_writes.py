@@ -11,23 +11,22 @@ import functools
 import inspect
 import textwrap
 import types
-from collections.abc import Iterator
 from typing import Any, TypeGuard
 
-from headrace.torch.dataset_code import CALLED, LOADS, SAMPLES, instructions, reached
+from torch.utils.data import Dataset
 
-FILLING = {"append", "add", "setdefault", "update", "extend", "insert", "pop", "popitem", "move_to_end", "put",
-           "clear", "remove", "discard", "sort", "reverse", "appendleft", "popleft", "fill"}  # fmt: skip
-"""Methods of containers that change them."""
-_INSIDE = {"get", "setdefault"}
-"""Methods that hand out what a container holds."""
-_FILLING_ARGUMENTS = {"shuffle", "heappush", "heappop", "copyto", "insort"}
+from headrace.torch.dataset_code import CALLED, LOADS, SAMPLES, instructions, reached
+from headrace.torch.method_writes import FILLING, Method, function_tree
 
 
 @functools.cache
 def written_while_training(kind: type) -> frozenset[str]:
-    """Attributes of this class's objects that their own methods may change while they make samples."""
-    return frozenset(name for method in reached(kind, (*SAMPLES, *CALLED, "set_epoch")) for name in _written_by(method))
+    """Attributes of this class's objects that their own methods may change while they make samples.
+
+    `set_epoch` is called on datasets where samples are made, and on nothing else.
+    """
+    told = ("set_epoch",) if issubclass(kind, Dataset) or hasattr(kind, "__getitem__") else ()
+    return frozenset(name for method in reached(kind, (*SAMPLES, *CALLED, *told)) for name in _written_by(method, kind))
 
 
 @functools.cache
@@ -40,7 +39,7 @@ def kept_by_properties(kind: type) -> frozenset[str]:
 @functools.cache
 def written_by_set_epoch(kind: type) -> frozenset[str]:
     """Attributes of this class's objects that their `set_epoch` may change."""
-    return frozenset(name for method in reached(kind, ("set_epoch",)) for name in _written_by(method))
+    return frozenset(name for method in reached(kind, ("set_epoch",)) for name in _written_by(method, kind))
 
 
 @functools.cache
@@ -138,14 +137,9 @@ def _source(code: types.CodeType) -> ast.AST:
         return ast.Module([], [])
 
 
-def _written_by(method: types.FunctionType) -> set[str]:
-    try:
-        (function,) = ast.parse(textwrap.dedent(inspect.getsource(method))).body
-    except Exception:  # whatever Python's readers of sources make of it
-        return _as_bytecode_tells(method)
-    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or not function.args.args:
-        return _as_bytecode_tells(method)
-    return _Method(function).written()
+def _written_by(method: types.FunctionType, kind: type) -> set[str]:
+    tree = function_tree(method)
+    return Method(tree, kind).written() if tree and tree.args.args else _as_bytecode_tells(method)
 
 
 def _as_bytecode_tells(method: types.FunctionType) -> set[str]:
@@ -153,75 +147,3 @@ def _as_bytecode_tells(method: types.FunctionType) -> set[str]:
     loaded = {str(step.argval) for step in steps if step.opname in LOADS}
     fills = loaded & FILLING or any(step.opname in ("STORE_SUBSCR", "DELETE_SUBSCR") for step in steps)
     return {str(step.argval) for step in steps if step.opname == "STORE_ATTR"} | (loaded if fills else set())
-
-
-class _Method:
-    """One method's source."""
-
-    def __init__(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        self._function, self._own = function, function.args.args[0].arg
-        self._aliases: dict[str, str] = {}
-        """Local names for what an attribute holds, or for something inside it."""
-        for _ in range(2):  # a name for a name
-            for target, value in self._assigned():
-                if isinstance(target, ast.Name) and (of := self._attribute(value)):
-                    self._aliases[target.id] = of
-
-    def written(self) -> set[str]:
-        """Names of attributes."""
-        found: set[str | None] = set()
-        for node in ast.walk(self._function):
-            if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
-                found |= {node.attr, self._attribute(node.value)}
-            elif isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
-                found.add(self._attribute(node.value))
-            elif isinstance(node, ast.AugAssign):
-                found.add(self._attribute(node.target))
-            elif isinstance(node, ast.Call):
-                found |= set(self._filled_by(node))
-        return {name for name in found if name}
-
-    def _filled_by(self, call: ast.Call) -> Iterator[str | None]:
-        yield from (self._attribute(each.value) for each in call.keywords if each.arg == "out")
-        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
-        if isinstance(call.func, ast.Attribute):
-            in_place = name.endswith("_") and not name.endswith("__")  # torch's
-            if name in FILLING or in_place or self._function.name == "set_epoch":  # there it is told of the epoch
-                yield self._attribute(call.func.value)
-        of_its_own = isinstance(call.func, ast.Attribute) and self._is_own(call.func.value)
-        if of_its_own or name in _FILLING_ARGUMENTS:
-            yield from (self._attribute(each) for each in call.args if isinstance(each, (ast.Attribute, ast.Name)))
-        if name == "setattr" and len(call.args) > 1 and isinstance(call.args[1], ast.Constant):
-            yield str(call.args[1].value)
-
-    def _assigned(self) -> Iterator[tuple[ast.expr, ast.expr]]:
-        for node in ast.walk(self._function):
-            if isinstance(node, ast.Assign):
-                for target in node.targets:
-                    if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                        yield from zip(target.elts, node.value.elts, strict=False)  # one may be starred
-                    else:
-                        yield target, node.value
-            elif isinstance(node, (ast.For, ast.comprehension)):
-                yield node.target, node.iter
-            elif isinstance(node, (ast.NamedExpr, ast.AnnAssign)) and node.value:
-                yield node.target, node.value
-            elif isinstance(node, ast.withitem) and node.optional_vars:
-                yield node.optional_vars, node.context_expr
-
-    def _attribute(self, value: ast.expr) -> str | None:
-        """The attribute of the dataset's own that this is, or is inside of."""
-        while True:
-            if isinstance(value, ast.Attribute):
-                if self._is_own(value.value):
-                    return value.attr
-                value = value.value
-            elif isinstance(value, ast.Subscript):
-                value = value.value
-            elif isinstance(value, ast.Call) and getattr(value.func, "attr", "") in _INSIDE:
-                value = value.func
-            else:
-                return self._aliases.get(value.id) if isinstance(value, ast.Name) else None
-
-    def _is_own(self, value: ast.expr) -> bool:
-        return isinstance(value, ast.Name) and value.id == self._own

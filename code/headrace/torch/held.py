@@ -71,6 +71,10 @@ def _named(value: Any) -> Iterable[tuple[Any, Any]]:
         return enumerate((value.func, *value.args, *value.keywords.values()))
     if isinstance(value, types.MethodType):
         return enumerate((value.__func__, value.__self__))
+    if isinstance(value, types.BuiltinMethodType):  # `random.Random(0).random`
+        return [("", value.__self__)]
+    if isinstance(value, (staticmethod, classmethod)):
+        return [("", value.__func__)]
     if isinstance(value, types.FunctionType):
         return _around(value)
     if isinstance(value, functools._lru_cache_wrapper):

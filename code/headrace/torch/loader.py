@@ -97,7 +97,7 @@ class DataLoader(TorchDataLoader[Any]):
         as_made = {name: told for name, told in self._about.items() if name != "then"}
         self._kind = registry.kind([as_made, batch_size, type(self.sampler).__qualname__], self.generator)
         default = registry.default_seed(self._kind, self.generator, self._about["size"])
-        self.seed = int(default if seed is None else seed)
+        self.seed, self.seeded = int(default if seed is None else seed), seed is not None
         self._set_by_script = SetByScript(self)
         self.epoch = self._set_by_script.first
         self._shared_number = registry.shared_number() if self._world > 1 else 0

@@ -15,8 +15,8 @@ from headrace.torch.indices import Index
 from headrace.torch.order import Epoch, sample_seed
 from headrace.torch.sampling import epoch_indices, is_distributed, with_those_inside
 
-_OF_RANK = 1 << 43
-"""A place that no sample has: a rank whose own sampler deals."""
+_OF_RANK, _OF_SIZE = 1 << 43, 1 << 42
+"""Places that no sample has: a rank whose own sampler deals, and a dataset's size."""
 
 
 class Samples:
@@ -68,8 +68,12 @@ class Samples:
         return EpochSteps(indices, self.batched, own, self._seed(), epoch, told_by_script(loader.dataset))
 
     def _seed(self) -> int:
-        """Of samples. Where each rank's own sampler deals, samples of one position on two ranks draw differently."""
-        seed = int(self._loader.seed)
+        """Of samples. Where each rank's own sampler deals, samples of one position on two ranks draw differently.
+
+        So do those of datasets of other sizes, whose orders may begin with one seed (`registry.default_seed`).
+        """
+        loader = self._loader
+        seed = loader.seed if loader.seeded else sample_seed(loader.seed, 0, loader.about()["size"] or 0, _OF_SIZE)
         in_order = all(type(each) in (BatchSampler, SequentialSampler) for each in with_those_inside(self.own_sampler))
         alone = self._given and not in_order and self._world == 1 and world.rank() > 0
         return sample_seed(seed, 0, world.rank(), _OF_RANK) if alone else seed

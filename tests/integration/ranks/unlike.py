@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 
 os.environ.pop("HEADRACE_TF_DATA_MODE", None)
 
@@ -54,6 +55,8 @@ elif what == "no averages, loop":
         apart.train_on_batch(inputs, wanted)
 elif what.startswith("held out"):
     held_out = data.distribute(Data.from_tensor_slices((rows[:28], rows[:28])).batch(4), job_name="held_out")
+    mean = tf.function(hvd.allreduce)
+    mean(tf.constant(1.0))  # its graph is made before that of the step that calls it
 
     class Total(keras.metrics.Sum):
         def update_state(self, wanted, got, sample_weight=None):
@@ -61,23 +64,41 @@ elif what.startswith("held out"):
 
     class Averaging(keras.Sequential):
         def test_step(self, batch):
-            return {name: hvd.allreduce(each) for name, each in super().test_step(batch).items()}
+            return {name: mean(each) for name, each in super().test_step(batch).items()}
+
+    class SlowAtFirst(keras.callbacks.Callback):
+        def on_test_batch_end(self, batch, logs=None):
+            time.sleep(0 if batch else 6)
+
+    class StopsOneRank(keras.callbacks.Callback):
+        def on_test_batch_end(self, batch, logs=None):
+            self.model.stop_evaluating = rank == 0
 
     made = model(0)
-    made = Averaging(made.layers) if "averaging" in what else made
-    made.compile(hvd.DistributedOptimizer("sgd"), "mse", metrics=[Total(name="rows")])
     if "averaging" in what:
-        made.evaluate(held_out, verbose=0)
+        made = Averaging(made.layers)
+        made.compile("sgd", "mse", metrics=[Total(name="rows")])
+        for _ in range(2):
+            made.evaluate(held_out, verbose=0)
     else:
         usual = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
-        history = made.fit(stream(end=True, name="train"), epochs=2, verbose=0, validation_data=held_out,
-                           callbacks=usual).history  # fmt: skip
-        assert history["val_rows"] == [28, 28], history
-        alone = made.evaluate(rows[:28], rows[:28], verbose=0)[0]
-        assert abs(history["val_loss"][-1] / alone - 1) < 1e-5, (history, alone)
-        predicted = hvd.allgather(made.predict(held_out.map(lambda inputs, _: inputs), verbose=0)).numpy()
-        assert len(predicted) == len(np.unique(predicted)) == 28, predicted
-        made.evaluate(stream(end=True, name="train"), verbose=0)
+        held_out = held_out.prefetch(8)
+        for at_once in (1, 8):
+            optimizer = hvd.DistributedOptimizer("sgd")
+            made.compile(optimizer, "mse", metrics=[Total(name="rows")], steps_per_execution=at_once)
+            history = made.fit(stream(end=True, name="train"), epochs=2, verbose=0, validation_data=held_out,
+                               callbacks=[*usual, SlowAtFirst()]).history  # fmt: skip
+            assert history["val_rows"] == [28, 28], history
+            alone = made.evaluate(rows[:28], rows[:28], verbose=0)[0]
+            assert abs(history["val_loss"][-1] / alone - 1) < 1e-5, (history, alone)
+            predicted = hvd.allgather(made.predict(held_out.map(lambda inputs, _: inputs), verbose=0)).numpy()
+            assert len(predicted) == len(np.unique(predicted)) == 28, predicted
+        made.compile(optimizer, "mse")
+        made.evaluate(stream(end=True, name="stopped"), verbose=0, callbacks=[*usual[1:], StopsOneRank()])
+        # A pass of a training stream begins, to be read ahead, while something else is evaluated; ranks have 5 and 9.
+        slow = Data.from_tensor_slices((rows, rows)).batch(4).take(5 + 4 * rank)
+        slow = data.distribute(slow.map(lambda *rows: rows), shared=False, job_name="slow").repeat().prefetch(8)
+        made.fit(slow, steps_per_epoch=8, epochs=5, verbose=0, validation_data=held_out, callbacks=usual)
 elif what == "begins":
     fit(model(rank), stream(end=True, name="train"))
 elif what == "second model":

@@ -64,6 +64,10 @@ class Decider:
             self._preflight.take_event(happening.event, at)
             self._end.take_event(happening.event, at)
 
+    def rank_failed(self, now: float) -> None:
+        """The trainer's output says so; mpirun should end."""
+        self._end.rank_failed(now)
+
     def is_over(self, now: float) -> bool:
         """Whether all ranks have done what they had to do, though MPI does not end them."""
         over = self._end.has_left(now)

@@ -27,8 +27,12 @@ class EndWatch:
             self._left.add(event.fields.get("rank", ""))
             if len(self._left) == self._ranks and self._all_left_at is None:
                 self._all_left_at = now
-        elif event.name == RANK_FAILED and self._failed_at is None:
-            self._failed_at = now
+        elif event.name == RANK_FAILED:
+            self.rank_failed(now)
+
+    def rank_failed(self, now: float) -> None:
+        """A rank has, as its event or its output says."""
+        self._failed_at = now if self._failed_at is None else self._failed_at
 
     def has_left(self, now: float) -> bool:
         """Whether all ranks have done all that they had to do, and should be gone by now."""

@@ -189,6 +189,8 @@ class Leader:
         """Raises `_Failed` when the job has failed."""
         self._run.check_children()
         self._run.wait(0.0)  # answers that came while this loop did something else must count before silence does
+        if self._run.ranks.has_failed:
+            self._decider.rank_failed(time.monotonic())
         verdict = self._decider.verdict(time.monotonic(), self._stepping)
         if verdict:
             self._fail(verdict)
