@@ -150,7 +150,10 @@ def test_a_rank_that_cannot_start_mpi_on_a_full_disk_is_the_root_cause_though_mp
     log.label("[1,3]<stderr>:[algo-2:42] Local abort before MPI_INIT completed completed successfully, but am not able")
     assert log.has_failed
     found = log.root_cause(FALLBACK)
-    assert (found.host, found.process) == ("algo-2", "rank3") and "OUT-OF-RESOURCE: is its disk full" in found.message
+    assert (found.host, found.process) == (
+        "algo-2",
+        "rank3",
+    ) and "OUT-OF-RESOURCE: is its disk or /dev/shm full" in found.message
 
 
 @pytest.mark.parametrize(("has_ended", "process"), [(True, "rank0"), (False, "rank1")])

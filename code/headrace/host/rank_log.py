@@ -42,7 +42,7 @@ _MISSING_RANK = re.compile(r"^(?P<rank>\d+)!?: \[(?P<first>[^\s,\]]*)")
 _SIGNALS = {"1": "SIGHUP", "6": "SIGABRT", "7": "SIGBUS", "9": "SIGKILL", "11": "SIGSEGV", "15": "SIGTERM"}
 MOST_TOLD = 4
 """Ranks of which it is said where they wait."""
-NO_ROOM = "is its disk full, for temporary files, or /dev/shm, or are too many files open?"
+NO_ROOM = "is its disk or /dev/shm full, or are too many files open?"
 WITHOUT_A_WORD = "ended without a word, as os._exit does: raise an error, or let the script run to its end"
 
 

@@ -44,12 +44,14 @@ def collect(
 
 
 def write_summary(summary: Mapping[str, Any], folder: Path) -> None:
-    """The run's summary, whole or not at all. Raises `OSError`."""
+    """The run's summary; where that cannot be, the leader's own stays. Raises `OSError`."""
     path = RunPaths(folder).summary
+    written = path.with_name(f"{path.name}.part")
     try:
-        path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        written.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        written.replace(path)
     except OSError:
-        path.unlink(missing_ok=True)
+        written.unlink(missing_ok=True)
         raise
 
 

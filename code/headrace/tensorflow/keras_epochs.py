@@ -64,12 +64,19 @@ def _step_after_its_batch() -> None:
 
     def made(self: Any, step: Callable[[Any], Any]) -> Any:
         def after_its_batch(data: Any) -> Any:
-            with tf.control_dependencies([*filter(tf.is_tensor, tf.nest.flatten(data, expand_composites=True))]):
+            batch = [*filter(tf.is_tensor, tf.nest.flatten(data, expand_composites=True))]
+            with tf.variable_creator_scope(_made_before_any_batch), tf.control_dependencies(batch):
                 return step(data)
 
         return make_function(self, after_its_batch)
 
     TensorFlowTrainer._make_function = made
+
+
+def _made_before_any_batch(create: Callable[..., Any], **how: Any) -> Any:
+    """A variable of a metric, say, which the first step makes: its initial value waits for nothing."""
+    with tf.control_dependencies(None):
+        return create(**how)
 
 
 def _count_steps_that_are_made() -> None:
