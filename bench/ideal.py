@@ -5,9 +5,9 @@
 Three models train on one batch in memory, so no step waits. A quarter of a second is trained, the ideal step time is
 measured, as before any job, then a quarter of a second is trained again, and so on: a machine whose speed changes
 within seconds does so for both. Each measurement is compared with the mean of the training before it and after it; a
-run's error is the median of its turns, which are as many as fit into `RUN_S`. They are as measured, while a job reports
-at most its median. The first run of each model is not counted: in it, memory is touched for the first time and kernels
-are chosen.
+run's error is the median of its turns, as many as fit into `RUN_S`, `LEAST_TURNS` at least. They are as measured,
+while a job reports at most its median. The first run of each model is not counted: in it, memory is touched for the
+first time and kernels are chosen.
 """
 
 import itertools

@@ -7,9 +7,11 @@ models that differ, or evaluates some batches twice.
 from __future__ import annotations
 
 import atexit
+import functools
+from collections.abc import Callable
+from typing import Any
 
 from headrace.tensorflow import afterwards, agreement_thread, evaluation, keras_epochs, progress, trained, world
-from headrace.tensorflow.hooks import around
 
 _MARK = "_headrace_looks"
 _applied: list[bool] = []
@@ -27,11 +29,23 @@ def look() -> None:
     setattr(CallbackList, _MARK, True)
     keras_epochs.end_by_themselves()
     evaluation.look(step_is_known=agreement_thread.decide_anew)
-    around(CallbackList, "on_epoch_end", after=_epoch_ended)
-    around(CallbackList, "on_test_begin", after=_evaluation_began)
-    around(CallbackList, "on_test_end", after=_evaluation_ended)
-    around(BaseOptimizer, "apply", after=_has_applied)
+    _after(CallbackList, "on_epoch_end", _epoch_ended)
+    _after(CallbackList, "on_test_begin", _evaluation_began)
+    _after(CallbackList, "on_test_end", _evaluation_ended)
+    _after(BaseOptimizer, "apply", _has_applied)
     atexit.register(_warn_if_apart)
+
+
+def _after(of: type, name: str, do: Callable[[], None]) -> None:
+    original = getattr(of, name)
+
+    @functools.wraps(original)
+    def both(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        do()
+        return result
+
+    setattr(of, name, both)
 
 
 def _has_applied() -> None:
