@@ -42,7 +42,7 @@ class Stream:
         """The number of a pass, and whether the batch that it waits for is for all ranks."""
         self.somebody_ended = False
         self.repeated = 0
-        """Batches that this rank has taken again, of the newest pass."""
+        """Batches that this rank has taken again, of the newest pass, if that is an evaluation's."""
         self.had: dict[int, int] = {}
         """Batches so far, of the newest pass at least."""
         self.others_read: dict[int, tuple[int, int]] = {}
@@ -96,7 +96,7 @@ class Stream:
                 f"rank {world.rank()} got no batch of {self.name!r}: none, or so few that others had them "
                 "all; make batches smaller, use fewer ranks, or have each rank read its own: data.split_by_rank"
             )
-        else:
+        elif self._evaluation:  # a training stream may be read ahead during one
             self.repeated = place - self.had.get(of_pass, place)
         must_wait = not is_here or self.uneven == "drop" or place == 1
         if must_wait:
