@@ -2,10 +2,13 @@
 
 import contextlib
 import functools
+import time
 
 import pytest
 import tensorflow as tf
+from headrace.tensorflow.lint import stages
 from headrace.tensorflow.lint.examine import examine
+from headrace.tensorflow.lint.pipeline import Pipeline
 from headrace.tensorflow.lint.script import Captured
 
 from tests.integration.lint_pipelines import (
@@ -229,3 +232,19 @@ def test_a_crop_is_told_with_its_size_and_what_decoding_only_that_gains():
 def test_a_cache_gains_what_decoding_costs():
     again = tf.data.Dataset.from_tensor_slices([JPEG] * 32).map(decode_to_uint8, AUTO).repeat().batch(8)
     assert rules_of(again, measured=True)["no-cache"].gain > 2
+
+
+def test_a_pipeline_that_takes_long_to_begin_is_measured_on_many_elements(monkeypatch):
+    monkeypatch.setattr(stages, "WALL_S", 0.1)
+    monkeypatch.setattr(stages, "BUDGET_S", 0.01)
+    made = []
+
+    def begin():
+        time.sleep(0.2)
+        for number in range(10**6):
+            made.append(number)
+            yield number
+
+    source = tf.data.Dataset.from_generator(begin, output_signature=tf.TensorSpec([], tf.int64)).batch(4)
+    assert stages.stage_costs(Pipeline(source, {}))
+    assert max(made) > 100
