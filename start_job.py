@@ -9,6 +9,8 @@ try:
     from headrace.start import main
 except ImportError as error:
     sys.exit(f"start_job.py: error: {sys.executable}: {error}; use .venv/bin/python, which `make setup` makes")
+except KeyboardInterrupt:
+    sys.exit("start_job.py: interrupted")
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

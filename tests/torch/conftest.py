@@ -13,6 +13,7 @@ from headrace.torch.loader import DataLoader
 
 from tests.ports import free_port
 from tests.support import copy_source
+from tests.torch.fresh import forget_loaders
 from tests.torch.jobs import SCRIPTS, TORCH
 from tests.torch.lines import plain
 from tests.victims import victims
@@ -43,13 +44,7 @@ class Feeds:
 
     def loader(self, addresses, *arguments, rank=0, world=1, stall_timeout_s=30.0, **options):
         """A rank's loader; from no addresses, one of local mode."""
-        registry.Serving.made = registry.Serving.shared = 0
-        registry.Serving.begun = False
-        registry._used.clear()
-        registry._places.clear()
-        registry._first_places.clear()
-        registry._before_first_batch.clear()
-        registry._told.clear()
+        forget_loaders()
         service = {"HEADRACE_FEEDS": ",".join(addresses), "HEADRACE_TF_DATA_MODE": "service"}
         environ = {"RANK": str(rank), "WORLD_SIZE": str(world), "HEADRACE_JOB_SECRET": SECRET}
         environ |= {"HEADRACE_STALL_TIMEOUT_S": str(stall_timeout_s)} | (service if addresses else {})

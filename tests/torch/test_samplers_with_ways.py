@@ -170,3 +170,35 @@ def test_a_script_that_changes_a_sampler_that_draws_ahead_is_told(feeds, monkeyp
     said = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
     changes = how in ("in place", "anew")
     assert len(said) == changes and all("changed Curriculum.weights, and" in line for line in said)
+
+
+class OfSides(Draws):
+    side = 0
+
+    def __getitem__(self, index):
+        if isinstance(index, tuple):
+            index, self.side = index
+        return torch.full((self.side,), index)
+
+
+class OfSizes(BatchSampler):
+    """Batches of images that have one size in each batch."""
+
+    def __init__(self, data, set_for):
+        super().__init__(SequentialSampler(data), 4, False)
+        self.data, self.set_for = data, set_for
+
+    def __iter__(self):
+        for number, batch in enumerate(super().__iter__()):
+            if self.set_for == "each batch" or (self.set_for == "the epoch" and not number):
+                self.data.side = 1 + number
+            yield [(index, 1 + number) for index in batch] if self.set_for == "nothing" else batch
+
+
+def test_a_batch_sampler_that_sets_something_of_its_dataset_with_each_batch_is_refused(feeds):
+    data = OfSides()
+    with pytest.raises(InputError, match="OfSizes sets side of the dataset while it draws, and batches are made later"):
+        list(feeds.loader([], data, batch_sampler=OfSizes(data, "each batch")))
+    for set_for in ("the epoch", "nothing"):
+        made = list(feeds.loader([], data, batch_sampler=OfSizes(data, set_for)))
+        assert [each.shape[1] for each in made] == [1 if set_for == "the epoch" else n for n in range(1, 15)]

@@ -23,7 +23,7 @@ from headrace.context import TrainerContext
 from headrace.errors import InputError
 from headrace.torch import world
 from headrace.torch.alone import Alone
-from headrace.torch.changed import refuse_changes
+from headrace.torch.changed import refuse_changes, told_to_ranks
 from headrace.torch.drawn import Drawn
 from headrace.torch.fingerprint import fingerprint
 from headrace.torch.roughly import same
@@ -39,6 +39,11 @@ SPLIT_HINT = (
     "of a shared loader's batches is to be added up over the ranks; a dataset of each rank's own takes "
     "shard_by_rank=False"
 )
+CHANGE_HINT = (
+    "each rank has a part of the samples, so a mean of a loader's batches, or a vocabulary, is another one on each "
+    "rank: make it from the dataset, or add it up over the ranks (torch.distributed.all_reduce)"
+)
+CHANGED = "changed by epoch"
 
 
 _living: weakref.WeakSet[Alike] = weakref.WeakSet()
@@ -68,13 +73,13 @@ class Alike:
             with _living_lock:
                 _living.add(self)
 
-    def made(self, about: Mapping[str, Any]) -> None:
-        """This rank has a loader of which this is known; the others' may be looked at before they iterate over it."""
+    def made(self, loader: Any) -> None:
+        """This rank has this loader; the others' may be looked at before they iterate over it."""
         if not self._told:
-            self._told = self._tell("about", json.dumps(about, sort_keys=True))
+            self._told = self._tell("about", json.dumps(_for_ranks(loader), sort_keys=True))
 
-    def begins(self, about: Mapping[str, Any]) -> None:
-        """This rank iterates over a loader of which this is known. Raises `InputError`, also where it is alone."""
+    def begins(self, loader: Any) -> None:
+        """This rank begins an epoch of this loader. Raises `InputError`, also where it is alone."""
         if not self._shared:
             return
         if self._launched and store_of_ranks() is None:
@@ -83,14 +88,16 @@ class Alike:
                 "headrace.torch.init(), or torch.distributed.init_process_group(), before the first batch, and put the "
                 "model into DistributedDataParallel; with shard_by_rank=False each rank has all samples"
             )
-        self.made(about)
+        self.made(loader)
         self._alone.begins(store_of_ranks())
+        if store_of_ranks() and not loader.made_elsewhere:  # else no change is allowed
+            self._tell(f"{CHANGED} {loader.epoch}", json.dumps(told_to_ranks(loader), sort_keys=True))
         self.look()
 
     def finished(self, loader: Any) -> None:
         """This rank has had all batches of an epoch. Tells what the script has changed meanwhile."""
         self._alone.finished()
-        if loader.at_first_batch and not self._warned:
+        if loader.made_elsewhere and loader.at_first_batch and not self._warned:
             try:
                 refuse_changes(loader, dict(loader.at_first_batch))
             except InputError as error:
@@ -145,7 +152,12 @@ class Alike:
             if first is not None:
                 self._open.pop(what, None)  # another thread may look too
             if first not in (None, own) and (problem := _apart(what, own, str(first))):
-                raise InputError(f"loader {self._number + 1} of those that ranks share: {problem}")
+                told = f"loader {self._number + 1} of those that ranks share: {problem}"
+                if not what.startswith(CHANGED):
+                    raise InputError(told)
+                if not self._warned:
+                    print(f"warning: {told}", flush=True)
+                self._warned = True
 
     def _tell(self, what: str, said: str) -> bool:
         store = store_of_ranks()
@@ -175,6 +187,10 @@ def _apart(what: str, own: str, first: str) -> str:
             hint = f"{ORDER_HINT}; {SPLIT_HINT}"
         told = f"rank {world.rank()} has made another dataset or loader than rank 0 (other: {names}); {hint}"
         return told if names else ""
+    if what.startswith(CHANGED):
+        names = differing(json.loads(own), json.loads(first))
+        told = f"since the first batch, rank {world.rank()} has made of it something else than rank 0 (other: {names})"
+        return f"{told}: {CHANGE_HINT}" if names else ""
     if what.startswith("samples"):
         drawn = what.rpartition(",")[0]
         return (
@@ -188,18 +204,22 @@ def _apart(what: str, own: str, first: str) -> str:
     )
 
 
-def description(loader: Any) -> dict[str, Any]:
-    """What must be the same on a rank and on a feed server."""
+def description(loader: Any, settled: bool) -> dict[str, Any]:
+    """What must be the same on a rank and on a feed server.
+
+    Args:
+        settled: what the dataset itself writes does not count, since samples may have been made.
+    """
     return {
         "dataset": type(loader.dataset).__qualname__,
         "size": None if loader.is_stream or not hasattr(loader.dataset, "__len__") else len(loader.dataset),
-        "made_of": fingerprint(loader.dataset),
-        "collate_fn": fingerprint(loader.collate_fn),
+        "made_of": fingerprint(loader.dataset, settled=settled),
+        "collate_fn": fingerprint(loader.collate_fn, settled=settled),
         "on_error": loader.on_error,
     }
 
 
-def for_ranks(loader: Any) -> dict[str, Any]:
+def _for_ranks(loader: Any) -> dict[str, Any]:
     """What must be the same on all ranks; a feed server is alone, and may have been given other batches."""
     sampler = type(loader.samples.own_sampler).__qualname__
     return {**loader.about(), "batch_size": loader.batch_size, "drop_last": bool(loader.drop_last),

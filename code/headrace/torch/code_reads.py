@@ -32,6 +32,8 @@ from headrace.torch.dataset_writes import globals_written, only_told
 _HOLDING = (list, tuple, dict, set, frozenset, np.ndarray, torch.Tensor)
 """Kinds of globals that are data, and not a rank's own number."""
 _PLAIN = (bool, int, float, str, tuple, type(None))
+_CLOCK = {"time", "perf_counter", "monotonic", "process_time", "datetime"}
+"""What code names that looks at the time: of when each rank began, its numbers may be."""
 _DEEPEST, _MOST_PARTS, _MOST_OBJECTS, _FIRST = 3, 100, 1000, 3
 
 
@@ -39,7 +41,7 @@ def from_its_class(value: Any, exact: bool = False) -> dict[str, Any]:
     """What the script's classes give their objects, and what of the script's globals makes samples.
 
     Args:
-        exact: numbers and texts among the globals too, which may differ between ranks, but not within a process.
+        exact: whole numbers and texts among the globals too, which may differ between ranks, but not in a process.
     """
     found: dict[str, Any] = {}
     for kind in reversed(type(value).__mro__):
@@ -51,8 +53,7 @@ def from_its_class(value: Any, exact: bool = False) -> dict[str, Any]:
             }
     if is_the_scripts(type(value)):
         functions = reached(type(value), SAMPLES)
-        if exact:
-            functions += [f for each in vars(value).values() for f in functions_in(each)]
+        functions += [f for each in vars(value).values() for f in functions_in(each)]
         own = reached(type(value), ("set_epoch",))
         read = globals_of(functions, exact, {name for each in own for name in globals_written(each.__code__)})
         found |= {f"global {name}": each for name, each in read.items()}
@@ -62,25 +63,27 @@ def from_its_class(value: Any, exact: bool = False) -> dict[str, Any]:
 def globals_of(
     functions: Sequence[types.FunctionType], exact: bool, also_written: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Data among the script's globals that these functions read.
+    """Data and real numbers among the script's globals that these functions read, and those that they call.
+
+    Not what any of them writes, as a counter or a cache is, or only prints; and no number where time is looked at.
 
     Args:
-        exact: numbers and texts too, those that the script's classes, modules and parsed arguments hold, and what
-            functions read that these call; not what any of them writes, as a counter or a cache is, or only prints.
+        exact: whole numbers and texts too, and those that the script's classes, modules and parsed arguments hold.
         also_written: globals that something else writes.
     """
     found: dict[str, Any] = {}
     written = set(also_written)
     seen: set[types.FunctionType] = set()
-    waiting = [(each, True) for each in functions]
+    waiting = list(functions)
     while waiting:
-        function, given = waiting.pop()
+        function = waiting.pop()
         if function in seen:
             continue
         seen.add(function)
         written |= globals_written(function.__code__)
-        kinds = (*(_HOLDING if given else ()), *(_PLAIN if exact else ()))
-        steps, told = list(instructions(function.__code__)), only_told(function.__code__) if exact else ()
+        steps, told = list(instructions(function.__code__)), only_told(function.__code__)
+        clock = _CLOCK & {str(step.argval) for step in steps}
+        kinds = (*_HOLDING, *(_PLAIN if exact else () if clock else (float,)))
         for place, step in enumerate(steps):
             name = str(step.argval)
             if step.opname not in ("LOAD_GLOBAL", "LOAD_NAME") or name not in function.__globals__ or name in told:
@@ -88,12 +91,12 @@ def globals_of(
             value = function.__globals__[name]
             if exact:
                 found |= _read_by_a_method(name, value, steps[place + 1 : place + 2])
-                name, value = _followed(name, value, steps[place + 1 :])
-            if exact and isinstance(value, types.FunctionType) and is_the_scripts(value):
-                waiting.append((value, False))
-            elif kinds and isinstance(value, kinds):
+            name, value = _followed(name, value, steps[place + 1 :])
+            if isinstance(value, types.FunctionType) and is_the_scripts(value):
+                waiting.append(value)
+            elif isinstance(value, kinds):
                 found[name] = value
-    return {name: value for name, value in found.items() if not (exact and name in written)}
+    return {name: value for name, value in found.items() if name not in written}
 
 
 def _read_by_a_method(name: str, value: Any, steps: Sequence[dis.Instruction]) -> dict[str, Any]:

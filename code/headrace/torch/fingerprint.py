@@ -17,7 +17,7 @@ from typing import Any
 
 from torch.utils.data import Dataset, IterableDataset
 
-from headrace.torch.code_reads import from_its_class, names_read
+from headrace.torch.code_reads import from_its_class, functions_in, globals_of, names_read
 from headrace.torch.dataset_code import held_by, is_a_librarys_own, is_settings
 from headrace.torch.fingerprint_look import Look
 from headrace.torch.fingerprint_walk import DEEPEST, Walk
@@ -26,6 +26,8 @@ from headrace.torch.roughly import joined
 MOST_NAMES = 160
 """Attributes that are told apart."""
 WHOLE = "itself"
+GLOBAL = "global "
+"""The prefix for what a collate function reads."""
 OPAQUE = "?"
 """The prefix for an object of which only the type counts."""
 _NUMBERED = re.compile(r"(?:(?<![a-z0-9])|rank|shard|part|split|fold)\d{1,2}(?![a-z0-9])", re.IGNORECASE)
@@ -47,6 +49,9 @@ def fingerprint(dataset: Any, exact: bool = False, settled: bool = False) -> dic
     found: dict[str, str] = {}
     look = Look(exact, exact or settled, isinstance(dataset, IterableDataset), names_read(dataset))
     _name_all(found, dataset, "", look)
+    if callable(dataset) and not isinstance(dataset, Dataset):
+        read = globals_of(functions_in(dataset), exact)
+        found |= {f"{GLOBAL}{name}": _told(each, look) for name, each in sorted(read.items())}
     if len(found) > MOST_NAMES:
         names = sorted(found)[MOST_NAMES:]
         found["others"] = joined({name: found.pop(name) for name in names})

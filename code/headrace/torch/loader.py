@@ -14,7 +14,7 @@ from headrace import progress
 from headrace.errors import InputError
 from headrace.settings import STALL_TIMEOUT_VARIABLE
 from headrace.torch import given, registry, waiting, world
-from headrace.torch.alike import Alike, description, for_ranks
+from headrace.torch.alike import Alike, description
 from headrace.torch.changed import as_it_is, refuse_changes
 from headrace.torch.fetch import Maker, tell_skipped
 from headrace.torch.fingerprint import fingerprint
@@ -93,7 +93,7 @@ class DataLoader(TorchDataLoader[Any]):
         known = registry.known_to(registry.feeds(os.environ), self._made, dataset, made_by)
         self.number, self._feeds, self.at_first_batch = known.number, known.feeds, known.at_first_batch
         self._about = known.about  # of one made anew, as it was before
-        self._about.update({} if self._about else description(self))
+        self._about.update({} if self._about else description(self, registry.Serving.begun))
         as_made = {name: told for name, told in self._about.items() if name != "then"}
         self._kind = registry.kind([as_made, batch_size, type(self.sampler).__qualname__], self.generator)
         default = registry.default_seed(self._kind, self.generator, self._about["size"])
@@ -112,9 +112,9 @@ class DataLoader(TorchDataLoader[Any]):
         if "then" not in self._about:
             self._about["then"] = fingerprint(self.dataset, settled=True)
         self.own_collate_fn = self.collate_fn  # which the script may have set on the loader
-        if self._feeds and not self.at_first_batch:
+        if (self._feeds or self._world > 1) and not self.at_first_batch:
             self.at_first_batch.update(as_it_is(self))
-        self._alike.made(for_ranks(self))
+        self._alike.made(self)
 
     @property
     def made_elsewhere(self) -> bool:
@@ -192,7 +192,7 @@ class DataLoader(TorchDataLoader[Any]):
         self._first_epoch = self.epoch if self._first_epoch is None else self._first_epoch
         if self._feeds and (noted := refuse_changes(self, self.at_first_batch)):
             look_soon(self.number, noted)
-        self._alike.begins(for_ranks(self))
+        self._alike.begins(self)
 
     def indices_to_come(self) -> Iterator[list[Index]]:
         """This rank's batches of the epoch that the next iteration is over; the loader stays where it is."""

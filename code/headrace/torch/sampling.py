@@ -17,6 +17,7 @@ from headrace.torch.epoch_calls import of_ours, said_to
 from headrace.torch.indices import plain_index
 from headrace.torch.order import sample_seed
 from headrace.torch.sampler_changes import have_drawn, look
+from headrace.torch.sampler_sets import refuse_sets
 
 _DRAWS = 1 << 41
 """A place that no sample has: a sampler's draws."""
@@ -73,7 +74,7 @@ def epoch_indices(
         moved: told of the epochs that a sampler of the script's says it is in, before and after it has drawn.
 
     Raises:
-        InputError: the sampler yields what cannot be an index.
+        InputError: the sampler yields what cannot be an index, or sets something of the dataset with each batch.
     """
     if not given and isinstance(sampler, SequentialSampler):
         return range(len(dataset))
@@ -100,7 +101,8 @@ def epoch_indices(
         have_drawn(samplers)
         moved(before, epoch_of(sampler))
 
-    plain = functools.partial(_plain, type(sampler).__name__, of_batches)
+    no_setting = refuse_sets(samplers, dataset) if of_batches and given else None
+    plain = functools.partial(_plain, type(sampler).__name__, of_batches, no_setting)
     look_at_them = functools.partial(look, samplers)
     return drawn_from(sampler, _length(sampler), _length(dataset) or 0, aside, plain, look_at_them)
 
@@ -113,12 +115,17 @@ def _length(of: Any) -> int | None:
         return None
 
 
-def _plain(sampler: str, of_batches: bool, drawn: Any) -> tuple[Any, int]:
+def _plain(sampler: str, of_batches: bool, look: Callable[[], None] | None, drawn: Any) -> tuple[Any, int]:
     """A copy of it, since a sampler may fill one list again and again, and how many samples it is.
+
+    Args:
+        look: called where something is drawn.
 
     Raises:
         InputError: a sampler cannot yield that.
     """
+    if look:
+        look()
     if type(drawn) is int and not of_batches:
         return drawn, 1
     if of_batches and not len(drawn):
