@@ -39,6 +39,17 @@ def test_the_epoch_that_a_script_sets_on_its_dataset_counts(feeds, remote):
     assert set(all_of(loader)) == {20}  # until it says something else, as without a loader
 
 
+@pytest.mark.parametrize(("told_at", "warnings"), [((3,), 0), ((0, 1, 2), 1)])
+def test_what_a_dataset_is_told_again_and_again_within_a_pass_is_warned_of(feeds, capsys, told_at, warnings):
+    data = Curriculum(16)
+    loader = feeds.loader([feeds.serve(1, Curriculum(16), 4)], data, 4)
+    for _ in range(2):
+        for step, _ in enumerate(loader):
+            if step in told_at:
+                data.set_epoch(step)
+    assert capsys.readouterr().out.count("the script has called set_epoch 3 times while it took them") == warnings
+
+
 class Staged(Numbers):
     """Keeps what it is told under a name of its own."""
 

@@ -94,15 +94,24 @@ class Alike:
             self._tell(f"{CHANGED} {loader.epoch}", json.dumps(told_to_ranks(loader), sort_keys=True))
         self.look()
 
-    def finished(self, loader: Any) -> None:
-        """This rank has had all batches of an epoch. Tells what the script has changed meanwhile."""
+    def finished(self, loader: Any, told: int) -> None:
+        """This rank has had all batches of an epoch. Tells what the script has changed meanwhile.
+
+        Args:
+            told: how often it has called `set_epoch` meanwhile; once may be for the next epoch.
+        """
         self._alone.finished()
-        if loader.made_elsewhere and loader.at_first_batch and not self._warned:
-            try:
-                refuse_changes(loader, dict(loader.at_first_batch))
-            except InputError as error:
+        if not (loader.made_elsewhere and loader.at_first_batch) or self._warned:
+            return
+        before = "warning: this pass had batches of how it was before"
+        try:
+            if told > 1:
                 self._warned = True
-                print(f"warning: this pass had batches of how it was before: {error}", flush=True)
+                print(f"{before}: the script has called set_epoch {told} times while it took them", flush=True)
+            refuse_changes(loader, dict(loader.at_first_batch))
+        except InputError as error:
+            self._warned = True
+            print(f"{before}: {error}", flush=True)
 
     def moves_on(self, epoch: int, taken: int) -> None:
         """This rank goes on to the next epoch by itself, after so many batches of this one. Raises `InputError`."""

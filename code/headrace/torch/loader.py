@@ -212,7 +212,7 @@ class DataLoader(TorchDataLoader[Any]):
                 self._took(number)
                 yield made.batch
             self._whole = self.epoch == number
-            self._alike.finished(self)
+            self._alike.finished(self, self._set_by_script.told_since())
         finally:
             self._open_iterations -= 1
 
@@ -244,7 +244,7 @@ class DataLoader(TorchDataLoader[Any]):
                 yield made.batch
             if (self._taken, number) == (1, self._first_epoch):
                 registry.was_used(self._kind)  # its only batch was trained on
-            self._alike.finished(self)
+            self._alike.finished(self, self._set_by_script.told_since())
         finally:
             self._open_iterations -= 1
             source.close()

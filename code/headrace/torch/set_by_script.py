@@ -32,6 +32,10 @@ class SetByScript:
         self._on_sampler, self._on_dataset = self._epochs()
         self._said = self._times()
 
+    def told_since(self) -> int:
+        """How often a sampler or a dataset was told something since it was last seen, that which was most."""
+        return max((times - self._said.get(each, 0) for each, times in self._times().items()), default=0)
+
     def _moved(self, before: int | None, after: int | None) -> None:
         """The sampler itself has gone on to another epoch, while it drew."""
         if self._on_sampler == before:
