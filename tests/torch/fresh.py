@@ -1,6 +1,6 @@
 """A process as it is before its script has made a loader."""
 
-from headrace.torch import registry
+from headrace.torch import rank_changes, registry
 
 
 def forget_loaders():
@@ -12,3 +12,4 @@ def forget_loaders():
     registry._first_places.clear()
     registry._before_first_batch.clear()
     registry._told.clear()
+    rank_changes.forget()

@@ -173,12 +173,19 @@ def test_a_script_that_changes_a_sampler_that_draws_ahead_is_told(feeds, monkeyp
 
 
 class OfSides(Draws):
-    side = 0
+    side, unset, opened = 0, float("nan"), -1
+
+    def __init__(self):
+        super().__init__()
+        self.side, self.unset = 0, float("nan")
+
+    def length(self, index):
+        self.opened = index
+        return index + self.opened
 
     def __getitem__(self, index):
-        if isinstance(index, tuple):
-            index, self.side = index
-        return torch.full((self.side,), index)
+        self.length(index[0] if isinstance(index, tuple) else index)
+        return torch.full((index[1] if isinstance(index, tuple) else self.side,), self.unset)
 
 
 class OfSizes(BatchSampler):
@@ -190,6 +197,8 @@ class OfSizes(BatchSampler):
 
     def __iter__(self):
         for number, batch in enumerate(super().__iter__()):
+            self.data.length(number)
+            self.data.served = number
             if self.set_for == "each batch" or (self.set_for == "the epoch" and not number):
                 self.data.side = 1 + number
             yield [(index, 1 + number) for index in batch] if self.set_for == "nothing" else batch

@@ -1,17 +1,15 @@
 """What a script makes of a shared loader's batches, of which each rank has a part, and then makes its batches with."""
 
-import random
-
 import pytest
 import torch
 import torch.distributed as dist
 from headrace.errors import InputError
 from headrace.torch.loader import DataLoader
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Dataset
 
 from tests.torch.two_ranks import in_two_ranks
 
-MEAN, SCALE, VOCABULARY, CACHE = torch.tensor(0.0), 1.0, {}, {}
+MEAN, SCALE = torch.tensor(0.0), 1.0
 
 
 class Numbers(Dataset):
@@ -49,10 +47,6 @@ def scaled(value):
 
 def shifted(value):
     return value - MEAN
-
-
-def looked_up(samples):
-    return torch.tensor([VOCABULARY.get(float(each), 0) for each in samples])
 
 
 def train(loader):
@@ -97,24 +91,36 @@ def by_global_of_a_transform(mean):
     return DataLoader(data, 4)
 
 
-def by_vocabulary(_):
-    seen = torch.cat(list(DataLoader(Numbers(), 4, seed=5))).tolist()
-    VOCABULARY.update({each: number for number, each in enumerate(seen)})
-    return DataLoader(Numbers(), 4, collate_fn=looked_up)
-
-
 @pytest.mark.parametrize(
-    ("make", "names"),
-    [(by_transform, "dataset.transform"), (by_global_tensor, "dataset.global MEAN"),
-     (by_global_number, "dataset.global SCALE"), (by_global_of_a_transform, "dataset.global MEAN"),
-     (by_vocabulary, "collate_fn.global VOCABULARY")],
-)  # fmt: skip
-def test_a_later_loader_that_is_made_with_what_each_ranks_part_came_to_is_refused(tmp_path, make, names):
+    ("make", "name"), [(by_transform, "dataset.transform"), (by_global_tensor, "dataset.global MEAN")]
+)
+def test_a_later_loader_that_is_made_with_what_each_ranks_part_came_to_is_refused(tmp_path, make, name):
     def body(_):
         train(make(mean_of_its_part()))
 
-    with pytest.raises(InputError, match=rf"rank 1 has made another dataset or loader than rank 0 \(other: {names}"):
+    with pytest.raises(InputError, match=rf"rank 1 has made another dataset or loader than rank 0 \(other: {name}"):
         in_two_ranks(body, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [(by_global_number, "SCALE"), (by_global_of_a_transform, "MEAN")],
+)
+def test_a_global_that_is_made_of_each_ranks_part_is_told_where_samples_are_made_of_it(tmp_path, make, name):
+    def body(_):
+        train(make(mean_of_its_part()))
+
+    said = in_two_ranks(body, tmp_path)[1]
+    assert f"rank 1 has made of it something else than rank 0 (other: dataset.global {name})" in said
+
+
+def test_globals_that_ranks_have_of_their_own_since_the_start_are_no_difference(tmp_path):
+    def body(rank):
+        scale(1.0 + rank)
+        for _ in range(2):
+            train(DataLoader(Scaled(), 4))
+
+    assert not any("warning" in each for each in in_two_ranks(body, tmp_path))
 
 
 def set_transform(data, mean):
@@ -139,86 +145,3 @@ def test_a_dataset_that_each_rank_changes_in_its_own_way_is_told(tmp_path, of_cl
     name = {Numbers: "dataset.transform", Shifted: "dataset.global MEAN", Scaled: "dataset.global SCALE"}[of_class]
     assert f"since the first batch, rank 1 has made of it something else than rank 0 (other: {name}" in said
     assert said.count("warning") == (2 if anew else 1)
-
-
-class Kept(Numbers):
-    def __init__(self):
-        self.kept = {}
-
-    def __getitem__(self, index):
-        if index not in self.kept:
-            self.kept[index] = float(index)
-        return torch.tensor(self.kept[index])
-
-
-class Store:
-    def __init__(self):
-        self.kept = {}
-
-    def put(self, index, value):
-        self.kept[index] = value
-
-
-class KeptElsewhere(Numbers):
-    def __init__(self):
-        self.store = Store()
-
-    def __getitem__(self, index):
-        self.store.put(index, index)
-        return torch.tensor(float(self.store.kept[index]))
-
-
-class KeptByAGlobal(Numbers):
-    def __getitem__(self, index):
-        if index not in CACHE:
-            CACHE[index] = float(index)
-        return torch.tensor(CACHE[index])
-
-
-class Counting(Shift):
-    calls = 0
-
-    def __call__(self, value):
-        self.calls += 1
-        self.last = value
-        return value
-
-
-class Transformed(Numbers):
-    def __init__(self):
-        self.transform = Counting(0)
-
-
-class Drawing(Numbers):
-    def __init__(self):
-        self.rng = random.Random(0)
-
-    def __getitem__(self, index):
-        return torch.tensor(index + self.rng.random())
-
-
-class KeptOutside(Numbers):
-    def __init__(self):
-        self.within, self.kept = Kept(), {}
-
-    def __getitem__(self, index):
-        return self.kept.setdefault(index, self.within[index])
-
-
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize(
-    "make",
-    [Kept, KeptElsewhere, KeptByAGlobal, Transformed, Drawing, KeptOutside, lambda: Subset(Kept(), list(range(40)))],
-)
-def test_what_a_dataset_keeps_of_each_ranks_samples_is_no_difference(tmp_path, make, late):
-    def body(_):
-        data = [] if late else [make()]
-        loaders = [DataLoader(each, 4) for each in data]
-        mean_of_its_part()
-        data = data or [make()]
-        for _ in range(3):
-            for each in loaders:
-                train(each)
-            train(DataLoader(data[0], 4, shuffle=True))
-
-    assert not any("warning" in each for each in in_two_ranks(body, tmp_path))

@@ -5,6 +5,7 @@ import io
 import multiprocessing
 
 import torch.distributed as dist
+from headrace.torch import alike, registry
 
 from tests.torch.fresh import forget_loaders
 
@@ -17,6 +18,8 @@ def in_two_ranks(body, tmp_path):
     def run(rank, pipe):
         said = io.StringIO()
         forget_loaders()
+        registry._living.clear()
+        alike._living.clear()
         try:
             with contextlib.redirect_stdout(said):
                 dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=rank, world_size=2)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+from collections.abc import Mapping
 from typing import Any
 
 import horovod.tensorflow as hvd
@@ -42,11 +45,13 @@ class MetricAverageCallback(keras.callbacks.Callback):
             return
         if _evaluated_the_same(self.model.metrics_variables):
             return  # all ranks have all of the held-out set, and its sums
+        own = _numbers(self.model.get_metrics_result())
         for variable in self.model.metrics_variables:
             variable.assign(hvd.allreduce(tf.convert_to_tensor(variable.value), op=hvd.Sum))
         # Keras has taken this rank's results already; they are put right in `on_epoch_end`.
-        result = self.model.get_metrics_result().items()
-        self._held_out = {f"val_{name}": _plain(np.asarray(value, np.float64)) for name, value in result}
+        result = _numbers(self.model.get_metrics_result())
+        result |= _under_other_names(_numbers(logs or {}), own, result)
+        self._held_out = {f"val_{name}": _plain(np.asarray(value, np.float64)) for name, value in result.items()}
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         while any(world.of_all_ranks(False, _EVALUATES)):
@@ -67,6 +72,62 @@ class MetricAverageCallback(keras.callbacks.Callback):
             logs[name] = _plain(means[end - value.size : end].reshape(value.shape))
         logs.update(self._held_out)
         self._held_out, self._of_some = {}, False
+
+
+def _numbers(results: Mapping[str, Any]) -> dict[str, Any]:
+    """As lists and numbers; what is neither is left out."""
+    found = {}
+    for name, each in results.items():
+        with contextlib.suppress(TypeError, ValueError):
+            found[name] = np.asarray(each, np.float64).tolist()
+    return found
+
+
+def _under_other_names(returned: dict[str, Any], own: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+    """Of all ranks, what a `test_step` has returned under names that no metric has.
+
+    A metric's result, if it is that metric's on all ranks: Keras's own examples return `Mean(name="total_loss")` as
+    "loss". Else the mean over the ranks, of which it warns.
+
+    Args:
+        returned: by this rank's last step.
+        own: this rank's metrics, before sums were added up.
+        result: those of all ranks.
+    """
+    ours = {
+        name: {"value": value, "is": [metric for metric, each in own.items() if _close(each, value)]}
+        for name, value in returned.items()
+        if name not in own or not _close(own[name], value)  # compile() makes a "loss" of its own
+    }
+    found: dict[str, list[Any]] = {}
+    for theirs in world.of_all_ranks(ours, "headrace.other_names"):
+        for name, told in theirs.items():  # a rank that had no batch has none
+            found.setdefault(name, []).append(told)
+    made: dict[str, Any] = {}
+    means = []
+    for name, told in sorted(found.items()):
+        if metrics := set.intersection(*(set(each["is"]) for each in told)) & set(result):
+            made[name] = result[min(metrics)]
+        else:
+            means.append(name)
+            made[name] = np.mean([each["value"] for each in told], axis=0)
+    if means:
+        _warn_of_means(tuple(means))
+    return made
+
+
+def _close(one: Any, other: Any) -> bool:
+    return np.shape(one) == np.shape(other) and np.allclose(one, other, rtol=1e-5, atol=0, equal_nan=True)
+
+
+@functools.cache
+def _warn_of_means(names: tuple[str, ...]) -> None:
+    if hvd.rank() == 0:
+        print(
+            f"warning: test_step returns {', '.join(names)}, which no metric of the model is: each rank has that of "
+            "its last batch, and what is told is their mean; make it a keras.metrics.Metric, and it is that of all",
+            flush=True,
+        )
 
 
 def _told_by_some(results: dict[str, Any]) -> dict[str, Any]:

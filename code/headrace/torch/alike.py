@@ -21,9 +21,9 @@ import torch.distributed as dist
 
 from headrace.context import TrainerContext
 from headrace.errors import InputError
-from headrace.torch import world
+from headrace.torch import rank_changes, registry, world
 from headrace.torch.alone import Alone
-from headrace.torch.changed import refuse_changes, told_to_ranks
+from headrace.torch.changed import refuse_changes
 from headrace.torch.drawn import Drawn
 from headrace.torch.fingerprint import fingerprint
 from headrace.torch.roughly import same
@@ -91,7 +91,7 @@ class Alike:
         self.made(loader)
         self._alone.begins(store_of_ranks())
         if store_of_ranks() and not loader.made_elsewhere:  # else no change is allowed
-            self._tell(f"{CHANGED} {loader.epoch}", json.dumps(told_to_ranks(loader), sort_keys=True))
+            self._tell(f"{CHANGED} {loader.epoch}", json.dumps(rank_changes.changed(loader), sort_keys=True))
         self.look()
 
     def finished(self, loader: Any, told: int) -> None:
@@ -217,14 +217,16 @@ def description(loader: Any, settled: bool) -> dict[str, Any]:
     """What must be the same on a rank and on a feed server.
 
     Args:
-        settled: what the dataset itself writes does not count, since samples may have been made.
+        settled: what the dataset itself writes does not count, since samples have been made of it.
     """
+    made_of = fingerprint(loader.dataset, settled=settled, late=registry.Serving.begun)
     return {
         "dataset": type(loader.dataset).__qualname__,
         "size": None if loader.is_stream or not hasattr(loader.dataset, "__len__") else len(loader.dataset),
-        "made_of": fingerprint(loader.dataset, settled=settled),
-        "collate_fn": fingerprint(loader.collate_fn, settled=settled),
+        "made_of": made_of,
+        "collate_fn": fingerprint(loader.collate_fn),
         "on_error": loader.on_error,
+        **({"then": made_of} if registry.Serving.begun else {}),
     }
 
 

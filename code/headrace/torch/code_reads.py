@@ -31,17 +31,18 @@ from headrace.torch.dataset_writes import globals_written, only_told
 
 _HOLDING = (list, tuple, dict, set, frozenset, np.ndarray, torch.Tensor)
 """Kinds of globals that are data, and not a rank's own number."""
+_FILLED = (list, dict, set)
+"""Those that a function may be handed, and fill."""
 _PLAIN = (bool, int, float, str, tuple, type(None))
-_CLOCK = {"time", "perf_counter", "monotonic", "process_time", "datetime"}
-"""What code names that looks at the time: of when each rank began, its numbers may be."""
 _DEEPEST, _MOST_PARTS, _MOST_OBJECTS, _FIRST = 3, 100, 1000, 3
 
 
-def from_its_class(value: Any, exact: bool = False) -> dict[str, Any]:
+def from_its_class(value: Any, exact: bool = False, late: bool = False) -> dict[str, Any]:
     """What the script's classes give their objects, and what of the script's globals makes samples.
 
     Args:
-        exact: whole numbers and texts among the globals too, which may differ between ranks, but not in a process.
+        exact: numbers and texts among the globals too, which may differ between ranks, but not within a process.
+        late: what the code that makes samples may write among the globals does not count: a cache, a buffer.
     """
     found: dict[str, Any] = {}
     for kind in reversed(type(value).__mro__):
@@ -53,9 +54,13 @@ def from_its_class(value: Any, exact: bool = False) -> dict[str, Any]:
             }
     if is_the_scripts(type(value)):
         functions = reached(type(value), SAMPLES)
-        functions += [f for each in vars(value).values() for f in functions_in(each)]
+        if exact:
+            functions += [f for each in vars(value).values() for f in functions_in(each)]
         own = reached(type(value), ("set_epoch",))
         read = globals_of(functions, exact, {name for each in own for name in globals_written(each.__code__)})
+        if late:
+            written = {name for each in functions for name in globals_written(each.__code__)}
+            read = {name: each for name, each in read.items() if name not in written and not isinstance(each, _FILLED)}
         found |= {f"global {name}": each for name, each in read.items()}
     return found
 
@@ -63,27 +68,25 @@ def from_its_class(value: Any, exact: bool = False) -> dict[str, Any]:
 def globals_of(
     functions: Sequence[types.FunctionType], exact: bool, also_written: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Data and real numbers among the script's globals that these functions read, and those that they call.
-
-    Not what any of them writes, as a counter or a cache is, or only prints; and no number where time is looked at.
+    """Data among the script's globals that these functions read.
 
     Args:
-        exact: whole numbers and texts too, and those that the script's classes, modules and parsed arguments hold.
+        exact: numbers and texts too, those that the script's classes, modules and parsed arguments hold, and what
+            functions read that these call; not what any of them writes, as a counter or a cache is, or only prints.
         also_written: globals that something else writes.
     """
     found: dict[str, Any] = {}
     written = set(also_written)
     seen: set[types.FunctionType] = set()
-    waiting = list(functions)
+    waiting = [(each, True) for each in functions]
     while waiting:
-        function = waiting.pop()
+        function, given = waiting.pop()
         if function in seen:
             continue
         seen.add(function)
         written |= globals_written(function.__code__)
-        steps, told = list(instructions(function.__code__)), only_told(function.__code__)
-        clock = _CLOCK & {str(step.argval) for step in steps}
-        kinds = (*_HOLDING, *(_PLAIN if exact else () if clock else (float,)))
+        kinds = (*(_HOLDING if given else ()), *(_PLAIN if exact else ()))
+        steps, told = list(instructions(function.__code__)), only_told(function.__code__) if exact else ()
         for place, step in enumerate(steps):
             name = str(step.argval)
             if step.opname not in ("LOAD_GLOBAL", "LOAD_NAME") or name not in function.__globals__ or name in told:
@@ -91,12 +94,12 @@ def globals_of(
             value = function.__globals__[name]
             if exact:
                 found |= _read_by_a_method(name, value, steps[place + 1 : place + 2])
-            name, value = _followed(name, value, steps[place + 1 :])
-            if isinstance(value, types.FunctionType) and is_the_scripts(value):
-                waiting.append(value)
-            elif isinstance(value, kinds):
+                name, value = _followed(name, value, steps[place + 1 :])
+            if exact and isinstance(value, types.FunctionType) and is_the_scripts(value):
+                waiting.append((value, False))
+            elif kinds and isinstance(value, kinds):
                 found[name] = value
-    return {name: value for name, value in found.items() if name not in written}
+    return {name: value for name, value in found.items() if not (exact and name in written)}
 
 
 def _read_by_a_method(name: str, value: Any, steps: Sequence[dis.Instruction]) -> dict[str, Any]:
@@ -193,12 +196,12 @@ def names_read(value: Any) -> frozenset[str]:
         kinds.add(type(each))
         waiting += _parts(each)
     own = (method for kind in kinds for method in _own_methods(kind))
-    steps = [step for each in _with_called([*functions, *own]) for step in instructions(each.__code__)]
+    steps = [step for each in with_called([*functions, *own]) for step in instructions(each.__code__)]
     texts = (step for step in steps if step.opname in LOADS or step.opname == "LOAD_CONST")
     return frozenset(step.argval for step in texts if isinstance(step.argval, str))
 
 
-def _with_called(functions: Iterable[types.FunctionType]) -> list[types.FunctionType]:
+def with_called(functions: Iterable[types.FunctionType]) -> list[types.FunctionType]:
     """These, and the script's functions that they call by a global name."""
     found = dict.fromkeys(functions)
     waiting = list(found)

@@ -79,6 +79,8 @@ def globals_written(code: types.CodeType) -> frozenset[str]:
             found |= {_dotted(node), _dotted(node.value)}
         elif isinstance(node, ast.AugAssign):
             found.add(_dotted(node.target))
+        elif isinstance(node, ast.keyword) and node.arg == "out":  # `np.multiply(a, b, out=BUFFER)`
+            found.add(_dotted(node.value))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             in_place = node.func.attr.endswith("_") and not node.func.attr.endswith("__")
             if node.func.attr in FILLING or in_place:

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch.utils.data import Dataset, IterableDataset
 
-from headrace.torch.code_reads import from_its_class, functions_in, globals_of, names_read
+from headrace.torch.code_reads import from_its_class, names_read
 from headrace.torch.dataset_code import held_by, is_a_librarys_own, is_settings
 from headrace.torch.fingerprint_look import Look
 from headrace.torch.fingerprint_walk import DEEPEST, Walk
@@ -26,8 +26,6 @@ from headrace.torch.roughly import joined
 MOST_NAMES = 160
 """Attributes that are told apart."""
 WHOLE = "itself"
-GLOBAL = "global "
-"""The prefix for what a collate function reads."""
 OPAQUE = "?"
 """The prefix for an object of which only the type counts."""
 _NUMBERED = re.compile(r"(?:(?<![a-z0-9])|rank|shard|part|split|fold)\d{1,2}(?![a-z0-9])", re.IGNORECASE)
@@ -39,23 +37,26 @@ _VALUES = (dict, list, set, tuple, str, int, float)
 Made = Mapping[str, str]
 
 
-def fingerprint(dataset: Any, exact: bool = False, settled: bool = False) -> dict[str, str]:
+def fingerprint(dataset: Any, exact: bool = False, settled: bool = False, late: bool = False) -> dict[str, str]:
     """By attribute, dotted for datasets within datasets; differs where the datasets do, as far as they tell.
 
     Args:
         exact: for one process at two times: folders and devices count, what the dataset itself writes does not.
         settled: what the dataset itself writes does not count.
+        late: nor what code may write that makes samples, among the script's globals.
     """
     found: dict[str, str] = {}
-    look = Look(exact, exact or settled, isinstance(dataset, IterableDataset), names_read(dataset))
+    look = Look(exact, exact or settled, isinstance(dataset, IterableDataset), names_read(dataset), late=late)
     _name_all(found, dataset, "", look)
-    if callable(dataset) and not isinstance(dataset, Dataset):
-        read = globals_of(functions_in(dataset), exact)
-        found |= {f"{GLOBAL}{name}": _told(each, look) for name, each in sorted(read.items())}
     if len(found) > MOST_NAMES:
         names = sorted(found)[MOST_NAMES:]
         found["others"] = joined({name: found.pop(name) for name in names})
     return found
+
+
+def told(value: Any, dataset: Any) -> str:
+    """A value that samples of this dataset are made of, as `fingerprint` tells its attributes."""
+    return _told(value, Look(False, True, isinstance(dataset, IterableDataset), names_read(dataset)))
 
 
 def _name_all(found: dict[str, str], value: Any, path: str, look: Look, depth: int = 0) -> None:
@@ -66,7 +67,7 @@ def _name_all(found: dict[str, str], value: Any, path: str, look: Look, depth: i
         return
     found[f"{path}.type" if path else "type"] = type(value).__qualname__
     left_out = look.written(value)
-    for name, attribute in sorted({**from_its_class(value, look.exact), **held_by(value)}.items()):
+    for name, attribute in sorted({**from_its_class(value, look.exact, look.late), **held_by(value)}.items()):
         dotted = f"{path}.{name}" if path else name
         if isinstance(attribute, Dataset):
             inner = dataclasses.replace(look, above=left_out)

@@ -49,6 +49,8 @@ class Look:
     bytes_left: int = MOST_BYTES
     above: frozenset[str] = frozenset()
     """Attributes that datasets write which hold this one."""
+    late: bool = False
+    """Samples have been made: globals may hold what was made."""
 
     def of_attribute(self) -> Look:
         """How the next attribute is looked at: one that takes all that it may leaves something for those after it."""

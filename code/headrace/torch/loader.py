@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from headrace import progress
 from headrace.errors import InputError
 from headrace.settings import STALL_TIMEOUT_VARIABLE
-from headrace.torch import given, registry, waiting, world
+from headrace.torch import given, rank_changes, registry, waiting, world
 from headrace.torch.alike import Alike, description
 from headrace.torch.changed import as_it_is, refuse_changes
 from headrace.torch.fetch import Maker, tell_skipped
@@ -93,7 +93,7 @@ class DataLoader(TorchDataLoader[Any]):
         known = registry.known_to(registry.feeds(os.environ), self._made, dataset, made_by)
         self.number, self._feeds, self.at_first_batch = known.number, known.feeds, known.at_first_batch
         self._about = known.about  # of one made anew, as it was before
-        self._about.update({} if self._about else description(self, registry.Serving.begun))
+        self._about.update({} if self._about else description(self, rank_changes.may_have_made(dataset)))
         as_made = {name: told for name, told in self._about.items() if name != "then"}
         self._kind = registry.kind([as_made, batch_size, type(self.sampler).__qualname__], self.generator)
         default = registry.default_seed(self._kind, self.generator, self._about["size"])
@@ -113,7 +113,7 @@ class DataLoader(TorchDataLoader[Any]):
             self._about["then"] = fingerprint(self.dataset, settled=True)
         self.own_collate_fn = self.collate_fn  # which the script may have set on the loader
         if (self._feeds or self._world > 1) and not self.at_first_batch:
-            self.at_first_batch.update(as_it_is(self))
+            self.at_first_batch.update(as_it_is(self) if self._feeds else rank_changes.as_it_is(self))
         self._alike.made(self)
 
     @property

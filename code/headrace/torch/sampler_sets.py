@@ -5,18 +5,29 @@ Batches are made long after their order was drawn, and by other processes, which
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch.utils.data import Dataset
 
 from headrace.errors import InputError
-from headrace.torch.code_reads import names_read
-from headrace.torch.dataset_code import held_by, is_the_scripts
+from headrace.torch.dataset_code import (
+    CALLED,
+    LOADS,
+    SAMPLES,
+    function_of,
+    held_by,
+    instructions,
+    is_the_scripts,
+    reached,
+)
 
 _PLAIN = (bool, int, float, str, tuple, type(None))
 _MOST_DATASETS = 5
 """One within the other."""
+_LONGEST = 16
+_SETTING = ("__init__", "set")
 
 
 def refuse_sets(samplers: Sequence[Any], dataset: Any) -> Callable[[], None]:
@@ -28,11 +39,10 @@ def refuse_sets(samplers: Sequence[Any], dataset: Any) -> Callable[[], None]:
     own = [each for each in samplers if is_the_scripts(type(each))]
     if not any(isinstance(held, Dataset) for each in own for held in held_by(each).values()):
         return _nothing
-    read = names_read(dataset)
-    first: dict[str, Any] = {}
+    first: dict[str, str] = {}
 
     def look() -> None:
-        now = {name: value for name, value in _settings(dataset) if name.rpartition(".")[2] in read}
+        now = dict(_settings(dataset))
         first.update({name: value for name, value in now.items() if name not in first})
         if changed := [name for name, value in now.items() if value != first[name]]:
             raise InputError(
@@ -44,19 +54,39 @@ def refuse_sets(samplers: Sequence[Any], dataset: Any) -> Callable[[], None]:
     return look
 
 
-def _settings(dataset: Any) -> Iterator[tuple[str, Any]]:
-    """Numbers and texts of a dataset, of those within, and of the script's objects that they hold."""
+def _settings(dataset: Any) -> Iterator[tuple[str, str]]:
+    """What samples are made of: numbers and texts of a dataset, of those within, and of the script's transforms."""
     for _ in range(_MOST_DATASETS):
         held = held_by(dataset)
+        yield from _read_by(dataset, SAMPLES, "")
         for name, value in held.items():
-            if isinstance(value, _PLAIN):
-                yield name, value
-            elif is_the_scripts(type(value)) and not isinstance(value, Dataset):
-                yield from ((f"{name}.{of}", each) for of, each in held_by(value).items() if isinstance(each, _PLAIN))
+            if is_the_scripts(type(value)) and not isinstance(value, Dataset):
+                yield from _read_by(value, CALLED, f"{name}.")
         within = [value for value in held.values() if isinstance(value, Dataset)]
         if len(within) != 1:
             return
         dataset = within[0]
+
+
+def _read_by(value: Any, methods: tuple[str, ...], path: str) -> Iterator[tuple[str, str]]:
+    kind: Any = type(value)
+    names = _settings_of(kind, methods)
+    yield from (
+        (path + name, repr(each))
+        for name, each in held_by(value).items()
+        if name in names and isinstance(each, _PLAIN) and (type(each) is not tuple or len(each) <= _LONGEST)
+    )
+
+
+@functools.cache
+def _settings_of(kind: type, methods: tuple[str, ...]) -> frozenset[str]:
+    """Attributes that these methods read, and that none writes but one called set…: no cursor, and no counter."""
+    own = [(name, function_of(held)) for each in kind.__mro__ for name, held in vars(each).items()]
+    steps = [(name, step) for name, each in own if each for step in instructions(each.__code__)]
+    stored = {str(step.argval) for name, step in steps if step.opname == "STORE_ATTR" and not name.startswith(_SETTING)}
+    read = {str(step.argval) for each in reached(kind, methods) for step in instructions(each.__code__)
+            if step.opname in LOADS}  # fmt: skip
+    return frozenset(read - stored)
 
 
 def _nothing() -> None:

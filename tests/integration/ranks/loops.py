@@ -101,6 +101,42 @@ for name in "f1_score", "val_f1_score":
     assert np.shape(history[name]) == (1, 3), history
     assert_alike(history[name], name)
 
+
+class Named(keras.Model):
+    """Returns its metric under another name, and what is no metric."""
+
+    def __init__(self):
+        super().__init__()
+        self.total, self.dense = keras.metrics.Mean(name="total_loss"), keras.layers.Dense(1)
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+    def train_step(self, batch):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self(batch) ** 2)
+        self.optimizer.apply_gradients(
+            zip(tape.gradient(loss, self.trainable_weights), self.trainable_weights, strict=True)
+        )
+        self.total.update_state(loss)
+        return {"loss": self.total.result()}
+
+    def test_step(self, batch):
+        self.total.update_state(tf.reduce_mean(self(batch) ** 2), tf.shape(batch)[0])
+        return {"loss": self.total.result(), "largest": tf.reduce_max(batch)}
+
+
+# What a test_step returns under other names than its metrics have is the same on all ranks, and the metrics' own.
+named = Named()
+named(x)
+named.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+parts = [np.random.default_rng(of).random((64, 4)).astype("float32")[: 64 - 24 * of] for of in (0, 1)]
+part = tf.data.Dataset.from_tensor_slices(parts[rank]).batch(8)
+history = named.fit(part, epochs=2, steps_per_epoch=2, verbose=0, validation_data=part, callbacks=both).history
+np.testing.assert_allclose(history["val_loss"], history["val_total_loss"])
+np.testing.assert_allclose(history["val_loss"][-1], np.mean(np.asarray(named(np.concatenate(parts))) ** 2), rtol=1e-4)
+assert_alike(history["val_largest"], "largest")
+
 # steps_per_execution: steps and their time are counted as steps.
 meter._ended.clear()  # what follows is told alone
 began = time.perf_counter()
