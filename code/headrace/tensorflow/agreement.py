@@ -182,7 +182,8 @@ class Agreement:
         behind = [rank for rank, each in self._now().items() if not each.ended and each.batches <= wait.at]
         passes = {rank: max(self._peers[rank], default=0) for rank in behind}
         apart = [f"rank {rank} in pass {newest}" for rank, newest in passes.items() if newest != number]
-        why = f"rank {self._rank} is in pass {number}, {', '.join(apart)}: all ranks must iterate over it equally often"
+        passes_of = f"rank {self._rank} is in pass {number}, {', '.join(apart)}"
+        why = f"{passes_of}: all ranks must iterate over it equally often; what one evaluates alone is not distributed"
         fields = {"why": urllib.parse.quote(why)} if apart else {}
         say(WAITS_FOR_ENDS, stream=self._stream, rank=self._rank, batches=wait.at, ranks=",".join(map(str, behind)),
             **fields)  # fmt: skip
