@@ -28,7 +28,6 @@ def in_two_ranks(body, tmp_path):
             pipe.send(said.getvalue())
         except Exception as error:
             pipe.send(error)
-            pipe.poll(60)
 
     processes = [fork.Process(target=run, args=(rank, pipe)) for rank, (_, pipe) in enumerate(pipes)]
     for each in processes:

@@ -40,8 +40,8 @@ SPLIT_HINT = (
     "shard_by_rank=False"
 )
 CHANGE_HINT = (
-    "each rank has a part of the samples, so a mean of a loader's batches, or a vocabulary, is another one on each "
-    "rank: make it from the dataset, or add it up over the ranks (torch.distributed.all_reduce)"
+    "each rank has a part of the samples, so a mean of a loader's batches is another one on each rank: "
+    "make it from the dataset, or add it up over the ranks (torch.distributed.all_reduce)"
 )
 CHANGED = "changed by epoch"
 

@@ -44,14 +44,7 @@ def from_its_class(value: Any, exact: bool = False, late: bool = False) -> dict[
         exact: numbers and texts among the globals too, which may differ between ranks, but not within a process.
         late: what the code that makes samples may write among the globals does not count: a cache, a buffer.
     """
-    found: dict[str, Any] = {}
-    for kind in reversed(type(value).__mro__):
-        if is_the_scripts(kind):
-            found |= {
-                name: each
-                for name, each in vars(kind).items()
-                if not name.startswith("__") and not callable(each) and not hasattr(each, "__get__")
-            }
+    found = data_of_classes(type(value))
     if is_the_scripts(type(value)):
         functions = reached(type(value), SAMPLES)
         if exact:
@@ -63,6 +56,17 @@ def from_its_class(value: Any, exact: bool = False, late: bool = False) -> dict[
             read = {name: each for name, each in read.items() if name not in written and not isinstance(each, _FILLED)}
         found |= {f"global {name}": each for name, each in read.items()}
     return found
+
+
+def data_of_classes(kind: type) -> dict[str, Any]:
+    """What the script's class, and its bases, give all their objects, other than code."""
+    return {
+        name: each
+        for above in reversed(kind.__mro__)
+        if is_the_scripts(above)
+        for name, each in vars(above).items()
+        if not name.startswith("__") and not callable(each) and not hasattr(each, "__get__")
+    }
 
 
 def globals_of(

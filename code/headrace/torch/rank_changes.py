@@ -21,7 +21,7 @@ import torch
 from torch.utils.data import Dataset
 
 from headrace.torch import registry
-from headrace.torch.code_reads import functions_in, with_called
+from headrace.torch.code_reads import data_of_classes, functions_in, with_called
 from headrace.torch.dataset_code import SAMPLES, held_by, instructions, is_a_librarys_own, is_the_scripts, reached
 from headrace.torch.dataset_epochs import datasets_within
 from headrace.torch.dataset_writes import globals_written, kept_by_properties, only_told, written_while_training
@@ -34,7 +34,6 @@ _NUMBERS = (float, torch.Tensor, np.ndarray)
 """Kinds of globals that are compared; a dict may be a cache."""
 _MANY = (list, tuple, dict, set, frozenset, collections.deque)
 _MOST_LOOKED_AT, _MOST_DATASETS, _DEEPEST = 1 << 10, 20, 3
-GLOBAL = "global "
 _had: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _globals: dict[tuple[str, str], str] = {}
 """The numbers and arrays of the script's modules, by module and name, when the first batch was asked for."""
@@ -57,7 +56,7 @@ def changed(loader: Any) -> dict[str, dict[str, str]]:
     before = loader.at_first_batch
     own = {name: value for name, value in _held(loader.dataset) if before.get(name, "") not in ("", _brief(value))}
     of_no_sample = noted(own, loader.dataset, loader.collate_fn, loader.worker_init_fn) if own else []
-    own |= {f"{GLOBAL}{name}": value for name, value in _globals_changed(loader)}
+    own |= {f"global {name}": value for name, value in _globals_changed(loader)}
     return {"made_of": {name: told(own[name], loader.dataset) for name in set(own) - set(of_no_sample)}}
 
 
@@ -86,20 +85,11 @@ def _held(dataset: Any) -> Iterator[tuple[str, Any]]:
         path, each = waiting.popleft()
         kind: Any = type(each)
         left_out = written_while_training(kind) | kept_by_properties(kind)
-        of_class = {
-            name: held for above in filter(is_the_scripts, reversed(kind.__mro__)) for name, held in _data_of(above)
-        }
-        for name, value in (of_class | held_by(each)).items():
+        for name, value in (data_of_classes(kind) | held_by(each)).items():
             if isinstance(value, Dataset):
                 waiting.append((f"{path}{name}.", value))
             elif name not in left_out and not is_a_librarys_own(kind, name):
                 yield path + name, value
-
-
-def _data_of(kind: type) -> Iterator[tuple[str, Any]]:
-    for name, held in vars(kind).items():
-        if not (name.startswith("__") or callable(held) or hasattr(held, "__get__")):
-            yield name, held
 
 
 def _globals_changed(loader: Any) -> Iterator[tuple[str, Any]]:

@@ -14,13 +14,12 @@ from torch.utils.data import Dataset
 from headrace.errors import InputError
 from headrace.torch.dataset_code import (
     CALLED,
-    LOADS,
     SAMPLES,
     function_of,
     held_by,
     instructions,
     is_the_scripts,
-    reached,
+    read_by_methods,
 )
 
 _PLAIN = (bool, int, float, str, tuple, type(None))
@@ -84,9 +83,7 @@ def _settings_of(kind: type, methods: tuple[str, ...]) -> frozenset[str]:
     own = [(name, function_of(held)) for each in kind.__mro__ for name, held in vars(each).items()]
     steps = [(name, step) for name, each in own if each for step in instructions(each.__code__)]
     stored = {str(step.argval) for name, step in steps if step.opname == "STORE_ATTR" and not name.startswith(_SETTING)}
-    read = {str(step.argval) for each in reached(kind, methods) for step in instructions(each.__code__)
-            if step.opname in LOADS}  # fmt: skip
-    return frozenset(read - stored)
+    return frozenset(read_by_methods(kind, methods) - stored)
 
 
 def _nothing() -> None:
