@@ -38,10 +38,11 @@ def option(words, name):
     return words[words.index(name) + 1]
 
 
-def test_one_host_is_started_without_remote_launch():
+def test_one_host_is_named_to_nobody_and_needs_no_ssh():
     words = command(["algo-1"])
     assert option(words, "-np") == "4"
-    assert "--host" not in words and "plm_rsh_agent" not in words
+    assert "--host" not in words
+    assert option(words, "plm_rsh_agent") == "/bin/sh /w/mpi_agent"
 
 
 def test_options_of_the_users_come_last_and_nccls_level_as_the_toolkit_takes_it():

@@ -42,8 +42,9 @@ def trainer_command(
 ) -> list[str]:
     """mpirun over all dnn hosts, `ranks_per_host` ranks of `script` (path and arguments) on each.
 
-    One host needs no remote launch. Further hosts are reached over the control channel by
-    headrace's own agent, so that no sshd is needed.
+    Further hosts are reached over the control channel by headrace's own agent, so that no sshd is needed. One host
+    needs no agent, but mpirun ends where it finds none: ssh and rsh, which it looks for by itself, are missing in many
+    containers.
     """
     hosts = topology.dnn_hosts
     command = [find_program(MPIRUN), "--allow-run-as-root", "--tag-output", "--oversubscribe"]
@@ -54,6 +55,7 @@ def trainer_command(
         "btl_vader_single_copy_mechanism": "none",  # no reading of other ranks in containers
         "mpi_yield_when_idle": "1",
         "orte_base_help_aggregate": "0",
+        "plm_rsh_agent": agent_command(session_dir),
     }
     interface = shared_interface(topology)
     if interface:
@@ -62,10 +64,7 @@ def trainer_command(
         addresses = [settings.endpoint(host.name).address for host in hosts]
         command += ["--host", ",".join(f"{address}:{ranks_per_host}" for address in addresses)]
         command += ["--leave-session-attached"]
-        options |= {
-            "plm_rsh_agent": agent_command(session_dir),
-            "plm_rsh_no_tree_spawn": "1",
-        }
+        options["plm_rsh_no_tree_spawn"] = "1"
     theirs = settings.custom_mpi_options  # mpirun takes a parameter once
     for name, value in options.items():
         if name not in theirs:
