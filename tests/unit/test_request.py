@@ -80,8 +80,29 @@ def test_channels_are_bound_to_their_groups():
     assert training["InputMode"] == "FastFile"
     assert training["DataSource"]["S3DataSource"]["InstanceGroupNames"] == ["data_group"]
     assert training["DataSource"]["S3DataSource"]["S3DataDistributionType"] == "FullyReplicated"
-    assert "InstanceGroupNames" not in everywhere["DataSource"]["S3DataSource"]
+    assert everywhere["DataSource"]["S3DataSource"]["InstanceGroupNames"] == ["data_group", "dnn_group"]
     assert everywhere["DataSource"]["S3DataSource"]["S3DataDistributionType"] == "ShardedByS3Key"
+
+
+def groups_named(made):
+    sources = {each["ChannelName"]: each["DataSource"]["S3DataSource"] for each in made["InputDataConfig"]}
+    return {name: source.get("InstanceGroupNames") for name, source in sources.items()}
+
+
+def test_either_all_channels_name_groups_or_none_those_that_headrace_adds_included():
+    some = (Channel("a", "s3://b/a", ("data_group",)), Channel("b", "s3://b/b"))
+    everybody = ["data_group", "dnn_group"]
+    made = request(spec(channels=some), enable_network_isolation=True)
+    assert groups_named(made) == {"a": ["data_group"], "b": everybody, "code": everybody}
+    made = request(spec(channels=some[1:]), enable_network_isolation=True)
+    assert groups_named(made) == {"b": None, "code": None}
+
+
+def test_a_request_in_which_only_some_channels_name_groups_is_refused_here():
+    made = request(spec(channels=(Channel("a", "s3://b/a", ("data_group",)), Channel("b", "s3://b/b"))))
+    del made["InputDataConfig"][1]["DataSource"]["S3DataSource"]["InstanceGroupNames"]
+    with pytest.raises(InputError, match="'a' names instance groups and 'b' does not"):
+        check_request(made)
 
 
 def test_traffic_is_encrypted_when_there_is_more_than_one_host_unless_told_otherwise():

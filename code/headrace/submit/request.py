@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace import __version__
@@ -62,6 +62,7 @@ def build_request(spec: JobSpec, options: CloudOptions, secret: str, source_s3_u
     if options.enable_network_isolation:
         request["InputDataConfig"].append(_s3_channel(SOURCE_CHANNEL, source_s3_uri, "File"))
         del request["Environment"][WHEELS_VARIABLE]
+    _name_groups_everywhere(request["InputDataConfig"], [group.name for group in spec.groups])
     if not request["InputDataConfig"]:
         del request["InputDataConfig"]
     if options.spot:
@@ -144,6 +145,14 @@ def _channel(channel: Channel, options: CloudOptions) -> dict[str, Any]:
     if channel.groups:
         source["InstanceGroupNames"] = list(channel.groups)
     return record
+
+
+def _name_groups_everywhere(channels: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
+    """As soon as one channel names groups, SageMaker wants all to: those that everybody sees name all groups."""
+    sources = [channel["DataSource"]["S3DataSource"] for channel in channels]
+    if any("InstanceGroupNames" in source for source in sources):
+        for source in sources:
+            source.setdefault("InstanceGroupNames", list(groups))
 
 
 def _s3_channel(name: str, uri: str, input_mode: str) -> dict[str, Any]:
