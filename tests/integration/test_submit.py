@@ -67,6 +67,15 @@ def test_without_capacity_it_is_tried_again_under_a_fresh_name_each_time(aws, mo
     assert "trying again in 30 s, as job-2" in capsys.readouterr().err
 
 
+def test_a_name_is_never_given_twice_whether_creation_is_refused_or_capacity_lacks(aws, capsys):
+    no_capacity = ("Failed", "CapacityError: Unable to provision requested ML compute capacity. Please retry.")
+    aws.script(("refused", "ResourceLimitExceeded"), no_capacity, ("refused", "ResourceLimitExceeded"), no_capacity)
+    assert main([*SMALL, "--retries", "4"]) == 0
+    assert sorted(aws.names()) == ["job-2", "job-4", "job-5"]
+    assert [seconds for seconds in aws.waits if seconds >= 30] == [30, 60, 120, 240]
+    assert "job-5: Completed" in capsys.readouterr().err
+
+
 def test_at_the_accounts_limit_it_is_tried_again_and_then_given_up(aws, capsys):
     aws.script(*[("refused", "ResourceLimitExceeded")] * 3)
     assert main([*SMALL, "--retries", "2"]) == 1

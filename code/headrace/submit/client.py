@@ -45,7 +45,7 @@ class Ended:
 
 
 class Submission:
-    """One job, through all its attempts."""
+    """One job, through all its tries."""
 
     def __init__(self, spec: JobSpec, options: CloudOptions, account: Account, console: Console) -> None:
         self._spec = spec
@@ -54,6 +54,8 @@ class Submission:
         self._console = console
         self._client = account.client("sagemaker")
         self._source = source_uri(spec, options)
+        self._tries = 0
+        """Requests sent so far. Each has a name of its own, whether SageMaker refused it or ended its job."""
 
     def start(self, retries: int) -> JobSpec:
         """Upload the source dir and create the job; the spec under the name that it got.
@@ -71,22 +73,26 @@ class Submission:
         if self._spec.framework == "tensorflow":
             upload_recipe(self._account, self._options.output_s3_uri)
             upload_library(self._account, self._options.output_s3_uri)
-        return self._create(retries, first_attempt=0)
+        return self._create(retries)
 
     def follow(self, spec: JobSpec, retries: int, table: InstanceTable, output_dir: Path) -> Ended:
-        """Follow the job and its logs to the end, in further attempts where SageMaker had no capacity for it."""
-        for attempt in range(retries + 1):
+        """Follow the job and its logs to the end, in further tries where SageMaker had no capacity for it."""
+        while True:
             follower = Follower(self._account, spec.job_name, self._console)
             try:
                 description = follower.wait()
             except KeyboardInterrupt:
                 description = self._interrupted(spec, follower)
             reason = description.get("FailureReason", "")
-            if description["TrainingJobStatus"] != "Failed" or not reason.startswith(_SHORT_OF) or attempt == retries:
+            if (
+                description["TrainingJobStatus"] != "Failed"
+                or not reason.startswith(_SHORT_OF)
+                or self._tries > retries
+            ):
                 break
             self._console.say(f"{spec.job_name}: {reason}")
-            self._back_off(attempt)
-            spec = self._create(retries - attempt - 1, attempt + 1)
+            self._back_off()
+            spec = self._create(retries)
         self._tell_end(spec, description, table)
         output = self._options.output_s3_uri
         results = fetch_results(self._account, output, spec.job_name, output_dir, self._console.say)
@@ -99,25 +105,25 @@ class Submission:
     def _request(self, spec: JobSpec) -> dict[str, Any]:
         return build_request(spec, self._options, secrets.token_hex(32), self._source)
 
-    def _create(self, retries: int, first_attempt: int) -> JobSpec:
+    def _create(self, retries: int) -> JobSpec:
         """Create the job; again, under a fresh name each time, while the account's limits are reached."""
-        for attempt in range(first_attempt, first_attempt + retries + 1):
-            spec = _renamed(self._spec, attempt)
+        while True:
+            spec = _renamed(self._spec, self._tries)
+            self._tries += 1
             with aws_errors(f"creating the training job {spec.job_name}"):
                 try:
                     self._client.create_training_job(**self._request(spec))
                     self._console.say(f"created {spec.job_name}: {self.link(spec.job_name)}")
                     return spec
                 except exceptions.ClientError as error:
-                    if error.response["Error"]["Code"] not in _SHORT_OF or attempt == first_attempt + retries:
+                    if error.response["Error"]["Code"] not in _SHORT_OF or self._tries > retries:
                         raise
                     self._console.say(f"{spec.job_name}: {error.response['Error']['Message']}")
-            self._back_off(attempt)
-        raise SetupError(f"{self._spec.job_name} could not be created")
+            self._back_off()
 
-    def _back_off(self, attempt: int) -> None:
-        seconds = min(FIRST_BACK_OFF_S * 2**attempt, LONGEST_BACK_OFF_S)
-        self._console.say(f"trying again in {seconds:.0f} s, as {_renamed(self._spec, attempt + 1).job_name}")
+    def _back_off(self) -> None:
+        seconds = min(FIRST_BACK_OFF_S * 2 ** (self._tries - 1), LONGEST_BACK_OFF_S)
+        self._console.say(f"trying again in {seconds:.0f} s, as {_renamed(self._spec, self._tries).job_name}")
         self._console.sleep(seconds)
 
     def _interrupted(self, spec: JobSpec, follower: Follower) -> dict[str, Any]:
@@ -163,9 +169,9 @@ def ask(question: str) -> bool:
     return False
 
 
-def _renamed(spec: JobSpec, attempt: int) -> JobSpec:
-    """The spec under a fresh name for a further attempt."""
-    if not attempt:
+def _renamed(spec: JobSpec, tries: int) -> JobSpec:
+    """The spec under the name that it has after this many tries."""
+    if not tries:
         return spec
-    suffix = f"-{attempt + 1}"
+    suffix = f"-{tries + 1}"
     return dataclasses.replace(spec, job_name=spec.job_name[: LONGEST_NAME - len(suffix)].rstrip("-") + suffix)
