@@ -50,6 +50,7 @@ class Watch:
         self._receipts = Receipts(folder, rank)
         self._counts: list[int] = []
         self._place: tuple[Any, ...] = ()
+        self._has_failed = False
         self._stopped = threading.Event()
         self._main = threading.get_ident()
         self._thread = threading.Thread(target=self._run, name="signs of life", daemon=True)
@@ -64,19 +65,30 @@ class Watch:
 
     def _run(self) -> None:
         while not self._stopped.wait(LOOK_EVERY_S):
-            counts = self._counts
-            with keep_going():
-                counts = [counter() for counter in list(_counters)]
-            place = self._main_thread_at()
-            try:
-                if sum(counts) != sum(self._counts):
-                    self._strong.touch()
-                if place != self._place:
-                    self._weak.touch()
-                self._receipts.look()
-            except OSError:
-                return  # the host is ending
-            self._counts, self._place = counts, place
+            for work in (self._show_life, self._receipts.look):
+                try:
+                    work()
+                except OSError as error:  # a full disk, no free descriptor: it may pass, and the rank lives meanwhile
+                    self._say_once(error)
+
+    def _show_life(self) -> None:
+        """Touch the files whose sign has changed; a sign that could not be given is given at the next look."""
+        counts = self._counts
+        with keep_going():
+            counts = [counter() for counter in list(_counters)]
+        if sum(counts) != sum(self._counts):
+            self._strong.touch()
+            self._counts = counts
+        place = self._main_thread_at()
+        if place != self._place:
+            self._weak.touch()
+            self._place = place
+
+    def _say_once(self, error: OSError) -> None:
+        if not self._has_failed:
+            with contextlib.suppress(OSError, ValueError):
+                print(f"signs of life cannot be written ({error}); trying again", file=sys.__stderr__, flush=True)
+        self._has_failed = True
 
     def _main_thread_at(self) -> tuple[Any, ...]:
         frame, found = innermost_frame(self._main), []

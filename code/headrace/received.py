@@ -62,12 +62,12 @@ class Receipts:
         counts = {server: count for source in list(_sources) for server, count in source().items() if count[0]}
         if not counts or counts == self._written:
             return
-        self._written = counts
         last = {"at": now, "from": counts}
         self._first = self._first or last
         partial = self._path.with_name(f".{self._path.name}")
         partial.write_text(json.dumps({"first": self._first, "last": last}), encoding="utf-8")
         partial.replace(self._path)
+        self._written = counts
 
 
 def read(folder: Path) -> dict[str, Any]:

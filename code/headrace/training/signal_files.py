@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,12 +30,14 @@ class SignalFiles:
         now = time.monotonic()
         if self._file and now >= self._next:
             self._next = now + PROGRESS_INTERVAL_S
-            self._file.touch()
+            with contextlib.suppress(OSError):  # a full disk, no free descriptor: the next step tries again
+                self._file.touch()
 
     def ended(self) -> None:
         """No more steps will come; what follows is judged by its output again."""
         if self._file:
-            self._file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._file.unlink()
 
     def stop_requested(self) -> bool:
         """Whether the job is to end after one more checkpoint."""

@@ -1,0 +1,59 @@
+"""The files by which a rank shows that it lives."""
+
+import sys
+
+import pytest
+from headrace import progress, received
+from headrace.training.signal_files import SignalFiles
+
+from tests.support import wait_for
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """A script that has made a step each time that somebody looks."""
+    made = []
+    monkeypatch.setattr(progress, "_counters", [lambda: len(made.append(1) or made)])
+    monkeypatch.setattr(progress, "LOOK_EVERY_S", 0.01)
+    return made
+
+
+def test_a_disk_that_fails_for_a_moment_is_told_of_once_and_signs_of_life_go_on(tmp_path, monkeypatch, capfd, steps):
+    monkeypatch.setattr(sys, "__stderr__", sys.stderr)
+    folder = tmp_path / "signals"  # where there is none, nothing can be written
+    watch = progress.Watch(folder, 3)
+    wait_for(lambda: len(steps) > 5, "several looks")
+    folder.mkdir()
+    try:
+        wait_for((folder / "rank3").exists, "a sign of life")
+    finally:
+        watch.stop()
+    assert capfd.readouterr().err.count("signs of life cannot be written") == 1
+
+
+def test_a_rank_without_progress_gives_no_strong_sign_while_the_disk_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "_counters", [lambda: 1])
+    monkeypatch.setattr(progress, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(received, "_sources", [lambda: {"a:7001": (1, 1)}])
+    looks = []
+
+    def full(self, force=False):
+        looks.append(1)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(received.Receipts, "look", full)
+    watch = progress.Watch(tmp_path, 0)
+    try:
+        wait_for(lambda: looks, "the first look")
+        (tmp_path / "rank0").unlink()
+        seen = len(looks)
+        wait_for(lambda: len(looks) > seen + 3, "further looks")
+        assert not (tmp_path / "rank0").exists()
+    finally:
+        watch.stop()
+
+
+def test_a_step_does_not_fail_where_its_sign_cannot_be_written(tmp_path):
+    files = SignalFiles(tmp_path / "missing", lambda: 0)
+    files.progress()
+    files.ended()
