@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-LONGEST_LINE_CHARS = 1000
+LONGEST_LINE_BYTES = 1000
 """Of what travels: a renewal, with the outcome in it, has an upper limit."""
 LOG_TAIL_LINES = 30
 """Lines of a failed child's log that travel with the root cause."""
@@ -36,10 +36,10 @@ class RootCause:
         return {
             "host": self.host,
             "role": self.process,
-            "message": self.message[: 2 * LONGEST_LINE_CHARS],
+            "message": _shortened(self.message, 2 * LONGEST_LINE_BYTES),
             "pid": self.pid,
             **ended,
-            "log_tail": [line[:LONGEST_LINE_CHARS] for line in self.log_tail[-LOG_TAIL_LINES:]],
+            "log_tail": [_shortened(line, LONGEST_LINE_BYTES) for line in self.log_tail[-LOG_TAIL_LINES:]],
         }
 
     @classmethod
@@ -79,6 +79,11 @@ class Outcome:
         if record.get("status") == "succeeded":
             return cls()
         return cls(RootCause.from_json(record.get("root_cause") or {}))
+
+
+def _shortened(text: str, most_bytes: int) -> str:
+    """The beginning of a text, as far as it takes no more bytes of UTF-8."""
+    return text.encode(errors="replace")[:most_bytes].decode(errors="ignore")
 
 
 def describe_return_code(code: int) -> tuple[int | None, str | None, str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.host.control import Body
+from headrace.host.in_parts import InParts
 from headrace.host.inbox import Inbox, LeaderSaid, ServerSaid, Stamped, StopAsked
 from headrace.host.log import LAUNCHER
 from headrace.host.memory import KernelKills, explained
@@ -56,14 +57,17 @@ class HostState:
         self._last_heard: float | None = None
         self._dump_requested = False
         self._report: Report = {}
+        self._in_parts = InParts()
         self._published: Body = self._status()
+        self._reply: Body = {}
+        self._make_reply()
 
     # From the control channel's threads
 
     def renew(self, body: Body) -> Body:
         """The leader is alive and says the job's phase, and the outcome when there is one."""
         self._inbox.put(LeaderSaid(body))
-        return self._published
+        return self._reply
 
     # From the main loop
 
@@ -79,6 +83,7 @@ class HostState:
         elif isinstance(happening, LeaderSaid):
             self._hear(happening.body, at)
             self._suspended = self._find_suspended()
+            self._in_parts.sent()
         elif isinstance(happening, StopAsked):
             self.stop_signal = self.stop_signal or happening.signal_name
         else:
@@ -89,6 +94,12 @@ class HostState:
         """From now on, renewals are answered with the status as it is now."""
         self._received = self._find_received()
         self._published = self._status()
+        self._make_reply()
+
+    def _make_reply(self) -> None:
+        """The status with only a part of what ranks have received: each of them may have hundreds of workers."""
+        self._in_parts.give(self._received)
+        self._reply = {**self._published, "received": self._in_parts.part()}
 
     def hear(self, decision: Mapping[str, Any]) -> None:
         """What the leader has decided for all hosts' data service."""

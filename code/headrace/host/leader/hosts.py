@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping
 from typing import Any
 
+from headrace.host.in_parts import Joined
 from headrace.host.inbox import HostAnswered, HostInformed, HostSilent, Stamped
 from headrace.topology import Host
 
@@ -23,13 +25,15 @@ class Hosts:
         """Given up: the job goes on without them, or has failed for it."""
         self.informed: set[str] = set()
         """Those that have heard the outcome."""
+        self._received = collections.defaultdict[str, Joined](Joined)
         self._lease_s = lease_s
 
     def take(self, stamped: Stamped) -> None:
         """Note what has happened, if it is of another host."""
         at, happening = stamped
         if isinstance(happening, HostAnswered):
-            self.statuses[happening.host] = happening.status
+            received = self._received[happening.host].take(happening.status.get("received"))
+            self.statuses[happening.host] = {**happening.status, "received": received}
             self.heard_at[happening.host] = at
             self.errors[happening.host] = ""
         elif isinstance(happening, HostSilent):
