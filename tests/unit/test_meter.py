@@ -1,12 +1,16 @@
 """What training is measured by, without a framework."""
 
 import json
+import pickle
+import random
 
+import numpy as np
 import pytest
 from headrace import rank_failure
 from headrace.training import meter as meters
 from headrace.training.ideal_step import IdealStep
 from headrace.training.meter import Meter
+from headrace.training.step_times import StepTimes
 
 
 class NoScalars:
@@ -210,3 +214,34 @@ def test_the_end_of_a_training_leaves_the_last_words_of_another(tmp_path, monkey
     assert rank_failure.last_words == [other.write_report]
     other.end()
     assert not rank_failure.last_words
+
+
+def many_steps(count):
+    """Steps of 10 to 1000 ms, in no order."""
+    draw = random.Random(1)
+    return [(1, 0.01 * 100 ** draw.random(), 0.002, None, 0.001) for _ in range(count)]
+
+
+def test_median_and_percentile_of_a_long_run_are_off_by_less_than_a_thousandth(report):
+    steps = many_steps(5000)
+    told = report(None, *steps)["step_time_ms"]
+    times_ms = np.array([took_s for _, took_s, *_ in steps[1:]]) * 1000
+    assert told["mean"] == pytest.approx(times_ms.mean(), abs=0.001)
+    assert told["median"] == pytest.approx(np.median(times_ms), rel=0.001)
+    assert told["p90"] == pytest.approx(np.percentile(times_ms, 90), rel=0.001)
+
+
+def test_a_run_needs_no_more_memory_for_more_steps():
+    times = StepTimes()
+    sizes = []
+    for _ in range(2):
+        for made, took_s, waited_s, _, between_s in many_steps(20_000):
+            times.made(made, took_s, waited_s, between_s)
+        sizes.append(len(pickle.dumps(times)))
+    assert sizes[1] == pytest.approx(sizes[0], rel=0.01)
+
+
+def test_a_figure_over_time_is_of_the_steps_since_the_last_one(report, tmp_path):
+    report(None, (1, 60.0), *[(1, 0.1)] * 9, *[(1, 0.3)] * 10)
+    steps = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [round(each["step_time_ms"]) for each in steps] == [100, 300]

@@ -41,7 +41,7 @@ class Fit:
 
     def ideal_ms(self) -> float:
         """Milliseconds of a step that waits for nothing; 0: not known."""
-        return self.times.ideal_ms(self.times.without_the_first)
+        return self.times.ideal_ms(self.times.all)
 
 
 def together(fits: Sequence[Fit]) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def together(fits: Sequence[Fit]) -> dict[str, Any]:
         "first_step_s": round(sum(fit.times.first_s for fit in fits), 3),
         "step_time_ms": spread_ms([fit.times for fit in fits]),
         "ideal_step_time_ms": round(_mean(Fit.ideal_ms, with_ideal), 3),
-        "between_steps_ms": round(_mean(lambda fit: fit.times.between_ms(fit.times.without_the_first), fits), 3),
+        "between_steps_ms": round(_mean(lambda fit: fit.times.all.between_ms(), fits), 3),
         "ideal_step_time_error_ms": round(_mean(lambda fit: fit.times.ideal.error_ms, with_ideal), 3),
         "input_bound_share": round(min(max(1 - waits_for_nothing_ms / step_ms, 0.0), 1.0), 4) if step_ms else 0.0,
         "rank_cpu_s_per_step": round(_mean(Fit.rank_cpu_s, [fit for fit in fits if fit.rank_cpu_s()]), 6),
@@ -66,14 +66,14 @@ def together(fits: Sequence[Fit]) -> dict[str, Any]:
 
 
 def _mean_ideal_ms(fit: Fit) -> float:
-    return fit.times.mean_ideal_ms(fit.times.without_the_first)
+    return fit.times.mean_ideal_ms(fit.times.all)
 
 
 def _step_ms(fit: Fit) -> float:
-    return fit.times.mean_ms(fit.times.without_the_first)
+    return fit.times.all.mean_ms()
 
 
 def _mean(figure: Callable[[Fit], float], fits: Sequence[Fit]) -> float:
     """Over their steps; 0 of none."""
-    weights = [fit.times.without_the_first for fit in fits]
+    weights = [max(fit.times.all.steps, 1) for fit in fits]
     return float(np.average([figure(fit) for fit in fits], weights=weights)) if fits else 0.0

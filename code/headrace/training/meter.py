@@ -133,7 +133,7 @@ class Meter:
                 total = self._step_of_run() - made + self._total_steps
                 say("first_step", **({"total_steps": total} if self._total_steps else {}))
             if self._fit.steps // self._log_every != before // self._log_every:
-                self._write_step(min(max(self._log_every, made), self._fit.times.without_the_first))
+                self._write_step()
             if time.monotonic() >= self._next_report:
                 self._next_report = time.monotonic() + REPORT_INTERVAL_S
                 self.write_report()
@@ -195,9 +195,10 @@ class Meter:
                 print(f"figures are lost: {error}", flush=True)
             self._disk_failed = True
 
-    def _write_step(self, recent: int) -> None:
+    def _write_step(self) -> None:
         times = self._fit.times
-        step_ms, share, ideal_ms = times.mean_ms(recent), times.input_bound_share(recent), times.ideal_ms(recent)
+        recent = times.take_recent()
+        step_ms, share, ideal_ms = recent.mean_ms(), times.input_bound_share(recent), times.ideal_ms(recent)
         samples_per_s = self._samples_per_s(step_ms)
         say("step", step=self._step_of_run(), step_ms=step_ms, samples_per_s=samples_per_s, input_bound=share)
         self._write({"step_time_ms": step_ms, "samples_per_s": samples_per_s, "input_bound_share": share,

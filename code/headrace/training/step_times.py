@@ -2,106 +2,150 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import collections
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from headrace.training.ideal_step import IdealStep
 
 MEDIAN_OF = 1000
-"""The last so many steps."""
+"""The last steps, of which a median is known exactly."""
+PRECISION = 0.001
+"""Relative width of the classes in which the times of all steps are counted."""
+
+
+@dataclass
+class Sums:
+    """Of some steps: how many there are, and their seconds."""
+
+    steps: int = 0
+    step_s: float = 0.0
+    waited_s: float = 0.0
+    between_s: float = 0.0
+    """What the script took for itself between steps: its callbacks."""
+    knows_waiting: bool = False
+
+    def add(self, steps: int, step_s: float, waited_s: float | None, between_s: float) -> None:
+        self.steps += steps
+        self.step_s += step_s
+        self.waited_s += waited_s or 0.0
+        self.between_s += between_s
+        self.knows_waiting |= waited_s is not None
+
+    def mean_ms(self) -> float:
+        """Of a step."""
+        return self.step_s / self.steps * 1000 if self.steps else 0.0
+
+    def between_ms(self) -> float:
+        return self.between_s / self.steps * 1000 if self.steps else 0.0
+
+    def without_waiting_ms(self) -> float:
+        """What waiting leaves of a step; 0: not known."""
+        return max(self.step_s - self.waited_s, 0.0) / self.steps * 1000 if self.knows_waiting else 0.0
 
 
 class StepTimes:
-    """Of all steps of a run; `recent` steps are the last so many."""
+    """Of the steps of a run. Memory, and the time for any figure, do not grow with their number."""
 
     def __init__(self) -> None:
         self.ideal = IdealStep()
         """As measured before training; all zero where it was not."""
-        self._step_s: list[float] = []
-        self._first, self._first_s = 1, 0.0
-        self._waited_s: list[float] = []
-        self._between_s: list[float] = []
+        self._first, self._others, self._recent = Sums(), Sums(), Sums()
+        self._last: collections.deque[tuple[float, float]] = collections.deque(maxlen=MEDIAN_OF)
+        """Seconds of each of the last steps, and those without what the script took between."""
+        self._classes: dict[int, tuple[int, float]] = {}
 
     def made(self, count: int, took_s: float, waited_s: float | None, between_s: float) -> None:
         """So many steps were made, in `took_s` together; see `Meter.steps`."""
-        if not self._step_s:
-            self._first, self._first_s = count, took_s
-        self._step_s += [took_s / count] * count
-        self._between_s += [between_s / count] * count
-        if waited_s is not None:
-            self._waited_s += [waited_s / count] * count
+        if not self._first.steps:
+            self._first.add(count, took_s, waited_s, between_s)
+            return
+        for sums in (self._others, self._recent):
+            sums.add(count, took_s, waited_s, between_s)
+        step_s = took_s / count
+        self._last.extend(itertools.repeat((step_s, step_s - between_s / count), min(count, MEDIAN_OF)))
+        place = round(math.log(max(step_s, 1e-9)) / PRECISION)
+        steps, seconds = self._classes.get(place, (0, 0.0))
+        self._classes[place] = steps + count, seconds + took_s
 
     @property
-    def without_the_first(self) -> int:
+    def all(self) -> Sums:
         """All steps but the very first, which waits for the first batch of a cold pipeline: that is start-up.
 
-        With `steps_per_execution` those of the first execution, whose times are not known one by one.
+        With `steps_per_execution` those of the first execution, whose times are not known one by one. The first where
+        there are no others.
         """
-        return max(len(self._step_s) - self._first, 1)
+        return self._others if self._others.steps else self._first
+
+    def take_recent(self) -> Sums:
+        """The steps since the last such call, without the very first; that one if there is no other."""
+        recent, self._recent = self._recent, Sums()
+        return recent if recent.steps else self.all
 
     @property
     def first_s(self) -> float:
         """Seconds of the very first step, or execution; 0: there was none."""
-        return self._first_s
+        return self._first.step_s
 
-    def mean_ms(self, recent: int) -> float:
-        """Of a step."""
-        return _mean_ms(self._step_s, recent)
-
-    def between_ms(self, recent: int) -> float:
-        """What the script took for itself between two steps: its callbacks."""
-        return _mean_ms(self._between_s, recent)
-
-    def ideal_ms(self, recent: int) -> float:
-        """Milliseconds of a step that waits for nothing; at most what half of the steps have taken.
+    def ideal_ms(self, of: Sums) -> float:
+        """Milliseconds of a step that waits for nothing; at most what half of the last steps have taken.
 
         Measured before training, with what the script takes between steps; or what waiting leaves of a step.
         """
-        ideal_ms, made_s = self.mean_ideal_ms(recent), self._of_median(self._step_s)
-        return min(ideal_ms, _median_ms(made_s)) if made_s else ideal_ms
+        ideal_ms = self.mean_ideal_ms(of)
+        return min(ideal_ms, _median_ms([step_s for step_s, _ in self._last])) if self._last else ideal_ms
 
-    def mean_ideal_ms(self, recent: int) -> float:
+    def mean_ideal_ms(self, of: Sums) -> float:
         """The same as a mean, in which a callback counts that is rare and slow.
 
-        What half of the steps have done better, without what the script took between them, counts where the
+        What half of the last steps have done better, without what the script took between them, counts where the
         measurement was worse.
         """
         if not self.ideal.ms:
-            return max(self.mean_ms(recent) - _mean_ms(self._waited_s, recent), 0.0) if self._waited_s else 0.0
-        own_s = [step_s - between_s for step_s, between_s in
-                 zip(self._of_median(self._step_s), self._of_median(self._between_s), strict=True)]  # fmt: skip
-        own_ms = min(self.ideal.ms, _median_ms(own_s)) if own_s else self.ideal.ms
-        return own_ms + self.between_ms(recent)
+            return of.without_waiting_ms()
+        own_ms = min(self.ideal.ms, _median_ms([own_s for _, own_s in self._last])) if self._last else self.ideal.ms
+        return own_ms + of.between_ms()
 
-    def input_bound_share(self, recent: int) -> float:
+    def input_bound_share(self, of: Sums) -> float:
         """1 − ideal ÷ actual; 0 where the ideal step was not measured, as of a model that its first step makes."""
-        step_ms, ideal_ms = self.mean_ms(recent), self.mean_ideal_ms(recent)
+        step_ms, ideal_ms = of.mean_ms(), self.mean_ideal_ms(of)
         return min(max(1 - ideal_ms / step_ms, 0.0), 1.0) if step_ms and ideal_ms else 0.0
 
-    def _of_median(self, times_s: list[float]) -> list[float]:
-        """The last ones, without the very first."""
-        return times_s[max(len(times_s) - MEDIAN_OF, self._first) :]
-
-    def after_the_first(self) -> list[float]:
-        """Seconds of each step but the very first; of all where there are no others."""
-        return self._step_s[self._first :] or self._step_s
+    def classes(self) -> Mapping[int, tuple[int, float]]:
+        """How many steps took about as long, and their seconds, by the logarithm of that; without the very first."""
+        return self._classes or {0: (self._first.steps, self._first.step_s)}
 
 
 def spread_ms(runs: Sequence[StepTimes]) -> dict[str, float]:
-    """Median, mean and 90th percentile of the steps of all these, in milliseconds, without the very first of each."""
-    kept = [step_s for each in runs for step_s in each.after_the_first()]
-    times_ms = np.asarray(kept or [0.0]) * 1000
-    return {
-        "median": round(float(np.median(times_ms)), 3),
-        "mean": round(float(np.mean(times_ms)), 3),
-        "p90": round(float(np.percentile(times_ms, 90)), 3),
-    }
+    """Median, mean and 90th percentile of the steps of all these, in milliseconds, without the very first of each.
+
+    The mean is exact, the other two are off by less than 0.1 %: `PRECISION`.
+    """
+    classes: dict[int, tuple[int, float]] = {}
+    for place, (steps, seconds) in (item for each in runs for item in each.classes().items()):
+        steps_before, seconds_before = classes.get(place, (0, 0.0))
+        classes[place] = steps_before + steps, seconds_before + seconds
+    steps_of, seconds_of = (
+        np.array(column) for column in zip(*(classes[place] for place in sorted(classes)), strict=True)
+    )
+    total = int(steps_of.sum())
+    if not total:
+        return {"median": 0.0, "mean": 0.0, "p90": 0.0}
+    ends, means_ms = np.cumsum(steps_of), seconds_of / np.maximum(steps_of, 1) * 1000
+
+    def percentile(part: float) -> float:
+        """As numpy's: between two steps, where it lies there."""
+        at = (total - 1) * part
+        below, above = means_ms[np.searchsorted(ends, [math.floor(at), math.ceil(at)], side="right")]
+        return round(float(below + (above - below) * (at % 1)), 3)
+
+    mean_ms = float(seconds_of.sum()) / total * 1000
+    return {"median": percentile(0.5), "mean": round(mean_ms, 3), "p90": percentile(0.9)}
 
 
 def _median_ms(times_s: Sequence[float]) -> float:
     return max(float(np.median(times_s)), 0.0) * 1000
-
-
-def _mean_ms(times_s: list[float], recent: int) -> float:
-    return float(np.mean(times_s[-recent:])) * 1000 if times_s else 0.0
