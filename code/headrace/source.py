@@ -7,6 +7,7 @@ import fnmatch
 import itertools
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -23,17 +24,10 @@ ALWAYS_IGNORED = (
 )  # fmt: skip
 IGNORE_FILE = ".gitignore"
 MAX_SOURCE_BYTES, MAX_SOURCE_FILES = 200 * 1024 * 1024, 50_000
-IMPORTED_ON_HOSTS = frozenset((
-    "grpc", "horovod", "keras", "mpi4py", "numpy", "psutil", "tensorflow", "torch", "argparse", "array", "ast",
-    "asyncio", "base64", "bisect", "calendar", "collections", "concurrent", "contextlib", "copy", "csv",
-    "ctypes", "dataclasses", "datetime", "difflib", "email", "enum", "fnmatch", "functools", "glob", "gzip",
-    "hashlib", "heapq", "hmac", "html", "http", "inspect", "json", "keyword", "linecache", "logging", "math",
-    "multiprocessing", "numbers", "operator", "pathlib", "pickle", "platform", "queue", "random", "re",
-    "resource", "secrets", "select", "selectors", "shlex", "shutil", "signal", "socket", "ssl", "string",
-    "struct", "subprocess", "tarfile", "tempfile", "textwrap", "threading", "timeit", "token", "tokenize",
-    "traceback", "types", "typing", "urllib", "uuid", "warnings", "weakref", "xml", "zipfile",
-))  # fmt: skip
-"""Modules of libraries and of Python without which no launcher or rank comes up."""
+_LIBRARIES = ("grpc", "horovod", "keras", "mpi4py", "numpy", "psutil", "tensorflow", "torch")
+_IMPORTED_BY_NOBODY = frozenset(("antigravity", "idlelib", "this", "trace", "turtle", "turtledemo"))
+IMPORTED_ON_HOSTS = frozenset(_LIBRARIES) | (sys.stdlib_module_names - _IMPORTED_BY_NOBODY)
+"""Modules of Python and of libraries that a launcher, a rank or what these import may need."""
 _SECRET_NAMES = (
     ".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*",
     ".netrc", ".pypirc", ".npmrc", "credentials", "credentials.json", "*service_account*.json", "*.kdbx",

@@ -181,7 +181,9 @@ def test_a_checkouts_own_source_dir_tells_hosts_only_of_versions_that_must_agree
     assert "tensorflow==" in told and "numpy" not in told and "pytest" not in told
 
 
-@pytest.mark.parametrize("file", ["random.py", "numpy.py", "json/__init__.py"])
+@pytest.mark.parametrize(
+    "file", ["random.py", "statistics.py", "locale.py", "decimal.py", "numpy.py", "json/__init__.py"]
+)
 def test_a_file_that_would_take_a_librarys_place_on_hosts_is_refused(tmp_path, file):
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text("")
