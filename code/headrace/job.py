@@ -180,7 +180,7 @@ class JobSpec:
         return next(group for group in self.groups if group.name in (DNN_GROUP, HOMOGENEOUS_GROUP))
 
     def all_hyperparameters(self) -> dict[str, str]:
-        """What the launcher and the training script receive as `--name value`."""
+        """What the launcher receives as `--name value`."""
         return {**self.hyperparameters, **self._own_hyperparameters()}
 
     def _own_hyperparameters(self) -> dict[str, str]:

@@ -48,6 +48,10 @@ class HostPaths:
         return self.config_dir / "resourceconfig.json"
 
     @property
+    def hyperparameters(self) -> Path:
+        return self.config_dir / "hyperparameters.json"
+
+    @property
     def channel_dir(self) -> Path:
         """Has a folder for each channel."""
         return self.base_dir / "input" / "data"

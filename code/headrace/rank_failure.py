@@ -20,10 +20,6 @@ from pathlib import Path
 from headrace.outcome import LOG_TAIL_LINES, RootCause
 from headrace.settings import FEEDS_VARIABLE
 
-KNOWN_ARGUMENTS = (
-    "settings of headrace's come as --NAME VALUE too: have the script read those that it knows, with "
-    "parser.parse_known_args()"
-)
 PORT_IN_USE = (
     "feed servers run the script up to its first batch too, one beside the ranks of each host: open the port after it, "
     "or only where headrace.torch.is_feed_server() is False"
@@ -118,8 +114,7 @@ def _argparse_says(leaving: SystemExit) -> str:
     """What argparse printed before it left; empty where it was not argparse."""
     for frame, _ in traceback.walk_tb(leaving.__traceback__):
         if frame.f_code is argparse.ArgumentParser.error.__code__:
-            said = str(frame.f_locals.get("message", ""))
-            return f"{said[:80]} …; {KNOWN_ARGUMENTS}" if said.startswith("unrecognized") else said
+            return str(frame.f_locals.get("message", ""))
     return ""
 
 

@@ -175,10 +175,10 @@ def parse_settings(argv: Sequence[str]) -> dict[str, Any]:
     for name in HYPERPARAMETERS:
         parser.add_argument(f"--{name}", type=type(getattr(_DEFAULTS, name)))
     own = {f"--{name}" for name in HYPERPARAMETERS}
-    return vars(parser.parse_args([f"{flag}={value}" for flag, value in _pairs(argv) if flag in own]))
+    return vars(parser.parse_args([f"{flag}={value}" for flag, value in pairs(argv) if flag in own]))
 
 
-def _pairs(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+def pairs(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
     """The pairs in `--name value` or `--name=value`. A value may look like a flag: a text that begins with a dash."""
     rest = iter(argv)
     for flag in rest:

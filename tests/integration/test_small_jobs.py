@@ -29,3 +29,26 @@ def test_a_host_without_ssh_and_rsh_trains(tmp_path):
     run = run_script(tmp_path, HELLO, env=os.environ | {"PATH": str(programs)})
     assert run.code == 0, run.output
     assert run.output.count("of 2") == 2
+
+
+STRICT = """
+import argparse, os
+parser = argparse.ArgumentParser()
+for name in ("learning_rate", "epochs", "batch_size", "steps_per_epoch", "note"):
+    parser.add_argument(f"--{name}")
+print("parsed", vars(parser.parse_args()), flush=True)
+names = ("TF_DATA_MODE", "NUM_OF_DATA_WORKERS", "LOCAL_WORKERS", "LEASE_S", "FRAMEWORK")
+print("told", [os.environ["HEADRACE_" + name] for name in names], flush=True)
+"""
+
+
+def test_a_script_that_parses_strictly_gets_what_the_user_gave_and_settings_as_environment(tmp_path):
+    run = run_script(
+        tmp_path, STRICT, "--tf_data_mode=service", "--num_of_data_workers=2", "--preflight", "--epochs=3",
+        "--batch_size=8", "--steps_per_epoch=5", "--hyperparameter=learning_rate=1e-3",
+        "--hyperparameter=note=lease_s 1", "--hyperparameter=lease_s=12.5",
+    )  # fmt: skip
+    assert run.code == 0, run.output
+    given = {"learning_rate": "1e-3", "epochs": "3", "batch_size": "8", "steps_per_epoch": "5", "note": "lease_s 1"}
+    assert run.output.count(f"parsed {given}") == 2
+    assert run.output.count("told ['service', '2', 'on', '12.5', 'tensorflow']") == 2

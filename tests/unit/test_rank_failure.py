@@ -111,13 +111,10 @@ def test_an_argument_that_the_script_refuses_is_named(capsys):
     assert in_a_line(left.value) == "SystemExit: 2 (argument --learning_rate: invalid float value: 'abc')"
 
 
-def test_arguments_that_the_script_does_not_know_are_named_with_what_to_do(capsys):
+def test_arguments_that_the_script_does_not_know_are_named(capsys):
     with pytest.raises(SystemExit) as left:
-        argparse.ArgumentParser().parse_args(["--framework", "pytorch", "--num_of_data_workers", "1", "--x" * 60])
-    said = in_a_line(left.value)
-    assert said.startswith("SystemExit: 2 (unrecognized arguments: --framework") and said.endswith(
-        "parse_known_args())"
-    )
+        argparse.ArgumentParser().parse_args(["--momentum", "0.9"])
+    assert in_a_line(left.value) == "SystemExit: 2 (unrecognized arguments: --momentum 0.9)"
 
 
 def test_headraces_advice_is_told_whole_and_what_is_cut_is_marked():

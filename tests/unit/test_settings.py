@@ -1,9 +1,12 @@
 """Hyperparameters and environment become settings, or one clear line."""
 
+import json
+
 import pytest
 from headrace.context import TrainerContext
 from headrace.endpoints import Endpoint, encode_endpoints
 from headrace.errors import InputError
+from headrace.host.plan import script_arguments
 from headrace.settings import (
     Settings,
     read_settings,
@@ -85,3 +88,16 @@ def test_the_metrics_port_is_no_port_of_the_jobs_own(port):
     with pytest.raises(InputError, match="metrics_port"):
         Settings(metrics_port=port, num_of_data_workers=2)
     assert Settings(metrics_port=9500).metrics_port == 9500
+
+
+@pytest.mark.parametrize(
+    ("known", "reach"),
+    [(True, ["--epochs", "2", "-x", "1"]), (False, ["--epochs", "2", "-x", "1", "--model_dir", "m"])],
+)
+def test_a_script_gets_what_the_user_gave_and_neither_settings_nor_what_sagemaker_adds(tmp_path, known, reach):
+    """The toolkit's MPI adds --model_dir; who started the launcher without that file has given it."""
+    file = tmp_path / "hyperparameters.json"
+    if known:
+        file.write_text(json.dumps({"epochs": "2", "x": "1", "lease_s": "9", "_tuning_objective_metric": "loss"}))
+    argv = ["--_tuning_objective_metric", "loss", "--epochs", "2", "-x", "1", "--lease_s", "9", "--model_dir", "m"]
+    assert script_arguments(argv, file) == reach

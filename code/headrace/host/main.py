@@ -18,7 +18,7 @@ from headrace.host.host_run import HostRun, host_run
 from headrace.host.keep_files import FileKeeper
 from headrace.host.leader.lead import lead
 from headrace.host.log import HostLog
-from headrace.host.plan import HostPlan, trainer_environ
+from headrace.host.plan import HostPlan, script_arguments, trainer_environ
 from headrace.host.secret import with_secret
 from headrace.host.services import data_service
 from headrace.host.services.contract import DataService
@@ -33,8 +33,8 @@ from headrace.topology import Host
 HELP = """usage: launcher.py [--NAME VALUE ...] | --describe
 
 Runs this host's part of a headrace job. SageMaker starts it on every host with the job's hyperparameters as
---NAME VALUE; all of them reach the training script too. --describe prints the topology (JSON on standard
-output, a table on standard error) and runs nothing."""
+--NAME VALUE. The training script gets those that are no settings of the launcher. --describe prints the topology
+(JSON on standard output, a table on standard error) and runs nothing."""
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
@@ -58,7 +58,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
         rank = toolkit_rank(environ)
         if rank:
             check_rank(rank, topology)
-        plan = HostPlan(topology, with_secret(settings, topology, environ, rank), source_dir, list(argv), environ, rank)
+        arguments = script_arguments(argv, HostPaths(settings.base_dir).hyperparameters)
+        plan = HostPlan(topology, with_secret(settings, topology, environ, rank), source_dir, arguments, environ, rank)
         plan.refuse_open_launch()
         service = _service(plan, topology.current)
     except HeadraceError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from headrace.ports import CONTROL_PORT
 from headrace.settings import (
     CONTROL_HOSTS_VARIABLE,
     HOST_NAMES_VARIABLE,
+    HYPERPARAMETERS,
     MASTER_VARIABLE,
     PREFLIGHT_TIMEOUT_VARIABLE,
     PREFLIGHT_VARIABLE,
@@ -26,12 +28,16 @@ from headrace.settings import (
     STARTUP_TIMEOUT_VARIABLE,
     TRUST_NETWORK_VARIABLE,
     Settings,
+    pairs,
 )
 from headrace.topology import Topology
 
 LONGEST_SOCKET_PATH, LONGEST_SOCKET_NAME = 107, 32
 """Bytes: of a path that a socket may have (unix(7)), and of what Python's multiprocessing adds to its folder's."""
 CYCLE_TIME_VARIABLE, CYCLE_TIME_OF_ONE_RANK_MS = "HOROVOD_CYCLE_TIME", 5
+
+OF_TUNING_JOBS = "_tuning_"
+"""Begins the names of hyperparameters that SageMaker adds to each job of a tuning job."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,7 @@ class HostPlan:
     settings: Settings
     source_dir: Path
     script_arguments: Sequence[str]
+    """What the user gave the training script."""
     environ: Mapping[str, str]
     rank: ToolkitRank | None = None
     """Set when the SageMaker toolkit's mpirun started this launcher as one of its ranks."""
@@ -94,6 +101,34 @@ class HostPlan:
         return f"{self.settings.endpoint(self.topology.current.name).bind_address}:{CONTROL_PORT}"
 
 
+def script_arguments(argv: Sequence[str], hyperparameters: Path) -> list[str]:
+    """The launcher's arguments that the training script gets: what the user gave it, as `--name value`.
+
+    Args:
+        hyperparameters: the host's hyperparameters.json. What is not in there is an addition of SageMaker's toolkit.
+    """
+    try:
+        given = json.loads(hyperparameters.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        given = None
+    words: list[str] = []
+    for flag, value in pairs(argv):
+        name = flag.lstrip("-")
+        not_given = isinstance(given, dict) and name not in given
+        if not (name in HYPERPARAMETERS or name.startswith(OF_TUNING_JOBS) or not_given):
+            words += [flag, value]
+    return words
+
+
+def settings_environ(settings: Settings) -> dict[str, str]:
+    """The launcher's settings as training scripts may read them: `HEADRACE_` and the setting's name."""
+    values = {name: getattr(settings, name) for name in HYPERPARAMETERS}
+    return {
+        f"HEADRACE_{name.upper()}": f"{value:g}" if isinstance(value, float) else str(value)
+        for name, value in values.items()
+    }
+
+
 def trainer_environ(plan: HostPlan, service: DataService) -> dict[str, str]:
     """The environment of mpirun, MPI daemons and ranks on this host."""
     settings = plan.settings
@@ -111,6 +146,7 @@ def trainer_environ(plan: HostPlan, service: DataService) -> dict[str, str]:
         **network_environ(plan.topology, plan.environ),
         **python_environ(plan),
         **mpi.mpi_environ(plan.source_dir, plan.environ),
+        **settings_environ(settings),
         **context.environ(),
         **service.trainer_environ(),
         SECRET_VARIABLE: settings.secret,

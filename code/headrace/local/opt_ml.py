@@ -46,7 +46,7 @@ def write_host_folder(folder: Path, spec: JobSpec, host: str, checkpoints: Path 
             shutil.copy2(content, paths.code_dir / place)
     config = paths.config_dir
     _write(paths.resource_config, resource_config(spec, host))
-    _write(config / "hyperparameters.json", {name: json.dumps(value) for name, value in _hyperparameters(spec).items()})
+    _write(paths.hyperparameters, {name: json.dumps(value) for name, value in _hyperparameters(spec).items()})
     _write(config / "inputdataconfig.json", input_data_config(spec, host))
     for channel in visible_channels(spec, host):
         (paths.channel_dir / channel.name).symlink_to(channel_path(channel))

@@ -14,6 +14,7 @@ from typing import Any
 from headrace.errors import InputError, SetupError
 from headrace.job import as_flag
 from headrace.paths import RunPaths
+from headrace.settings import HYPERPARAMETERS
 from headrace.topology import DATA_GROUP
 
 LIMIT_S = 300.0
@@ -39,14 +40,14 @@ def look_at(folder: Path, summary: Mapping[str, Any]) -> Looked:
     leader = next(name for name, host in summary["hosts"].items() if host["group"] != DATA_GROUP)
     paths = RunPaths(folder).host(leader)
     try:
-        given = json.loads((paths.config_dir / "hyperparameters.json").read_text(encoding="utf-8"))
+        given = json.loads(paths.hyperparameters.read_text(encoding="utf-8"))
         values = {name: str(json.loads(value)) for name, value in given.items() if not name.startswith("sagemaker_")}
     except (OSError, ValueError, AttributeError) as error:
         raise InputError(f"--lint needs the run's own files, as runs on this machine have them: {error}") from error
     script = paths.code_dir / values.get("training_script", "train_dnn.py")
     if values.get("framework", "tensorflow") != "tensorflow":
         raise InputError("--lint is for scripts of TensorFlow")
-    arguments = [text for pair in values.items() for text in as_flag(*pair)]
+    arguments = [text for pair in values.items() if pair[0] not in HYPERPARAMETERS for text in as_flag(*pair)]
     channels = paths.channel_dir.iterdir() if paths.channel_dir.is_dir() else ()
     environ = os.environ | {f"SM_CHANNEL_{channel.name.upper()}": str(channel) for channel in channels}
     command = [sys.executable, "-m", "headrace", "lint", "--json", "--stages", str(script), *arguments]
