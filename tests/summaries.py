@@ -32,5 +32,5 @@ def summary(name, samples_per_s, **changes):
 
 def write_run(folder, **changes):
     folder.mkdir(exist_ok=True)
-    (folder / "summary.json").write_text(json.dumps(summary(folder.name, 100.0, **changes)))
+    (folder / "summary.json").write_text(json.dumps(summary(folder.name, **{"samples_per_s": 100.0} | changes)))
     return folder

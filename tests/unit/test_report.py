@@ -28,6 +28,35 @@ def test_runs_stand_side_by_side_with_the_ratio_to_the_first():
     assert "0.900" in table
 
 
+OTHERS = {
+    "another script": ({"training_script": "cnn.py"}, "two is not compared with one: it trains cnn.py, not resnet.py."),
+    "another batch": (
+        {"global_batch_size": 128}, "two is not compared with one: its global batch has 128 samples, not 64."),
+    "a script that it does not tell": (
+        {"training_script": ""}, "two is not compared with one: it trains an unknown script, not resnet.py."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_run_of_another_script_or_global_batch_is_listed_without_a_ratio(name, tmp_path, capsys):
+    changes, said = OTHERS[name]
+    hosts = {"algo-1": {"group": "dnn_group", "instance_type": "ml.p4d.24xlarge"}}
+    same = {"hosts": hosts, "training_script": "resnet.py"}
+    one = write_run(tmp_path / "one", **same)
+    two = write_run(tmp_path / "two", **same | {"samples_per_s": 6.0} | changes)
+    three = write_run(tmp_path / "three", **same, samples_per_s=200.0)
+    assert report([*map(str, (one, two, three)), "--price", "ml.p4d.24xlarge=36"]) == 0
+    told = capsys.readouterr().out
+    rows = {line.strip()[:20].strip(): line for line in told.splitlines()}
+    assert rows["samples/s"].split()[1:] == ["100", "6", "200", "(2.00×)"]
+    assert rows["$/million samples"].split()[2:] == ["100.00", "1,666.67", "50.00", "(50%", "less)"]
+    assert said in told and "three trains 2.00 times as fast as one" in told and "0.06" not in told
+
+
+def test_runs_that_do_not_tell_their_script_are_compared_with_each_other():
+    assert "150 (1.50×)" in compare([summary("one", 100.0), summary("two", 150.0)])
+
+
 def test_a_failed_run_is_told_with_its_root_cause():
     cause = {"host": "algo-2", "role": "rank1", "message": "raised ValueError: x", "log_tail": []}
     text = describe_run(summary("one", 0.0, outcome="failed", root_cause=cause, steps=0), Path("runs/one"))

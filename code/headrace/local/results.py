@@ -75,6 +75,7 @@ def _summary_without_leader(
         "outcome": "failed",
         "root_cause": cause,
         "framework": spec.framework,
+        "training_script": spec.training_script,
         "tf_data_mode": spec.tf_data_mode,
         "is_hetero": spec.is_hetero,
         "local_workers": spec.local_workers,

@@ -12,7 +12,16 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.report.prices import Price
-from headrace.report.runs import INPUT_BOUND_FROM, accuracy, read_summary, rounded, short, waited_share, was_interrupted
+from headrace.report.runs import (
+    INPUT_BOUND_FROM,
+    accuracy,
+    read_summary,
+    rounded,
+    short,
+    unlike,
+    waited_share,
+    was_interrupted,
+)
 from headrace.settings import OneLineParser
 from headrace.tables import Table
 
@@ -20,7 +29,7 @@ Summary = Mapping[str, Any]
 
 
 def compare(summaries: Sequence[Summary], prices: Sequence[Price | None] = ()) -> str:
-    """A table with a column for each run; ratios are to the first one."""
+    """A table with a column for each run; ratios are to the first one, of runs of its script and global batch."""
     (_, names), *rows = compare_rows(summaries, prices)
     table = Table("", *names)
     for name, cells in rows:
@@ -30,6 +39,7 @@ def compare(summaries: Sequence[Summary], prices: Sequence[Price | None] = ()) -
 
 def compare_rows(summaries: Sequence[Summary], prices: Sequence[Price | None] = ()) -> list[tuple[str, list[str]]]:
     """Rows of a table, each a name and a cell for each run; the first has the runs' names."""
+    alike = [not unlike(summary, summaries[0]) for summary in summaries]
     rows = [
         ("", [summary["job_name"] for summary in summaries]),
         ("outcome", ["interrupted" if was_interrupted(summary) else summary["outcome"] for summary in summaries]),
@@ -39,7 +49,7 @@ def compare_rows(summaries: Sequence[Summary], prices: Sequence[Price | None] = 
         ("ideal step time", [_ideal(summary) for summary in summaries]),
         ("waiting for data", [_waiting(summary) for summary in summaries]),
         ("limited by", [limit(summary) for summary in summaries]),
-        ("samples/s", _with_ratio([summary["samples_per_s"] for summary in summaries])),
+        ("samples/s", _with_ratio([summary["samples_per_s"] for summary in summaries], alike)),
         ("training time", [_told(summary, "train_s", _seconds) for summary in summaries]),
         ("first step after", [_told(summary, "time_to_first_step_s", _seconds) for summary in summaries]),
         ("accuracy", [_accuracy(summary) for summary in summaries]),
@@ -48,7 +58,7 @@ def compare_rows(summaries: Sequence[Summary], prices: Sequence[Price | None] = 
         rows += [
             ("$/hour", [_usd(each.usd_per_hour if each else None) for each in prices]),
             ("$/epoch", [_usd(each.usd_per_epoch if each else None) for each in prices]),
-            ("$/million samples", _cheaper([each.usd_per_million if each else None for each in prices])),
+            ("$/million samples", _cheaper([each.usd_per_million if each else None for each in prices], alike)),
         ]
     for host in dict.fromkeys(host for summary in summaries for host in summary["hosts"]):
         rows.append((f"CPU {host}", [_cpu(summary["hosts"].get(host)) for summary in summaries]))
@@ -98,16 +108,20 @@ def _ideal(summary: Summary) -> str:
     return f"{rounded(summary['ideal_step_time_ms'])}{about} ms"
 
 
-def _with_ratio(values: Sequence[float]) -> list[str]:
+def _with_ratio(values: Sequence[float], alike: Sequence[bool]) -> list[str]:
     first = values[0]
-    ratios = [""] + [f" ({value / first:.2f}×)" if first else "" for value in values[1:]]
+    ratios = [""]
+    for value, is_alike in zip(values[1:], alike[1:], strict=True):
+        ratios.append(f" ({value / first:.2f}×)" if first and is_alike else "")
     return [f"{rounded(value)}{ratio}" if value else "-" for value, ratio in zip(values, ratios, strict=True)]
 
 
-def _cheaper(values: Sequence[float | None]) -> list[str]:
+def _cheaper(values: Sequence[float | None], alike: Sequence[bool]) -> list[str]:
     first = values[0]
-    changes = [f" ({abs(value / first - 1):.0%} {'less' if value < first else 'more'})" if value and first else ""
-               for value in values]  # fmt: skip
+    changes = [
+        f" ({abs(value / first - 1):.0%} {'less' if value < first else 'more'})" if value and first and is_alike else ""
+        for value, is_alike in zip(values, alike, strict=True)
+    ]
     return [_usd(value) + change for value, change in zip(values, ["", *changes[1:]], strict=True)]
 
 

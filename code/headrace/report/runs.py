@@ -22,7 +22,7 @@ STOPPED = "was stopped by"
 INPUT_BOUND_FROM = 0.1
 """From this share of a step on it is worth a thought who makes the batches."""
 OF_THE_LEADER: dict[str, Any] = {
-    "framework": "tensorflow", "tf_data_mode": "local", "is_hetero": False,
+    "framework": "tensorflow", "training_script": "", "tf_data_mode": "local", "is_hetero": False,
     "time_to_first_step_s": 0.0, "teardown_s": 0.0,
 }  # fmt: skip
 OF_A_HOST: dict[str, Any] = {
@@ -134,6 +134,15 @@ def waited_share(summary: Mapping[str, Any]) -> float | None:
     share = float(summary["input_bound_share"])
     not_measured = not summary["ideal_step_time_ms"] and share in (0, 1)
     return None if not_measured or "input_bound_share" in getattr(summary, "not_told", ()) else share
+
+
+def unlike(summary: Mapping[str, Any], first: Mapping[str, Any]) -> str:
+    """Why the speed of two runs says nothing about each other; empty where they train the same in each step."""
+    script, other = (each.get("training_script") or "an unknown script" for each in (summary, first))
+    if script != other:
+        return f"it trains {script}, not {other}"
+    batch, other_batch = summary["global_batch_size"], first["global_batch_size"]
+    return "" if batch == other_batch else f"its global batch has {batch} samples, not {other_batch}"
 
 
 def was_interrupted(summary: Mapping[str, Any]) -> bool:

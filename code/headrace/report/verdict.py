@@ -8,16 +8,19 @@ from typing import Any
 
 from headrace.report.advice import HARDLY_WAITS
 from headrace.report.prices import Price
-from headrace.report.runs import INPUT_BOUND_FROM, waited_share, was_interrupted
+from headrace.report.runs import INPUT_BOUND_FROM, unlike, waited_share, was_interrupted
 from headrace.topology import DATA_GROUP
 
 
 def verdict(summaries: Sequence[Mapping[str, Any]], prices: Sequence[Price | None]) -> list[str]:
-    """One line for each run, then what further runs gain over the first."""
+    """One line for each run, then what further runs of the same script and batch gain over the first."""
     lines = [_of_one(summary) for summary in summaries]
     first, first_price = summaries[0], prices[0]
     for summary, price in zip(summaries[1:], prices[1:], strict=True):
         if not (summary["samples_per_s"] and first["samples_per_s"]):
+            continue
+        if why := unlike(summary, first):
+            lines.append(f"{summary['job_name']} is not compared with {first['job_name']}: {why}.")
             continue
         times = summary["samples_per_s"] / first["samples_per_s"]
         line = f"{summary['job_name']} trains {_times(times)} {first['job_name']}"

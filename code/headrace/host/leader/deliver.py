@@ -87,6 +87,7 @@ def write_summary(
         run.plan.topology,
         run.plan.settings.job_name,
         run.plan.settings.framework,
+        run.plan.settings.training_script,
         run.service,
         run.plan.settings.local_workers,
         outcome,
