@@ -181,8 +181,16 @@ def _keep_splits(graph: DatasetGraph, new: dict[Node, tf.data.Dataset], sources:
 
 
 def _nothing(node: Node) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
-    """Makes an element like a transformation's, for a dataset that never makes one."""
-    return lambda _: tuple(tf.zeros([size or 0 for size in spec.shape or []], spec.dtype) for spec in node.specs)
+    """Makes an element like a transformation's, for a dataset that never makes one.
+
+    Sparse and ragged tensors, and datasets, are variants here, of which there are no zeros.
+    """
+
+    def zeros(spec: tf.TensorSpec) -> tf.Tensor:
+        shape = [size or 0 for size in spec.shape or []]
+        return tf.fill(shape, tf.raw_ops.OptionalNone()) if spec.dtype == tf.variant else tf.zeros(shape, spec.dtype)
+
+    return lambda _: tuple(map(zeros, node.specs))
 
 
 def _part(number: int, source: Source) -> tuple[Node, tf.data.Dataset]:
