@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -52,5 +53,13 @@ def test_streams_with_an_end_end_for_all_ranks_at_once(tmp_path):
 def test_ranks_share_a_stream_or_have_streams_of_their_own(tmp_path):
     with service(tmp_path / "service", workers=2) as running:
         result = mpirun("streams.py", tmp_path, running.address)
+    assert result.returncode == 0, result.stdout[-4000:]
+    assert result.stdout.count("all promises kept") == 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_epochs_have_steps_per_epoch_though_a_stream_ends_within_one(workers, tmp_path):
+    with service(tmp_path / "service", workers) if workers else nullcontext() as running:
+        result = mpirun("steps_of_an_epoch.py", tmp_path, *([running.address] if running else []))
     assert result.returncode == 0, result.stdout[-4000:]
     assert result.stdout.count("all promises kept") == 2

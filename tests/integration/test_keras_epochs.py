@@ -3,7 +3,6 @@
 import keras
 import pytest
 import tensorflow as tf
-from headrace.errors import InputError
 from headrace.tensorflow import data
 
 from tests.integration.service import service
@@ -37,13 +36,16 @@ def test_metrics_and_what_a_step_counts_are_of_the_steps_that_are_made_where_bat
     assert int(counted) == 2 * 4
 
 
-def test_an_epoch_that_keras_would_give_no_batch_is_refused(tmp_path, use):
+@pytest.mark.parametrize(("steps", "epochs"), [(8, 3), (5, 4), (30, 1)])
+def test_each_epoch_has_the_steps_that_the_script_says_though_the_stream_ends(steps, epochs, tmp_path, use):
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse", jit_compile=False)
     rows = tf.data.Dataset.range(32).map(lambda n: (tf.cast([n], tf.float32),) * 2).batch(4)
     with service(tmp_path / "work", 1) as running:
         use(running.address)
-        train = data.distribute(rows)
+        train, held_out = data.distribute(rows), data.distribute(rows)
         assert len(model.fit(train, epochs=3, verbose=0).epoch) == 3
-        with pytest.raises(InputError, match="Leave the number of steps out"):
-            model.fit(train, epochs=3, steps_per_epoch=8, verbose=0)
+        model.optimizer.iterations.assign(0)
+        model.fit(train, epochs=epochs, steps_per_epoch=steps, verbose=0, validation_data=held_out, validation_steps=9)
+        assert int(model.optimizer.iterations) == epochs * steps
+        assert len(model.predict(data.distribute(rows), steps=9, verbose=0)) == 32, "each counts once"

@@ -12,8 +12,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from headrace.tensorflow import world
-
 _HOROVODS = "Horovod"
 """How its operations begin."""
 _STREAM = "headrace_stream"
@@ -47,6 +45,11 @@ def read_as(dataset: tf.data.Dataset, stream: Any) -> tf.data.Dataset:
     """The dataset, of which an evaluation that reads it, or what is made of it, knows the stream."""
     setattr(dataset, _STREAM, stream)
     return dataset
+
+
+def is_running() -> bool:
+    """Whether Keras evaluates or predicts, and does not train."""
+    return bool(_current)
 
 
 def which_reads(stream: Any) -> Evaluation | None:
@@ -86,8 +89,6 @@ def look(step_is_known: Callable[[], None]) -> None:
 def _noticed(call: Callable[..., Any], predicts: bool) -> Callable[..., Any]:
     @functools.wraps(call)
     def noticed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if world.size() == 1:
-            return call(self, *args, **kwargs)
         mine = Evaluation(self, _streams_of(args[0] if args else kwargs.get("x")), predicts)
         _current.append(mine)
         try:

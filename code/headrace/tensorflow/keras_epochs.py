@@ -2,6 +2,8 @@
 
 What a later epoch had beyond the first one's steps, and one, was never trained on, and nothing was said. And where an
 epoch ends with its data, Keras counts one step too many: learning rate schedules and accumulated gradients went ahead.
+Where `steps_per_epoch` is given, Keras begins a dataset again only if it knows how many batches there are. So a stream
+that ends is repeated there, and each epoch has as many steps as the script says.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from headrace.errors import InputError
+from headrace.tensorflow import afterwards, evaluation
 
 _MARK = "_headrace_ends"
 
@@ -27,11 +29,13 @@ def end_by_themselves() -> None:
     original, warning = EpochIterator.catch_stop_iteration, EpochIterator._interrupted_warning
     enumerate_steps = EpochIterator._enumerate_iterator
 
-    def counted(self: Any) -> Iterator[Any]:
-        self._headrace_asked = 0
-        for step in enumerate_steps(self):
-            self._headrace_asked += 1
-            yield step
+    def goes_on(self: Any) -> Iterator[Any]:
+        stream = getattr(self, "_distributed_dataset", None)
+        begins = self.steps_per_epoch and self._current_iterator is None and not self._num_batches
+        trains = isinstance(stream, tf.data.Dataset) and not evaluation.is_running()
+        if begins and trains and afterwards.is_of_a_result(stream):
+            self._current_iterator = iter(stream.repeat())
+        return enumerate_steps(self)
 
     @contextlib.contextmanager
     def catch(self: Any) -> Iterator[None]:
@@ -40,17 +44,11 @@ def end_by_themselves() -> None:
         self._num_batches = self.data_adapter.num_batches  # as it was known before, and not as it was counted
 
     def warn(self: Any) -> None:
-        if self.steps_per_epoch and self._headrace_asked == 1 and not self.data_adapter.num_batches:
-            raise InputError(
-                "an epoch has no batch: steps_per_epoch (of an evaluation: validation_steps) is "
-                f"{self.steps_per_epoch}, the dataset has none, or ended with the epoch before, and Keras does not "
-                "begin it anew. Leave the number of steps out, or .repeat() the dataset"
-            )
         if self.steps_per_epoch or self.data_adapter.num_batches:  # else the end is no surprise
             warning(self)
 
     EpochIterator.catch_stop_iteration, EpochIterator._interrupted_warning = catch, warn
-    EpochIterator._enumerate_iterator = counted
+    EpochIterator._enumerate_iterator = goes_on
     setattr(EpochIterator, _MARK, True)
     _count_steps_that_are_made()
     _step_after_its_batch()
