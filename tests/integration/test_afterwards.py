@@ -80,35 +80,17 @@ def test_what_does_no_harm_goes_on_without_a_word(distributed, capfd):
 
 
 SCRIPT = """
-import sys
 import tensorflow as tf
 from headrace.tensorflow import data
 
-
-@tf.function
-def loop(elements, most):
-    count = tf.constant(0, tf.int64)
-    for each in elements:
-        count += each[0]
-        if most and count > 3:
-            break
-    return count
-
-
-train = tf.data.Dataset.range(8).batch(2)
-stream = data.distribute(train)
-how = sys.argv[1]
-for step in {"stream": stream.map(lambda x: x + 1), "given": train}.get(how, train.take(1)):
-    pass
-if how in ("function", "with break"):
-    loop(stream, how == "with break")
+train = data.distribute(tf.data.Dataset.range(8).batch(2))
+one_device = tf.distribute.OneDeviceStrategy("/cpu:0").experimental_distribute_dataset(train)
+print(sorted(int(number) for batch in one_device for number in batch))
 """
 
 
-@pytest.mark.parametrize(("how", "warnings"), [("stream", 0), ("function", 0), ("with break", 0), ("given", 1)])
-def test_a_script_that_trains_on_what_it_gave_and_not_on_what_it_got_is_told(how, warnings, tmp_path):
+def test_a_script_that_reads_its_part_through_a_strategy_is_not_warned(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    ended = subprocess.run([sys.executable, script, how], stdout=subprocess.PIPE, text=True, check=True, timeout=60)
-    said = "warning: script.py:18: nothing has iterated over what data.distribute returned here"
-    assert ended.stdout.count(said) == warnings
+    ended = subprocess.run([sys.executable, script], stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+    assert ended.stdout == f"{list(range(8))}\n"

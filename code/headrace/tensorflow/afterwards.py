@@ -6,15 +6,13 @@ stands, or changes how many there are, belongs before.
 
 from __future__ import annotations
 
-import atexit
 import weakref
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from headrace.errors import InputError
-from headrace.tensorflow import iterators, origin
+from headrace.tensorflow import origin
 from headrace.tensorflow.graph import INFINITE
 
 _results: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -23,16 +21,8 @@ _shares: weakref.WeakSet[Any] = weakref.WeakSet()
 """Those of which each rank has a part."""
 _streams: weakref.WeakSet[Any] = weakref.WeakSet()
 """Of these, those of `data.distribute`."""
-_made_at: dict[str, None] = {}
-"""The lines that made streams."""
 _ever_shared = False
 """Whether there was one of the last kind."""
-_others_read = _some_are_read = False
-"""Whether anything has iterated over a dataset that is none of these; and over one of them."""
-_UNREAD = (
-    "nothing has iterated over what data.distribute returned here, but over another dataset, of which each rank has "
-    "all: train on what it returns"
-)
 _SHARD = (
     "takes a part of what is this rank's part already, and no rank gets the rest: leave it out; or shard before, and "
     "data.distribute(…, shared=False)"
@@ -65,8 +55,6 @@ def given_out(result: tf.data.Dataset, *, stream: bool, shared: bool = True) -> 
     _results.add(result)
     if shared:
         _shares.add(result)
-    if stream:
-        _made_at[origin.users_line()] = None
     if stream and shared:
         _ever_shared = True
         _streams.add(result)
@@ -87,41 +75,11 @@ def look_after() -> None:
     """From now on what a script makes of a result is looked at. Called once, by `headrace.tensorflow.data`."""
     origin.note_lines()
     origin.listeners.append(_look)
-    iterators.listeners.append(_read)
-    atexit.register(_tell_unread)
-    to_components = tf.data.DatasetSpec._to_components
-
-    def handed_to_a_function(self: Any, value: Any) -> Any:
-        _are_read(_found_in(value, _results))
-        return to_components(self, value)
-
-    tf.data.DatasetSpec._to_components = handed_to_a_function
-
-
-def _read(dataset: Any) -> None:
-    """The script iterates over it."""
-    global _others_read
-    found = _found_in(dataset, _results)
-    _others_read |= not found and origin.line_of(dataset) != origin.UNKNOWN
-    _are_read(found)
-
-
-def _are_read(streams: Sequence[Any]) -> None:
-    global _some_are_read
-    _some_are_read |= bool(streams)
-
-
-def _tell_unread() -> None:
-    """At the end: a script that went on with the dataset that it gave has trained on all of it on each rank."""
-    if _others_read and not _some_are_read:  # a rank may leave one to others, as an evaluation
-        for line in _made_at:
-            print(f"warning: {line}: {_UNREAD}", flush=True)
 
 
 def _look(made: Any) -> None:
     """Raises `InputError` for what would lose or repeat samples, or never end."""
     if not tf.executing_eagerly():  # a loop within a tf.function
-        _are_read(_found_in(made, _results))
         return
     look = _LOOKS.get(type(made).__name__)
     if look and (problem := look(made)):
@@ -188,19 +146,16 @@ _LOOKS = {
 
 
 def _is_of(dataset: Any, results: weakref.WeakSet[Any]) -> bool:
-    return bool(_found_in(dataset, results))
-
-
-def _found_in(dataset: Any, results: weakref.WeakSet[Any]) -> list[Any]:
-    """Those of these that a dataset is made from; a chain of concatenations may be long."""
-    found: list[Any] = []
+    """Whether it is made from one of these; a chain of concatenations may be long."""
     waiting, seen = [dataset], set()
     while waiting:
         each = waiting.pop()
+        if each in results:
+            return True
         if id(each) not in seen:
             seen.add(id(each))
-            (found if each in results else waiting).extend([each] if each in results else each._inputs())
-    return found
+            waiting.extend(each._inputs())
+    return False
 
 
 def _takes(dataset: Any) -> bool:

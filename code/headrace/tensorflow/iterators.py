@@ -9,11 +9,8 @@ from __future__ import annotations
 import atexit
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Any
 
-listeners: list[Callable[[Any], None]] = []
-"""Called with each dataset that is iterated over."""
 LIMIT_S = 30.0
 """For all iterators to end."""
 _living: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -28,9 +25,6 @@ def end_before_python() -> None:
     def init(self: Any, *args: Any, **options: Any) -> None:
         original(self, *args, **options)
         _living[id(self)] = self
-        dataset = args[0] if args else options.get("dataset")
-        for each in listeners if dataset is not None else ():
-            each(dataset)
 
     OwnedIterator.__init__ = init
     atexit.register(_end)
