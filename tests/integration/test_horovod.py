@@ -36,7 +36,9 @@ def mpirun(script, tmp_path, *argv, ranks=2):
     )
 
 
-@pytest.mark.parametrize("script", ["horovod_keras.py", "checkpoint.py", "resume.py", "own_loop.py", "loops.py"])
+@pytest.mark.parametrize(
+    "script", ["horovod_keras.py", "checkpoint.py", "resume.py", "own_loop.py", "loops.py", "sync_batch_norm.py"]
+)
 def test_promises_hold_on_two_ranks(script, tmp_path):
     (tmp_path / "checkpoints").mkdir()
     result = mpirun(script, tmp_path, str(tmp_path / "checkpoints"))

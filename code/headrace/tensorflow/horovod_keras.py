@@ -41,6 +41,7 @@ from headrace.tensorflow.distributed_optimizer import (
     is_distributed,
     reduce_gradients,
 )
+from headrace.tensorflow.sync_batch_norm import SyncBatchNormalization
 from headrace.tensorflow.world import init
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "DistributedGradientTape",
     "DistributedOptimizer",
     "Sum",
+    "SyncBatchNormalization",
     "allgather",
     "allreduce",
     "average_metrics",
