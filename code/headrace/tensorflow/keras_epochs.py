@@ -30,7 +30,7 @@ def end_by_themselves() -> None:
     enumerate_steps = EpochIterator._enumerate_iterator
 
     def goes_on(self: Any) -> Iterator[Any]:
-        stream = getattr(self, "_distributed_dataset", None)
+        stream: Any = getattr(self, "_distributed_dataset", None)
         begins = self.steps_per_epoch and self._current_iterator is None and not self._num_batches
         trains = isinstance(stream, tf.data.Dataset) and not evaluation.is_running()
         if begins and trains and afterwards.is_of_a_result(stream):
