@@ -14,7 +14,7 @@ import os
 import re
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from headrace.outcome import LOG_TAIL_LINES, RootCause
@@ -42,6 +42,12 @@ _PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _ABOUT_THE_NODE = re.compile(
     r"Detected at node|<stack traces|Hint:|\d+ (successful operations|derived errors|root error)"
 )
+_PLACES = re.compile(
+    r"^\s*(File \"[^\n]*(\n {4,}[^\n]*)*|(Original )?Traceback \(most recent|\[\[\{\{|Exception raised from|frame #)"
+    r"[^\n]*$",
+    re.MULTILINE,
+)
+"""Lines that say where, in Python, C++ or a graph, and not what."""
 
 last_words: list[Callable[[], None]] = []
 """Called before a rank that has failed ends, which runs no exit handlers."""
@@ -75,25 +81,25 @@ def text_of(error: BaseException) -> str:
 
 
 def in_a_line(error: BaseException) -> str:
-    """What an exception says, without what is around it in TensorFlow's and torch's, and with what argparse knew."""
+    """What an exception says, without what is around it in TensorFlow's and torch's, and with why a script exits."""
     if isinstance(error, SystemExit):
-        why = _argparse_says(error)
-        said = f"SystemExit: {error.code}" if isinstance(error.code, int) else str(error.code).strip()
-        return _cut((f"{said} ({why})" if why else said).split("\n")[0])
+        why = _why_it_exits(error)
+        said = f"SystemExit: {error.code}" if isinstance(error.code, int) else _joined(str(error.code).splitlines())
+        return _cut(f"{said} ({why})" if why else said)
     lines = [line for line in text_of(error).splitlines() if line.strip()]
     if lines and lines[0].startswith("Graph execution error"):
         # Of several errors, the first. Else the last line that is not about where the node was made.
         several = [line.split("(0) ", 1)[1] for line in lines if line.strip().startswith("(0) ")]
         told = [line for line in lines[1:] if not line[0].isspace() and not _ABOUT_THE_NODE.match(line)]
-        lines = several or told[::-1] or lines
+        lines = (several or told[::-1] or lines)[:1]
     elif lines and lines[0].startswith("in user code:"):  # AutoGraph's, with a traceback below, and then the error
         told = [line.strip() for line in lines[1:] if line.startswith("    ") and not line[4:5].isspace()]
         places = [each for each in map(_PLACE.match, told) if each and "-packages" not in each["file"]]
         said = next((line for line in reversed(told) if not line.startswith("File ")), "in user code")
         return _cut(f"{said} ({os.path.basename(places[-1]['file'])}:{places[-1]['line']})" if places else said)
     elif len(lines) > 2 and lines[0].endswith("following error:"):  # torch.multiprocessing's, with a traceback below
-        lines = lines[::-1]
-    said = re.sub(r"^(\{\{function_node [^}]*\}\}\s*)+", "", lines[0]) if lines else ""
+        lines = lines[-1:]
+    said = re.sub(r"^(\{\{function_node [^}]*\}\}\s*)+", "", _joined(lines))
     return _cut(f"{type(error).__name__}: {said}") + _advice(error, said)
 
 
@@ -106,16 +112,26 @@ def _advice(error: BaseException, said: str) -> str:
     return next((f" ({advice})" for text, advice in _ADVICE.items() if text in said), "")
 
 
+def _joined(lines: Sequence[str]) -> str:
+    """Lines as one, without those of tracebacks; of many, the beginning and the end."""
+    if len(lines) < 2:
+        return "".join(lines)
+    said = " ".join(_PLACES.sub("", "\n".join(lines)).split())
+    half = MOST_CHARACTERS // 2 - 50
+    return said if len(said) <= 2 * half else f"{said[:half]} … {said[-half:]}"
+
+
 def _cut(line: str) -> str:
     return line if len(line) <= MOST_CHARACTERS else f"{line[: MOST_CHARACTERS - 1]}…"
 
 
-def _argparse_says(leaving: SystemExit) -> str:
-    """What argparse printed before it left; empty where it was not argparse."""
+def _why_it_exits(leaving: SystemExit) -> str:
+    """What argparse printed, or the error that the script, or click, was handling when it left; empty: nothing."""
     for frame, _ in traceback.walk_tb(leaving.__traceback__):
         if frame.f_code is argparse.ArgumentParser.error.__code__:
             return str(frame.f_locals.get("message", ""))
-    return ""
+    handled = None if isinstance(leaving.code, str) else leaving.__cause__ or leaving.__context__
+    return in_a_line(handled) if isinstance(handled, Exception) else ""
 
 
 def first_failure(folder: Path, host: str) -> RootCause | None:

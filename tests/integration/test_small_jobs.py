@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+
 from tests.support import finish, start
 
 HELLO = """
@@ -52,3 +54,51 @@ def test_a_script_that_parses_strictly_gets_what_the_user_gave_and_settings_as_e
     given = {"learning_rate": "1e-3", "epochs": "3", "batch_size": "8", "steps_per_epoch": "5", "note": "lease_s 1"}
     assert run.output.count(f"parsed {given}") == 2
     assert run.output.count("told ['service', '2', 'on', '12.5', 'tensorflow']") == 2
+
+
+CLICK = """
+import click
+
+@click.command()
+def main():
+    pass
+
+main()
+"""
+
+
+def test_a_usage_error_that_a_parser_has_printed_is_in_the_root_cause(tmp_path):
+    pytest.importorskip("click")
+    run = run_script(tmp_path, CLICK, "--hyperparameter=momentum=0.9", "--processes_per_host=1")
+    assert run.code == 1
+    message = run.summary["root_cause"]["message"]
+    assert message == "raised SystemExit: 2, and its last line is: Error: No such option '--momentum'."
+    assert (run.folder / "algo-1/output/failure").read_text().startswith("rank0 on algo-1 (pid ")
+
+
+HANGS = """
+import threading
+import tensorflow as tf
+import headrace.tensorflow.horovod_keras as hvd
+from headrace.tensorflow import data
+hvd.init()
+if READS:
+    batches = data.distribute(tf.data.Dataset.range(8).batch(2).repeat())
+threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("reads", "said"),
+    [
+        (False, "no rank has read data through headrace, so the script itself hangs"),
+        (True, "all ranks waited for data, or for itself"),
+    ],
+)
+def test_a_script_that_hangs_is_said_to_wait_for_data_only_where_it_has_a_dataset(tmp_path, reads, said):
+    run = run_script(
+        tmp_path, HANGS.replace("READS", str(reads)), "--processes_per_host=1",
+        "--hyperparameter=startup_timeout_s=25", "--hyperparameter=stall_timeout_s=25",
+    )  # fmt: skip
+    assert run.code == 1
+    assert said in run.summary["root_cause"]["message"]

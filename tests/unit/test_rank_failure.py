@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,24 @@ SEVERAL = """Graph execution error:
 0 derived errors ignored."""
 
 
+OTHER_KEYS = """Error(s) in loading state_dict for Linear:
+\tMissing key(s) in state_dict: "weight", "bias".
+\tUnexpected key(s) in state_dict: "module.weight". """
+NCCL = """NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:93, invalid usage, NCCL version 2.27.5
+ncclInvalidUsage: This usually reflects invalid usage of NCCL library.
+Last error:
+Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 8000"""
+LOADER_WORKER = """Caught ValueError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/lib/torch/utils/data/_utils/worker.py", line 374, in _worker_loop
+    data = fetcher.fetch(index)  # type: ignore[possibly-undefined]
+           ^^^^^^^^^^^^^^^^^^^^
+  File "train.py", line 8, in __getitem__
+ValueError: boom
+more
+"""
+
+
 USER_CODE = """in user code:
 
     File "/opt/ml/code/train.py", line 7, in g  *
@@ -79,7 +98,13 @@ USER_CODE = """in user code:
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (ValueError("my own bug\nand more"), "ValueError: my own bug"),
+        (ValueError("my own bug\nand more"), "ValueError: my own bug and more"),
+        (RuntimeError(OTHER_KEYS), f"RuntimeError: {' '.join(OTHER_KEYS.split())}"),
+        (RuntimeError(NCCL), f"RuntimeError: {' '.join(NCCL.split())}"),
+        (
+            ValueError(LOADER_WORKER),
+            "ValueError: Caught ValueError in DataLoader worker process 0. ValueError: boom more",
+        ),
         (
             AttributeError(USER_CODE),
             "AttributeError: 'SymbolicTensor' object has no attribute 'nothing' (train.py:7)",
@@ -95,7 +120,7 @@ USER_CODE = """in user code:
         (RuntimeError("Graph execution error:"), "RuntimeError: Graph execution error:"),
         (RuntimeError("{{function_node __wrapped__IteratorGetNext}} Cannot add"), "RuntimeError: Cannot add"),
         (RuntimeError(SPAWNED), "RuntimeError: ValueError: no luck"),
-        (SystemExit("no good\nat all"), "no good"),
+        (SystemExit("no good\nat all"), "no good at all"),
         (SystemExit(3), "SystemExit: 3"),
     ],
 )
@@ -109,6 +134,21 @@ def test_an_argument_that_the_script_refuses_is_named(capsys):
     with pytest.raises(SystemExit) as left:
         parser.parse_args(["--learning_rate", "abc"])
     assert in_a_line(left.value) == "SystemExit: 2 (argument --learning_rate: invalid float value: 'abc')"
+
+
+def test_of_a_long_text_the_beginning_and_the_end_are_told():
+    said = in_a_line(RuntimeError("\n".join(["first", *["between"] * 1000, "Last error: duplicate GPU"])))
+    assert said.startswith("RuntimeError: first between") and said.endswith("Last error: duplicate GPU")
+    assert len(said) < 1000
+
+
+def test_a_script_that_exits_because_of_an_error_is_told_with_it():
+    with pytest.raises(SystemExit) as left:
+        try:
+            raise FileNotFoundError("no such file: labels.csv")
+        except FileNotFoundError:
+            sys.exit(3)
+    assert in_a_line(left.value) == "SystemExit: 3 (FileNotFoundError: no such file: labels.csv)"
 
 
 def test_arguments_that_the_script_does_not_know_are_named(capsys):

@@ -147,3 +147,10 @@ def test_otherwise_the_trainer_waits_for_data():
     cause = diagnose("algo-2", "11 s (stall_timeout_s)", ranks(), {}, "data from the tf.data service")
     assert (cause.host, cause.process) == ("algo-2", "trainer")
     assert "data from the tf.data service" in cause.message
+
+
+def test_data_are_no_cause_where_no_rank_has_a_dataset():
+    statuses = {"algo-1": {"suspended": ["worker-0"]}}
+    for cause in (diagnose("algo-2", "11 s", ranks(), {}, ""), diagnose("algo-2", "11 s", ranks(), statuses, "")):
+        assert "waited for data" not in cause.message
+    assert "the script itself hangs" in diagnose("algo-2", "11 s", ranks(), {}, "").message

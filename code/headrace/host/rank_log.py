@@ -13,6 +13,7 @@ from headrace.events import (
     PREFLIGHT_FAILED,
     RANK_ENDED,
     RANK_FAILED,
+    READS_DATA,
     WAITS_FOR_ENDS,
     WAITS_FOR_RANKS,
     Event,
@@ -42,6 +43,8 @@ _MISSING_RANK = re.compile(r"^(?P<rank>\d+)!?: \[(?P<first>[^\s,\]]*)")
 _SIGNALS = {"1": "SIGHUP", "6": "SIGABRT", "7": "SIGBUS", "9": "SIGKILL", "11": "SIGSEGV", "15": "SIGTERM"}
 MOST_TOLD = 4
 """Ranks of which it is said where they wait."""
+_EXITED = re.compile(r"raised SystemExit: \d+")
+"""A script that has printed why it ends: click's usage errors."""
 NO_ROOM = "is its disk or /dev/shm full, or are too many files open?"
 WITHOUT_A_WORD = "ended without a word, as os._exit does: raise an error, or let the script run to its end"
 
@@ -70,6 +73,7 @@ class RankLog:
         """… and the line of the script's where each waits."""
         self._ended_ranks: set[int] = set()
         self._waits_for_ends = ""
+        self._reads_data = False
         self._left_rank: int | None = None
         self._lacks = ""
         self._seen: set[str] = set()
@@ -98,6 +102,7 @@ class RankLog:
                 self._waits_for_ends = f"{words}: {why}" if why else words
             if event and event.name == WAITS_FOR_RANKS:
                 self._waiting_ranks[_number(event.fields.get("rank", ""))] = event.fields.get("at", "")
+            self._reads_data |= event is not None and event.name == READS_DATA
             if event and event.name == RANK_ENDED:
                 self._ended_ranks.add(_number(event.fields.get("rank", "")))
             if event and event.name == RANK_FAILED:
@@ -136,7 +141,10 @@ class RankLog:
             failure = self._first_failure
             if failure is None:
                 return fallback
-            return replace(failure, log_tail=tuple(self._tails.get(failure.process, ())))
+            tail = tuple(self._tails.get(failure.process, ()))
+            said = next((line.strip() for line in reversed(tail) if line.strip()), "")
+            why = f", and its last line is: {said[:500]}" if said and _EXITED.fullmatch(failure.message) else ""
+            return replace(failure, message=failure.message + why, log_tail=tail)
 
     @property
     def has_failed(self) -> bool:
@@ -148,6 +156,11 @@ class RankLog:
     def world_size(self) -> int:
         """How many ranks have said anything."""
         return len(self._seen)
+
+    @property
+    def reads_data(self) -> bool:
+        """Whether a rank has said that its script reads data through headrace."""
+        return self._reads_data
 
     @property
     def waits_for_ends(self) -> str:

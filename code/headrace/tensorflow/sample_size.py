@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
 
 import tensorflow as tf
+
+from headrace.context import TrainerContext
+from headrace.events import READS_DATA, say
 
 _specs: list[Any] = []
 
 
 def note(spec: Any) -> None:
-    """The elements of a distributed dataset; the first of a script is the one that it trains on."""
+    """The elements of a distributed dataset; the first of a script is the one that it trains on.
+
+    With the first, the launcher hears that this rank may wait for data.
+    """
+    if not _specs and TrainerContext.from_environ(os.environ).signal_dir.name:
+        say(READS_DATA)
     _specs.append(spec)
 
 

@@ -115,7 +115,8 @@ class Leader:
                 self._fail(Verdict(cause, stalled=True))
             if silence_s is not None:
                 silence = f"{silence_s:.0f} s ({watchdog.limit_name})"
-                cause = diagnose(run.state.host, silence, run.ranks, self._statuses(), run.service.waited_for)
+                waited_for = run.service.waited_for if run.ranks.reads_data or self._takes_batches() else ""
+                cause = diagnose(run.state.host, silence, run.ranks, self._statuses(), waited_for)
                 self._fail(Verdict(cause, stalled=True))
             run.wait()
         run.wait(0.0)  # what the ranks said last

@@ -122,13 +122,15 @@ def diagnose(
 
     Args:
         silence: how long no step was made, as text, and by which setting that is too long.
-        waited_for: what ranks wait for that wait for data.
+        waited_for: what ranks wait for that wait for data; empty where none has a dataset of headrace's.
     """
     suspended = [(host, name) for host, status in statuses.items() for name in status.get("suspended", [])]
     missing = ranks.missing_in_allreduce()
     stalled = f"no step was made for {silence}"
     for host, name in suspended:
-        waited = {"rank": " for it in an allreduce", "mpirun": ""}.get(name.rstrip("0123456789"), " for data")
+        waited = {"rank": " for it in an allreduce", "mpirun": ""}.get(
+            name.rstrip("0123456789"), " for data" if waited_for else ""
+        )
         return RootCause(host, name, f"{stalled}: the trainer waited{waited}, and this process is suspended")
     if ranks.all_ended:
         why = (
@@ -152,4 +154,7 @@ def diagnose(
         host, name = missing[0]
         others = ", ".join(name for _, name in missing)
         return RootCause(host, name, f"{stalled}: the other ranks waited for {others} in an allreduce")
-    return RootCause(leader, "trainer", f"{stalled}: all ranks waited for {waited_for}")
+    why = "no rank has read data through headrace, so the script itself hangs: the ranks' stacks in the log show where"
+    return RootCause(
+        leader, "trainer", f"{stalled}: all ranks waited for {waited_for}" if waited_for else f"{stalled}: {why}"
+    )
