@@ -116,3 +116,32 @@ def test_no_line_is_lost_and_none_comes_twice_when_a_page_is_refused(code):
     for _ in range(3):
         tail.poll()
     assert [line.split(" | ")[1] for line in said if " | algo" not in line and " | " in line][1:] == ["one", "two"]
+
+
+class LateLogs(Logs):
+    """CloudWatch takes a page in with each look, the first with the first."""
+
+    def __init__(self, *pages):
+        super().__init__()
+        self.coming = list(pages)
+
+    def paginate(self, **_):
+        self.pages += [page for page in self.coming[:1] if page]
+        del self.coming[:1]
+        return super().paginate()
+
+
+@pytest.mark.parametrize("refused", [None, "ThrottlingException", "InternalFailure"])
+def test_lines_that_come_after_a_jobs_end_are_read_until_none_comes(refused, followed):
+    logs = LateLogs("one", "two", "three", None, "too late")
+    logs.coming[1:1] = [refusal(refused)] if refused else []
+    end, said = followed(Sagemaker("Completed"), logs)
+    assert end == "Completed"
+    assert [line.split(" | ")[1] for line in said if " | " in line] == ["one", "two", "three"]
+    assert logs.coming == ["too late"]
+
+
+def test_lines_that_never_end_are_left_to_cloudwatch_after_a_while(followed):
+    end, said = followed(Sagemaker("Completed"), LateLogs(*map(str, range(10_000))))
+    assert end == "Completed"
+    assert any("CloudWatch has all" in line for line in said) and 10 < len(said) < 30

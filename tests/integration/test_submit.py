@@ -170,13 +170,20 @@ def test_the_jobs_summary_is_fetched_and_told(aws, capsys, tmp_path):
         info = tarfile.TarInfo("data/summary.json")
         info.size = len(content)
         tar.addfile(info, io.BytesIO(content))
-        tar.addfile(tarfile.TarInfo("data/evaluation/summary.json"))  # the script's own
+        for name in ("data/evaluation/summary.json", "data/evaluation/tensorboard/events", "data/predictions.npy"):
+            tar.addfile(tarfile.TarInfo(name))  # the script's own
+        for name in ("data/metrics.jsonl", "data/tensorboard/events.1", "data/tensorboard/train/events.2"):
+            tar.addfile(tarfile.TarInfo(name))
     boto3.client("s3", REGION).put_object(
         Bucket=BUCKET, Key="headrace/job/output/output.tar.gz", Body=packed.getvalue()
     )
     assert main(SMALL) == 0
     assert "40 of 12 ms (median; ideal 10 ms)" in capsys.readouterr().out
     assert json.loads((tmp_path / "runs" / "job" / "summary.json").read_text()) == summary
+    fetched = tmp_path / "runs" / "job"
+    assert sorted(str(path.relative_to(fetched)) for path in fetched.rglob("*") if path.is_file()) == [
+        "metrics.jsonl", "summary.json", "tensorboard/events.1", "tensorboard/train/events.2",
+    ]  # fmt: skip
 
     # Its report can be made by its name, on a machine that has not submitted it too.
     shutil.rmtree(tmp_path / "runs")

@@ -19,6 +19,13 @@ def test_hosts_are_grouped_as_they_logged_it_themselves(capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_hosts_are_in_natural_order():
+    logged = {f"algo-{number}": "dnn_group" for number in (10, 2, 1, *range(3, 10))}
+    job = {"ResourceConfig": {"InstanceGroups": [
+        {"InstanceGroupName": "dnn_group", "InstanceType": "ml.p4d.24xlarge", "InstanceCount": 10}]}}  # fmt: skip
+    assert hosts_by_group(job, logged) == {"dnn_group": [f"algo-{number}" for number in range(1, 11)]}
+
+
 def test_before_they_have_logged_it_an_assumption_is_made_and_said(capsys):
     assert hosts_by_group(JOB, {}) == {"data_group": ["algo-1", "algo-2"], "dnn_group": ["algo-3"]}
     assert "not in the logs yet" in capsys.readouterr().err

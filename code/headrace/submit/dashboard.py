@@ -17,7 +17,7 @@ from headrace.settings import OneLineParser
 from headrace.submit.aws import Account, aws_errors, console, find_region
 from headrace.submit.logs import LOG_GROUP
 from headrace.submit.metrics import METRICS
-from headrace.topology import DATA_GROUP
+from headrace.topology import DATA_GROUP, natural_key
 
 NAMESPACE = "/aws/sagemaker/TrainingJobs"
 PERIOD_S = 60
@@ -87,7 +87,7 @@ def hosts_by_group(job: Mapping[str, Any], logged: Mapping[str, str]) -> dict[st
     groups = _groups(job)
     total = sum(count for _, count in groups.values())
     if set(logged.values()) <= set(groups) and len(logged) == total:
-        return {group: [host for host, of in sorted(logged.items()) if of == group] for group in groups}
+        return {group: [host for host in sorted(logged, key=natural_key) if logged[host] == group] for group in groups}
     if len(groups) > 1:
         print(
             "which host is in which group is not in the logs yet: taking the data group's to be first", file=sys.stderr

@@ -6,6 +6,7 @@ end nothing: it is asked again, with whatever credentials there are by then.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +14,13 @@ from typing import Any
 from headrace.errors import HeadraceError, SetupError
 from headrace.submit.aws import Account, aws_errors, is_denied
 from headrace.submit.console import Console
-from headrace.submit.logs import LogTail
+from headrace.submit.logs import LOG_GROUP, LogTail
 
 POLL_S = 10.0
 GIVE_UP_S = 3600.0
 """Of questions without an answer."""
+LAST_LINES_S = 120.0
+"""How long after a job's end its last lines are waited for: CloudWatch takes lines in some seconds late."""
 ENDED = ("Completed", "Failed", "Stopped")
 
 
@@ -51,10 +54,23 @@ class Follower:
                 )
             self._told = transitions
             if description["TrainingJobStatus"] in ENDED:
-                self._logs.close()
+                self._read_last_lines()
                 return description
             self._logs.poll()
             self._console.sleep(POLL_S)
+
+    def _read_last_lines(self) -> None:
+        """Read the logs until no line has come between two looks; the deadline and Ctrl-C end it too."""
+        until = self._now() + LAST_LINES_S
+        self._logs.poll()
+        with contextlib.suppress(KeyboardInterrupt):
+            self._console.sleep(POLL_S)
+            while self._logs.poll():
+                if self._now() > until:
+                    self._console.say(f"log lines of {self._job_name} still come; CloudWatch has all, in {LOG_GROUP}")
+                    break
+                self._console.sleep(POLL_S)
+        self._logs.release()
 
     def _describe(self) -> dict[str, Any]:
         failing_since: float | None = None

@@ -43,34 +43,46 @@ class LogTail:
         self._now = now
         self._streams: dict[str, _Stream] = {}
         self._is_denied = self._is_failing = False
+        self._lines = 0
 
     def use(self, client: Any) -> None:
         """Go on with this client."""
         self._client = client
 
-    def poll(self) -> None:
-        """Print what has come since the last time. What cannot be read now, the next time will bring."""
+    def poll(self) -> bool:
+        """Print what has come since the last time. What cannot be read now, the next time will bring.
+
+        Returns:
+            Whether another look is worth it: lines have come, or could not be read.
+        """
+        lines, is_unread = self._lines, False
         try:
             with aws_errors(f"reading the logs of {self._job_name}"):
-                self._read()
+                is_unread = self._read()
             self._is_failing = False
         except HeadraceError as error:
             self._complain(error)
+            is_unread = not self._is_denied
         for stream in self._streams.values():
             if stream.held and self._now() - stream.since > HOLD_S:
                 self._release(stream, f"{stream.host} ?")
+        return is_unread or self._lines > lines
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """Take what there is; whether too many questions kept it from that."""
         if self._is_denied:
-            return
+            return False
         try:
             self._find_streams()
             for name, stream in self._streams.items():
                 for line in self._new_lines(name, stream):
                     self._take(stream, line)
         except exceptions.ClientError as error:
-            if error.response["Error"]["Code"] not in ("ResourceNotFoundException", "ThrottlingException"):
+            code = str(error.response["Error"]["Code"])
+            if code not in ("ResourceNotFoundException", "ThrottlingException"):
                 raise  # no stream yet, or too many questions
+            return code == "ThrottlingException"
+        return False
 
     def _complain(self, error: HeadraceError) -> None:
         """Once in a row; without logs a job can still be followed."""
@@ -81,9 +93,8 @@ class LogTail:
             self._say(f"{error}; trying again")
         self._is_failing = True
 
-    def close(self) -> None:
-        """Print what is left, held back or not."""
-        self.poll()
+    def release(self) -> None:
+        """Print what is held back."""
         for stream in self._streams.values():
             self._release(stream, f"{stream.host} ?")
 
@@ -109,6 +120,7 @@ class LogTail:
             stream.token = answer["nextForwardToken"]  # only now: what was not taken comes again
 
     def _take(self, stream: _Stream, line: str) -> None:
+        self._lines += 1
         event = parse_event(line) if stream.tag is None else None
         if event and event.name == "topology":
             host = event.fields.get("host", stream.host)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import tarfile
@@ -14,17 +13,14 @@ from pathlib import Path, PurePosixPath
 from botocore import exceptions
 
 from headrace.errors import InputError, SetupError
-from headrace.paths import METRICS, PREFLIGHT_REPORT, SUMMARY, RunPaths
+from headrace.paths import RESULTS, SUMMARY
 from headrace.submit.aws import Account, aws_errors, find_region
-
-RESULTS = (SUMMARY, METRICS, PREFLIGHT_REPORT)
-"""What is fetched from the job's output."""
 
 
 def fetch_results(
     account: Account, output_s3_uri: str, job_name: str, output_dir: Path, say: Callable[[str], None]
 ) -> Path | None:
-    """The job's summary and metrics in `output_dir/JOB_NAME`; None when it left none."""
+    """What the leader left (`RESULTS`), in `output_dir/JOB_NAME`; None when it left no summary."""
     uri = f"{output_s3_uri.rstrip('/')}/{job_name}/output/output.tar.gz"
     with tempfile.TemporaryDirectory(prefix="headrace-") as temporary:
         archive, fetched = Path(temporary) / "output.tar.gz", Path(temporary) / "fetched"
@@ -33,17 +29,19 @@ def fetch_results(
                 return None
             fetched.mkdir()
             with tarfile.open(archive) as tar:
-                depths = dict.fromkeys(RESULTS, math.inf)
-                for member in tar:
-                    path = PurePosixPath(member.name)
-                    # A file of that name in a folder of the script's own lies deeper than headrace's.
-                    is_ours = member.isfile() and len(path.parts) < depths.get(path.name, 0)
-                    content = tar.extractfile(member) if is_ours else None
+                files = {PurePosixPath(member.name): member for member in tar if member.isfile()}
+                # A file of that name in a folder of the script's own lies deeper than headrace's.
+                summaries = [path for path in files if path.name == SUMMARY]
+                top = min((path.parent for path in summaries), key=lambda path: len(path.parts), default=None)
+                if top is None:
+                    return None
+                for path, member in files.items():
+                    below = path.relative_to(top) if path.is_relative_to(top) else path
+                    content = tar.extractfile(member) if below.parts[0] in RESULTS and ".." not in below.parts else None
                     if content:
-                        (fetched / path.name).write_bytes(content.read())
-                        depths[path.name] = len(path.parts)
-            if not RunPaths(fetched).summary.is_file():
-                return None
+                        (fetched / below).parent.mkdir(parents=True, exist_ok=True)
+                        with (fetched / below).open("wb") as file:
+                            shutil.copyfileobj(content, file)
             folder = output_dir / job_name
             shutil.copytree(fetched, folder, dirs_exist_ok=True)
             return folder
