@@ -136,7 +136,7 @@ def run(given, what, overlapped, cpus, feed_cpus=()):
     with contextlib.ExitStack() as stack:
         if feed_cpus:
             address = f"127.0.0.1:{PORT}"
-            command = [sys.executable, "-m", "headrace.torch.feed_server", f"--port={PORT}", f"--address={address}"]
+            command = [sys.executable, "-m", "headrace.torch.feed.server", f"--port={PORT}", f"--address={address}"]
             server = subprocess.Popen(
                 [*command, __file__, *flags], env=environ, preexec_fn=lambda: os.sched_setaffinity(0, feed_cpus)
             )

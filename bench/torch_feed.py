@@ -105,7 +105,7 @@ def heavy_rates(first, second):
 def feed_server(images, *processors):
     """A feed server of so many images, with two processes on these processors; yields what its consumer is told."""
     port = free_port()
-    command = [sys.executable, "-m", "headrace.torch.feed_server", f"--port={port}", f"--address=127.0.0.1:{port}"]
+    command = [sys.executable, "-m", "headrace.torch.feed.server", f"--port={port}", f"--address=127.0.0.1:{port}"]
     with measure.pinned(*processors):
         server = subprocess.Popen([*command, HEAVY, "feed", str(images), "2"], env=environ())
     try:

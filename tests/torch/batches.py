@@ -6,8 +6,8 @@ import enum
 
 import numpy as np
 import torch
-from headrace.torch.arriving import Arriving
-from headrace.torch.message import encode
+from headrace.torch.feed.decode import Arriving
+from headrace.torch.feed.encode import encode
 from hypothesis import strategies as st
 
 Pair = collections.namedtuple("Pair", "x y")

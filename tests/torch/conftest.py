@@ -7,9 +7,10 @@ import multiprocessing
 
 import pytest
 import torch
-from headrace.torch import registry, streaming
+from headrace.torch import registry
+from headrace.torch.dataloader import DataLoader
 from headrace.torch.feed_admission import FeedServer
-from headrace.torch.loader import DataLoader
+from headrace.torch.sampling import stream_shards as streaming
 
 from tests.ports import free_port
 from tests.support import copy_source

@@ -6,8 +6,8 @@ import threading
 
 import numpy as np
 import pytest
-from headrace.torch import connection as wire
-from headrace.torch.message import bytes_of
+from headrace.torch.feed import protocol as wire
+from headrace.torch.feed.encode import bytes_of
 
 SIZE = 3 << 20
 

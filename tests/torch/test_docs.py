@@ -9,7 +9,7 @@ import pytest
 import torch
 from headrace import flags
 from headrace.errors import InputError
-from headrace.torch import world
+from headrace.torch import distributed as world
 
 from tests.documents import fences
 from tests.support import ROOT, run_job

@@ -7,7 +7,8 @@ import pytest
 import torch
 from headrace import progress
 from headrace.errors import InputError
-from headrace.torch import alike, drawn
+from headrace.torch import drawn
+from headrace.torch.sampling import rank_agreement as alike
 from torch.utils.data import BatchSampler, RandomSampler, Sampler
 from torch.utils.data import DataLoader as TorchDataLoader
 

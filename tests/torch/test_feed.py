@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 from headrace.errors import InputError
-from headrace.torch.fetch import SampleError
+from headrace.torch.fetch.map_fetcher import SampleError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import (

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from headrace.errors import DeadlineError
-from headrace.torch.fetch import SampleError
+from headrace.torch.fetch.map_fetcher import SampleError
 
 from tests.ports import free_port
 from tests.torch.draws import Closing, Draws, batches, indices, plain

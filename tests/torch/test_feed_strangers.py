@@ -7,7 +7,7 @@ import time
 
 import pytest
 from headrace.errors import InputError
-from headrace.torch import connection as wire
+from headrace.torch.feed import protocol as wire
 from headrace.torch.feed_admission import MOST_AT_THE_DOOR
 from headrace.training.handshake import LIMIT_S
 from hypothesis import HealthCheck, given, settings

@@ -6,8 +6,8 @@ import functools
 
 import pytest
 import torch
-from headrace.torch.alike import differing
 from headrace.torch.fingerprint import fingerprint
+from headrace.torch.sampling.rank_agreement import differing
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from tests.torch.test_fingerprint import Files

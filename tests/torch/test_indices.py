@@ -4,7 +4,7 @@ import contextlib
 import json
 
 from headrace.errors import InputError
-from headrace.torch.fetch import Order, read_order
+from headrace.torch.fetch.map_fetcher import Order, read_order
 from hypothesis import given
 from hypothesis import strategies as st
 

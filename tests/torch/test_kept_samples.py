@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from headrace.torch.loader import DataLoader
+from headrace.torch.dataloader import DataLoader
 from torch.utils.data import Subset
 
 from tests.torch.test_shared_statistics import Numbers, Shift, mean_of_its_part, train

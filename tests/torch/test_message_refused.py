@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from headrace.errors import InputError
-from headrace.torch.arriving import Arriving
-from headrace.torch.message import MOST_BATCH_BYTES, Malformed, encode
+from headrace.torch.feed.decode import Arriving
+from headrace.torch.feed.encode import MOST_BATCH_BYTES, Malformed, encode
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,7 @@
 """Which samples a rank takes: of any number, on any number of ranks, from any place on."""
 
 import torch
-from headrace.torch.order import Epoch, sample_seed, taken_after
+from headrace.torch.sampling.epoch_plan import Epoch, sample_seed, taken_after
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler

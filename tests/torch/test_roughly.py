@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from headrace.torch.alike import differing
 from headrace.torch.fingerprint import fingerprint
+from headrace.torch.sampling.rank_agreement import differing
 from torch.utils.data import Dataset
 
 from tests.torch.test_fingerprint import Table

@@ -7,7 +7,7 @@ import pytest
 import torch
 from headrace.errors import InputError
 from headrace.torch import drawn, sampler_changes
-from headrace.torch.loader import DataLoader
+from headrace.torch.dataloader import DataLoader
 from torch.utils.data import BatchSampler, RandomSampler, Sampler, SequentialSampler
 
 from tests.torch.draws import Draws

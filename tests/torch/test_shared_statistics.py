@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from headrace.errors import InputError
-from headrace.torch.loader import DataLoader
+from headrace.torch.dataloader import DataLoader
 from torch.utils.data import Dataset
 
 from tests.torch.two_ranks import in_two_ranks

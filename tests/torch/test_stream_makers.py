@@ -11,8 +11,10 @@ import time
 
 import pytest
 import torch
-from headrace.torch import connection, feed_process, stream_feed
-from headrace.torch.fetch import SampleError
+from headrace.torch.feed import protocol as connection
+from headrace.torch.feed import stream_client as stream_feed
+from headrace.torch.feed import worker as feed_process
+from headrace.torch.fetch.map_fetcher import SampleError
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tests.torch.lines import Lines, all_lines, indices, plain

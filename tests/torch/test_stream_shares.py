@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from headrace.errors import InputError
-from headrace.torch import streaming
-from headrace.torch.fetch import SampleError
+from headrace.torch.fetch.map_fetcher import SampleError
+from headrace.torch.sampling import stream_shards as streaming
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tests.torch.lines import indices

@@ -140,7 +140,7 @@ import atexit, itertools, threading
 def reading():
     return [each.name for each in threading.enumerate() if each.name == "stream"]
 atexit.register(lambda: print("at the end:", reading()))
-from headrace.torch import streaming
+from headrace.torch.sampling import stream_shards as streaming
 batches = streaming._read_ahead(itertools.count(), threading.Event())
 next(batches)
 print("open:", reading())

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 from headrace.errors import DeadlineError
-from headrace.torch.fetch import SampleError
-from headrace.torch.tasks import FIRST_PATIENCE_S, MOST_AHEAD_BYTES, MOST_BREAKS, Tasks
+from headrace.torch.feed.scheduler import FIRST_PATIENCE_S, MOST_AHEAD_BYTES, MOST_BREAKS, Tasks
+from headrace.torch.fetch.map_fetcher import SampleError
 
 
 class Clock:

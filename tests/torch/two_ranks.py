@@ -5,7 +5,8 @@ import io
 import multiprocessing
 
 import torch.distributed as dist
-from headrace.torch import alike, registry
+from headrace.torch import registry
+from headrace.torch.sampling import rank_agreement as alike
 
 from tests.torch.fresh import forget_loaders
 

@@ -11,7 +11,7 @@ import contextlib
 import time
 from typing import Any
 
-from headrace.torch import world
+from headrace.torch import distributed as world
 
 SURE_AFTER_BATCHES = 8
 """Of another loader: ranks that train together have made as many steps, give or take what they read ahead. One of

@@ -17,7 +17,7 @@ import torch
 from headrace.context import TrainerContext
 from headrace.errors import InputError
 from headrace.events import CHECKPOINTS_ON_REQUEST, say
-from headrace.torch import world
+from headrace.torch import distributed as world
 from headrace.training.checkpoint_folder import EVERY_S, KEPT_CHECKPOINTS, CheckpointFolder
 from headrace.training.signal_files import SignalFiles
 

@@ -14,10 +14,10 @@ from torch.utils.data import Dataset
 
 from headrace.torch import epoch_state
 from headrace.torch.dataset_code import held_by
-from headrace.torch.draws import own_draws, seed_all
 from headrace.torch.epoch_calls import Told, of_ours, told_to
-from headrace.torch.order import sample_seed
+from headrace.torch.fetch.rng import own_draws, seed_all
 from headrace.torch.own_generators import Held, generators_held, kept
+from headrace.torch.sampling.epoch_plan import sample_seed
 
 MOST_WITHIN = 10_000
 """Datasets within a dataset, and entries of a list in which they are looked for."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from headrace.torch.drawn import Drawn
 from headrace.torch.epoch_calls import Told
-from headrace.torch.fetch import Order
+from headrace.torch.fetch.map_fetcher import Order
 from headrace.torch.indices import plain_index
-from headrace.torch.order import Epoch
+from headrace.torch.sampling.epoch_plan import Epoch
 
 LEAST_AHEAD, MOST_AHEAD = 16, 256
 """Steps whose samples are drawn before they are made; between these, as many as were made."""

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.errors import InputError
-from headrace.torch import connection as wire
-from headrace.torch.alike import SPLIT_HINT, differing
-from headrace.torch.feed_process import HANDED_OVER, FeedProcess
+from headrace.torch.feed import protocol as wire
+from headrace.torch.feed.worker import HANDED_OVER, FeedProcess
 from headrace.torch.forking import begin_forked
+from headrace.torch.sampling.rank_agreement import SPLIT_HINT, differing
 from headrace.torch.stream_processes import StreamProcesses
 from headrace.training.handshake import LIMIT_S
 

@@ -24,7 +24,7 @@ from torch.utils.data import Dataset, _utils
 from headrace.prctl import die_with_parent
 from headrace.torch import registry
 from headrace.torch.dataset_code import is_the_scripts
-from headrace.torch.draws import seed_all
+from headrace.torch.fetch.rng import seed_all
 from headrace.torch.held import held
 
 DEEPEST = 4

@@ -7,8 +7,8 @@ from typing import Any
 from torch.utils.data import BatchSampler
 
 from headrace.errors import InputError
-from headrace.torch.fetch import ON_ERROR
-from headrace.torch.sampling import is_distributed
+from headrace.torch.fetch.map_fetcher import ON_ERROR
+from headrace.torch.sampling.samplers import is_distributed
 
 
 def check(is_stream: bool, on_error: str, shards: int) -> None:

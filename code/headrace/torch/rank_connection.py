@@ -10,9 +10,9 @@ from typing import Any
 
 from headrace import received
 from headrace.errors import InputError
-from headrace.torch import connection as wire
-from headrace.torch.arriving import Arriving
-from headrace.torch.fetch import Made, Order, SampleError, StreamOrder
+from headrace.torch.feed import protocol as wire
+from headrace.torch.feed.decode import Arriving
+from headrace.torch.fetch.map_fetcher import Made, Order, SampleError, StreamOrder
 from headrace.training.handshake import LIMIT_S
 
 SEND_TIMEOUT_S = 60.0

@@ -18,7 +18,7 @@ OTHER_PROCESS = (
     "for each rank, so call the training function itself, with headrace.torch.local_rank()"
 )
 loaders: list[Any] = []
-"""In a feed server: each a `headrace.torch.loader.DataLoader`. A rank only counts its own."""
+"""In a feed server: each a `headrace.torch.dataloader.DataLoader`. A rank only counts its own."""
 
 
 class Serving:

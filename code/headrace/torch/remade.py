@@ -26,12 +26,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from headrace.prctl import die_with_parent
-from headrace.torch import world
+from headrace.torch import distributed as world
 from headrace.torch.dataset_epochs import forget_epochs
-from headrace.torch.feed_client import Feed
-from headrace.torch.fetch import Made, Order
+from headrace.torch.feed.client import Feed
+from headrace.torch.feed.encode import encode
+from headrace.torch.fetch.map_fetcher import Made, Order
 from headrace.torch.forking import as_worker, outside_of_blocks, reopen_files
-from headrace.torch.message import encode
 from headrace.torch.registry import WITHOUT_DATA_HOSTS
 from headrace.training import step_cpu
 from headrace.training.step_cpu import with_ended_s

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.torch import world
+from headrace.torch import distributed as world
 from headrace.torch.dataset_code import own_names, reached
 
 _PLAIN = (bool, int, float, str, type(None), np.generic)

@@ -8,12 +8,12 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, SequentialSampler
 
-from headrace.torch import world
+from headrace.torch import distributed as world
 from headrace.torch.dataset_epochs import told_by_script
 from headrace.torch.epoch_steps import EpochSteps
 from headrace.torch.indices import Index
-from headrace.torch.order import Epoch, sample_seed
-from headrace.torch.sampling import epoch_indices, is_distributed, with_those_inside
+from headrace.torch.sampling.epoch_plan import Epoch, sample_seed
+from headrace.torch.sampling.samplers import epoch_indices, is_distributed, with_those_inside
 
 _OF_RANK, _OF_SIZE = 1 << 43, 1 << 42
 """Places that no sample has: a rank whose own sampler deals, and a dataset's size."""
@@ -23,7 +23,7 @@ class Samples:
     """Those of a loader.
 
     Args:
-        loader: a `headrace.torch.loader.DataLoader`.
+        loader: a `headrace.torch.dataloader.DataLoader`.
         world: how many ranks share them.
         given: whether the script gave a sampler; else it stands for `shuffle`.
         batched: whether it gave a batch sampler.

@@ -8,7 +8,7 @@ from headrace.errors import InputError
 from headrace.torch.dataset_epochs import epoch_set_by_script, takes_epoch, told_within
 from headrace.torch.epoch_calls import listen, said_to
 from headrace.torch.rank_batches import RankBatches
-from headrace.torch.sampling import epoch_of, with_those_inside
+from headrace.torch.sampling.samplers import epoch_of, with_those_inside
 
 
 class SetByScript:

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 
 from headrace.settings import SECRET_VARIABLE
-from headrace.torch import world
+from headrace.torch import distributed as world
 from headrace.torch.dataset_code import is_the_scripts
 from headrace.torch.dataset_writes import counted_by_samples
 from headrace.torch.epoch_steps import EpochSteps
-from headrace.torch.feed_client import Feed
-from headrace.torch.fetch import StreamOrder
+from headrace.torch.feed.client import Feed
+from headrace.torch.feed.stream_client import StreamFeed
+from headrace.torch.fetch.local_workers import LocalBatches
+from headrace.torch.fetch.map_fetcher import StreamOrder
 from headrace.torch.held import held
-from headrace.torch.local_batches import LocalBatches
 from headrace.torch.remade import Remade
-from headrace.torch.stream_feed import StreamFeed
 
 _COUNTED = (
     "while it makes samples, and makes them of it: each process that makes samples has a number of its own, so they "

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 
-from headrace.torch.feed_process import HANDED_OVER
+from headrace.torch.feed.worker import HANDED_OVER
 from headrace.training.handshake import LIMIT_S
 
 MOST = 512

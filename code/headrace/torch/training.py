@@ -13,7 +13,8 @@ import torch
 
 from headrace.errors import InputError
 from headrace.events import say
-from headrace.torch import registry, world
+from headrace.torch import distributed as world
+from headrace.torch import registry
 from headrace.torch.checkpoint import Checkpoint
 from headrace.torch.wait_times import GpuWaiting, Waiting
 from headrace.training.meter import Meter

@@ -23,7 +23,7 @@ from headrace.host.services.contract import (
 from headrace.settings import FEEDS_VARIABLE, STALL_TIMEOUT_VARIABLE, Settings
 from headrace.topology import Topology
 
-MODULE = "headrace.torch.feed_server"
+MODULE = "headrace.torch.feed.server"
 
 
 class TorchFeed:

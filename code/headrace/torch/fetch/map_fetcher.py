@@ -15,13 +15,13 @@ from torch.utils.data import Subset
 
 from headrace.errors import HeadraceError, InputError
 from headrace.events import say
-from headrace.torch import world
+from headrace.torch import distributed as world
 from headrace.torch.dataset_epochs import tell_epoch, told_within
-from headrace.torch.draws import seed_all
 from headrace.torch.epoch_calls import Told
+from headrace.torch.fetch.rng import seed_all
 from headrace.torch.indices import index_as_json, index_of_json
-from headrace.torch.order import sample_seed
 from headrace.torch.own_generators import Held, generators_held, kept
+from headrace.torch.sampling.epoch_plan import sample_seed
 
 ON_ERROR = ("raise", "skip")
 MOST_SKIPS_TOLD = 10

@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from headrace.errors import InputError
-from headrace.torch import world
-from headrace.torch.alike import store_of_ranks
+from headrace.torch import distributed as world
 from headrace.torch.dataset_epochs import told_by_script
 from headrace.torch.ends import Ends
 from headrace.torch.epoch_calls import Told
-from headrace.torch.fetch import MOST_PARTS, Made, StreamOrder
-from headrace.torch.order import taken_after
+from headrace.torch.fetch.map_fetcher import MOST_PARTS, Made, StreamOrder
 from headrace.torch.rank_share import refuse_rank_share, refuse_shared_by_itself
+from headrace.torch.sampling.epoch_plan import taken_after
+from headrace.torch.sampling.rank_agreement import store_of_ranks
 from headrace.torch.sources import Sources
 
 MORE_FILES = (
@@ -41,7 +41,7 @@ class Streaming:
     """A loader's place in its dataset's parts.
 
     Args:
-        loader: a `headrace.torch.loader.DataLoader`.
+        loader: a `headrace.torch.dataloader.DataLoader`.
         shards: parts of an epoch; 0: as many as all ranks have workers, one for each rank at least.
         limit_s: how long to wait for the other ranks.
     """

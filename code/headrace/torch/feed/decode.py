@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.torch.message import (
+from headrace.torch.feed.encode import (
     DEEPEST,
     DEFAULTS,
     DTYPES,

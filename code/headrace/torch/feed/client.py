@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headrace.torch.fetch import Made, Order, SampleError
+from headrace.torch.feed.scheduler import Tasks
+from headrace.torch.fetch.map_fetcher import Made, Order, SampleError
 from headrace.torch.rank_connection import JOIN_S, LEAVE_S, enter, receive_batch, send_order
-from headrace.torch.tasks import Tasks
 from headrace.training.freed_memory import keep_freed_memory
 
 EXTRA_AHEAD = 2

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import DeadlineError
-from headrace.torch.fetch import SampleError
+from headrace.torch.fetch.map_fetcher import SampleError
 
 MOST_BREAKS, BREAKS_APART_S = 5, 0.5
 """So many processes that end while they make one batch are no accident; those that end together count once."""

@@ -13,21 +13,22 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from headrace import progress
 from headrace.errors import InputError
 from headrace.settings import STALL_TIMEOUT_VARIABLE
-from headrace.torch import given, rank_changes, registry, waiting, world
-from headrace.torch.alike import Alike, description
+from headrace.torch import distributed as world
+from headrace.torch import given, rank_changes, registry, waiting
 from headrace.torch.changed import as_it_is, refuse_changes
-from headrace.torch.fetch import Maker, tell_skipped
+from headrace.torch.fetch.iterable_fetcher import StreamMaker, stream_maker
+from headrace.torch.fetch.map_fetcher import Maker, tell_skipped
 from headrace.torch.fingerprint import fingerprint
 from headrace.torch.indices import Index
 from headrace.torch.iteration import Iteration
 from headrace.torch.rank_batches import RankBatches
 from headrace.torch.remade import look_soon
 from headrace.torch.samples import Samples
-from headrace.torch.sampling import check_sampler
+from headrace.torch.sampling.rank_agreement import Alike, description
+from headrace.torch.sampling.samplers import check_sampler
+from headrace.torch.sampling.stream_shards import Streaming
 from headrace.torch.set_by_script import SetByScript
 from headrace.torch.sources import Sources
-from headrace.torch.streaming import Streaming
-from headrace.torch.streams import StreamMaker, stream_maker
 
 WAIT_SHARE = 0.9
 """Of `stall_timeout_s`, for a batch: it is to be named before the watchdog ends the job."""

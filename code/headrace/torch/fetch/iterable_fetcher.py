@@ -17,9 +17,9 @@ from torch.utils.data import _utils
 
 from headrace.errors import InputError
 from headrace.torch.dataset_epochs import begin_epoch, told_within
-from headrace.torch.draws import seed_all
-from headrace.torch.fetch import Made, SampleError, StreamOrder, told
-from headrace.torch.order import sample_seed
+from headrace.torch.fetch.map_fetcher import Made, SampleError, StreamOrder, told
+from headrace.torch.fetch.rng import seed_all
+from headrace.torch.sampling.epoch_plan import sample_seed
 
 _BEGIN, _PART, _COLLATE = 1 << 43, 1 << 44, 1 << 45
 """Places that no sample of a map-style dataset has."""

@@ -14,12 +14,12 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, get_worker_info
 
 from headrace.errors import HeadraceError
-from headrace.torch import world
-from headrace.torch.draws import own_draws
-from headrace.torch.fetch import Made, Order, SampleError, StreamOrder
+from headrace.torch import distributed as world
+from headrace.torch.fetch.map_fetcher import Made, Order, SampleError, StreamOrder
+from headrace.torch.fetch.rng import own_draws
 from headrace.torch.forking import reopen_files
-from headrace.torch.order import sample_seed
 from headrace.torch.reused import Reused
+from headrace.torch.sampling.epoch_plan import sample_seed
 from headrace.training.freed_memory import keep_freed_memory
 
 _WORKERS = 1 << 42

@@ -1,6 +1,6 @@
 """A feed server: makes batches for ranks, in processes of its own.
 
-    python -m headrace.torch.feed_server --port 6001 --address algo-1:6001 SCRIPT [ARGUMENT ...]
+    python -m headrace.torch.feed.server --port 6001 --address algo-1:6001 SCRIPT [ARGUMENT ...]
 
 It runs the training script up to where that would take its first batch: by then the datasets are made.
 """
@@ -27,9 +27,9 @@ from headrace.events import FEED_READY, say
 from headrace.rank_failure import PORT_IN_USE
 from headrace.settings import SECRET_VARIABLE, STALL_TIMEOUT_VARIABLE, OneLineParser
 from headrace.torch import registry
+from headrace.torch.feed.script import run_until_first_batch
 from headrace.torch.feed_admission import FeedServer
 from headrace.torch.forking import processes_for
-from headrace.torch.run_script import run_until_first_batch
 
 LOOK_AGAIN_S = 0.5
 
@@ -124,6 +124,6 @@ def _leave(code: int) -> NoReturn:
 
 if __name__ == "__main__":
     # As the module that others import, whose classes are the same ones.
-    from headrace.torch import feed_server
+    from headrace.torch.feed import server as feed_server
 
     feed_server.main(sys.argv[1:])

@@ -17,9 +17,9 @@ from typing import Any
 
 from headrace import progress
 from headrace.errors import DeadlineError
-from headrace.torch.fetch import Made, SampleError, StreamOrder
+from headrace.torch.feed.scheduler import MOST_AHEAD_BYTES, MOST_BREAKS
+from headrace.torch.fetch.map_fetcher import Made, SampleError, StreamOrder
 from headrace.torch.rank_connection import JOIN_S, LEAVE_S, enter, receive_batch, send_order
-from headrace.torch.tasks import MOST_AHEAD_BYTES, MOST_BREAKS
 from headrace.training.freed_memory import keep_freed_memory
 
 AHEAD = 3

@@ -20,7 +20,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from headrace.errors import InputError, SetupError
 from headrace.execs import refuse_exec
 from headrace.rank_failure import in_a_line
-from headrace.torch import registry, world
+from headrace.torch import distributed as world
+from headrace.torch import registry
 
 MOST_STEPS = 20
 """Of optimizers, before the first batch: some scripts warm up."""

@@ -12,12 +12,12 @@ from torch.utils.data import DistributedSampler, RandomSampler, SequentialSample
 
 from headrace.errors import InputError
 from headrace.torch.drawn import drawn_from
-from headrace.torch.draws import Apart, seed_all
 from headrace.torch.epoch_calls import of_ours, said_to
+from headrace.torch.fetch.rng import Apart, seed_all
 from headrace.torch.indices import plain_index
-from headrace.torch.order import sample_seed
 from headrace.torch.sampler_changes import have_drawn, look
 from headrace.torch.sampler_sets import refuse_sets
+from headrace.torch.sampling.epoch_plan import sample_seed
 
 _DRAWS = 1 << 41
 """A place that no sample has: a sampler's draws."""

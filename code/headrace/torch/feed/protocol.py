@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headrace.errors import InputError
-from headrace.torch.message import MOST_BATCH_BYTES, MOST_HEADER_BYTES
+from headrace.torch.feed.encode import MOST_BATCH_BYTES, MOST_HEADER_BYTES
 from headrace.training.handshake import Handshake
 
 HANDSHAKE = Handshake(b"hrfeed_1", b"headrace feed")

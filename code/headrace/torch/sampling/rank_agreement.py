@@ -21,7 +21,8 @@ import torch.distributed as dist
 
 from headrace.context import TrainerContext
 from headrace.errors import InputError
-from headrace.torch import rank_changes, registry, world
+from headrace.torch import distributed as world
+from headrace.torch import rank_changes, registry
 from headrace.torch.alone import Alone
 from headrace.torch.changed import refuse_changes
 from headrace.torch.drawn import Drawn

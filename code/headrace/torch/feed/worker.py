@@ -27,12 +27,12 @@ from typing import Any
 import torch
 
 from headrace.errors import HeadraceError, InputError
-from headrace.torch import connection as wire
-from headrace.torch.fetch import Maker, Order, StreamOrder, read_order
+from headrace.torch.feed import protocol as wire
+from headrace.torch.feed.encode import encode
+from headrace.torch.fetch.iterable_fetcher import StreamMaker
+from headrace.torch.fetch.map_fetcher import Maker, Order, StreamOrder, read_order
 from headrace.torch.forking import as_worker, outside_of_blocks
-from headrace.torch.message import encode
 from headrace.torch.reused import Reused
-from headrace.torch.streams import StreamMaker
 from headrace.training.freed_memory import keep_freed_memory
 
 Answer = tuple[int, bytes, list[memoryview]]

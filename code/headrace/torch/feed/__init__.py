@@ -1,0 +1,1 @@
+"""Feed servers: they make batches on data hosts; ranks ask for them over TCP."""

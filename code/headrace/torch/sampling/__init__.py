@@ -1,0 +1,1 @@
+"""Which samples a rank takes, and when."""
