@@ -7,10 +7,9 @@ import multiprocessing
 
 import pytest
 import torch
-from headrace.torch import registry
 from headrace.torch.dataloader import DataLoader
-from headrace.torch.feed_admission import FeedServer
-from headrace.torch.sampling import stream_shards as streaming
+from headrace.torch import distributed
+from headrace.torch.feed.server import FeedServer
 
 from tests.ports import free_port
 from tests.support import copy_source
@@ -33,12 +32,11 @@ class Feeds:
         """A server; its loader is made with these arguments. Returns its address."""
         self._monkeypatch.delenv("HEADRACE_FEEDS", raising=False)
         self._monkeypatch.delenv("HEADRACE_TF_DATA_MODE", raising=False)
-        registry.Serving.made, registry.Serving.on, registry.Serving.begun = 0, True, False
+        forget_loaders()
         loader = DataLoader(*arguments, **options)
-        registry.Serving.on = False
         port = port or free_port()
-        server = FeedServer(f"127.0.0.1:{port}", port, SECRET, [loader], processes, stall_timeout_s)
-        server.start()
+        server = FeedServer(f"127.0.0.1:{port}", port, SECRET, processes, stall_timeout_s)
+        server.start({loader.key: loader})
         self.servers.append(server)
         self._stack.callback(server.close)
         return f"127.0.0.1:{port}"
@@ -92,7 +90,7 @@ def ranks(feeds, monkeypatch, tmp_path):
     def read(pipe, path, rank, world, addresses, *arguments, state=None, most=None, anew=None, **options):
         try:
             store = torch.distributed.FileStore(str(path), world)
-            monkeypatch.setattr(streaming, "store_of_ranks", lambda: store)
+            monkeypatch.setattr(distributed, "store_of_ranks", lambda: store)
             loader = feeds.loader(addresses, *arguments, rank=rank, world=world, **options)
             if state:
                 loader.load_state_dict(state)

@@ -1,15 +1,14 @@
-"""A process as it is before its script has made a loader."""
+"""Lets one test process run several scripts, one after another."""
 
-from headrace.torch import rank_changes, registry
+from headrace.torch import dataloader
+from headrace.torch.feed import script
 
 
 def forget_loaders():
-    """All that this process has made; forked processes have what those before them made."""
-    registry.Serving.made = registry.Serving.shared = 0
-    registry.Serving.begun = False
-    registry._used.clear()
-    registry._places.clear()
-    registry._first_places.clear()
-    registry._before_first_batch.clear()
-    registry._told.clear()
-    rank_changes.forget()
+    """Begin as a script that has made no loader yet and has not begun to train."""
+    script._process.begun = script._process.trains = script._process.is_server = False
+    script._process.server = None
+    script._counts.update({"": 0, "own ": 0})
+    script._places.clear()
+    script._loaders.clear()
+    dataloader._told.clear()

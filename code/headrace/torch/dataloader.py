@@ -2,250 +2,450 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
 import itertools
 import os
-from collections.abc import Generator, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
 from torch.utils.data import BatchSampler, IterableDataset
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from headrace import progress
 from headrace.errors import InputError
-from headrace.settings import STALL_TIMEOUT_VARIABLE
-from headrace.torch import distributed as world
-from headrace.torch import given, rank_changes, registry, waiting
-from headrace.torch.changed import as_it_is, refuse_changes
-from headrace.torch.fetch.iterable_fetcher import StreamMaker, stream_maker
-from headrace.torch.fetch.map_fetcher import Maker, tell_skipped
-from headrace.torch.fingerprint import fingerprint
-from headrace.torch.indices import Index
-from headrace.torch.iteration import Iteration
-from headrace.torch.rank_batches import RankBatches
-from headrace.torch.remade import look_soon
-from headrace.torch.samples import Samples
-from headrace.torch.sampling.rank_agreement import Alike, description
-from headrace.torch.sampling.samplers import check_sampler
-from headrace.torch.sampling.stream_shards import Streaming
-from headrace.torch.set_by_script import SetByScript
-from headrace.torch.sources import Sources
+from headrace.settings import SECRET_VARIABLE, STALL_TIMEOUT_VARIABLE
+from headrace.torch import distributed
+from headrace.torch.feed import script
+from headrace.torch.feed.client import FeedClient, FeedClients, wait_until_known
+from headrace.torch.feed.scheduler import DEFAULT_PREFETCH_BYTES
+from headrace.torch.feed.stream_client import StreamEpoch
+from headrace.torch.fetch.iterable_fetcher import IterableFetcher, ShardRequest
+from headrace.torch.fetch.local_workers import LocalWorkers
+from headrace.torch.fetch.map_fetcher import ON_ERROR, Fetched, Index, MapFetcher, log_skipped
+from headrace.torch.fetch.pin_memory import DeviceCopies
+from headrace.torch.sampling.epoch_plan import EpochPlan, Planner
+from headrace.torch.sampling.rank_agreement import Agreement, loader_config
+from headrace.torch.sampling.samplers import RankBatchSampler, refuse_dealing, without_batch_sampler
+from headrace.torch.sampling.stream_shards import StreamShards
 
 WAIT_SHARE = 0.9
-"""Of `stall_timeout_s`, for a batch: it is to be named before the watchdog ends the job."""
+"""A wait for a batch takes at most this share of `stall_timeout_s`, so that it is named before the watchdog ends the
+job."""
 DEFAULT_STALL_TIMEOUT_S = 600.0
+DEFAULT_PREFETCH_FACTOR = 2
+"""torch's own."""
+Step = tuple[Any, Callable[[], None]]
+"""A batch, and what notes that it is handed out."""
 _batches_taken = 0
 progress.add_counter(lambda: _batches_taken)
+_told: set[str] = set()
 
 
 class DataLoader(TorchDataLoader[Any]):
     """torch's DataLoader with its own arguments and meaning, for one rank of a job.
 
-    Where the job has feed servers, those make the batches; else this process and its `num_workers`. Either way they are
-    the same to the last bit: an epoch's order and each sample's random draws (of torch's, NumPy's and Python's global
-    generators) follow from `seed`, the epoch and the sample's place in it, whoever makes the batch.
+    Where the job has feed servers, they make the batches; else this process and its `num_workers` do. The batches are
+    the same to the last bit. What you can rely on (`docs/pytorch.md` has an example of each):
 
-    The ranks share each epoch, as with `DistributedSampler`: every sample once, the same number of steps on all ranks,
-    with up to `world − 1` samples twice, or with `drop_last` some left out. A sampler of one's own is evaluated
-    by each rank from the same seed; you may keep a `DistributedSampler`, which then says seed, shuffle and epoch.
+    1. It takes torch's arguments, and yields the same batches whether data hosts or local workers make them.
+    2. A batch follows from seed, epoch, place, and the dataset as it was at the first `iter(loader)`. Workers keep that
+       copy, as with `persistent_workers=True`; later changes are not seen.
+    3. The only channel afterwards is `loader.set_epoch(epoch)`: it chooses order and draws, and calls
+       `dataset.set_epoch(epoch)` wherever samples are made. Without it each `iter()` is the next epoch.
+    4. All ranks make the same loaders in the same order, with the same seed and data, and iterate alike.
+    5. The ranks share an epoch in `DistributedSampler`'s order with equal steps; up to `world − 1` samples repeat, or
+       `drop_last` leaves some out. `shard_by_rank=False` gives a rank everything.
+    6. Python's, NumPy's and torch's global generators are seeded for each sample, and those that are attributes of the
+       dataset or of its transforms; other randomness is yours.
+    7. Samplers run on every rank from one seed, once an epoch (endless ones ahead of training), so they may depend on
+       neither rank nor training.
+    8. An `IterableDataset` shares by `get_worker_info()` over `shards`; ranks stop together; a resume replays the
+       shard, or uses the dataset's own `state_dict`.
+    9. `state_dict()` is seed, epoch and position (for streams, of each shard), loadable on any number of ranks
+       (streams: up to `shards`).
+    10. Feed servers run the script as rank 0 of 1, without a GPU, up to the first batch. What precedes it must be
+        repeatable; only plain data travels. `headrace.torch.is_feed_server()` tells the script where it is.
 
     Args:
-        dataset: map-style: it has `__getitem__` and `__len__`. Or an `IterableDataset`: each epoch is made in parts,
-            and `get_worker_info` tells it which of how many, as in torch's workers.
-        num_workers: processes that make batches. In local mode this rank's; 0: this process makes them. A feed server
-            has the largest of all its loaders; where one is 0, one for each of its host's processors.
-        timeout: seconds that a batch may take to be made; 0: on feed servers 0.8 `stall_timeout_s`, else without end.
-        seed: of order and random draws; by default that of `generator`, else another for each loader of the script. A
-            loader that is made anew has another one, too.
+        num_workers: local mode's processes, which stay for all epochs; 0: this process makes batches. Feed servers use
+            all processors of their hosts, whatever this says.
+        prefetch_factor: batches made ahead for each worker; on data hosts each processor has a worker, and the ranks
+            share them. Default 2.
+        timeout: seconds that a sample may take; 0: on feed servers 0.8 `stall_timeout_s`, else no limit.
+        seed: of order and draws. By default that of `generator`, else one that follows from the loader's place in the
+            script.
         on_error: `raise`: a sample that raises ends the job. `skip`: it is left out of its batch, and counted.
-        shard_by_rank: False: this rank takes all samples, or what its own sampler says, whatever the others do.
-        shards: parts of an `IterableDataset`'s epoch, which the order follows from; by default `num_workers` for each
-            rank, one at least. Each has a process of its own; not so the only one of an only rank without workers.
+        shard_by_rank: whether the ranks share the dataset. False: this rank takes all of it, or its sampler's part.
+        shards: parts of an `IterableDataset`'s epoch, which its order follows from. Each has a process of its own. By
+            default `num_workers` for each rank, at least one.
+        prefetch_bytes: most bytes of batches from feed servers that this rank holds; default 2 GiB. It may always hold
+            two batches.
+        device: where batches are put. To a GPU they go from pinned memory, beside the step before.
+        name: identifies the loader to feed servers in place of its number among the script's loaders.
 
     Attributes:
-        rank: which part of the samples this loader takes.
-        skipped: samples that were left out of batches that this rank has taken.
+        rank, ranks: which part of the samples this loader takes; 0 and 1 with `shard_by_rank=False`.
+        epoch: the epoch of the current iteration, or of the next one.
+        skipped: samples that the batches taken by this rank lack.
+
+    Raises:
+        InputError: arguments that exclude each other, or a dataset or sampler that shares among ranks itself.
     """
+
+    _is_accelerate_prepared = True
+    """Accelerate's `prepare` returns the loader as it is: it deals to the ranks already."""
 
     def __init__(self, dataset: Any, batch_size: int | None = 1, shuffle: bool | None = None, sampler: Any = None,
                  batch_sampler: Any = None, num_workers: int = 0, *, seed: int | None = None, on_error: str = "raise",
-                 shard_by_rank: bool = True, shards: int = 0, **torchs: Any) -> None:  # fmt: skip
-        self.rank, self._world = (world.rank(), world.world_size()) if shard_by_rank else (0, 1)
+                 shard_by_rank: bool = True, shards: int = 0, prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
+                 device: torch.device | str | None = None, name: str = "", **torchs: Any) -> None:  # fmt: skip
+        distributed.check_world()
+        self.rank, self.ranks = (distributed.rank(), distributed.world_size()) if shard_by_rank else (0, 1)
         self.is_stream = isinstance(dataset, IterableDataset)
-        given.check(self.is_stream, on_error, shards)
-        scripts = batch_sampler
+        _check(self.is_stream, on_error, shards, prefetch_bytes, torchs)
+        self._copies = DeviceCopies(torch.device(device)) if device is not None else None
+        if self._copies and self._copies.pins:
+            torchs["pin_memory"] = True
         if shard_by_rank:
-            how = batch_size, shuffle, sampler, batch_sampler, torchs.pop("drop_last", False)
-            made = given.how_batches_are_made(dataset, self._world, *how)
+            drop_last = torchs.pop("drop_last", False)
+            made = without_batch_sampler(dataset, self.ranks, batch_size, shuffle, sampler, batch_sampler, drop_last)
             batch_size, sampler, batch_sampler, torchs["drop_last"] = made
         super().__init__(dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, **torchs)
-        if self._world > 1 and not self.is_stream:
-            check_sampler(sampler if batch_sampler is None else batch_sampler, self._world, dataset)
+        if self.ranks > 1 and not self.is_stream:
+            refuse_dealing(sampler if batch_sampler is None else batch_sampler, self.ranks, dataset)
+        self.on_error, self.skipped, self._prefetch_bytes = on_error, 0, prefetch_bytes
         self._limit_s = WAIT_SHARE * float(os.environ.get(STALL_TIMEOUT_VARIABLE) or DEFAULT_STALL_TIMEOUT_S)
-        self._streaming = Streaming(self, shards, self.rank, self._world, self._limit_s) if self.is_stream else None
-        self.on_error, self.skipped = on_error, 0
-        self.samples = Samples(self, self._world, sampler is not None, batch_sampler is not None)
-        if not self.is_stream and batch_sampler is None and isinstance(self.batch_sampler, BatchSampler):
-            self.__dict__["batch_sampler"] = RankBatches(self, self.batch_sampler, scripts)  # torch forbids it
-        self._position = self._taken = self._open_iterations = 0
-        self.begun = self._whole = False  # this epoch
-        self._first_epoch: int | None = None
-        self._made, self.own_collate_fn = registry.register(self), self.collate_fn
+        self._shards = StreamShards(self, shards, self.rank, self.ranks, self._limit_s) if self.is_stream else None
+        batched = batch_sampler is not None
+        self._planner = Planner(self, sampler is not None or batched, batched)
+        if not self.is_stream and not batched and isinstance(self.batch_sampler, BatchSampler):
+            self.__dict__["batch_sampler"] = RankBatchSampler(self, self.batch_sampler)  # torch forbids to set it
         made_by = (self.collate_fn, self.worker_init_fn, on_error, self.batch_sampler is None)
-        known = registry.known_to(registry.feeds(os.environ), self._made, dataset, made_by)
-        self.number, self._feeds, self.at_first_batch = known.number, known.feeds, known.at_first_batch
-        self._about = known.about  # of one made anew, as it was before
-        self._about.update({} if self._about else description(self, rank_changes.may_have_made(dataset)))
-        as_made = {name: told for name, told in self._about.items() if name != "then"}
-        self._kind = registry.kind([as_made, batch_size, type(self.sampler).__qualname__], self.generator)
-        default = registry.default_seed(self._kind, self.generator, self._about["size"])
-        self.seed, self.seeded = int(default if seed is None else seed), seed is not None
-        self._set_by_script = SetByScript(self)
-        self.epoch = self._set_by_script.first
-        self._shared_number = registry.shared_number() if self._world > 1 else 0
-        self._alike = Alike(self._shared_number, shared=self._world > 1)
-        waiting.watch(world.rank(), world.world_size())
-        self._sources = Sources(self, self._feeds, self._limit_s)
-        if registry.Serving.begun:
-            self.note_dataset()
+        self._place = script.register(self, made_by, shard_by_rank, name)
+        self.seed = int(self._default_seed() if seed is None else seed)
+        self.epoch, self._sampler_epoch = self._place.next_epoch, self._planner.sampler_epoch()
+        self.epoch = self._sampler_epoch or self.epoch
+        self._position = self._taken = 0
+        self.begun = self._whole = False  # this epoch
+        self._as_made = (self.batch_sampler, self.sampler)
+        self._feeds: Sequence[str] | None = None
+        self._servers = script.feed_servers(os.environ)
+        self._local, self._clients = LocalWorkers(self), FeedClients()
+        weakref.finalize(self, self._clients.close)
+        self._agreement: Agreement | None = None
+        self._dataset_then: dict[str, Any] | None = None
 
-    def note_dataset(self) -> None:
-        """The script is about to take its first batch: feed servers have the dataset as it is now."""
-        if "then" not in self._about:
-            self._about["then"] = fingerprint(self.dataset, settled=True)
-        self.own_collate_fn = self.collate_fn  # which the script may have set on the loader
-        if (self._feeds or self._world > 1) and not self.at_first_batch:
-            self.at_first_batch.update(as_it_is(self) if self._feeds else rank_changes.as_it_is(self))
-        self._alike.made(self)
+    def _default_seed(self) -> int:
+        return self._place.seed if self.generator is None else int(self.generator.initial_seed())
+
+    # What feed servers and local workers ask
 
     @property
-    def made_elsewhere(self) -> bool:
-        """Whether feed servers make the batches."""
-        return bool(self._feeds)
+    def key(self) -> str:
+        """What ranks and feed servers know the loader by."""
+        return self._place.key
 
-    def maker(self) -> Maker | StreamMaker:
-        """What makes this loader's batches."""
+    @property
+    def config(self) -> dict[str, Any]:
+        """What must be the same on all ranks and feed servers."""
+        length = None if self.is_stream or not hasattr(self.dataset, "__len__") else len(self.dataset)
+        return loader_config(self.dataset, self.collate_fn, length=length, on_error=self.on_error)
+
+    def fetcher(self) -> MapFetcher | IterableFetcher:
+        """Return what makes this loader's batches."""
         if self.is_stream:
-            return stream_maker(self)
-        return Maker(self.dataset, self.collate_fn, self.batch_sampler is not None, self.on_error)
-
-    @property
-    def shards(self) -> int:
-        """Parts of an `IterableDataset`'s epoch; 0: a map-style dataset has none."""
-        return self._streaming.shards if self._streaming else 0
+            return IterableFetcher(self.dataset, self.collate_fn, self.worker_init_fn, self.num_workers)
+        return MapFetcher(self.dataset, self.collate_fn, self.batch_sampler is not None, self.on_error)
 
     @property
     def local_workers(self) -> int:
         """Processes of this rank that make its batches in local mode; 0: it makes them itself."""
-        return self._streaming.local_workers if self._streaming else self.num_workers
+        return self._shards.local_workers if self._shards else self.num_workers or script.workers_of_server()
 
-    def about(self) -> dict[str, Any]:
-        """What must be the same on a rank and on a feed server, as it was when the loader was made."""
-        return self._about
+    @property
+    def made_elsewhere(self) -> bool:
+        """Whether feed servers make the batches."""
+        return bool(self._servers if self._feeds is None else self._feeds)
+
+    @property
+    def shards(self) -> int:
+        """Shards of an `IterableDataset`'s epoch; 0 for a map-style dataset."""
+        return self._shards.shards if self._shards else 0
+
+    # Epochs and places
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is over this epoch, which has an order of its own; without it, over the next one."""
-        if self.samples.dealt:
+        """Let the next iteration be over this epoch, which has an order of its own."""
+        if self._planner.dealt:
             self.sampler.set_epoch(epoch)
-            self._set_by_script.seen()
+            self._sampler_epoch = self._planner.sampler_epoch()
         if epoch != self.epoch or self.begun:
             self.epoch, self._position, self.begun, self._whole = int(epoch), 0, False, False
-            if self._streaming:
-                self._streaming.begin_epoch()
+            if self._shards:
+                self._shards.begin_epoch()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands, for `load_state_dict` on any number of ranks."""
-        place = self._streaming.place(self._whole) if self._streaming else {}
+        """Return where the loader stands, for `load_state_dict` on any number of ranks."""
+        place = self._shards.place(self._whole) if self._shards else {}
         if self._whole:
             return {"seed": self.seed, "epoch": self.epoch + 1, "position": 0, **place}
         return {"seed": self.seed, "epoch": self.epoch, "position": self._position, **place}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The next iteration goes on there. Raises `InputError` for what is no state of a loader."""
+        """Let the next iteration continue there. Raises `InputError` for what is not the state of a loader."""
         try:
             seed, epoch, position = (int(state[name]) for name in ("seed", "epoch", "position"))
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"no state of a DataLoader: {state!r:.200}") from error
+            raise InputError(f"not the state of a DataLoader: {state!r:.200}") from error
         self.set_epoch(epoch)
-        if self._streaming:
-            self._streaming.go_to(state, at_the_beginning=position == 0)
+        if self._shards:
+            self._shards.go_to(state, at_the_beginning=position == 0)
         self.seed, self.epoch, self._position, self.begun, self._whole = seed, epoch, position, False, False
 
     def __len__(self) -> int:
-        """Batches of a whole epoch on this rank; of an `IterableDataset` with a length, about so many."""
-        return -(-super().__len__() // self._world) if self.is_stream else self.samples.count()
+        """Return the batches of a whole epoch on this rank; for an `IterableDataset` with a length, about as many."""
+        return -(-super().__len__() // self.ranks) if self.is_stream else self.step_count()
+
+    def step_count(self) -> int:
+        """Return this rank's steps of a whole epoch. Raises `TypeError` where the sampler has no length, as torch."""
+        return self._planner.steps()
+
+    @property
+    def length_is_a_guess(self) -> bool:
+        """Whether the script's own sampler says the length; some yield more than they say."""
+        return self._planner.own
+
+    def next_indices(self) -> Iterator[list[Index]]:
+        """Yield this rank's indices of the epoch that the next iteration is over; the loader stays where it is."""
+        script.batch_asked_for()
+        epoch, position = (self.epoch + 1, 0) if self.begun else (self.epoch, self._position)
+        if self._planner.sampler_epoch() != self._sampler_epoch:
+            epoch, position = self._planner.sampler_epoch(), 0
+        yield from self._planner.plan(epoch, position).indices()
+
+    # Iterations
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        registry.batch_asked_for()
-        return Iteration(self._streamed(self._streaming) if self._streaming else self._batches(), self)
+        script.batch_asked_for()
+        self._begin_epoch()
+        steps, source = self._open_stream() if self.is_stream else self._open_steps()
+        return _Iteration(self, self._copies.ahead(steps) if self._copies else steps, source)
 
-    def _begin(self) -> None:
-        """An iteration begins: over which epoch, and whether over the same as on the other ranks."""
-        if (set_there := self._set_by_script.since()) is not None:
-            self.set_epoch(set_there)
+    def _begin_epoch(self) -> None:
+        """Decide which epoch the iteration is over, and who makes its batches."""
+        if any(now is not then for now, then in zip((self.batch_sampler, self.sampler), self._as_made, strict=True)):
+            raise InputError(
+                "the script has put another sampler into the loader, as InfiniteDataLoader and MultiEpochsDataLoader "
+                "do: give the loader its sampler when it is made; its workers stay for all epochs anyway"
+            )
+        if self._planner.sampler_epoch() != self._sampler_epoch:  # the script has called sampler.set_epoch
+            self.set_epoch(self._planner.sampler_epoch())
         elif self.begun:
-            if not self._open_iterations:  # else a thread may have read ahead, as far as it came
-                self._alike.moves_on(self.epoch, self._taken)
             self.epoch, self._position = self.epoch + 1, 0
-            if self._streaming:
-                self._streaming.begin_epoch()
-        self._set_by_script.seen()
-        self.begun, self._whole, self._taken = True, False, 0
-        self._first_epoch = self.epoch if self._first_epoch is None else self._first_epoch
-        if self._feeds and (noted := refuse_changes(self, self.at_first_batch)):
-            look_soon(self.number, noted)
-        self._alike.begins(self)
+            if self._shards:
+                self._shards.begin_epoch()
+        self._place.next_epoch = self.epoch + 1
+        self.begun, self._whole = True, False
+        if self._feeds is None:
+            self._feeds = self._servers_that_know()
+        self._warn_of_changes()
 
-    def indices_to_come(self) -> Iterator[list[Index]]:
-        """This rank's batches of the epoch that the next iteration is over; the loader stays where it is."""
-        number, position, set_there = self.epoch, self._position, self._set_by_script.since()
-        if self.begun or set_there not in (None, number):
-            number, position = number + 1 if set_there is None else set_there, 0
-        return self.samples.of_rank(number, position)
+    def _servers_that_know(self) -> Sequence[str]:
+        if not self._servers:
+            return ()
+        if wait_until_known(self._servers, self._secret(), self._hello(), self._limit_s):
+            return self._servers
+        if "unknown" not in _told:
+            _told.add("unknown")
+            print(
+                f"data hosts do not have loader {self.key} of the script, since it is made after training has begun: this "
+                "rank makes its batches in num_workers processes. Make it earlier, or give it a name that it keeps in "
+                "each epoch (name='train'), and data hosts make them",
+                flush=True,
+            )
+        return ()
 
-    def _streamed(self, streaming: Streaming) -> Generator[Any, None, None]:
-        self._begin()
+    def _warn_of_changes(self) -> None:
+        """Warn of plain attributes that the script has set on the dataset; workers do not see them (rule 2)."""
+        if not self.made_elsewhere and not self.local_workers:
+            return
+        now = _plain_attributes(self.dataset) | {"collate_fn": id(self.collate_fn)}
+        if self._dataset_then is None:
+            self._dataset_then = now
+        changed = [name for name in now if now[name] != self._dataset_then.get(name)]
+        if changed and "changed" not in _told:
+            _told.add("changed")
+            print(
+                f"warning: {', '.join(changed[:5])} of loader {self.key}'s dataset changed since its first iteration, and "
+                "the processes that make samples keep their copy: compute it in dataset.set_epoch(epoch), and call "
+                "loader.set_epoch(epoch)",
+                flush=True,
+            )
+
+    def _agree(self, **begins: Any) -> None:
+        """Compare this iteration with rank 0's. Raises `InputError`, `DeadlineError`."""
+        distributed.check_world()
+        store = distributed.store_of_ranks() if self.ranks > 1 else None
+        if store is not None:
+            self._agreement = self._agreement or Agreement(store, self.key, self.rank, self._limit_s)
+            self._agreement.begin(**self.config, epoch=self.epoch, taken=self._taken, **begins)
+        elif self.ranks > 1 and "alone" not in _told:
+            _told.add("alone")
+            print(
+                "warning: torch.distributed does not connect the ranks, so unless something else averages gradients each "
+                "rank trains a model of its own: call headrace.torch.init()",
+                flush=True,
+            )
+        self._taken = 0
+
+    def _hello(self) -> dict[str, Any]:
+        return {"loader": self.key, "config": self.config, "late": self._place.late}
+
+    @staticmethod
+    def _secret() -> str:
+        return os.environ.get(SECRET_VARIABLE, "")
+
+    def _pins(self) -> bool:
+        return bool(self.pin_memory and torch.cuda.is_available())
+
+    def _open_steps(self) -> tuple[Iterator[Step], Any]:
+        plan = self._planner.plan(self.epoch, self._position)
+        plan.has(0)  # an endless sampler draws its first part
+        if self._feeds:
+            source = self._clients.begin(self._feed_client, plan.request, plan.known)
+        else:
+            source = self._local.open(plan.request, plan.has)
+        self._agree(order=plan.digest() if self._planner.own else "")
+        return self._steps(plan, source), source
+
+    def _feed_client(self) -> FeedClient:
+        return FeedClient(
+            self._feeds or (), self._secret(), self._hello(), distributed.rank(), distributed.world_size(),
+            self._limit_s, self._pins(), self.prefetch_factor or DEFAULT_PREFETCH_FACTOR, self._prefetch_bytes,
+        )  # fmt: skip
+
+    def _steps(self, plan: EpochPlan, source: Any) -> Iterator[Step]:
         number = self.epoch
-        self._open_iterations += 1
-        try:
-            for made in streaming.batches(self._sources, self._shared_number):
-                if (self.epoch, self.begun) == (number, True):
-                    self._position += (self.batch_size or 1) * self._world
-                self._took(number)
-                yield made.batch
-            self._whole = self.epoch == number
-            self._alike.finished(self, self._set_by_script.told_since())
-        finally:
-            self._open_iterations -= 1
+        for step in itertools.takewhile(plan.has, itertools.count()):
+            fetched = source.next()
+            after, whole = plan.position_after(step + 1), step + 1 == plan.known()
+            yield fetched.batch, functools.partial(self._take, fetched, number, after, whole)
 
-    def _took(self, epoch: int) -> None:
-        """A batch of this epoch is about to be handed out."""
+    def _open_stream(self) -> tuple[Iterator[Step], Any]:
+        assert self._shards is not None
+        self._agree()
+        store = distributed.store_of_ranks() if self.ranks > 1 else None
+        batches, source = self._shards.batches(self._open_shards, self.key, store)
+        return self._stream_steps(self._shards, batches), source
+
+    def _open_shards(self, request: Callable[[int, int], ShardRequest], count: int) -> Any:
+        if not self._feeds:
+            return self._local.open(lambda step: request(step % count, step // count), lambda step: True)
+        first = distributed.rank() * count
+        return StreamEpoch(self._feeds, self._secret(), request, count, self._hello(), first, self._limit_s,
+                           self._pins(), self._prefetch_bytes)  # fmt: skip
+
+    def _stream_steps(self, shards: StreamShards, batches: Iterator[Fetched]) -> Iterator[Step]:
+        number, position = self.epoch, self._position
+        for fetched in batches:
+            position += (self.batch_size or 1) * self.ranks
+            yield fetched.batch, functools.partial(self._take, fetched, number, position, False, shards.step_made)
+        self._whole = (self.epoch, self.begun) == (number, True)
+
+    def _take(self, fetched: Fetched, epoch: int, position: int, whole: bool, made: Callable[[], None] | None = None
+              ) -> None:  # fmt: skip
+        """Note that a batch is handed out; an iteration over an earlier epoch leaves the loader where it is."""
         global _batches_taken
-        self._taken, _batches_taken = self._taken + ((self.epoch, self.begun) == (epoch, True)), _batches_taken + 1
-        if (self._taken, epoch) == (2, self._first_epoch):
-            registry.was_used(self._kind)
-        self._alike.look_at(self._taken)
+        if (self.epoch, self.begun) == (epoch, True):
+            self._position, self._whole = position, whole
+            if made:
+                made()
+        self._taken, _batches_taken = self._taken + 1, _batches_taken + 1
+        self.skipped += log_skipped(fetched.skipped, self.skipped)
 
-    def _batches(self) -> Generator[Any, None, None]:
-        self._begin()
-        number, samples = self.epoch, self.samples
-        indices = samples.indices(number)
-        if samples.drawn_by_the_scripts:
-            self._alike.draws(number, indices, type(samples.own_sampler).__name__)
-        self._set_by_script.seen()
-        steps = samples.steps(number, self._position, indices)
-        source = self._sources.batches(steps)
-        self._open_iterations += 1
+
+_open: weakref.WeakValueDictionary[int, _Iteration] = weakref.WeakValueDictionary()
+os.register_at_fork(after_in_child=_open.clear)
+
+
+class _Iteration(Iterator[Any]):
+    """One iteration over a loader: with a length, and without an end where there was an error.
+
+    A script may catch what `next` raises, and go on. The batches after that one cannot be had, and that they are
+    missing must not look like the end of the epoch: then the process ends.
+    """
+
+    def __init__(self, loader: DataLoader, steps: Iterator[Step], source: Any) -> None:
+        self._loader, self._steps, self._source = loader, steps, source
+        self._error: Exception | None = None
+        _open[id(self)] = self
+
+    def __next__(self) -> Any:
+        if self._error is not None:
+            said = str(self._error).partition("\n")[0]
+            raise SystemExit(
+                "the script went on after its loader had raised (on_error='skip' leaves out samples that raise): "
+                f"{said}"
+            )
         try:
-            for step in itertools.takewhile(steps.has, itertools.count()):
-                made = source.next()
-                if (self.epoch, self.begun) == (number, True):
-                    self._position, self._whole = steps.position_after(step + 1), step + 1 == steps.known()
-                self._took(number)
-                self.skipped += tell_skipped(made.skipped, self.skipped)
-                yield made.batch
-            if (self._taken, number) == (1, self._first_epoch):
-                registry.was_used(self._kind)  # its only batch was trained on
-            self._alike.finished(self, self._set_by_script.told_since())
-        finally:
-            self._open_iterations -= 1
-            source.close()
+            batch, take = next(self._steps)
+        except StopIteration:
+            self.close()
+            raise
+        except Exception as error:
+            self._error = error
+            self.close()
+            raise
+        take()
+        return batch
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def close(self) -> None:
+        """Give up what is left of the epoch."""
+        if close := getattr(self._steps, "close", None):
+            close()
+        self._source.close()
+
+    def __del__(self) -> None:
+        try:
+            self.close()
+        except Exception:  # Python may be ending, and modules may be empty
+            pass
+
+
+def _plain_attributes(dataset: Any) -> dict[str, Any]:
+    """Return numbers, texts and flags, and which transform it is; nothing of a dataset that has no `__dict__`."""
+    held = getattr(dataset, "__dict__", {})
+    plain = {name: each for name, each in held.items() if type(each) in (bool, int, float, str, type(None))}
+    return plain | {name: id(each) for name, each in held.items() if "transform" in name}
+
+
+def _check(is_stream: bool, on_error: str, shards: int, prefetch_bytes: int, torchs: dict[str, Any]) -> None:
+    """Raise `InputError` for arguments that torch does not have, or that mean nothing here."""
+    if on_error not in ON_ERROR:
+        raise InputError(f"on_error is {on_error!r}; expected one of {', '.join(ON_ERROR)}")
+    if shards and not is_stream:
+        raise InputError("shards is for an IterableDataset; a map-style dataset needs none")
+    if is_stream and on_error == "skip":
+        raise InputError("on_error='skip' needs a map-style dataset: an iterator that has raised is over")
+    if prefetch_bytes < 1:
+        raise InputError(f"prefetch_bytes is {prefetch_bytes}; expected a number of bytes, at least 1")
+    if torchs.pop("in_order", True) is False:
+        raise InputError("in_order=False is not supported: batches come in the order that a resume relies on")
+    if torchs.get("pin_memory_device"):
+        raise InputError("pin_memory_device is not supported: use pin_memory=True or device=")
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close iterations that the script has left open: a thread that is in torch when Python ends aborts the process."""
+    for reference in _open.valuerefs():  # at once: a thread of the script may still open others
+        with contextlib.suppress(Exception):
+            if (each := reference()) is not None:
+                each.close()

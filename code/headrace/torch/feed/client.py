@@ -1,83 +1,104 @@
-"""A rank's side of the feed: batches of one epoch, in order, from all feed servers that are there."""
+"""A rank's side of the feed: connections to all feed servers, and the batches of one epoch after another, in order."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
+import json
 import os
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headrace.torch.feed.scheduler import Tasks
-from headrace.torch.fetch.map_fetcher import Made, Order, SampleError
-from headrace.torch.rank_connection import JOIN_S, LEAVE_S, enter, receive_batch, send_order
+from headrace import progress, received
+from headrace.errors import DeadlineError, InputError
+from headrace.torch.feed import protocol
+from headrace.torch.feed.decode import Decoder
+from headrace.torch.feed.scheduler import Schedule
+from headrace.torch.fetch.map_fetcher import BatchRequest, Fetched, SampleError
 from headrace.training.freed_memory import keep_freed_memory
+from headrace.training.handshake import LIMIT_S
 
 EXTRA_AHEAD = 2
-"""Batches asked for beyond one for each connection."""
+"""Batches asked for beyond those that the servers' workers make."""
 CONNECTIONS_PER_PROCESS = 2
-"""One is sent while the next is made."""
+"""One batch is sent while the next is made."""
 MOST_CONNECTIONS = 64
 """To one server."""
+SEND_TIMEOUT_S = 60.0
+LEAVE_S, JOIN_S = 10.0, 1.0
+"""When a client closes: for threads with an open connection, which end at once, and for those that try to connect. A
+thread that is in torch when Python ends would abort the process."""
 LOOK_EVERY_S = 0.002
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 """Before a connection is tried again."""
+_received = received.Counter()
+received.add_source(_received.counts)
+_clients: weakref.WeakSet[FeedClient] = weakref.WeakSet()
+_waits = 0
+progress.add_counter(lambda: _waits)
 
 
-class Feed:
-    """The batches of one epoch. Use `next` until the steps are over, then `close`.
+class NotKnown(InputError):
+    """A server does not have the loader."""
+
+
+class FeedClient:
+    """Connections to the feed servers for one loader; they stay for all epochs.
 
     Args:
         servers: HOST:PORT of each.
-        orders: the order of the batch of a step.
-        steps: how many may be asked for by now.
-        hello: which loader they are of: its number, and what it is.
+        hello: the loader's `key` (as `loader`) and configuration.
         rank, world: connections are divided among the ranks.
         limit_s: how long to wait while nothing comes.
-        pin_memory: batches are to lie in memory that a GPU reads by itself.
+        pin_memory: whether batches are received into pinned memory.
+        prefetch_factor: batches asked for ahead, for each worker of a server; divided among the ranks.
+        prefetch_bytes: most bytes of batches that the rank holds.
     """
 
-    def __init__(
-        self,
-        servers: Sequence[str],
-        secret: str,
-        orders: Callable[[int], Order],
-        steps: Callable[[], int],
-        hello: Mapping[str, Any],
-        rank: int,
-        world: int,
-        limit_s: float,
-        pin_memory: bool,
-    ) -> None:
+    def __init__(self, servers: Sequence[str], secret: str, hello: Mapping[str, Any], rank: int, world: int,
+                 limit_s: float, pin_memory: bool, prefetch_factor: int, prefetch_bytes: int) -> None:  # fmt: skip
         keep_freed_memory()
-        self._secret, self._orders, self._hello = secret, orders, hello
-        self._rank, self._world, self._pin_memory = rank, world, pin_memory
-        self._steps, self._pid = steps, os.getpid()
-        self._tasks = Tasks(steps(), EXTRA_AHEAD, limit_s)
-        self._closed = threading.Event()
-        self._lock = threading.RLock()  # a garbage collection may close this while a thread of its own holds it
+        self._secret, self._hello, self._rank, self._world = secret, hello, rank, world
+        self._limit_s, self._pin_memory = limit_s, pin_memory
+        self._prefetch_factor, self._prefetch_bytes = prefetch_factor, prefetch_bytes
+        self._pid, self._closed = os.getpid(), threading.Event()
+        self._changed = threading.Condition(threading.RLock())  # a garbage collection may close this in its own thread
+        self._epoch: FeedEpoch | None = None
+        self._ahead: dict[str, int] = {}
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
-        self._step = 0
         for server in servers:
             self._start(server, 0)
+        _clients.add(self)
 
-    def next(self) -> Made:
-        """The next step's batch. Raises `SampleError`, `DeadlineError`, `InputError`."""
-        self._tasks.up_to(self._steps())
-        made: Made = self._tasks.wait(self._step)
-        self._step += 1
-        return made
+    def begin(self, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> FeedEpoch:
+        """Ask for the first batches of an epoch. One epoch at a time: the one before must be closed.
+
+        Args:
+            request: what the batch of a step is made of.
+            known: how many steps may be asked for by now.
+        """
+        with self._changed:
+            ahead = EXTRA_AHEAD + sum(self._ahead.values())
+            schedule = Schedule(known(), self._limit_s, self._prefetch_bytes, ahead)
+            self._epoch = FeedEpoch(schedule, request, known)
+            self._changed.notify_all()
+            return self._epoch
 
     def close(self) -> None:
         """End all connections; what is under way is dropped."""
         if os.getpid() != self._pid:  # a forked process, which has none of the threads
             return
         self._closed.set()
-        self._tasks.close()
-        with self._lock:
+        with self._changed:
+            if self._epoch:
+                self._epoch.close()
+            self._changed.notify_all()
             for connection in self._open:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
@@ -85,8 +106,8 @@ class Feed:
         while self._open and time.monotonic() < deadline and threading.current_thread() not in self._threads:
             time.sleep(LOOK_EVERY_S)
         deadline = time.monotonic() + JOIN_S
-        for thread in self._threads:  # those that just try to connect end by themselves
-            if thread is not threading.current_thread():  # in which a garbage collection may close this
+        for thread in self._threads:  # those that are connecting end by themselves
+            if thread is not threading.current_thread():
                 thread.join(max(deadline - time.monotonic(), 0.0))
 
     def _start(self, server: str, number: int) -> None:
@@ -95,68 +116,261 @@ class Feed:
         thread.start()
 
     def _keep(self, server: str, number: int) -> None:
-        """One connection to a server, made again when it breaks. The first one makes its sisters, once."""
+        """Keep one connection to a server, and make it again when it breaks. The first one starts the others, once."""
         pause_s, first = FIRST_PAUSE_S, number == 0
         while not self._closed.is_set():
             with contextlib.ExitStack() as stack:
                 try:
-                    connection, processes = self._enter(server, number, stack)
+                    slot = self._rank + number * self._world  # spreads the ranks over a server's workers
+                    connection, processes = enter(server, self._secret, {**self._hello, "slot": slot}, stack)
+                    self._note_open(connection, stack)
                     if first:
-                        self._make_sisters(server, processes)
+                        self._start_others(server, processes)
                     first = False
-                    self._tasks.problem(server, "")
-                    delivered = self._work(connection, server, f"{server}#{self._slot(number) % processes}")
-                    if delivered is None:
-                        return
-                    pause_s = FIRST_PAUSE_S if delivered else pause_s
+                    self._tell(server, "")
+                    if self._work(connection, server, f"{server}#{slot % processes}"):
+                        pause_s = FIRST_PAUSE_S
+                except NotKnown as error:  # another server has the loader
+                    self._tell(server, error)
+                    return
                 except OSError as error:
-                    self._tasks.problem(server, error)
-                except Exception as error:  # nothing that another attempt would help
-                    self._tasks.fail(error)
+                    self._tell(server, error)
+                except Exception as error:  # another attempt would not help
+                    self._fail(error)
                     return
             self._closed.wait(pause_s)
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
-    def _slot(self, number: int) -> int:
-        """Spreads the ranks' connections over a server's processes."""
-        return self._rank + number * self._world
+    def _tell(self, server: str, problem: object) -> None:
+        with self._changed:
+            if self._epoch:
+                self._epoch.schedule.problem(server, problem)
 
-    def _make_sisters(self, server: str, processes: int) -> None:
-        count = min(
-            max(-(-CONNECTIONS_PER_PROCESS * processes // self._world), CONNECTIONS_PER_PROCESS), MOST_CONNECTIONS
-        )
-        self._tasks.more_connections(count)
-        with self._lock:
+    def _fail(self, error: Exception) -> None:
+        with self._changed:
+            while self._epoch is None and not self._closed.is_set():
+                self._changed.wait()
+            if self._epoch:
+                self._epoch.schedule.fail(error)
+
+    def _start_others(self, server: str, processes: int) -> None:
+        """Start the other connections to a server, and ask for as much ahead as its workers need."""
+        connections = max(-(-CONNECTIONS_PER_PROCESS * processes // self._world), CONNECTIONS_PER_PROCESS)
+        with self._changed:
+            self._ahead[server] = max(-(-self._prefetch_factor * processes // self._world), 1)
+            if self._epoch:
+                self._epoch.schedule.more_ahead(self._ahead[server])
             if not self._closed.is_set():
-                for number in range(1, count):
+                for number in range(1, min(connections, MOST_CONNECTIONS)):
                     self._start(server, number)
 
-    def _enter(self, server: str, number: int, stack: contextlib.ExitStack) -> tuple[socket.socket, int]:
-        """A connection that takes orders, and how many processes the server has. Raises `OSError`, `InputError`."""
-        connection, processes = enter(server, self._secret, {**self._hello, "slot": self._slot(number)}, stack)
-        with self._lock:
+    def _note_open(self, connection: socket.socket, stack: contextlib.ExitStack) -> None:
+        with self._changed:
             if self._closed.is_set():
                 raise OSError("closed")
             self._open.add(connection)
         stack.callback(self._forget, connection)
-        return connection, processes
 
     def _forget(self, connection: socket.socket) -> None:
-        with self._lock:
+        with self._changed:
             self._open.discard(connection)
 
-    def _work(self, connection: socket.socket, server: str, process: str) -> int | None:
-        """Batches over this connection, as long as it lasts; how many came. None: there is nothing more to do."""
-        delivered = 0
-        while (step := self._tasks.take(process)) is not None:
-            try:
-                send_order(connection, self._orders(step))
-                made, size = receive_batch(connection, server, process, self._pin_memory)
-                self._tasks.came(step, made, size)
-                delivered += 1
-            except SampleError as error:
-                self._tasks.came(step, error)
-            except OSError as error:
-                self._tasks.broke(step, process, error)
-                return delivered
-        return None
+    def _work(self, connection: socket.socket, server: str, process: str) -> int:
+        """Bring batches over this connection until it breaks or the client closes; return how many came."""
+        came, done = 0, None
+        while (epoch := self._next_epoch(done)) is not None:
+            if done is not None and _has_ended(connection):  # between epochs
+                return came
+            done, schedule = epoch, epoch.schedule
+            while (step := schedule.take(process)) is not None:
+                try:
+                    protocol.send_record(connection, epoch.request(step).as_json())
+                    fetched, size = receive(connection, server, process, self._pin_memory)
+                    schedule.came(step, fetched, size)
+                    came += 1
+                except SampleError as error:
+                    schedule.came(step, error)
+                except OSError as error:
+                    schedule.broke(step, process, error)
+                    return came
+        return came
+
+    def _next_epoch(self, done: FeedEpoch | None) -> FeedEpoch | None:
+        with self._changed:
+            while (self._epoch is None or self._epoch is done) and not self._closed.is_set():
+                self._changed.wait()
+            return None if self._closed.is_set() else self._epoch
+
+
+class FeedEpoch:
+    """The batches of one epoch."""
+
+    def __init__(
+        self, schedule: Schedule, request: Callable[[int], BatchRequest], known: Callable[[], int]
+    ) -> None:
+        self.schedule, self.request, self._known = schedule, request, known
+        self.when_closed: Callable[[], None] | None = None
+        self._step = 0
+
+    def next(self) -> Fetched:
+        """Return the next step's batch. Raises `SampleError`, `DeadlineError`, `InputError`."""
+        self.schedule.up_to(self._known())
+        fetched: Fetched = self.schedule.wait(self._step)
+        self._step += 1
+        return fetched
+
+    def close(self) -> None:
+        """Ask for no more batches of the epoch; those under way are dropped when they come."""
+        self.schedule.close()
+        when_closed, self.when_closed = self.when_closed, None
+        if when_closed:
+            when_closed()
+
+
+class FeedClients:
+    """A loader's clients: one for each iteration that is open at a time; they stay for the next epochs."""
+
+    def __init__(self) -> None:
+        self._idle: list[FeedClient] = []
+        self._all: list[FeedClient] = []
+
+    def begin(
+        self, make: Callable[[], FeedClient], request: Callable[[int], BatchRequest], known: Callable[[], int]
+    ) -> FeedEpoch:
+        """Ask for the first batches of an epoch, by a client that is idle or a new one; see `FeedClient.begin`."""
+        if not self._idle:
+            self._all.append(make())
+            self._idle.append(self._all[-1])
+        client = self._idle.pop()
+        epoch = client.begin(request, known)
+        epoch.when_closed = functools.partial(self._idle.append, client)
+        return epoch
+
+    def close(self) -> None:
+        """End all connections."""
+        for client in self._all:
+            client.close()
+
+
+def enter(server: str, secret: str, hello: Mapping[str, Any], stack: contextlib.ExitStack) -> tuple[socket.socket, int]:
+    """Return a connection that takes requests, and how many workers the server has.
+
+    Args:
+        hello: the loader's key, its configuration, and the slot.
+        stack: closes the connection.
+
+    Raises:
+        OSError: the server cannot be reached now.
+        NotKnown: it does not have the loader, and never will.
+        InputError: its script or data differ.
+    """
+    connection = stack.enter_context(protocol.HANDSHAKE.enter(server, secret))
+    stack.callback(_end, connection)
+    connection.settimeout(LIMIT_S)
+    protocol.send_record(connection, dict(hello))
+    answer = protocol.receive_record(connection)
+    if not isinstance(answer, dict) or type(answer.get("processes")) is not int or answer["processes"] < 1:
+        raise InputError(f"feed server {server} gives an answer that no feed server gives")
+    if answer.get("unknown") == "for good":
+        raise NotKnown(f"feed server {server} does not have loader {hello.get('loader')} of the script")
+    if answer.get("unknown"):
+        raise OSError("it runs the script up to this loader")
+    if answer.get("problem"):
+        raise InputError(f"feed server {server}: {answer['problem']}")
+    protocol.prepare(connection, SEND_TIMEOUT_S)
+    return connection, answer["processes"]
+
+
+def wait_until_known(servers: Sequence[str], secret: str, hello: Mapping[str, Any], limit_s: float) -> bool:
+    """Wait until a server has the loader; return False if none ever will.
+
+    For a loader that was made after the first batch, a server may have to make a whole pass of the script first. The
+    wait goes on while one does.
+
+    Raises:
+        DeadlineError: no server answers.
+    """
+    global _waits
+    pause_s, heard, told = FIRST_PAUSE_S, time.monotonic(), False
+    while time.monotonic() - heard < limit_s:
+        problems = []
+        for server in servers:
+            with contextlib.ExitStack() as stack:
+                try:
+                    enter(server, secret, {**hello, "probe": True, "slot": 0}, stack)
+                    return True
+                except NotKnown:
+                    problems.append("")
+                except OSError as error:
+                    problems.append(f"{server}: {error}")
+        if not any(problems):
+            return False
+        if any("runs the script" in each for each in problems):
+            heard, _waits = time.monotonic(), _waits + 1
+            if not told:
+                print("data hosts run the script up to the next loader; waiting for them", flush=True)
+            told = True
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+    raise DeadlineError(f"no feed server has answered within {limit_s:g} s ({'; '.join(filter(None, problems))})")
+
+
+def _end(connection: socket.socket) -> None:
+    """Tell the other side, even if a process that was forked meanwhile has the connection too."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _has_ended(connection: socket.socket) -> bool:
+    """Tell whether the other side has closed a connection on which nothing is awaited."""
+    try:
+        return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def receive(
+    connection: socket.socket, server: str, process: str, pin_memory: bool, alive: Callable[[bytes], None] | None = None
+) -> tuple[Fetched, int]:
+    """Return the answer to the oldest request, and its bytes.
+
+    Args:
+        alive: called with what the worker says about the sample that it is making.
+
+    Raises:
+        SampleError: the dataset raised; names the process.
+        OSError: the connection has ended.
+    """
+    kind, header, payload_bytes = protocol.receive_head(connection)
+    while kind == protocol.ALIVE and alive:
+        alive(header)
+        kind, header, payload_bytes = protocol.receive_head(connection)
+    if kind == protocol.FAILED:
+        raise _failure(header, process)
+    if kind == protocol.OVER:
+        return Fetched(None, over=True), 0
+    decoder = Decoder(header, payload_bytes, pin_memory)
+    protocol.receive_into(connection, decoder.buffers)
+    fetched = Fetched(decoder.batch(), decoder.skipped, state=decoder.state)
+    _received.add(server, payload_bytes)
+    return fetched, payload_bytes
+
+
+def _failure(header: bytes, process: str) -> SampleError:
+    try:
+        text = str(json.loads(header)["error"])
+    except (ValueError, KeyError, TypeError):
+        text = "an error that cannot be read"
+    first, newline, rest = text.partition("\n")
+    return SampleError(f"{first} [on {process}]{newline}{rest}")
+
+
+@atexit.register
+def _close_all() -> None:
+    for client in list(_clients):
+        client.close()
+
+
+os.register_at_fork(after_in_child=lambda: _clients.clear())

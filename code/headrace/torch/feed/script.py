@@ -1,67 +1,248 @@
-"""Runs a training script in a feed server up to where it would take its first batch: by then its loaders are made.
+"""The training script's loaders, and how a feed server runs the script up to its first batch.
 
-The script's own path and arguments make the dataset, here as on the ranks: nothing that a rank sends is code. To the
-script this is a job of one rank, on the CPU.
+A rank and a feed server run the same script with the same arguments, so they know a loader by its key: its number among
+the script's loaders, or its `name=`. Nothing that a rank sends is code. On a feed server the script is rank 0 of 1, on
+the CPU.
 """
 
 from __future__ import annotations
 
-import datetime
 import os
 import runpy
-import signal
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+import threading
+import weakref
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
 
-import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from headrace.context import TrainerContext
 from headrace.errors import InputError, SetupError
 from headrace.execs import refuse_exec
+from headrace.ports import free_ports
 from headrace.rank_failure import in_a_line
-from headrace.torch import distributed as world
-from headrace.torch import registry
+from headrace.torch import distributed
+from headrace.torch.fetch.rng import loader_seed
 
+WITHOUT_DATA_HOSTS = "train without data hosts: --no-is_hetero --tf_data_mode local"
 MOST_STEPS = 20
-"""Of optimizers, before the first batch: some scripts warm up."""
+"""Optimizer steps before the first batch; some scripts warm up."""
 TRAINS_HERE = (
-    "the script trains before it takes a batch of a headrace.torch.DataLoader: does something make a loader of its own "
-    "out of it (accelerator.prepare, for one)? Leave the loader out there, or " + registry.WITHOUT_DATA_HOSTS
+    "the script trains before it takes a batch of a headrace.torch.DataLoader, so a feed server has nothing to make. "
+    f"Iterate over the loader itself, or {WITHOUT_DATA_HOSTS}"
 )
+OTHER_PROCESS = (
+    "the script makes loaders in processes that it starts itself (torch.multiprocessing.spawn, for example). headrace "
+    "starts a process for each rank: call the training function directly, with headrace.torch.local_rank()"
+)
+_OWN_NUMBERS = 1 << 20
+"""Numbers of loaders that one rank has for itself begin here, as far as seeds go."""
+
+
+@dataclass
+class Place:
+    """A loader's place in the script. A loader that the script makes again in each epoch keeps its place.
+
+    Attributes:
+        key: what ranks and feed servers know the loader by.
+        late: whether it was made after the first batch, so that feed servers may not have it yet.
+        next_epoch: the epoch that the next loader of this place begins with.
+    """
+
+    key: str
+    number: int
+    late: bool
+    next_epoch: int = 0
+
+    @property
+    def seed(self) -> int:
+        """The default seed of the loader's order and draws."""
+        return loader_seed(self.number)
+
+
+class Server(Protocol):
+    """What a feed server does while it runs the script."""
+
+    def serve(self, loaders: Mapping[str, Any]) -> None:
+        """Serve these loaders as they are now. Returns when a rank asks for a loader that is not among them."""
+
+    def serve_for_good(self) -> NoReturn:
+        """Serve what is known; the script goes no further."""
+
+
+@dataclass
+class _Process:
+    """What this process knows of its script."""
+
+    is_server = False
+    server: Server | None = None
+    """None on a rank, and in a feed server's workers."""
+    processors: int = 0
+    """Worker processes of a pass that the server itself makes."""
+    begun = False
+    """Whether a batch was asked for."""
+    trains = False
+    """Whether an optimizer has made a step since."""
+
+
+_process = _Process()
+_counts = {"": 0, "own ": 0}
+_places: dict[str, tuple[weakref.ref[Any] | None, tuple[Any, ...], Place]] = {}
+_loaders: dict[str, Any] = {}
+"""On a feed server: all loaders of the script, by key."""
+_serving = threading.Lock()
+
+
+def is_feed_server() -> bool:
+    """Return whether this process runs the script only to make batches for ranks, on a data host and without a GPU.
+
+    A script uses it to leave out what a rank alone should do before the first batch, such as starting a tracker.
+    """
+    return _process.is_server
+
+
+def feed_servers(environ: Mapping[str, str]) -> Sequence[str]:
+    """Return HOST:PORT of the feed servers that this process reads from; a feed server itself reads from none.
+
+    Raises:
+        InputError: a feed server's script makes loaders in a process of its own.
+    """
+    if is_feed_server():
+        return ()
+    if environ.get("HEADRACE_SERVER_NAME"):
+        raise InputError(OTHER_PROCESS)
+    return [each for each in TrainerContext.from_environ(environ).feeds.split(",") if each]
+
+
+def register(loader: Any, made_by: tuple[Any, ...], shared: bool, name: str) -> Place:
+    """Return the place of a loader that the script has just made. Raises `InputError` for a name that is taken.
+
+    Some scripts make a loader for each epoch. Such a loader takes the earlier one's place: after the first batch if it
+    has the same name, and once training has begun also if it has the same dataset and functions.
+
+    Args:
+        made_by: what makes batches of the samples.
+        shared: whether the ranks share it. Others are counted apart: one rank alone may make them.
+        name: the script's own name for it, or empty.
+    """
+    if _process.begun and name in _places:
+        return _places[name][2]
+    if _process.trains and not name and (place := _same_as_before(loader.dataset, made_by)):
+        return place
+    kind = "" if shared else "own "
+    number = _counts[kind]
+    key = name or f"{kind}{number}"
+    if key in _places:
+        raise InputError(f"two loaders have the name {key!r}; give each a name of its own")
+    if name:
+        place = Place(key, zlib.crc32(name.encode()) + 2 * _OWN_NUMBERS, _process.begun)
+    else:
+        _counts[kind] += 1
+        place = Place(key, number + (0 if shared else _OWN_NUMBERS), _process.begun)
+    _places[key] = _weak(loader.dataset), made_by, place
+    if is_feed_server():
+        _loaders[key] = loader
+    return place
+
+
+def _weak(dataset: Any) -> weakref.ref[Any] | None:
+    try:
+        return weakref.ref(dataset)
+    except TypeError:
+        return None
+
+
+def _same_as_before(dataset: Any, made_by: tuple[Any, ...]) -> Place | None:
+    for reference, theirs, place in _places.values():
+        if reference is not None and reference() is dataset and equal(theirs, made_by):
+            return place
+    return None
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Return whether two objects are the same or equal; a class of the script's may fail when it compares."""
+    try:
+        return one is other or bool(one == other)
+    except Exception:
+        return False
+
+
+def batch_asked_for() -> None:
+    """Note that the script is about to take a batch. A feed server serves here, and keeps all that the script holds.
+
+    It returns on a feed server only if a rank asks for a loader that the script has not made yet: then the server makes
+    this pass itself, and goes on to where the script takes the next batch.
+    """
+    if not _process.begun:
+        _process.begun = True
+        _notice_training()
+    if _process.server is not None:
+        with _serving:  # other threads of the script wait here
+            _process.server.serve(dict(_loaders))
+
+
+def training_begins() -> None:
+    """Note that what follows is training. A feed server serves here and goes no further."""
+    batch_asked_for()
+    if _process.server is not None:
+        _process.server.serve_for_good()
+
+
+def workers_of_server() -> int:
+    """Return how many processes make a pass that a feed server's own script takes."""
+    return _process.processors
+
+
+def is_serving() -> bool:
+    """Return whether a thread of a feed server's script serves."""
+    return _serving.locked()
+
+
+def _notice_training() -> None:
+    def note(*_: Any) -> None:
+        hook.remove()
+        _process.trains = True
+        if _process.server is not None:
+            _process.server.serve_for_good()
+
+    hook = register_optimizer_step_pre_hook(note)
+
+
+def end_script() -> None:
+    """Note that this is a worker, forked from a feed server: it runs the script no further."""
+    _process.server = None
 
 
 def run_until_first_batch(
-    script: str, arguments: Sequence[str], serve: Callable[[], None], refuse: Callable[[str], None]
+    script: str, arguments: Sequence[str], server: Server, processors: int, refuse: Callable[[str], None]
 ) -> NoReturn:
-    """Runs the script; `serve` is called where it would take its first batch.
+    """Run the script; the server serves where the script takes its first batch.
 
     Args:
-        serve: does not return.
-        refuse: gets what is wrong with the script, while it runs; does not return.
+        processors: worker processes of a pass that the server itself makes.
+        refuse: ends the process, with what is wrong with the script.
 
     Raises:
-        InputError, SetupError: the script ended before.
+        InputError, SetupError: the script ended.
     """
-    os.environ |= world.ALONE
-    dist.init_process_group = alone(dist.init_process_group)
-    keep_handler(signal.SIGTERM)
+    os.environ |= distributed.ALONE | {"MASTER_PORT": str(free_ports(1)[0])}  # a host may have several servers
     refuse_exec()
     steps = 0
 
     def count_step(optimizer: Any, *_: Any) -> None:
         nonlocal steps
+        if _process.begun:
+            hook.remove()
+            return
         steps += any(each.grad is not None for group in optimizer.param_groups for each in group["params"])
         if steps > MOST_STEPS:
             refuse(TRAINS_HERE)
 
     hook = register_optimizer_step_pre_hook(count_step)
-
-    def stop_here() -> None:
-        hook.remove()  # a dataset may optimize something too
-        serve()
-
-    registry.Serving.on, registry.Serving.serve = True, stop_here
+    _process.is_server, _process.server, _process.processors = True, server, processors
     sys.argv = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
     try:
@@ -72,25 +253,5 @@ def run_until_first_batch(
             raise kind(f"{script} ended here, before its first batch: {in_a_line(leaving)}") from leaving
     raise SetupError(
         f"{script} took no batch of a headrace.torch.DataLoader, so there is nothing to make here; "
-        f"use one, or {registry.WITHOUT_DATA_HOSTS}"
+        f"use one, or {WITHOUT_DATA_HOSTS}"
     )
-
-
-def keep_handler(number: int) -> None:
-    """Of this signal: the script's own would save its model, for one, when the job ends."""
-    own, install = signal.getsignal(number), signal.signal
-
-    def signal_but_that(signum: int, handler: Any) -> Any:
-        return own if signum == number else install(signum, handler)
-
-    signal.signal = signal_but_that  # type: ignore[assignment]
-
-
-def alone(init_process_group: Callable[..., None]) -> Callable[..., None]:
-    """`init_process_group` for a process that is the only rank, whatever it is called with."""
-
-    def init(*_: Any, timeout: datetime.timedelta | None = None, **__: Any) -> None:
-        if not dist.is_initialized():
-            init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-
-    return init

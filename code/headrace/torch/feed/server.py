@@ -2,7 +2,9 @@
 
     python -m headrace.torch.feed.server --port 6001 --address algo-1:6001 SCRIPT [ARGUMENT ...]
 
-It runs the training script up to where that would take its first batch: by then the datasets are made.
+It runs the training script up to its first batch, forks workers that have the script's datasets, admits ranks, and
+hands each connection to a worker. It keeps nothing: a batch follows from the request and the dataset, so another server
+would make the same one.
 """
 
 from __future__ import annotations
@@ -10,28 +12,277 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
-import functools
 import hashlib
+import multiprocessing
+import multiprocessing.connection
 import os
 import signal
+import socket
 import sys
 import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from headrace.errors import HeadraceError, InputError
 from headrace.events import FEED_READY, say
 from headrace.rank_failure import PORT_IN_USE
 from headrace.settings import SECRET_VARIABLE, STALL_TIMEOUT_VARIABLE, OneLineParser
-from headrace.torch import registry
-from headrace.torch.feed.script import run_until_first_batch
-from headrace.torch.feed_admission import FeedServer
-from headrace.torch.forking import processes_for
+from headrace.torch.feed import protocol, script
+from headrace.torch.feed.worker import HANDED_OVER, Worker, begin_forked
+from headrace.torch.sampling.rank_agreement import differences
+from headrace.training.handshake import LIMIT_S
 
-LOOK_AGAIN_S = 0.5
+MOST_UNPROVEN = 256
+"""Connections that have not authenticated yet; beyond them, the one that has waited longest is closed."""
+SAMPLE_SHARE = 0.8
+"""One sample may take this share of `stall_timeout_s`, so that it is named before the watchdog ends the job."""
+ACCEPT_AGAIN_S = FORK_AGAIN_S = LOOK_EVERY_S = 0.5
+SAME = (
+    "script, arguments and data must be the same on all hosts. A data host runs the script as the only rank: a dataset "
+    "that follows from the world size, the rank or a broadcast differs there"
+)
+
+
+class FeedServer:
+    """Admits ranks and hands their connections to workers.
+
+    Args:
+        address: HOST:PORT as ranks know it.
+        port: where it listens; 0: any.
+        processes: how many workers make batches.
+    """
+
+    def __init__(self, address: str, port: int, secret: str, processes: int, stall_timeout_s: float) -> None:
+        self._address, self._port, self._secret = address, port, secret
+        self._pool = WorkerPool(processes, stall_timeout_s)
+        self._loaders: Mapping[str, Any] = {}
+        self._unproven: dict[socket.socket, None] = {}
+        """The oldest first."""
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._asked_for_more = threading.Event()
+        self._for_good = False
+        self._listener: socket.socket | None = None
+
+    # On the script's thread
+
+    def start(self, loaders: Mapping[str, Any]) -> None:
+        """Serve these loaders, as they are now, from now on."""
+        if loaders.keys() != self._loaders.keys():
+            self._pool.fork(loaders)
+            self._loaders = loaders
+        self._pool.at_rest.set()
+        if self._listener is None:
+            self._listen()
+
+    def serve(self, loaders: Mapping[str, Any]) -> None:
+        """Serve these loaders, as they are now. Returns when a rank asks for a loader that is not among them."""
+        self.start(loaders)
+        while not self._asked_for_more.wait(LOOK_EVERY_S):
+            pass  # looking up now and then lets this thread run signal handlers
+        self._asked_for_more.clear()
+        self._pool.at_rest.clear()
+        names = ", ".join(self._loaders)
+        print(f"a rank asks for a loader that the script makes later (known: {names}): running it further", flush=True)
+
+    def serve_for_good(self) -> NoReturn:
+        """Serve what is known; the script goes no further."""
+        self._for_good = True
+        self._pool.at_rest.set()
+        while not self._closed.wait(LOOK_EVERY_S):
+            pass
+        raise SystemExit(0)
+
+    def _listen(self) -> None:
+        self._listener = socket.create_server(("0.0.0.0", self._port), backlog=512, reuse_port=False)
+        self.port = self._pool.port = self._listener.getsockname()[1]
+        self._pool.start()
+        threading.Thread(target=self._accept, name="accept", daemon=True).start()
+        name = os.environ.get("HEADRACE_SERVER_NAME", "worker")
+        say(FEED_READY, name=name, address=self._address, loaders=len(self._loaders), processes=self._pool.count)
+
+    # On threads of the server's own
+
+    def close(self) -> None:
+        """End the workers, and with them all connections."""
+        self._closed.set()
+        if self._listener is not None:
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+            self._listener.close()
+        self._pool.close()
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:  # closed, or no descriptor is free
+                if self._listener.fileno() < 0:
+                    return
+                time.sleep(ACCEPT_AGAIN_S)
+                continue
+            self._note_unproven(connection)
+            try:
+                threading.Thread(target=self._admit, args=(connection,), name="admit", daemon=True).start()
+            except RuntimeError:  # no thread can be started now; a rank tries again
+                self._forget_unproven(connection)
+                connection.close()
+                time.sleep(ACCEPT_AGAIN_S)
+
+    def _note_unproven(self, connection: socket.socket) -> None:
+        """Close the connection that has waited longest where there are too many: a rank authenticates at once."""
+        with self._lock:
+            if len(self._unproven) >= MOST_UNPROVEN:
+                oldest = next(iter(self._unproven))
+                del self._unproven[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # wakes its thread
+            self._unproven[connection] = None
+
+    def _forget_unproven(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._unproven.pop(connection, None)
+
+    def _admit(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                protocol.HANDSHAKE.admit(connection, self._address, self._secret)
+                self._forget_unproven(connection)
+                connection.settimeout(LIMIT_S)
+                hello = protocol.receive_record(connection)
+                answer = self._answer(hello)
+                if not answer and not hello.get("probe"):  # before the welcome: a dead worker is noticed here
+                    self._pool.hand_over(connection, hello["loader"], hello["slot"])
+                protocol.send_record(connection, {"processes": self._pool.count, "problem": "", **answer})
+        except (OSError, InputError):
+            pass  # not a rank of this job, or it has gone
+        finally:
+            self._forget_unproven(connection)
+
+    def _answer(self, hello: Any) -> dict[str, Any]:
+        """Return why a rank is not served; empty if it is. Raises `InputError` for what no rank says."""
+        if not isinstance(hello, dict) or type(hello.get("loader")) is not str or type(hello.get("slot")) is not int:
+            raise InputError("not a hello")
+        key, config, loaders = hello["loader"], hello.get("config"), self._loaders
+        if key not in loaders:
+            if self._for_good or not hello.get("late"):
+                return {"unknown": "for good"}
+            self._asked_for_more.set()
+            return {"unknown": "for now"}
+        if told := differences(loaders[key].config, config if isinstance(config, dict) else {}, "the rank"):
+            return {"problem": f"loader {key} of the script differs: {told}; {SAME}"}
+        return {}
+
+
+class WorkerPool:
+    """The workers of one server: forked from the process that ran the script, and replaced when they end.
+
+    Args:
+        count: how many.
+        stall_timeout_s: the job's.
+    """
+
+    def __init__(self, count: int, stall_timeout_s: float) -> None:
+        self.count, self._stall_timeout_s = count, stall_timeout_s
+        self.port = 0
+        """The server's; workers close what they inherit of it."""
+        self.at_rest = threading.Event()
+        """The script stands still, so that workers can be forked."""
+        self._loaders: Mapping[str, Any] = {}
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._workers: list[BaseProcess] = []
+        self._mailboxes: list[socket.socket] = []
+
+    def start(self) -> None:
+        """Replace workers that end from now on."""
+        threading.Thread(target=self._keep, name="keep workers", daemon=True).start()
+
+    def fork(self, loaders: Mapping[str, Any]) -> None:
+        """Fork workers that have these loaders' datasets as they are now; earlier ones end."""
+        with self._lock:
+            old = self._workers, self._mailboxes
+            self._loaders, self._workers, self._mailboxes = loaders, [], []
+            for number in range(self.count):
+                worker, mailbox = self._fork(number)
+                self._workers.append(worker)
+                self._mailboxes.append(mailbox)
+        for worker in old[0]:  # ranks that read from them connect again
+            worker.kill()
+            worker.join()
+        for mailbox in old[1]:
+            mailbox.close()
+
+    def hand_over(self, connection: socket.socket, key: str, slot: int) -> None:
+        """Give a rank's connection to a worker. Raises `OSError` where it has just died.
+
+        Args:
+            key: the loader's.
+            slot: spreads connections over the workers.
+        """
+        with self._lock:
+            mailbox = self._mailboxes[slot % len(self._mailboxes)]
+            socket.send_fds(mailbox, [HANDED_OVER + key.encode()], [connection.fileno()])
+
+    def close(self) -> None:
+        """End the workers, and with them all connections."""
+        self._closed.set()
+        with self._lock:
+            for worker in self._workers:
+                worker.kill()
+                worker.join()
+            for mailbox in self._mailboxes:
+                mailbox.close()
+
+    def _fork(self, number: int) -> tuple[BaseProcess, socket.socket]:
+        """Return a worker and the mailbox for its connections. It ends with the thread that forks it."""
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        limit_s = SAMPLE_SHARE * self._stall_timeout_s
+        worker = Worker(number, self.count, self._loaders, limit_s, self._stall_timeout_s)
+        process = multiprocessing.get_context("fork").Process(
+            target=_run, args=(worker, there, here, self.port), daemon=True
+        )
+        process.start()
+        there.close()
+        return process, here
+
+    def _keep(self) -> None:
+        """Fork another worker for each that ends."""
+        while not self._closed.is_set():
+            with self._lock:
+                workers = list(self._workers)
+            multiprocessing.connection.wait([worker.sentinel for worker in workers], FORK_AGAIN_S)
+            if not (self.at_rest.is_set() and self._replace_ended()):
+                self._closed.wait(FORK_AGAIN_S)
+
+    def _replace_ended(self) -> bool:
+        """Fork a worker in place of each that has ended, and return whether all could be started."""
+        with self._lock:
+            for number, worker in enumerate(self._workers):
+                if worker.is_alive() or self._closed.is_set():
+                    continue
+                print(f"worker {number} ended ({worker.exitcode}); starting another", file=sys.stderr, flush=True)
+                try:
+                    self._workers[number], mailbox = self._fork(number)
+                except OSError as error:  # no memory or no process is free
+                    print(f"worker {number} cannot be started: {error}; retrying", file=sys.stderr, flush=True)
+                    return False
+                self._mailboxes[number].close()
+                self._mailboxes[number] = mailbox
+        return True
+
+
+def _run(worker: Worker, mailbox: socket.socket, others_end: socket.socket, port: int) -> None:
+    others_end.close()
+    begin_forked(port)
+    worker.run(mailbox)
+    os._exit(0)  # whatever threads the dataset has
 
 
 def main(argv: Sequence[str]) -> NoReturn:
@@ -42,80 +293,95 @@ def main(argv: Sequence[str]) -> NoReturn:
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     given = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    _end_on_term()
+    secret = os.environ.get(SECRET_VARIABLE, "")
+    if not secret:
+        _refuse(f"{SECRET_VARIABLE} is not set: anyone could ask for batches")
+    processes = max(len(os.sched_getaffinity(0)) // given.share, 1)
+    stall_timeout_s = float(os.environ.get(STALL_TIMEOUT_VARIABLE) or 600)
+    server = _Serving(given.address, given.port, secret, processes, stall_timeout_s)
     try:
-        run_until_first_batch(given.script, given.arguments, functools.partial(_serve, given), _refuse)
+        script.run_until_first_batch(given.script, given.arguments, server, processes, _refuse)
     except HeadraceError as error:
-        _wait_while_serving()
+        server.go_on_without(str(error))
         _refuse(str(error), error.exit_code)
     except Exception as error:
-        _wait_while_serving()
-        if getattr(error, "errno", None) == errno.EADDRINUSE:
-            _refuse(f"{given.script} ended here, before its first batch: {error} ({PORT_IN_USE})")
-        print(f"feed server: {given.script} failed here, before its first batch:", file=sys.stderr)
-        traceback.print_exc()
-        if any(word in traceback.format_exc().lower() for word in ("cuda", "nvidia", "device_ids")):
-            print("this host makes batches on its CPU: place models on headrace.torch.device()", file=sys.stderr)
-        if registry.OTHER_PROCESS in traceback.format_exc():
-            _refuse(registry.OTHER_PROCESS)
-        if not isinstance(error, OSError):  # which may be gone the next time
-            _refuse_the_second_time(f"{type(error).__name__}: {error}")
+        server.go_on_without(f"{type(error).__name__}: {error}")
+        _tell_failure(given.script, error)
     _leave(1)
 
 
-def _refuse_the_second_time(said: str) -> None:
-    """Of what fails alike again, further attempts are in vain."""
+class _Serving(FeedServer):
+    """The server of this process: what goes wrong in it ends the process, and nothing of the script is unwound.
+
+    That would close the script's files, delete its temporary folders and run its `finally` blocks.
+    """
+
+    def serve(self, loaders: Mapping[str, Any]) -> None:
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # whatever the script did with them
+        _end_on_term()
+        try:
+            super().serve(loaders)
+        except HeadraceError as error:
+            _refuse(str(error), error.exit_code)
+        except BaseException:
+            traceback.print_exc()
+            _leave(1)
+
+    def serve_for_good(self) -> NoReturn:
+        try:
+            super().serve_for_good()
+        finally:
+            _leave(0)
+
+    def go_on_without(self, problem: str) -> None:
+        """Serve what is known if the script ended after its first batch, or while one of its threads serves."""
+        while script.is_serving():
+            time.sleep(LOOK_EVERY_S)
+        if self._listener is not None:
+            print(f"the script ended here: {problem}; ranks make the batches of later loaders themselves", flush=True)
+            self.serve_for_good()
+
+
+def _end_on_term() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+
+
+def _tell_failure(name: str, error: Exception) -> None:
+    """Print what the script raised before its first batch. What fails in the same way again ends the job."""
+    if getattr(error, "errno", None) == errno.EADDRINUSE:
+        _refuse(f"{name} ended here, before its first batch: {error} ({PORT_IN_USE})")
+    text = traceback.format_exc()
+    print(f"feed server: {name} failed here, before its first batch:\n{text}", file=sys.stderr, flush=True)
+    if any(word in text.lower() for word in ("cuda", "nvidia", "nccl", "device_ids")):
+        print("a data host has no GPU: use headrace.torch.device() and headrace.torch.init()", file=sys.stderr)
+    if script.OTHER_PROCESS in text:
+        _refuse(script.OTHER_PROCESS)
+    if not isinstance(error, OSError):  # which may not come again
+        _refuse_the_second_time(f"{type(error).__name__}: {error}")
+
+
+def _refuse_the_second_time(problem: str) -> None:
     names = (SECRET_VARIABLE, "SM_CURRENT_HOST", "HEADRACE_SERVER_NAME")
     which = hashlib.sha256("\n".join(os.environ.get(name, "") for name in names).encode()).hexdigest()[:12]
     with contextlib.suppress(OSError):
         before = Path(tempfile.gettempdir()) / f"headrace-failed-{which}"
-        if before.exists() and before.read_text(encoding="utf-8") == said:
+        if before.exists() and before.read_text(encoding="utf-8") == problem:
             _refuse(
-                f"the script fails on a data host, before its first batch: {said} (a feed server runs it as the only "
-                "rank, and without a GPU)"
+                f"the script fails on a data host, before its first batch: {problem} (a feed server runs it as the "
+                "only rank, and without a GPU)"
             )
-        before.write_text(said, encoding="utf-8")
-
-
-def _serve(given: argparse.Namespace) -> None:
-    """Where the script would take its first batch. Ends the process, and nothing of the script's runs any more."""
-    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # whatever the script did with them
-    try:
-        secret = os.environ.get(SECRET_VARIABLE, "")
-        if not secret:
-            raise InputError(f"{SECRET_VARIABLE} is not set: anyone could ask for batches")
-        loaders = registry.loaders
-        stall_timeout_s = float(os.environ.get(STALL_TIMEOUT_VARIABLE) or 600)
-        processes = processes_for(loaders, given.share)
-        server = FeedServer(given.address, given.port, secret, loaders, processes, stall_timeout_s)
-    except HeadraceError as error:
-        _refuse(str(error), error.exit_code)
-    except BaseException:
-        traceback.print_exc()
-        _leave(1)
-    name = os.environ.get("HEADRACE_SERVER_NAME", "worker")
-    say(FEED_READY, name=name, address=given.address, loaders=len(loaders), processes=processes)
-    server.start()
-    try:
-        server.wait()
-    finally:  # whatever a signal handler of the script's raises: nothing of the script is to be unwound
-        _leave(0)
-
-
-def _wait_while_serving() -> None:
-    """The script's main thread has come to its end; one of its threads asked for the first batch, and serves."""
-    while registry.is_asked_for():
-        time.sleep(LOOK_AGAIN_S)
+        before.write_text(problem, encoding="utf-8")
 
 
 def _refuse(problem: str, code: int = InputError.exit_code) -> NoReturn:
-    """Ends the process; by default with the code that says that another attempt would fail as well."""
+    """End the process; the default code says that another attempt would fail as well."""
     print(f"feed server: {problem}", file=sys.stderr, flush=True)
     _leave(code)
 
 
 def _leave(code: int) -> NoReturn:
-    """Without exit handlers, which are the script's."""
+    """End the process without the script's exit handlers."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -123,7 +389,7 @@ def _leave(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    # As the module that others import, whose classes are the same ones.
-    from headrace.torch.feed import server as feed_server
+    # Run the module that others import, whose classes are the same ones.
+    from headrace.torch.feed import server as imported
 
-    feed_server.main(sys.argv[1:])
+    imported.main(sys.argv[1:])

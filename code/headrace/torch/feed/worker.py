@@ -1,66 +1,68 @@
-"""A process of a feed server: makes batches one after another, for all connections that it is given.
+"""A worker of a feed server: makes batches one after another, for all connections that it is given.
 
-Batches are made one at a time, since the random generators are the process's, and by its main thread, as in torch's own
-loader processes: SQLite and signal handlers, among others, know no other. Each connection has a thread that sends.
+It makes one batch at a time, since the random generators are the process's, and on its main thread, as torch's own
+workers do: SQLite and signal handlers, among others, need that. Each connection has a thread that sends. For each shard
+of an `IterableDataset` a worker forks a process, which lives as long as a rank reads the shard.
 """
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
-import fcntl
-import itertools
 import json
 import os
 import queue
-import resource
+import select
 import selectors
+import signal
 import socket
-import struct
+import stat
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.utils.data import _utils
 
 from headrace.errors import HeadraceError, InputError
-from headrace.torch.feed import protocol as wire
+from headrace.prctl import die_with_parent
+from headrace.torch.feed import protocol, script
 from headrace.torch.feed.encode import encode
-from headrace.torch.fetch.iterable_fetcher import StreamMaker
-from headrace.torch.fetch.map_fetcher import Maker, Order, StreamOrder, read_order
-from headrace.torch.forking import as_worker, outside_of_blocks
-from headrace.torch.reused import Reused
+from headrace.torch.fetch.iterable_fetcher import IterableFetcher, ShardRequest, set_worker_info
+from headrace.torch.fetch.local_workers import reopen_files
+from headrace.torch.fetch.map_fetcher import BatchRequest, MapFetcher
+from headrace.torch.fetch.rng import WORKER, forget_epochs, sample_seed, seed_all
 from headrace.training.freed_memory import keep_freed_memory
 
 Answer = tuple[int, bytes, list[memoryview]]
 """Kind, header, buffers."""
 LOOK_EVERY_S = 0.25
 ALIVE_EVERY_S = 2.0
+REAP_EVERY_S = 2.0
 RECEIVE_BYTES = 1 << 16
-HIGHEST_DESCRIPTOR = 1 << 14
-"""The kernel keeps a table up to a process's highest one."""
-HANDED_OVER = struct.Struct("<I")
-"""What comes with a connection from the server: the loader's number."""
-_numbers = itertools.count()
+HANDED_OVER = b"loader "
+"""What comes with a connection from the server, followed by the loader's key."""
+MOST_SHARDS = 64
+"""Shards that processes of one worker make at a time; a rank beyond them tries another server."""
+_MOST_KEY_BYTES = 1 << 12
 
 
 class _Client:
-    """A connection: what has come of it, and a thread that sends, so that the next batch can be made meanwhile."""
+    """A rank's connection, with a thread that sends, so that the next batch can be made meanwhile."""
 
-    def __init__(self, connection: socket.socket, loader: int, of_stream: bool, alone: bool) -> None:
-        self.connection, self.loader = connection, loader
-        self._of_stream, self._alone = of_stream, alone
-        self.maker: StreamMaker | None = None
+    def __init__(self, connection: socket.socket, loader: Any, key: str) -> None:
+        self.connection, self.loader, self.key = connection, loader, key
+        self.fetcher: IterableFetcher | None = None
         self.makes, self.sending = False, threading.Lock()
-        self._records = wire.Records()
+        self._records = protocol.Records()
         self._answers: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
         threading.Thread(target=self._send, name="send", daemon=True).start()
 
     def records(self) -> Iterator[Any]:
-        """Those that have come as a whole. Raises `OSError` when the connection has ended, `InputError`."""
+        """Yield the records that have come. Raises `OSError` when the connection has ended, `InputError`."""
         with contextlib.suppress(BlockingIOError):
             came = self.connection.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
             if not came:
@@ -68,11 +70,11 @@ class _Client:
             yield from self._records.of(came)
 
     def answer(self, answer: Answer) -> None:
-        """To be sent; does not wait."""
+        """Have an answer sent; returns at once."""
         self._answers.put(answer)
 
     def leave(self) -> None:
-        """Nothing more is sent."""
+        """Send nothing more."""
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
         self._answers.put(None)
@@ -82,157 +84,215 @@ class _Client:
             while answer := self._next_answer():
                 try:
                     with self.sending:
-                        wire.send_answer(self.connection, *answer)
-                except OSError:  # the process hears of it where it reads
+                        protocol.send_answer(self.connection, *answer)
+                except OSError:  # the worker notices it where it reads
                     with contextlib.suppress(OSError):
                         self.connection.shutdown(socket.SHUT_RDWR)
-                    if self._alone and self.makes:  # a part from its beginning, perhaps, and for nobody
+                    if self.loader.is_stream and self.makes:  # perhaps a whole shard up to where training stopped
                         os._exit(1)
 
     def _next_answer(self) -> Answer | None:
-        """The next one; of a stream also a word that it is made: to come to where training stopped may take long."""
+        """Return the next answer; of a shard now and then that it is being made: to reach a place may take long."""
         while True:
             try:
-                return self._answers.get(timeout=ALIVE_EVERY_S if self._of_stream else None)
+                return self._answers.get(timeout=ALIVE_EVERY_S if self.loader.is_stream else None)
             except queue.Empty:
-                if self.maker and self.makes:
-                    return wire.ALIVE, str(self.maker.at).encode(), []
+                if self.fetcher and self.makes:
+                    return protocol.ALIVE, str(self.fetcher.at).encode(), []
 
 
-class FeedProcess:
-    """Serves the connections that come by the mailbox, until it closes.
+class Worker:
+    """Serves the connections that come by the mailbox.
 
     Args:
-        number: of this process among the server's.
-        loaders: the script's.
+        number, count: which of the server's workers this is.
+        loaders: the script's, by key.
         limit_s: how long one sample may take, where its loader has no `timeout`.
-        send_timeout_s: how long a rank may not read.
+        send_timeout_s: how long a rank may leave an answer unread.
     """
 
-    def __init__(self, number: int, count: int, loaders: Sequence[Any], limit_s: float, send_timeout_s: float) -> None:
+    def __init__(
+        self, number: int, count: int, loaders: Mapping[str, Any], limit_s: float, send_timeout_s: float
+    ) -> None:
         self._number, self._count, self._loaders = number, count, loaders
         self._limit_s, self._send_timeout_s = limit_s, send_timeout_s
-        self._makers: dict[int, Maker] = {}
-        self._reused: dict[int, Reused] = {}
-        self._making: tuple[float, float, Maker | StreamMaker, _Client] | None = None
+        self._fetchers: dict[str, MapFetcher] = {}
+        self._shards: list[int] = []
+        """Processes that make shards."""
+        self._making: tuple[float, float, MapFetcher | IterableFetcher, _Client] | None = None
 
-    def run(self, mailbox: socket.socket, of_one: bool = False) -> None:
-        """Until the mailbox closes; `of_one`: as long as the first connection lasts."""
-        # As torch's own loader processes do, since there is one for each processor. It holds for the calling thread.
-        torch.set_num_threads(1)
-        keep_freed_memory()
-        threading.Thread(target=self._watch, name="sample watch", daemon=True).start()
-        with outside_of_blocks(), selectors.PollSelector() as readable:  # which has no descriptor of its own
+    def run(self, mailbox: socket.socket) -> None:
+        """Serve until the mailbox closes."""
+        self._begin()
+        with _outside_of_blocks(), selectors.PollSelector() as readable:  # which has no descriptor of its own
             readable.register(mailbox, selectors.EVENT_READ)
             while True:
-                for key, _ in readable.select():
+                for key, _ in readable.select(REAP_EVERY_S):
                     if key.data is None:
-                        message, descriptors, _, _ = socket.recv_fds(mailbox, HANDED_OVER.size, 1)
+                        message, descriptors, _, _ = socket.recv_fds(mailbox, _MOST_KEY_BYTES, 1)
                         if not message:
-                            if not of_one or len(readable.get_map()) == 1:
-                                return
-                            readable.unregister(mailbox)
-                            continue
-                        if not descriptors:  # this process may open no more
-                            continue
-                        connection = socket.socket(fileno=_apart(descriptors[0]))
-                        with contextlib.suppress(OSError):  # it may have gone meanwhile
-                            wire.prepare(connection, self._send_timeout_s)
-                        (loader,) = HANDED_OVER.unpack(message)
-                        try:
-                            client = _Client(connection, loader, self._loaders[loader].is_stream, of_one)
-                        except RuntimeError:  # no thread is to be had
-                            connection.close()
-                            continue
-                        readable.register(connection, selectors.EVENT_READ, client)
+                            return
+                        if descriptors:
+                            self._take(message, descriptors[0], readable)
                     elif not self._serve(key.data):
                         readable.unregister(key.fileobj)
                         key.data.leave()
-                        if of_one:
-                            return
+                self._shards = [each for each in self._shards if not _is_over(each)]
+
+    def _begin(self) -> None:
+        # As torch's own workers do, since there is one for each processor. It holds for the calling thread.
+        torch.set_num_threads(1)
+        keep_freed_memory()
+        threading.Thread(target=self._watch, name="sample watch", daemon=True).start()
+
+    def _take(self, message: bytes, descriptor: int, readable: selectors.BaseSelector) -> None:
+        """Serve a connection, or fork a process that does."""
+        connection, key = socket.socket(fileno=descriptor), message.removeprefix(HANDED_OVER).decode()
+        with contextlib.suppress(OSError):  # the rank may have gone meanwhile
+            protocol.prepare(connection, self._send_timeout_s)
+        loader = self._loaders[key]
+        try:
+            if not loader.is_stream:
+                client = _Client(connection, loader, key)
+                readable.register(connection, selectors.EVENT_READ, client)
+                return
+            if len(self._shards) < MOST_SHARDS and (process := os.fork()):
+                self._shards.append(process)
+            elif len(self._shards) < MOST_SHARDS:
+                self._make_shard(connection, loader, key, readable)
+        except (OSError, RuntimeError) as error:  # no process or thread is free; the rank tries another server
+            print(f"a shard's process or a thread cannot be started: {error}", file=sys.stderr, flush=True)
+        connection.close()
+
+    def _make_shard(self, connection: socket.socket, loader: Any, key: str, readable: selectors.BaseSelector) -> None:
+        """Be the process that makes one shard, until the rank has gone."""
+        try:
+            die_with_parent()
+            for each in list(readable.get_map().values()):  # other ranks' connections, and the mailbox
+                os.close(each.fd)
+            reopen_files()
+            self._begin()
+            client, waiting = _Client(connection, loader, key), select.poll()
+            waiting.register(connection, select.POLLIN)
+            while waiting.poll() and self._serve(client):
+                pass
+        except Exception:
+            traceback.print_exc()
+        finally:
+            os._exit(0)
 
     def _serve(self, client: _Client) -> bool:
-        """Answers what has come; false: the rank has gone, or says what no rank does."""
+        """Answer what has come, and return whether the rank is still there and says what a rank says."""
         try:
             for record in client.records():
-                client.answer(self._made(client, read_order(record)))
+                client.answer(self._answer(client, record))
         except (OSError, InputError):
             return False
         return True
 
-    def _made(self, client: _Client, order: Order | StreamOrder) -> Answer:
-        loader = self._loaders[client.loader]
-        if isinstance(order, StreamOrder) != loader.is_stream:
-            raise InputError("an order of another kind of dataset")
+    def _answer(self, client: _Client, record: Any) -> Answer:
+        kind = ShardRequest if client.loader.is_stream else BatchRequest
+        if not isinstance(record, dict):
+            raise InputError("not a request")
+        request: Any = kind.from_json(record)
+        fetcher: Any
         try:
-            maker: Any
-            if loader.is_stream:  # where it stands is this connection's
-                maker = client.maker = client.maker or loader.maker()
+            if client.loader.is_stream:  # where it stands belongs to this connection
+                fetcher = client.fetcher = client.fetcher or client.loader.fetcher()
             else:
-                maker = self._maker(client.loader)
+                fetcher = self._fetcher(client)
             client.makes = True
-            self._making = (time.monotonic(), loader.timeout or self._limit_s, maker, client)
-            made = maker.make(order)
+            self._making = (time.monotonic(), client.loader.timeout or self._limit_s, fetcher, client)
+            fetched = fetcher.fetch(request)
             self._making = None
-            if made.over:
-                return wire.OVER, b"", []
-            header, buffers = encode(made.batch, made.skipped)
-            return wire.BATCH, header, self._reused.setdefault(client.loader, Reused()).own_buffers(buffers)
+            if fetched.over:
+                return protocol.OVER, b"", []
+            return protocol.BATCH, *encode(fetched.batch, fetched.skipped, fetched.state)
         except HeadraceError as error:
-            return wire.FAILED, failure(str(error)), []
-        except (Exception, SystemExit) as error:  # of worker_init_fn, of the dataset's set_epoch, of a collated type
-            return wire.FAILED, failure(f"{type(error).__name__}: {error}\n{traceback.format_exc()}"), []
+            return protocol.FAILED, failure(str(error)), []
+        except (Exception, SystemExit) as error:  # of worker_init_fn, the dataset's set_epoch, a collated type
+            return protocol.FAILED, failure(f"{type(error).__name__}: {error}\n{traceback.format_exc()}"), []
         finally:
             self._making, client.makes = None, False
 
-    def _maker(self, number: int) -> Maker:
-        if number not in self._makers:
-            loader = self._loaders[number]
-            self._makers[number] = as_worker(loader, self._number, self._count)
-        return self._makers[number]
+    def _fetcher(self, client: _Client) -> MapFetcher:
+        """Return what makes the loader's batches; to its dataset this is one of torch's worker processes."""
+        if client.key not in self._fetchers:
+            loader = client.loader
+            seed = sample_seed(loader.seed, 0, self._number, WORKER)
+            seed_all(seed)
+            set_worker_info(
+                _utils.worker.WorkerInfo(id=self._number, num_workers=self._count, seed=seed, dataset=loader.dataset)
+            )
+            if loader.worker_init_fn:
+                loader.worker_init_fn(self._number)
+            self._fetchers[client.key] = loader.fetcher()
+        return self._fetchers[client.key]
 
     def _watch(self) -> None:
-        """Ends the process when a sample takes too long: nothing else can end what it runs."""
+        """End the process when a sample takes too long: nothing else can end what it runs."""
         at, since = None, 0.0
         while True:
             time.sleep(LOOK_EVERY_S)
             making = self._making
             if making is None:
                 continue
-            began, limit_s, maker, client = making
-            if isinstance(maker, StreamMaker):  # it may first have to come to where training stopped
-                at, since = (at, since) if at == maker.at else (maker.at, time.monotonic())
+            began, limit_s, fetcher, client = making
+            if isinstance(fetcher, IterableFetcher):  # it may first have to reach the place where training stopped
+                at, since = (at, since) if at == fetcher.at else (fetcher.at, time.monotonic())
                 began = max(began, since)
             if time.monotonic() - began < limit_s:
                 continue
-            what = "collate_fn" if maker.at is None else f"sample {maker.at}"
+            what = "collate_fn" if fetcher.at is None else f"sample {fetcher.at}"
             why = f"its batch is not made after {limit_s:g} s (the loader's timeout, else 0.8 stall_timeout_s)"
             text = f"{what} hangs: {why}"
             print(f"{text}; the stacks of all threads:", file=sys.stderr, flush=True)
             faulthandler.dump_traceback(file=sys.stderr)
             try:
-                if client.sending.acquire(timeout=LOOK_EVERY_S):  # else within an earlier answer, which nobody reads
-                    wire.send_answer(client.connection, wire.FAILED, failure(text))
+                if client.sending.acquire(timeout=LOOK_EVERY_S):  # else the rank does not read an earlier answer
+                    protocol.send_answer(client.connection, protocol.FAILED, failure(text))
             except OSError:
                 pass
             finally:
                 os._exit(1)
 
 
-def _apart(descriptor: int) -> int:
-    """The same under a high number, which none had of late.
-
-    A dataset may close descriptors that are not its own (`os.closerange`). Their numbers are given away again at once,
-    and what was meant for one rank would go to another.
-    """
-    limit = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], HIGHEST_DESCRIPTOR)
-    with contextlib.suppress(OSError):  # so many are open
-        high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, limit // 2 + next(_numbers) % (limit // 4))
-        os.close(descriptor)
-        return high
-    return descriptor
+def _is_over(process: int) -> bool:
+    """Reap a process that has ended, and tell whether it has."""
+    with contextlib.suppress(ChildProcessError):
+        return os.waitpid(process, os.WNOHANG)[0] == process
+    return True
 
 
 def failure(text: str) -> bytes:
-    """The header of an answer that is no batch."""
+    """Return the header of an answer that is an error."""
     return json.dumps({"error": text[: 1 << 20]}).encode()
+
+
+def begin_forked(port: int) -> None:
+    """Prepare a process that was forked from a server that listens on this port."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    script.end_script()
+    forget_epochs()
+    _close_inherited(port)
+    reopen_files()
+
+
+def _close_inherited(port: int) -> None:
+    """Close the server's sockets in a forked process, where they would outlive their owner."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                with socket.socket(fileno=os.dup(int(name))) as inherited:
+                    found = inherited.getsockname()
+                if isinstance(found, tuple) and found[1] == port:
+                    os.close(int(name))
+
+
+@contextlib.contextmanager
+def _outside_of_blocks() -> Iterator[None]:
+    """Leave torch's blocks that surround the script's first batch: a forked process would be in them for ever."""
+    with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        yield

@@ -1,151 +1,222 @@
-"""Makes the batches of one part of an `IterableDataset`'s epoch, one after another.
+"""Makes the batches of one shard of an `IterableDataset`, one after another.
 
-The parts are what torch's worker processes are to such a dataset: each iterates over a copy of it, in which
-`torch.utils.data.get_worker_info` says which of how many this is. So what is written for torch's workers is shared
-here, among any number of hosts.
+A shard is what a torch worker process is to such a dataset: it iterates over a copy of the dataset, and
+`torch.utils.data.get_worker_info` says which shard of how many this is. Shards may be made on any number of hosts.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
+import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils.data import _utils
 
 from headrace.errors import InputError
-from headrace.torch.dataset_epochs import begin_epoch, told_within
-from headrace.torch.fetch.map_fetcher import Made, SampleError, StreamOrder, told
-from headrace.torch.fetch.rng import seed_all
-from headrace.torch.sampling.epoch_plan import sample_seed
+from headrace.torch.fetch.map_fetcher import Fetched, SampleError, describe
+from headrace.torch.fetch.rng import (
+    SHARD,
+    SHARD_BEGINS,
+    SHARD_COLLATE,
+    begin_epoch,
+    sample_seed,
+    seed_all,
+    with_set_epoch,
+)
 
-_BEGIN, _PART, _COLLATE = 1 << 43, 1 << 44, 1 << 45
-"""Places that no sample of a map-style dataset has."""
+MOST_SHARDS, MOST_SAMPLES = 1 << 16, 1 << 32
+"""Limits of a request: shards of an epoch, samples of a batch."""
 NOT_SHARED = (
-    "does not say which samples belong to which part: each of {parts} parts would have all of them. In __iter__, ask "
-    "torch.utils.data.get_worker_info() for its id and num_workers and give each part its share "
-    "(files[info.id::info.num_workers]); or give a map-style dataset"
+    "does not ask which shard it is, so each of {shards} shards would yield all samples. In __iter__, call "
+    "torch.utils.data.get_worker_info() and yield this shard's part (files[info.id::info.num_workers]); or use a "
+    "map-style dataset"
 )
 
 
+@dataclass(frozen=True)
+class ShardRequest:
+    """What a batch of a shard is made of: the `number`-th of the epoch, from 0.
+
+    Attributes:
+        batch_size: samples of a batch; 0: each sample is a batch.
+        begins_at: the batch at which the dataset has `state`; those before it are not made again.
+        state: what the dataset's own `load_state_dict` takes; None: the shard is iterated over from its beginning.
+    """
+
+    seed: int
+    epoch: int
+    shard: int
+    shards: int
+    number: int
+    batch_size: int
+    drop_last: bool
+    begins_at: int = 0
+    state: Any = None
+
+    def as_json(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> ShardRequest:
+        """Read a request from a message. Raises `InputError` for anything else."""
+        names = ("seed", "epoch", "shard", "shards", "number", "batch_size", "begins_at")
+        numbers = {name: record.get(name) for name in names}
+        drop_last = record.get("drop_last")
+        if not all(type(each) is int for each in numbers.values()) or not isinstance(drop_last, bool):
+            raise InputError("not a request for a batch of a shard")
+        request = cls(**numbers, drop_last=drop_last, state=record.get("state"))  # type: ignore[arg-type]
+        within = 0 <= request.shard < request.shards <= MOST_SHARDS and 0 <= request.batch_size <= MOST_SAMPLES
+        if not within or not 0 <= request.begins_at <= request.number:
+            raise InputError("not a request for a batch of a shard: a number is out of range")
+        return request
+
+
 class WorkerInfo:
-    """What `get_worker_info` tells a dataset; knows whether anything asked for a share."""
+    """What `get_worker_info` returns inside a shard; notes whether the dataset asked for its share."""
 
     rng = None
     worker_method = "multiprocessing"
 
-    def __init__(self, part: int, parts: int, seed: int, dataset: Any) -> None:
-        self._part, self._parts, self.seed, self._dataset = part, parts, seed, dataset
+    def __init__(self, shard: int, shards: int, seed: int, dataset: Any) -> None:
+        self._shard, self._shards, self.seed, self._dataset = shard, shards, seed, dataset
         self.asked = False
 
     @property
     def id(self) -> int:
         self.asked = True
-        return self._part
+        return self._shard
 
     @property
     def num_workers(self) -> int:
         self.asked = True
-        return self._parts
+        return self._shards
 
     @property
     def dataset(self) -> Any:
-        """A `worker_init_fn` that shares the samples writes the share into it."""
+        """Return the dataset, into which a `worker_init_fn` may write the shard's share."""
         self.asked = True
         return self._dataset
 
 
-class StreamMaker:
-    """The batches of one part, in their order.
+class IterableFetcher:
+    """Makes the batches of one shard in their order.
 
     Args:
-        num_workers: the loader's; without workers and parts `get_worker_info` tells nothing, as in torch.
+        num_workers: the loader's. Without workers and shards `get_worker_info` returns None, as in torch.
     """
 
     def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], worker_init_fn: Callable[[int], None] | None,
                  num_workers: int) -> None:  # fmt: skip
         self._dataset, self._collate_fn = dataset, collate_fn
         self._worker_init_fn, self._num_workers = worker_init_fn, num_workers
-        self._of: tuple[int, ...] | None = None
+        self._iterates: tuple[int, ...] | None = None
+        self._copy: Any = None
         self._samples: Iterator[Any] = iter(())
         self._next = 0
         self.at: Any = None
-        """Which sample is being made, for people; None: none."""
+        """Which sample is being made, for people; None between samples."""
 
-    def make(self, order: StreamOrder) -> Made:
-        """The batch. Raises `SampleError`, and `InputError` for a dataset that does not share its samples."""
-        part = (order.seed, order.epoch, order.part, order.parts, order.batch_size, order.drop_last)
-        if part != self._of or order.number < self._next:
-            self._of = None  # should it not even begin
-            self._samples = self._begun(order)
-            self._of, self._next = part, 0
-        size = order.batch_size or 1
-        for _ in itertools.islice(self._samples, size * (order.number - self._next)):
+    def fetch(self, request: ShardRequest) -> Fetched:
+        """Make the batch. Raises `SampleError`, and `InputError` for a dataset that does not share its samples."""
+        shard = (request.seed, request.epoch, request.shard, request.shards, request.batch_size, request.drop_last)
+        size = request.batch_size or 1
+        if shard != self._iterates or request.number < self._next:
+            self._iterates = None  # in case the beginning fails
+            self._next = 0 if request.state is None else request.begins_at
+            self._samples = self._begin(request, self._next * size)
+            self._iterates = shard
+        for _ in itertools.islice(self._samples, size * (request.number - self._next)):
             pass  # batches that were trained on before a resume
-        self._next = order.number + 1
+        self._next = request.number + 1
         samples = list(itertools.islice(self._samples, size))
-        if not samples or (order.drop_last and len(samples) < size):
-            self._samples = iter(())  # whatever number is asked for now: it is over
-            return Made(None, over=True)
-        seed_all(sample_seed(order.seed, order.epoch, order.number, _COLLATE + order.part))
+        if not samples or (request.drop_last and len(samples) < size):
+            self._samples = iter(())
+            return Fetched(None, over=True)
+        seed_all(sample_seed(request.seed, request.epoch, request.number, SHARD_COLLATE + request.shard))
         try:
-            return Made(self._collate_fn(samples if order.batch_size else samples[0]))
+            return Fetched(self._collate_fn(samples if request.batch_size else samples[0]), state=self._state())
         except Exception as error:
-            raise SampleError(told(error, f"collate_fn, of batch {order.number} of part {order.part},")) from error
+            what = f"collate_fn, of batch {request.number} of shard {request.shard},"
+            raise SampleError(describe(error, what)) from error
 
-    def _begun(self, order: StreamOrder) -> Iterator[Any]:
-        dataset = _copied(self._dataset)  # parts that share a process do not share what iteration changes
-        # As in torch, `seed - id` is the same in all parts.
-        seed = sample_seed(order.seed, order.epoch, 0, _PART) % (1 << 62) + order.part
-        tells = self._num_workers or order.parts > 1
-        info = WorkerInfo(order.part, order.parts, seed, dataset) if tells else None
-        within = told_within(dataset)
-        for each, told_it in itertools.zip_longest(within, order.told[: len(within)]):
-            begin_epoch(each, order.seed, order.epoch, told_it)
+    def _state(self) -> Any:
+        """Return the dataset's state where it has one that JSON can carry."""
+        if not _has_state(self._copy):
+            return None
+        state = self._copy.state_dict()
+        try:
+            return json.loads(json.dumps(state))
+        except (TypeError, ValueError):
+            return None
+
+    def _begin(self, request: ShardRequest, first: int) -> Iterator[Any]:
+        dataset = self._copy = _copied(self._dataset)  # what iteration changes stays in this shard
+        # As in torch, `seed - id` is the same in all shards.
+        seed = sample_seed(request.seed, request.epoch, 0, SHARD) % (1 << 62) + request.shard
+        told = self._num_workers or request.shards > 1
+        info = WorkerInfo(request.shard, request.shards, seed, dataset) if told else None
+        for each in with_set_epoch(dataset):
+            begin_epoch(each, request.seed, request.epoch)
         if info and self._worker_init_fn:
             seed_all(seed)
-            tell(info)
-            self._worker_init_fn(order.part)
-        return self._iterated(dataset, info, order)
+            set_worker_info(info)
+            self._worker_init_fn(request.shard)
+        if request.state is not None and _has_state(dataset):
+            dataset.load_state_dict(copy.deepcopy(request.state))
+        return self._iterate(dataset, info, request, first)
 
-    def _iterated(self, dataset: Any, info: WorkerInfo | None, order: StreamOrder) -> Iterator[Any]:
-        # All parts begin with the same draws, so that a list of files that each shuffles is the same in all.
-        begin = sample_seed(order.seed, order.epoch, 0, _BEGIN)
+    def _iterate(self, dataset: Any, info: WorkerInfo | None, request: ShardRequest, first: int) -> Iterator[Any]:
+        # All shards begin with the same draws, so that a list of files that each of them shuffles is the same in all.
+        begin = sample_seed(request.seed, request.epoch, 0, SHARD_BEGINS)
         samples: Iterator[Any] | None = None
-        for number in itertools.count():
-            seed_all(sample_seed(order.seed, order.epoch, number, _PART + order.part) if number else begin)
-            self.at = f"{number} of part {order.part}"
-            tell(info)
+        for number in itertools.count(first):
+            place = SHARD + request.shard
+            seed = sample_seed(request.seed, request.epoch, number, place) if number else begin
+            seed_all(seed)
+            self.at = f"{number} of shard {request.shard}"
+            set_worker_info(info)
             try:
                 if samples is None:
+                    seed_all(begin)
                     samples = iter(dataset)
-                    seed_all(begin)  # a generator begins when it is asked for its first sample
+                    seed_all(seed)  # a generator function begins when it is asked for its first sample
                 sample = next(samples)
             except StopIteration:
                 sample = _OVER
             except Exception as error:
-                raise SampleError(told(error, f"sample {number} of part {order.part}")) from error
+                raise SampleError(describe(error, f"sample {number} of shard {request.shard}")) from error
             finally:
                 self.at = None
-            if order.parts > 1 and not (info and info.asked):
-                raise InputError(f"{type(self._dataset).__name__} {NOT_SHARED.format(parts=order.parts)}")
+            if request.shards > 1 and not (info and info.asked):
+                raise InputError(f"{type(self._dataset).__name__} {NOT_SHARED.format(shards=request.shards)}")
             if sample is _OVER:
                 return
             yield sample
 
 
+def set_worker_info(info: Any) -> None:
+    """Set what `get_worker_info` returns in this process, as torch's own worker processes do."""
+    _utils.worker._worker_info = info
+
+
+def _has_state(dataset: Any) -> bool:
+    return all(callable(getattr(dataset, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
 def _copied(dataset: Any) -> Any:
-    """With lists of its own, which a dataset may shuffle where a part begins, and epochs that processes share."""
+    """Copy the dataset, its lists, which it may shuffle when a shard begins, and an epoch that processes share."""
     try:
         copied = copy.copy(dataset)
-    except RecursionError:  # a wrapper that looks for what it lacks in an object that an empty copy lacks too
+    except RecursionError:  # a wrapper whose __getattr__ needs an attribute that an empty copy lacks
         copied = object.__new__(type(dataset))
         copied.__dict__.update(vars(dataset))
     held = getattr(copied, "__dict__", {})
     own = {name: list(each) for name, each in held.items() if type(each) is list}
-    # Hugging Face's epoch is written in place: this process would set it on the script's dataset.
+    # Hugging Face's epoch is a tensor in shared memory: writing it would change the script's dataset.
     own |= {name: each.clone() for name, each in held.items() if _is_shared_number(each)}
     for name, each in own.items():
         copied.__dict__[name] = each
@@ -154,16 +225,6 @@ def _copied(dataset: Any) -> Any:
 
 def _is_shared_number(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.numel() == 1 and value.is_shared()
-
-
-def stream_maker(loader: Any) -> StreamMaker:
-    """What makes parts of this loader's dataset."""
-    return StreamMaker(loader.dataset, loader.collate_fn, loader.worker_init_fn, loader.num_workers)
-
-
-def tell(info: WorkerInfo | None) -> None:
-    """From now on `get_worker_info` says this; threads of the dataset may ask at any time."""
-    _utils.worker._worker_info = info  # type: ignore[assignment]
 
 
 _OVER = object()

@@ -1,80 +1,77 @@
-"""Local mode: the same orders, made by torch's own DataLoader in this process or in its worker processes."""
+"""Local mode: torch's own DataLoader answers the requests, in this process or in its worker processes."""
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import itertools
 import os
+import stat
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, get_worker_info
 
 from headrace.errors import HeadraceError
-from headrace.torch import distributed as world
-from headrace.torch.fetch.map_fetcher import Made, Order, SampleError, StreamOrder
-from headrace.torch.fetch.rng import own_draws
-from headrace.torch.forking import reopen_files
-from headrace.torch.reused import Reused
-from headrace.torch.sampling.epoch_plan import sample_seed
+from headrace.torch import distributed
+from headrace.torch.fetch.map_fetcher import Fetched, SampleError
+from headrace.torch.fetch.rng import WORKER, own_draws, sample_seed
 from headrace.training.freed_memory import keep_freed_memory
 
-_WORKERS = 1 << 42
-"""A place that no sample has: the loader processes' own seeds."""
+Requests = Callable[[int], Any]
 
 
-class LocalBatches:
-    """One loader's batches, made on this host; keeps its worker processes where they are persistent."""
+class LocalWorkers:
+    """One loader's batches, made on this host.
+
+    Worker processes stay for all epochs and keep their copy of the dataset, as with torch's `persistent_workers`.
+    """
 
     def __init__(self, loader: Any) -> None:
         self._theirs = loader
-        # Parts begin anew each epoch in processes of their own, as on data hosts.
-        self._persistent = loader.persistent_workers and not loader.is_stream
-        self._kept: tuple[TorchDataLoader[Any], _Orders] | None = None
+        self._kept: tuple[TorchDataLoader[Any], _Requests] | None = None
         self._busy = False
 
-    def begin(self, order: Callable[[int], Order | StreamOrder], has: Callable[[int], bool]) -> LocalEpoch:
-        """The steps that one epoch has, until closed. While persistent workers make another epoch, others make this."""
-        keeps = self._persistent and not self._busy
-        if keeps:
-            self._kept = loader, orders = self._kept or self._make(persistent=True)
-        else:
-            loader, orders = self._make(persistent=False)
+    def open(self, request: Requests, has: Callable[[int], bool]) -> LocalEpoch:
+        """Start on the steps of an epoch. While the workers are busy with another iteration, further ones start."""
+        lent = not self._busy
+        loader, requests = (self._kept or self._make()) if lent else self._make()
+        if lent:
+            self._kept = loader, requests
         theirs = self._theirs
         assert isinstance(loader.generator, torch.Generator)
-        # Loader processes draw their seeds from it: others in each epoch and on each rank.
-        loader.generator.manual_seed(sample_seed(theirs.seed, theirs.epoch, theirs.rank, _WORKERS))
-        orders.begin(order, has)
+        # Worker processes draw their own seeds from it.
+        loader.generator.manual_seed(sample_seed(theirs.seed, theirs.epoch, theirs.rank, WORKER))
+        requests.begin(request, has)
         batches = iter(loader)  # may raise what the sampler does
-        self._busy |= keeps
-        return LocalEpoch(batches, self._ended if keeps else _nothing)
+        self._busy |= lent
+        return LocalEpoch(batches, self._ended if lent else _nothing)
 
     def _ended(self) -> None:
         self._busy = False
 
-    def _make(self, persistent: bool) -> tuple[TorchDataLoader[Any], _Orders]:
-        theirs, orders = self._theirs, _Orders()
+    def _make(self) -> tuple[TorchDataLoader[Any], _Requests]:
+        theirs, requests = self._theirs, _Requests()
         count = theirs.local_workers
         begin = functools.partial(_begin_worker, theirs.worker_init_fn, theirs.dataset)
         workers = {
             "num_workers": count, "timeout": theirs.timeout, "prefetch_factor": theirs.prefetch_factor,
             "worker_init_fn": _begin_stream_worker if theirs.is_stream else begin,
-            "persistent_workers": persistent,
+            "persistent_workers": True,
             "multiprocessing_context": theirs.multiprocessing_context,
         } if count else {}  # fmt: skip
-        maker = theirs.maker()
         loader = TorchDataLoader(
-            _Made(maker, in_process=not count),
-            batch_sampler=orders,
-            collate_fn=_as_it_is,
+            _Batches(theirs.fetcher(), in_process=not count),
+            batch_sampler=requests,
+            collate_fn=_only,
             pin_memory=theirs.pin_memory,
             generator=torch.Generator(),  # else each epoch would draw from the script's
             **workers,
         )
-        return loader, orders
+        return loader, requests
 
 
 class LocalEpoch:
@@ -83,55 +80,51 @@ class LocalEpoch:
     def __init__(self, batches: Iterator[Any], ended: Callable[[], None]) -> None:
         self._batches, self._ended = batches, ended
 
-    def next(self) -> Made:
-        """The next step's batch. Raises `SampleError`."""
+    def next(self) -> Fetched:
+        """Return the next step's batch. Raises `SampleError`."""
         try:
-            batch, skipped, error, over = next(self._batches)
+            fetched: Fetched | str = next(self._batches)
         except StopIteration as ended:
             raise SampleError("the worker processes have ended before the epoch") from ended
-        if error:
-            raise SampleError(error)
-        return Made(batch, skipped, over)
+        if isinstance(fetched, str):
+            raise SampleError(fetched)
+        return fetched
 
     def close(self) -> None:
-        """Ends worker processes that are not persistent."""
+        """Let another iteration have the worker processes."""
         self._batches = iter(())
         self._ended()
 
 
-class _Orders:
-    """torch's view of an epoch: a sampler of batches, each of one index, which is an order."""
+class _Requests:
+    """An epoch as torch sees it: a sampler of batches, each of one index, which is a request."""
 
     def __init__(self) -> None:
-        self._order: Callable[[int], Order | StreamOrder] | None = None
+        self._request: Requests | None = None
         self._has: Callable[[int], bool] | None = None
 
-    def begin(self, order: Callable[[int], Order | StreamOrder], has: Callable[[int], bool]) -> None:
-        self._order, self._has = order, has
+    def begin(self, request: Requests, has: Callable[[int], bool]) -> None:
+        self._request, self._has = request, has
 
-    def __iter__(self) -> Iterator[list[Order | StreamOrder]]:
-        assert self._order is not None and self._has is not None
+    def __iter__(self) -> Iterator[list[Any]]:
+        assert self._request is not None and self._has is not None
         for step in itertools.takewhile(self._has, itertools.count()):
-            yield [self._order(step)]
+            yield [self._request(step)]
 
 
-class _Made(Dataset[Any]):
-    """torch's view of the samples: each a whole batch."""
+class _Batches(Dataset[Any]):
+    """The samples as torch sees them: each is a whole batch, or the text of an error."""
 
-    def __init__(self, maker: Any, in_process: bool) -> None:
-        self._maker, self._in_process, self._reused = maker, in_process, Reused()
+    def __init__(self, fetcher: Any, in_process: bool) -> None:
+        self._fetcher, self._in_process = fetcher, in_process
 
-    def __getitem__(self, order: Order | StreamOrder) -> tuple[Any, list[tuple[Any, str]], str, bool]:
+    def __getitem__(self, request: Any) -> Fetched | str:
         try:
-            if self._in_process:
-                with own_draws():
-                    made = self._maker.make(order)
-            else:
-                made = self._maker.make(order)
+            with own_draws() if self._in_process else nullcontext():
+                fetched: Fetched = self._fetcher.fetch(request)
         except HeadraceError as error:
-            return None, [], str(error), False
-        batch = made.batch if self._in_process else self._reused.own(made.batch)
-        return batch, list(made.skipped), "", made.over
+            return str(error)
+        return fetched
 
 
 def _begin_worker(theirs: Callable[[int], None] | None, dataset: Any, number: int) -> None:
@@ -139,31 +132,38 @@ def _begin_worker(theirs: Callable[[int], None] | None, dataset: Any, number: in
     reopen_files()
     info = get_worker_info()
     if info is not None:
-        object.__setattr__(info, "dataset", dataset)  # it is frozen; torch has put `_Made` there
+        object.__setattr__(info, "dataset", dataset)  # the info is frozen; torch has put `_Batches` there
     if theirs:
         theirs(number)
 
 
 def _begin_stream_worker(number: int) -> None:
-    """Parts are shared among the ranks already: a dataset that asks for its rank as well is told that there is one."""
+    """Begin a process of a shard. The ranks share the shards, so to a dataset that reads RANK there is one rank."""
     keep_freed_memory()
     reopen_files()
-    os.environ |= world.ALONE
-    for function, says in ((dist.get_rank, _rank_alone), (dist.get_world_size, _world_alone)):
-        function.__code__ = says.__code__  # whoever has imported it by name has this object too
+    os.environ |= distributed.ALONE
 
 
-def _rank_alone(group: Any = None) -> int:
-    return 0
+def reopen_files() -> None:
+    """Give this process its own position in each file that was open for reading: forked processes share one.
 
-
-def _world_alone(group: Any = None) -> int:
-    return 1
+    A script may open its file once and read it in one process; here several processes would move each other's position.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            number = int(name)
+            flags = fcntl.fcntl(number, fcntl.F_GETFL)
+            access = flags & os.O_ACCMODE
+            if stat.S_ISREG(os.fstat(number).st_mode) and access != os.O_WRONLY and not flags & os.O_APPEND:
+                own = os.open(f"/proc/self/fd/{number}", access | os.O_CLOEXEC)
+                os.lseek(own, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
+                os.dup2(own, number, inheritable=os.get_inheritable(number))
+                os.close(own)
 
 
 def _nothing() -> None:
     pass
 
 
-def _as_it_is(batches: list[Any]) -> Any:
+def _only(batches: list[Any]) -> Any:
     return batches[0]

@@ -1,40 +1,102 @@
-"""The random generators that a process has, Python's, NumPy's and torch's."""
+"""Seeds, the random generators that they go to, and `dataset.set_epoch`.
+
+A sample's draws follow from the loader's seed, the epoch and the sample's place in it, whichever process makes it.
+"""
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import functools
+import itertools
 import random
-from collections.abc import Iterator, Sequence
+import types
+import weakref
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import Dataset
 
-from headrace.torch.own_generators import Held, seed_them
+# Places that no sample has. Samples have places from 0, in an epoch or in a batch.
+COLLATE = 1 << 40
+SAMPLER = 1 << 41
+WORKER = 1 << 42
+RANK = 1 << 43
+SHARD_BEGINS = 1 << 44
+SHARD = 1 << 45
+SHARD_COLLATE = 1 << 46
+SET_EPOCH = 1 << 47
+
+_APART = 1_000_003
+"""Between the seeds of two loaders; an epoch adds one. torch uses 32 bits of a seed."""
+_MASK = (1 << 64) - 1
+_MOST_OBJECTS, _MOST_ENTRIES = 20_000, 200
+_DRAWING = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
+_GLOBAL = (random._inst, np.random.mtrand._rand, torch.default_generator)  # type: ignore[attr-defined]
+_HOLDING_NONE = (str, bytes, bytearray, int, float, complex, type(None), type, types.ModuleType, types.FunctionType,
+                 np.ndarray, torch.Tensor)  # fmt: skip
+Generators = Mapping[str, Any]
+"""Generators by the attributes that lead to them, which are the same in all processes."""
 
 
-def seed_all(seed: int, own: Held | None = None) -> None:
-    """Python's, NumPy's and torch's CPU generators begin anew, and a dataset's own."""
+def loader_seed(number: int) -> int:
+    """Return the default seed of the script's loader with this number."""
+    return number * _APART
+
+
+def sample_seed(seed: int, epoch: int, position: int, place: int = 0) -> int:
+    """Return the 64-bit seed of one sample's draws.
+
+    Args:
+        position: the sample's, in the epoch.
+        place: within the position, where that stands for a batch; or one of the constants above.
+    """
+    mixed = seed & _MASK
+    for number in (epoch, position, place):
+        mixed = _splitmix64(mixed ^ _splitmix64(number & _MASK))
+    return mixed
+
+
+def _splitmix64(value: int) -> int:
+    # Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014.
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def seed_all(seed: int, own: Generators | None = None) -> None:
+    """Seed Python's, NumPy's and torch's CPU generators, and those of a dataset."""
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
-    seed_them(own or {}, seed)
+    for path, each in (own or {}).items():
+        mixed = (seed + zlib.crc32(path.encode(errors="replace"))) & 0x7FFF_FFFF_FFFF_FFFF
+        if isinstance(each, torch.Generator):
+            each.manual_seed(mixed)
+        elif isinstance(each, np.random.Generator):
+            each.bit_generator.state = type(each.bit_generator)(mixed).state
+        else:
+            each.seed(mixed if isinstance(each, random.Random) else mixed & 0xFFFF_FFFF)
 
 
 class Apart:
-    """Something that draws now and then: it goes on where it stood, and changes nothing outside.
+    """State of the global generators for code that draws now and then: it continues where it stopped.
 
     Args:
-        generators: that it draws from beside the process's own.
+        generators: further ones that the code draws from.
     """
 
-    def __init__(self, generators: Sequence[torch.Generator] = ()) -> None:
+    def __init__(self, generators: Sequence[Any] = ()) -> None:
         self._generators = generators
         self._states: list[Any] = []
 
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
-        """What is drawn inside is this one's."""
+        """Draw from this state inside; the state outside does not change."""
         outside = self._now()
         if self._states:
             self._go_to(self._states)
@@ -45,7 +107,7 @@ class Apart:
             self._go_to(outside)
 
     def _now(self) -> list[Any]:
-        own = [each.get_state() for each in self._generators]
+        own = [_state(each) for each in self._generators]
         return [torch.get_rng_state(), random.getstate(), np.random.get_state(), *own]
 
     def _go_to(self, states: list[Any]) -> None:
@@ -53,9 +115,139 @@ class Apart:
         random.setstate(states[1])
         np.random.set_state(states[2])
         for each, state in zip(self._generators, states[3:], strict=True):
-            each.set_state(state)
+            _set_state(each, state)
 
 
 def own_draws() -> contextlib.AbstractContextManager[None]:
-    """What is drawn inside changes nothing outside."""
+    """Let code draw without changing the global generators for what follows."""
     return Apart().drawing()
+
+
+@contextlib.contextmanager
+def kept(generators: Generators) -> Iterator[None]:
+    """Restore the state of these generators at the end; the script may draw from them too."""
+    states = [(each, _state(each)) for each in generators.values()]
+    try:
+        yield
+    finally:
+        for each, state in states:
+            _set_state(each, state)
+
+
+def _state(generator: Any) -> Any:
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        generator.set_state(state)
+
+
+def generators_of(*holders: Any) -> dict[str, Any]:
+    """Return the generators that are attributes of these objects, or of objects in their attributes."""
+    found: dict[str, Any] = {}
+    seen: dict[int, Any] = {}
+    waiting = collections.deque((str(place), each) for place, each in enumerate(holders))
+    while waiting and len(seen) < _MOST_OBJECTS:
+        path, value = waiting.popleft()
+        if id(value) in seen:
+            continue
+        seen[id(value)] = value
+        if isinstance(value, _DRAWING):
+            if _can_be_seeded(value):
+                found[path] = value
+            continue
+        waiting.extend(
+            (f"{path}.{name}", each)
+            for name, each in itertools.islice(_attributes(value), _MOST_ENTRIES)
+            if not isinstance(each, _HOLDING_NONE)
+        )
+    return found
+
+
+def _attributes(value: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(value, dict):
+        return iter(list(value.items()))
+    if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
+        return iter(list(enumerate(value)))
+    if isinstance(value, functools.partial):
+        return iter(enumerate((value.func, *value.args, *value.keywords.values())))
+    if isinstance(value, (types.MethodType, types.BuiltinMethodType)):
+        return iter([("", value.__self__)])
+    try:
+        return iter(list(vars(value).items()))
+    except TypeError:  # it has no __dict__
+        return iter(())
+
+
+def _can_be_seeded(generator: Any) -> bool:
+    """Tell whether it is none of the process's, the system's or a GPU's, which workers must not touch."""
+    if isinstance(generator, random.SystemRandom) or any(generator is each for each in _GLOBAL):
+        return False
+    if isinstance(generator, torch.Generator):
+        return generator.device.type == "cpu"
+    # A RandomState over another bit generator has no seed method that works.
+    mersenne = np.random.MT19937
+    return not isinstance(generator, np.random.RandomState) or isinstance(generator._bit_generator, mersenne)  # type: ignore[attr-defined]
+
+
+_epochs: dict[int, tuple[weakref.ref[Any], tuple[int, int]]] = {}
+"""The seed and epoch that each dataset of this process was given last, by its id."""
+
+
+def set_epoch(dataset: Any, seed: int, epoch: int) -> bool:
+    """Call `set_epoch(epoch)` of a dataset, or of those inside it where it has none; return whether one was called.
+
+    A dataset that has this epoch already is left alone. What `set_epoch` draws is the same in all processes.
+    """
+    called = False
+    for each in with_set_epoch(dataset):
+        known = _epochs.get(id(each))
+        if known and known[0]() is each and known[1] == (seed, epoch):
+            continue
+        begin_epoch(each, seed, epoch)
+        with contextlib.suppress(TypeError):  # a class without weak references: it is called for each batch
+            _epochs[id(each)] = weakref.ref(each), (seed, epoch)
+        called = True
+    return called
+
+
+def begin_epoch(dataset: Any, seed: int, epoch: int) -> None:
+    """Call `dataset.set_epoch(epoch)`; its draws follow from seed and epoch and change nothing outside."""
+    own = generators_of(dataset)
+    with own_draws(), kept(own):
+        seed_all(sample_seed(seed, epoch, 0, SET_EPOCH), own)
+        dataset.set_epoch(epoch)
+
+
+def forget_epochs() -> None:
+    """Have `set_epoch` called again for each dataset: a forked process begins."""
+    _epochs.clear()
+
+
+def with_set_epoch(dataset: Any) -> list[Any]:
+    """Return the dataset if it has a `set_epoch`, else the datasets in its attributes that have one."""
+    found, seen, waiting = [], {id(dataset)}, collections.deque([dataset])
+    while waiting:
+        each = waiting.popleft()
+        if callable(getattr(each, "set_epoch", None)):
+            found.append(each)
+            continue
+        for inside in _inside(each):
+            if id(inside) not in seen:
+                seen.add(id(inside))
+                waiting.append(inside)
+    return found
+
+
+def _inside(dataset: Any) -> list[Any]:
+    values = list(getattr(dataset, "__dict__", {}).values())
+    listed = [each for value in values if isinstance(value, (list, tuple)) for each in value[:_MOST_ENTRIES]]
+    named = [each for value in values if isinstance(value, dict) for each in list(value.values())[:_MOST_ENTRIES]]
+    return [each for each in (*values, *listed, *named) if isinstance(each, Dataset)]

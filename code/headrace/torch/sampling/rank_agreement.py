@@ -1,251 +1,210 @@
-"""Whether all ranks iterate alike over a loader that they share; told by torch.distributed's store, and nobody waits.
+"""What the ranks tell each other through torch.distributed's store: that they iterate alike, and where streams end.
 
-A rank that has made another dataset, or has begun an epoch more than the others, would train on samples that others
-train on too, and nothing would fail.
+Rank 0 says what it has when it begins an epoch of a loader; the others compare. Ranks that differ would train on the
+same samples twice, and nothing would fail.
 """
 
 from __future__ import annotations
 
-import collections
+import array
 import contextlib
+import functools
 import hashlib
-import itertools
 import json
-import os
 import threading
-import weakref
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch.distributed as dist
+from torch.utils.data import Subset
 
-from headrace.context import TrainerContext
-from headrace.errors import InputError
-from headrace.torch import distributed as world
-from headrace.torch import rank_changes, registry
-from headrace.torch.alone import Alone
-from headrace.torch.changed import refuse_changes
-from headrace.torch.drawn import Drawn
-from headrace.torch.fingerprint import fingerprint
-from headrace.torch.roughly import same
+from headrace.errors import DeadlineError, InputError
 
-LOOK_AT_BATCHES = frozenset({1, 2, 4, 8, 16, 32, 64, 128, 256})
-"""Of an epoch: then rank 0's word is looked for, as long as it has not come."""
-EACH_PART = 64
-"""Of what a sampler yields by and by; before, the 1st, 2nd, 4th, … is compared."""
-SEED_HINT = "a seed is to be the same on all ranks, without the rank in it, and given: WebDataset(…, seed=0), for one"
-ORDER_HINT = "all ranks make the same loaders, in the same order; what one rank alone reads is a loader of torch's"
-SPLIT_HINT = (
-    "random_split, for one, needs a generator with a seed; a descriptor or a time is to be had in __getitem__; a mean "
-    "of a shared loader's batches is to be added up over the ranks; a dataset of each rank's own takes "
-    "shard_by_rank=False"
-)
-CHANGE_HINT = (
-    "each rank has a part of the samples, so a mean of a loader's batches is another one on each rank: "
-    "make it from the dataset, or add it up over the ranks (torch.distributed.all_reduce)"
-)
-CHANGED = "changed by epoch"
+FIRST_POLL_S, LONGEST_POLL_S = 0.0005, 0.02
+LAST_STEP_S = 10.0
+"""How long rank 0, which holds the store, waits at a stream's end for the others to have read it."""
+STATES_KEPT = 8
+"""States of a shard that ranks publish; ranks are a few steps apart."""
+_ENDED = 1 << 24
+"""What a rank without a batch adds to a step's count; a rank with one adds 1."""
+_HINTS = {
+    "epoch": "have all ranks iterate alike, and call loader.set_epoch(epoch) where an epoch begins",
+    "taken": "have all ranks take the same number of batches; what one rank alone reads needs shard_by_rank=False",
+    "order": "make the sampler from the same indices and the same seed on all ranks; with shard_by_rank=False a rank "
+    "takes what its own sampler yields",
+    "subset": "give random_split a generator with a seed",
+}
+_ALIKE = "all ranks make the same loaders, in the same order, from the same data"
 
 
-_living: weakref.WeakSet[Alike] = weakref.WeakSet()
-_living_lock = threading.Lock()
-"""A thread of the script's may make a loader while another one trains."""
+def loader_config(dataset: Any, collate_fn: Any, *, length: int | None, on_error: str) -> dict[str, Any]:
+    """Return what must be the same on all ranks and feed servers."""
+    config = {"dataset": type(dataset).__qualname__, "length": length, "on_error": on_error}
+    config["collate_fn"] = getattr(collate_fn, "__qualname__", type(collate_fn).__qualname__)
+    digest, each = hashlib.blake2b(digest_size=16), dataset
+    while isinstance(each, Subset):  # random_split without a seed makes other parts on each host
+        _hash_order(digest, each.indices)
+        each = each.dataset
+    return config | ({"subset": digest.hexdigest()} if each is not dataset else {})
 
 
-class Alike:
-    """One loader's word on this rank, compared with rank 0's.
+def differences(own: Mapping[str, Any], other: Mapping[str, Any], who: str) -> str:
+    """Return what differs, with both values and advice; empty if nothing does.
 
     Args:
-        number: among the loaders that the ranks share.
-        shared: whether the ranks share its samples; else they may differ, and nothing is compared.
+        who: the one that `other` is of, for example `rank 0`.
+    """
+    names = [name for name in own if own[name] != other.get(name)]
+    if not names:
+        return ""
+    told = ", ".join(f"{name} is {own[name]!r:.80} here and {other.get(name)!r:.80} on {who}" for name in names)
+    return f"{told}: {_HINTS.get(names[0], _ALIKE)}"
+
+
+class Agreement:
+    """Compares one loader's epochs with rank 0's.
+
+    Args:
+        store: all ranks' store.
+        key: the loader's.
+        limit_s: how long to wait for rank 0.
     """
 
-    def __init__(self, number: int, shared: bool = True) -> None:
-        self._prefix = f"headrace/loader{number}"
-        self._open: dict[str, str] = {}
-        """What is told and not yet compared."""
-        self._told = self._warned = False
-        self._draws: collections.Counter[int] = collections.Counter()
-        """How often each epoch's samples were drawn."""
-        self._launched = bool(TrainerContext.from_environ(os.environ).signal_dir.name)
-        self._number, self._shared = number, shared
-        self._alone = Alone(number, self._prefix)
-        if shared:
-            with _living_lock:
-                _living.add(self)
+    def __init__(self, store: Any, key: str, rank: int, limit_s: float) -> None:
+        self._store, self._name, self._rank, self._limit_s = store, f"headrace/loader {key}", rank, limit_s
+        self._begun = 0
 
-    def made(self, loader: Any) -> None:
-        """This rank has this loader; the others' may be looked at before they iterate over it."""
-        if not self._told:
-            self._told = self._tell("about", json.dumps(_for_ranks(loader), sort_keys=True))
-
-    def begins(self, loader: Any) -> None:
-        """This rank begins an epoch of this loader. Raises `InputError`, also where it is alone."""
-        if not self._shared:
+    def begin(self, **own: Any) -> None:
+        """Say what this rank begins with, and wait for what rank 0 said. Raises `InputError`, `DeadlineError`."""
+        key, self._begun = f"{self._name}/{self._begun}", self._begun + 1
+        if self._rank == 0:
+            self._store.set(key, json.dumps(own))
             return
-        if self._launched and store_of_ranks() is None:
-            raise InputError(
-                "the ranks are not connected, so each would train a model of its own on its part of the samples: call "
-                "headrace.torch.init(), or torch.distributed.init_process_group(), before the first batch, and put the "
-                "model into DistributedDataParallel; with shard_by_rank=False each rank has all samples"
+        if not _poll(lambda: self._store.check([key]), self._limit_s):
+            raise DeadlineError(
+                f"rank 0 did not begin iteration {self._begun} of {self._name.partition('/')[2]} within "
+                f"{self._limit_s:g} s: do all ranks iterate over it alike?"
             )
-        self.made(loader)
-        self._alone.begins(store_of_ranks())
-        if store_of_ranks() and not loader.made_elsewhere:  # else no change is allowed
-            self._tell(f"{CHANGED} {loader.epoch}", json.dumps(rank_changes.changed(loader), sort_keys=True))
-        self.look()
+        told = differences(own, json.loads(self._store.get(key)), "rank 0")
+        if told:
+            raise InputError(f"{self._name.partition('/')[2]}, iteration {self._begun}, on rank {self._rank}: {told}")
 
-    def finished(self, loader: Any, told: int) -> None:
-        """This rank has had all batches of an epoch. Tells what the script has changed meanwhile.
 
-        Args:
-            told: how often it has called `set_epoch` meanwhile; once may be for the next epoch.
-        """
-        self._alone.finished()
-        if not (loader.made_elsewhere and loader.at_first_batch) or self._warned:
-            return
-        before = "warning: this pass had batches of how it was before"
-        try:
-            if told > 1:
-                self._warned = True
-                print(f"{before}: the script has called set_epoch {told} times while it took them", flush=True)
-            refuse_changes(loader, dict(loader.at_first_batch))
-        except InputError as error:
-            self._warned = True
-            print(f"{before}: {error}", flush=True)
+def order_digest(order: Sequence[Any]) -> str:
+    """Return a digest of what a sampler yields for an epoch, or of what it has yielded so far."""
+    digest = hashlib.blake2b(digest_size=16)
+    _hash_order(digest, order)
+    return digest.hexdigest()
 
-    def moves_on(self, epoch: int, taken: int) -> None:
-        """This rank goes on to the next epoch by itself, after so many batches of this one. Raises `InputError`."""
-        self._tell(f"epoch {epoch}", str(taken))
-        self.look()
 
-    def draws(self, epoch: int, indices: Sequence[Any], sampler: str) -> None:
-        """This rank's sampler says that these are the samples, or batches, of an epoch. Raises `InputError`."""
-        if store_of_ranks() is None or not self._shared:
-            return
-        self._draws[epoch] += 1
-        times = self._draws[epoch]
-        digest, parts = hashlib.blake2b(digest_size=16), itertools.count(1)
+def _hash_order(digest: Any, order: Any) -> None:
+    try:
+        digest.update(memoryview(array.array("q", order)))
+    except (TypeError, OverflowError):  # texts, tuples, batches
+        digest.update(json.dumps(list(order), default=str).encode())
 
-        def hears(more: Sequence[Any]) -> None:
-            digest.update(json.dumps(list(more)).encode())
-            if (part := next(parts)) & (part - 1) == 0 or part % EACH_PART == 0:
-                self._tell(f"samples of epoch {epoch}, {sampler}, {times}.{part}", digest.hexdigest())
-                self.look()
 
-        if isinstance(indices, Drawn):
-            hears(indices.held())
-            indices.heard = hears
-        else:
-            hears(indices)
-
-    def look_at(self, batch: int) -> None:
-        """To be called after each batch of an epoch. Looks at all loaders. Raises `InputError`."""
-        if batch not in LOOK_AT_BATCHES:
-            return
-        with _living_lock:
-            living = list(_living)
-        for each in living:
-            if each._open:
-                each.look()
-        self._alone.look_at(batch)
-
-    def look(self) -> None:
-        """Compare what rank 0 has told by now. Raises `InputError` where it differs."""
-        store = store_of_ranks()
-        for what, own in list(self._open.items()) if store else ():
-            key = f"{self._prefix}/{what}"
-            try:
-                first = store.get(key).decode() if store.check([key]) else None
-            except RuntimeError:  # rank 0 has ended, and its store
-                return
-            if first is not None:
-                self._open.pop(what, None)  # another thread may look too
-            if first not in (None, own) and (problem := _apart(what, own, str(first))):
-                told = f"loader {self._number + 1} of those that ranks share: {problem}"
-                if not what.startswith(CHANGED):
-                    raise InputError(told)
-                if not self._warned:
-                    print(f"warning: {told}", flush=True)
-                self._warned = True
-
-    def _tell(self, what: str, said: str) -> bool:
-        store = store_of_ranks()
-        if store is None or not self._shared:
+def _poll(done: Callable[[], bool], limit_s: float, closed: threading.Event | None = None) -> bool:
+    """Wait until `done`, and return whether it was in time; also returns when `closed` is set."""
+    pause_s, deadline = FIRST_POLL_S, time.monotonic() + limit_s
+    while not done():
+        if closed is not None and closed.is_set():
+            return True
+        if time.monotonic() > deadline:
             return False
-        if world.rank() == 0:
-            with contextlib.suppress(RuntimeError):  # not every backend has a store
-                store.set(f"{self._prefix}/{what}", said)
-        else:
-            self._open[what] = said
-        return True
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 2, LONGEST_POLL_S)
+    return True
 
 
-def store_of_ranks() -> Any:
-    """None where there is nobody to compare with."""
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-        return None
-    return dist.distributed_c10d._get_default_store()
+class StreamEnd:
+    """Agreement of all ranks, step by step, on where an epoch of a stream ends. No rank knows that beforehand.
 
-
-def _apart(what: str, own: str, first: str) -> str:
-    """Empty if it is the same but for the last digits of numbers."""
-    if what == "about":
-        names = differing(json.loads(own), json.loads(first))
-        hint = SEED_HINT if "dataset.seed" in names.split(", ") else SPLIT_HINT
-        if any(name.startswith(("size:", "seed:")) for name in names.split(", ")):
-            hint = f"{ORDER_HINT}; {SPLIT_HINT}"
-        told = f"rank {world.rank()} has made another dataset or loader than rank 0 (other: {names}); {hint}"
-        return told if names else ""
-    if what.startswith(CHANGED):
-        names = differing(json.loads(own), json.loads(first))
-        told = f"since the first batch, rank {world.rank()} has made of it something else than rank 0 (other: {names})"
-        return f"{told}: {CHANGE_HINT}" if names else ""
-    if what.startswith("samples"):
-        drawn = what.rpartition(",")[0]
-        return (
-            f"rank {world.rank()}'s sampler gives other samples than rank 0's ({drawn}): make it of the same indices "
-            "on all ranks (a shuffle of them needs a seed), and let the loader deal them to the ranks; with "
-            "shard_by_rank=False each rank takes what its own sampler says"
-        )
-    return (
-        f"rank {world.rank()} took {own} batches of {what} of a loader, and rank 0 took {first}, so they are not in "
-        "the same epoch any more: have all ranks iterate alike, or call loader.set_epoch(epoch) where an epoch begins"
-    )
-
-
-def description(loader: Any, settled: bool) -> dict[str, Any]:
-    """What must be the same on a rank and on a feed server.
+    Each rank says of each step whether it has a batch, a few steps before it trains on it.
 
     Args:
-        settled: what the dataset itself writes does not count, since samples have been made of it.
+        store: all ranks' store; None where there is one rank.
+        name: of the iteration, the same on all ranks.
+        limit_s: how long to wait for the other ranks.
     """
-    made_of = fingerprint(loader.dataset, settled=settled, late=registry.Serving.begun)
-    return {
-        "dataset": type(loader.dataset).__qualname__,
-        "size": None if loader.is_stream or not hasattr(loader.dataset, "__len__") else len(loader.dataset),
-        "made_of": made_of,
-        "collate_fn": fingerprint(loader.collate_fn),
-        "on_error": loader.on_error,
-        **({"then": made_of} if registry.Serving.begun else {}),
-    }
 
+    def __init__(self, store: Any, name: str, rank: int, world: int, limit_s: float) -> None:
+        self._store, self._name, self._rank, self._world, self._limit_s = store, name, rank, world, limit_s
+        self._own: dict[int, int] = {}
+        self._states: dict[int, list[tuple[int, Any]]] = {}
+        self._step = 0
+        self.closed = threading.Event()
 
-def _for_ranks(loader: Any) -> dict[str, Any]:
-    """What must be the same on all ranks; a feed server is alone, and may have been given other batches."""
-    sampler = type(loader.samples.own_sampler).__qualname__
-    return {**loader.about(), "batch_size": loader.batch_size, "drop_last": bool(loader.drop_last),
-            "seed": loader.seed, "sampler": sampler, "shards": loader.shards}  # fmt: skip
+    def shard_ended(self, shard: int, batches: int) -> None:
+        """Publish that a shard of this rank has ended after this number of batches."""
+        if self.closed.is_set():
+            return
+        self._own[shard] = batches
+        if self._store is not None:
+            self._store.set(f"{self._name}/ends/{self._rank}", json.dumps(self._own))
 
+    def publish_state(self, shard: int, batches: int, state: Any) -> None:
+        """Publish the state that the dataset has after this number of batches of a shard."""
+        states = self._states.setdefault(shard, [])
+        states.append((batches, state))
+        del states[:-STATES_KEPT]
+        if self._store is not None and self._rank != 0:  # rank 0 saves checkpoints
+            self._store.set(f"{self._name}/state/{shard}", json.dumps(states))
 
-def differing(own: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """What two loaders' descriptions have different, for people to read; empty if nothing."""
-    names = []
-    for name in sorted({*own, *other}):
-        ours, theirs = own.get(name), other.get(name)
-        if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-            of = "dataset" if name in ("made_of", "then") else name
-            names += [f"{of}.{each}" for each in sorted({*ours, *theirs}) if not same(ours.get(each), theirs.get(each))]
-        elif ours != theirs:
-            names.append(f"{name}: {ours!r:.60} and {theirs!r:.60}")
-    return ", ".join(list(dict.fromkeys(names))[:5])
+    def state_of(self, shard: int, batches: int) -> Any:
+        """Return what was published for a shard, on any rank; None where that is not known."""
+        key = f"{self._name}/state/{shard}"
+        states: Sequence[Any] = self._states.get(shard, ())
+        if not states and self._store is not None and self._store.check([key]):
+            states = json.loads(self._store.get(key))
+        return next((state for number, state in states if number == batches), None)
+
+    def lengths(self) -> Mapping[int, int]:
+        """Return the batches of all shards that have ended, on any rank."""
+        found = dict(self._own)
+        for rank in range(self._world) if self._store is not None else ():
+            key = f"{self._name}/ends/{rank}"
+            if rank != self._rank and self._store.check([key]):
+                found |= {int(shard): batches for shard, batches in json.loads(self._store.get(key)).items()}
+        return found
+
+    def ranks_with_batch(self, has_batch: bool) -> int:
+        """Return how many ranks have a batch for the next step. Waits until all have said so.
+
+        Raises:
+            DeadlineError: a rank has not come to this step.
+            RuntimeError: the store has failed, so the end of the epoch is not known.
+        """
+        if self._store is None:
+            return int(has_batch)
+        key, self._step = f"{self._name}/{self._step}", self._step + 1
+        said = self._store.add(key, 1 if has_batch else _ENDED)
+
+        def all_said() -> bool:
+            nonlocal said
+            said = self._store.add(key, 0)
+            return int(said % _ENDED + said // _ENDED) >= self._world
+
+        if not _poll(all_said, self._limit_s, self.closed):
+            raise DeadlineError(
+                f"{said % _ENDED + said // _ENDED} of {self._world} ranks have come to step {self._step} of a loader "
+                f"within {self._limit_s:g} s: do all ranks iterate over it alike?"
+            )
+        if self.closed.is_set():
+            return 0
+        if self._rank == 0 and self._step > 1:  # all have gone on from the step before
+            with contextlib.suppress(RuntimeError, NotImplementedError):  # not every store can delete
+                self._store.delete_key(f"{self._name}/{self._step - 2}")
+        return int(said % _ENDED)
+
+    def leave(self) -> None:
+        """Note that this rank knows the end. Rank 0 waits for the others, since the store ends with its process."""
+        if self._store is None or self.closed.is_set():
+            return
+        key = f"{self._name}/left"
+        self._store.add(key, 1)
+        if self._rank == 0:
+            _poll(functools.partial(self._all_left, key), LAST_STEP_S, self.closed)
+
+    def _all_left(self, key: str) -> bool:
+        return int(self._store.add(key, 0)) >= self._world

@@ -1,164 +1,245 @@
-"""Which samples make up an epoch: torch's samplers, evaluated so that all ranks get the same answer."""
+"""Which samples make up an epoch, in which order: torch's samplers and the script's, the same on all ranks.
+
+Every rank evaluates the sampler from the same seed, once an epoch; a sampler without an end is drawn ahead of training.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from collections.abc import Callable, Iterator, Sequence
+import sys
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
 
+from headrace import progress
 from headrace.errors import InputError
-from headrace.torch.drawn import drawn_from
-from headrace.torch.epoch_calls import of_ours, said_to
-from headrace.torch.fetch.rng import Apart, seed_all
-from headrace.torch.indices import plain_index
-from headrace.torch.sampler_changes import have_drawn, look
-from headrace.torch.sampler_sets import refuse_sets
-from headrace.torch.sampling.epoch_plan import sample_seed
+from headrace.torch.fetch.map_fetcher import plain_index
+from headrace.torch.fetch.rng import SAMPLER, Apart, sample_seed, seed_all
 
-_DRAWS = 1 << 41
-"""A place that no sample has: a sampler's draws."""
+ENDLESS = sys.maxsize
+MOST_AT_ONCE = 1 << 22
+"""A sampler that says it yields more is drawn as training goes on."""
+_MORE_THAN_SAID = 64
+"""A sampler that yields this many more than twice its length, or than twice its dataset's, is taken for endless."""
+_CHUNK = 1 << 10
+"""Samples that are drawn at once."""
+_chunks = 0
+progress.add_counter(lambda: _chunks)
 
 
 def is_distributed(sampler: Any, world: int, dataset: Any) -> bool:
-    """Whether this is torch's DistributedSampler, and deals this dataset to all ranks, as headrace does.
-
-    Not a class that changes its order, nor one for a group of ranks or for a part of the dataset.
-    """
+    """Tell whether this is torch's DistributedSampler of the whole dataset for all ranks, unchanged."""
     known = isinstance(sampler, DistributedSampler) and type(sampler).__iter__ is DistributedSampler.__iter__
     return (
         known and sampler.num_replicas == world and hasattr(dataset, "__len__") and len(sampler.dataset) == len(dataset)
     )
 
 
-def epoch_of(sampler: Any) -> int | None:
-    """The epoch that a sampler, or one inside it, says it is in; None where none has both `epoch` and `set_epoch`."""
-    for each in with_those_inside(sampler):
-        if callable(getattr(each, "set_epoch", None)) and isinstance(getattr(each, "epoch", None), int):
-            return int(each.epoch)
-    return None
+def without_batch_sampler(
+    dataset: Any, world: int, batch_size: int | None, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: bool
+) -> tuple[int | None, Any, Any, bool]:
+    """Return batch size, sampler, batch sampler and `drop_last` to use.
+
+    torch's BatchSampler over a DistributedSampler deals samples and cuts batches as the loader does, so the loader
+    takes the DistributedSampler. Arguments that exclude each other are left for torch to refuse.
+    """
+    unwrap = type(batch_sampler) is BatchSampler and is_distributed(batch_sampler.sampler, world, dataset)
+    if unwrap and (batch_size, bool(shuffle), sampler, drop_last) == (1, False, None, False):
+        return batch_sampler.batch_size, batch_sampler.sampler, None, batch_sampler.drop_last
+    return batch_size, sampler, batch_sampler, drop_last
 
 
-def check_sampler(sampler: Any, world: int, dataset: Any) -> None:
-    """Raises `InputError` for a sampler that deals to the ranks itself: the loader would deal its part once more."""
-    for each in () if is_distributed(sampler, world, dataset) else with_those_inside(sampler):
+def refuse_dealing(sampler: Any, world: int, dataset: Any) -> None:
+    """Raise `InputError` for a sampler that deals to the ranks itself: the loader would deal its part again."""
+    for each in () if is_distributed(sampler, world, dataset) else nested(sampler):
         if (getattr(each, "num_replicas", 1) or 1) > 1:
             raise InputError(
-                f"{type(each).__name__} deals samples to {each.num_replicas} ranks, and the loader deals all of its "
-                f"dataset to {world}: give it a sampler of the whole dataset, such as RandomSampler, or torch's "
-                "DistributedSampler for all ranks, as `sampler`; or shard_by_rank=False, with which a rank takes what "
-                "its own says"
+                f"{type(each).__name__} deals samples to {each.num_replicas} ranks, and the loader deals its dataset "
+                f"to {world} ranks already. Use a sampler of the whole dataset, such as RandomSampler, or torch's "
+                "DistributedSampler over all ranks; with shard_by_rank=False a rank takes what its own sampler yields"
             )
 
 
-def epoch_indices(
-    sampler: Any,
-    given: bool,
-    dealt: bool,
-    of_batches: bool,
-    dataset: Any,
-    seed: int,
-    epoch: int,
-    moved: Callable[[int | None, int | None], None],
+def nested(sampler: Any, depth: int = 0) -> Iterator[Any]:
+    """Yield a sampler, and those that it takes its samples from."""
+    if sampler is not None and depth < 5:
+        yield sampler
+        for name in ("sampler", "batch_sampler"):
+            yield from nested(getattr(sampler, name, None), depth + 1)
+
+
+def epoch_order(
+    sampler: Any, *, given: bool, dealt: bool, of_batches: bool, dataset: Any, seed: int, epoch: int
 ) -> Sequence[Any]:
-    """What the positions of an epoch stand for: indices of samples, or lists of them.
+    """Return what the positions of an epoch stand for: indices of samples, or lists of them.
 
     Args:
         sampler: a sampler, or a batch sampler.
-        given: by the script; else it stands for `shuffle`.
-        dealt: it is torch's DistributedSampler, which deals as the loader does.
-        of_batches: it is a batch sampler.
-        moved: told of the epochs that a sampler of the script's says it is in, before and after it has drawn.
+        given: whether the script gave it; else it stands for `shuffle`.
+        dealt: whether it is torch's DistributedSampler, which deals as the loader does.
+        of_batches: whether it is a batch sampler.
 
     Raises:
-        InputError: the sampler yields what cannot be an index, or sets something of the dataset with each batch.
+        InputError: the sampler yields what cannot be an index.
     """
     if not given and isinstance(sampler, SequentialSampler):
         return range(len(dataset))
     if (not given and isinstance(sampler, RandomSampler)) or dealt:
         if dealt and not sampler.shuffle:
             return range(len(dataset))
-        # As DistributedSampler does, so that its users keep their order.
-        first = sampler.seed if dealt else seed
-        generator = torch.Generator().manual_seed(first + epoch)
+        # DistributedSampler's own formula, so that its users keep their order.
+        generator = torch.Generator().manual_seed((sampler.seed if dealt else seed) + epoch)
         order: Sequence[int] = torch.randperm(len(dataset), generator=generator).numpy()
         return order
-    generators = [each.generator for each in with_those_inside(sampler) if _draws_from_its_own(each)]
-    apart = Apart(generators)
-    with apart.drawing():
-        _seed(sampler, sample_seed(seed, epoch, 0, _DRAWS), epoch)
+    return _drawn(sampler, of_batches, _length(dataset) or 0, sample_seed(seed, epoch, 0, SAMPLER), epoch)
 
-    samplers = list(with_those_inside(sampler))
 
-    @contextlib.contextmanager
-    def aside() -> Iterator[None]:
-        before = epoch_of(sampler)
-        with apart.drawing(), of_ours():
-            yield
-        have_drawn(samplers)
-        moved(before, epoch_of(sampler))
+def _drawn(sampler: Any, of_batches: bool, dataset_size: int, seed: int, epoch: int) -> Sequence[Any]:
+    """Return all that a sampler yields, or a `LazyOrder` where that is endless or very much."""
+    drawing = _Drawing(sampler, of_batches, seed, epoch)
+    count = _length(sampler)
+    if count is not None and count <= MOST_AT_ONCE:
+        first = drawing.take(positions=2 * count + _MORE_THAN_SAID)
+        count = None  # it may be longer than it says
+    else:
+        first = drawing.take(samples=_CHUNK if count else min(2 * dataset_size + _MORE_THAN_SAID, MOST_AT_ONCE))
+    following = drawing.take(positions=1)
+    return LazyOrder(first + following, drawing, count or ENDLESS) if following else first
 
-    no_setting = refuse_sets(samplers, dataset) if of_batches and given else None
-    plain = functools.partial(_plain, type(sampler).__name__, of_batches, no_setting)
-    look_at_them = functools.partial(look, samplers)
-    return drawn_from(sampler, _length(sampler), _length(dataset) or 0, aside, plain, look_at_them)
+
+class _Drawing:
+    """A sampler that is iterated over now and then, with random state of its own."""
+
+    def __init__(self, sampler: Any, of_batches: bool, seed: int, epoch: int) -> None:
+        generators = [getattr(each, "generator", None) for each in nested(sampler)]
+        own = [each for each in generators if isinstance(each, torch.Generator)]
+        self._name, self._of_batches, self._apart = type(sampler).__name__, of_batches, Apart(own)
+        with self._apart.drawing():
+            seed_all(seed)
+            for generator in own:
+                generator.manual_seed(seed)
+            for each in nested(sampler):
+                if callable(set_epoch := getattr(each, "set_epoch", None)):
+                    set_epoch(epoch)
+            self._ahead = iter(sampler)
+
+    def take(self, positions: int = ENDLESS, samples: int = ENDLESS) -> list[Any]:
+        """Return the next positions, until one of the limits is reached or the sampler has ended."""
+        global _chunks
+        taken: list[Any] = []
+        held = 0
+        with self._apart.drawing():
+            while len(taken) < positions and held < samples:
+                try:
+                    each = next(self._ahead)
+                except StopIteration:
+                    break
+                taken.append(self._plain(each))
+                held += len(taken[-1]) if self._of_batches else 1
+        _chunks += 1
+        return taken
+
+    def _plain(self, drawn: Any) -> Any:
+        """Copy what the sampler yields, since it may fill one list again and again. Raises `InputError`."""
+        if type(drawn) is int and not self._of_batches:
+            return drawn
+        try:
+            plain = [plain_index(each) for each in drawn] if self._of_batches else plain_index(drawn)
+        except (TypeError, AttributeError):
+            raise InputError(
+                f"{self._name} yields {drawn!r:.80}; an index is a number or a text, or a plain tuple or list of them"
+            ) from None
+        if self._of_batches and not plain:
+            raise InputError(f"{self._name} yields a batch without samples")
+        return plain
 
 
 def _length(of: Any) -> int | None:
-    """None where it does not say: a batch sampler may have a length, and its sampler none."""
     try:
         return len(of)
     except (TypeError, NotImplementedError, OverflowError):
         return None
 
 
-def _plain(sampler: str, of_batches: bool, look: Callable[[], None] | None, drawn: Any) -> tuple[Any, int]:
-    """A copy of it, since a sampler may fill one list again and again, and how many samples it is.
+class LazyOrder(Sequence[Any]):
+    """A window of what a long or endless sampler yields.
 
-    Args:
-        look: called where something is drawn.
-
-    Raises:
-        InputError: a sampler cannot yield that.
+    The thread that takes batches calls `draw`; other threads only read.
     """
-    if look:
-        look()
-    if type(drawn) is int and not of_batches:
-        return drawn, 1
-    if of_batches and not len(drawn):
-        raise InputError(f"{sampler} yields a batch without samples")
-    copies = []
-    for index in drawn if of_batches else [drawn]:
-        try:
-            copies.append(plain_index(index))
-        except (TypeError, AttributeError):
-            raise InputError(
-                f"{sampler} yields {index!r:.80}; an index is a number or a text, or a plain tuple or list of them"
-            ) from None
-    return (copies, len(copies)) if of_batches else (copies[0], 1)
+
+    def __init__(self, first: list[Any], drawing: _Drawing, count: int) -> None:
+        self._held, self._drawing, self._count = first, drawing, count
+        self._from = 0
+        self._kept: dict[int, Any] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """Return what the sampler says; for one without a length `ENDLESS`, until its end has come."""
+        return self._count
+
+    @property
+    def end(self) -> int:
+        """The first position that is not drawn yet."""
+        return self._from + len(self._held)
+
+    def draw(self, start: int, end: int, keep: range) -> None:
+        """Draw the positions up to `end`. Positions before `start` are forgotten, except those in `keep`."""
+        while self.end < min(end, self._count):
+            more = self._drawing.take(samples=_CHUNK)[: self._count - self.end]
+            with self._lock:
+                self._held += more
+                if not more:
+                    self._count = self.end
+            self._forget(min(start, self.end), keep)
+
+    def _forget(self, before: int, keep: range) -> None:
+        if before - self._from < max(_CHUNK, len(self._held) // 2):
+            return
+        with self._lock:
+            self._kept |= {each: self._at(each) for each in keep if self._from <= each < before}
+            del self._held[: before - self._from]
+            self._from = before
+
+    def window(self) -> list[Any]:
+        """Return the positions that are drawn and not forgotten."""
+        return list(self._held)
+
+    def __getitem__(self, position: Any) -> Any:
+        with self._lock:
+            return self._at(position)
+
+    def _at(self, position: int) -> Any:
+        if position in self._kept:
+            return self._kept[position]
+        # A position that is forgotten belongs to a batch that nobody waits for any more.
+        return self._held[max(position - self._from, 0)]
 
 
-def _seed(sampler: Any, seed: int, epoch: int) -> None:
-    """All that the sampler draws from begins anew."""
-    seed_all(seed)
-    for each in with_those_inside(sampler):
-        if _draws_from_its_own(each):
-            each.generator.manual_seed(seed)
-        if callable(set_epoch := getattr(each, "set_epoch", None)) and not said_to(each):
-            with of_ours():
-                set_epoch(epoch)
+class RankBatchSampler(BatchSampler):
+    """A loader's `batch_sampler`, for libraries that make a loader of their own from it: this rank's batches.
+
+    Accelerate's `skip_first_batches`, and so the Trainer of Hugging Face after a resume, makes one from the dataset and
+    the batch sampler. From torch's own batch sampler it would take all samples on each rank.
+    """
+
+    def __init__(self, loader: Any, torchs: BatchSampler) -> None:
+        super().__init__(torchs.sampler, torchs.batch_size, torchs.drop_last)
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        """Yield the batches of the epoch that the loader would make next; the loader stays where it is."""
+        global _chunks
+        for batch in self._loader.next_indices():
+            _chunks += 1  # a sign of life: this loader itself makes no batch
+            yield batch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the loader's epoch: Trainer calls this."""
+        self._loader.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return int(self._loader.step_count())  # not the loader's own length, which a subclass may take from here
 
 
-def _draws_from_its_own(sampler: Any) -> bool:
-    return isinstance(getattr(sampler, "generator", None), torch.Generator)
-
-
-def with_those_inside(sampler: Any, depth: int = 0) -> Iterator[Any]:
-    """A sampler, and those that it takes its samples from."""
-    if sampler is not None and depth < 5:
-        yield sampler
-        for name in ("sampler", "batch_sampler"):
-            yield from with_those_inside(getattr(sampler, name, None), depth + 1)

@@ -1,207 +1,261 @@
-"""How the ranks share an `IterableDataset`: its epoch is made in parts, and each rank takes the batches of some.
+"""How the ranks share an `IterableDataset`: its epoch is made in shards, and each rank takes the batches of some.
 
-Rank r takes a batch of each of the parts r, r + world, … in turn, as torch's loader does with its workers. All ranks
-make the same number of steps: without `drop_last`, one whose parts have ended takes its last batch again.
+Rank r takes a batch of each of the shards r, r + world, … in turn, as torch's loader does with its workers. All ranks
+make the same number of steps: without `drop_last`, a rank whose shards have ended repeats its last batch.
 """
 
 from __future__ import annotations
 
 import atexit
+import bisect
 import contextlib
 import copy
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from headrace.errors import InputError
-from headrace.torch import distributed as world
-from headrace.torch.dataset_epochs import told_by_script
-from headrace.torch.ends import Ends
-from headrace.torch.epoch_calls import Told
-from headrace.torch.fetch.map_fetcher import MOST_PARTS, Made, StreamOrder
-from headrace.torch.rank_share import refuse_rank_share, refuse_shared_by_itself
-from headrace.torch.sampling.epoch_plan import taken_after
-from headrace.torch.sampling.rank_agreement import store_of_ranks
-from headrace.torch.sources import Sources
+from headrace.torch import distributed
+from headrace.torch.fetch.iterable_fetcher import MOST_SHARDS, ShardRequest
+from headrace.torch.fetch.map_fetcher import Fetched
+from headrace.torch.sampling.rank_agreement import StreamEnd
 
 MORE_FILES = (
-    "each rank needs a part, so a file, or what the dataset shares by, of its own: write as many as there are ranks, "
-    "use fewer ranks, or a dataset with __len__ and __getitem__"
+    "each rank needs a shard with samples: write at least as many files as there are ranks, use fewer ranks, or a "
+    "map-style dataset"
 )
 READ_AHEAD = 2
 """Steps that all ranks have agreed on and this one has not made yet."""
 LOOK_EVERY_S = 0.25
+_SHARE_THEMSELVES = ("streaming.base.", "litdata.")
+"""Modules of Mosaic's and Lightning's datasets, whose workers wait for those of all other ranks."""
+Open = Callable[[Callable[[int, int], ShardRequest], int], Any]
+"""Opens a source of this rank's shards; it has `next` and `close`."""
 _reading: dict[threading.Thread, threading.Event] = {}
 """Threads that read ahead, and what ends them."""
 
 
-class Streaming:
-    """A loader's place in its dataset's parts.
+def refuse_shared_by_itself(dataset: Any) -> None:
+    """Raise `InputError` for a library's dataset that shares its samples among the ranks."""
+    for each in type(dataset).__mro__:
+        if each.__module__.startswith(_SHARE_THEMSELVES):
+            raise InputError(
+                f"{each.__module__}.{each.__qualname__} shares its samples among all ranks itself: read it with "
+                "torch.utils.data.DataLoader or its own loader, and without data hosts (--no-is_hetero)"
+            )
+
+
+def taken_after(steps: int, world: int, begun: Sequence[int], lengths: Mapping[int, int]) -> list[int]:
+    """Return how many batches of each shard are trained on after this number of steps of all ranks.
+
+    Args:
+        begun: how many of each shard were trained on before.
+        lengths: batches of those shards that are known to have ended; the others are longer.
+    """
+    taken = list(begun)
+    for rank in range(world):
+        own = range(rank, len(begun), world)
+        left = [lengths[shard] - begun[shard] if shard in lengths else steps for shard in own]
+        rounds = bisect.bisect_right(range(steps + 1), steps, key=lambda count: sum(min(count, each) for each in left))
+        rounds -= 1  # whole ones, in which each shard that has not ended gives a batch
+        more = steps - sum(min(rounds, each) for each in left)
+        for shard, each in zip(own, left, strict=True):
+            one_more = int(more > 0 and each > rounds)
+            taken[shard] += min(rounds, each) + one_more
+            more -= one_more
+    return taken
+
+
+class StreamShards:
+    """A loader's place in its dataset's shards.
 
     Args:
         loader: a `headrace.torch.dataloader.DataLoader`.
-        shards: parts of an epoch; 0: as many as all ranks have workers, one for each rank at least.
+        shards: of an epoch; 0: as many as all ranks have workers, at least one for each rank.
         limit_s: how long to wait for the other ranks.
     """
 
     def __init__(self, loader: Any, shards: int, rank: int, world: int, limit_s: float) -> None:
         refuse_shared_by_itself(loader.dataset)
-        if shards < 0 or shards > MOST_PARTS:
-            raise InputError(f"shards is {shards}; expected 1 to {MOST_PARTS}")
+        if shards < 0 or shards > MOST_SHARDS:
+            raise InputError(f"shards is {shards}; expected 1 to {MOST_SHARDS}")
         self._loader, self._rank, self._world, self._limit_s = loader, rank, world, limit_s
         self._set_shards(shards or world * max(loader.num_workers, 1))
         self._steps = self._iterations = 0
-        self._ends: Ends | None = None
+        self._end: StreamEnd | None = None
 
     def _set_shards(self, shards: int) -> None:
         if shards < self._world:
             raise InputError(
-                f"an IterableDataset in {shards} parts cannot be shared by {self._world} ranks: {MORE_FILES}"
+                f"an IterableDataset in {shards} shards cannot be shared by {self._world} ranks: {MORE_FILES}"
             )
         self.shards = shards
         self._begun = [0] * shards
+        self._states: dict[int, Any] = {}
 
     @property
-    def parts(self) -> range:
-        """This rank's."""
+    def own(self) -> range:
+        """This rank's shards."""
         return range(self._rank, self.shards, self._world)
 
     @property
     def local_workers(self) -> int:
-        """Processes of this rank in local mode, one for each of its parts; 0: the only rank makes the only part."""
-        alone = self.shards == 1 and not self._loader.num_workers and world.world_size() == 1
-        return 0 if alone else len(self.parts)
+        """Processes of this rank in local mode, one for each of its shards; 0: the only rank makes the only shard."""
+        alone = self.shards == 1 and not self._loader.num_workers and distributed.world_size() == 1
+        return 0 if alone else len(self.own)
 
     def begin_epoch(self) -> None:
-        """The next iteration takes each part from its beginning."""
-        self._begun, self._steps, self._ends = [0] * self.shards, 0, None
+        """Let the next iteration take each shard from its beginning."""
+        self._begun, self._steps, self._end, self._states = [0] * self.shards, 0, None, {}
 
     def place(self, whole: bool) -> dict[str, Any]:
-        """What a loader's state holds of it; `whole`: the epoch is over."""
-        lengths: Mapping[int, int] = self._ends.lengths() if self._ends and not whole else {}
+        """Return the shards' part of a loader's state.
+
+        Args:
+            whole: the epoch is over.
+        """
+        end = None if whole else self._end
+        lengths: Mapping[int, int] = end.lengths() if end else {}
         taken = [0] * self.shards if whole else taken_after(self._steps, self._world, self._begun, lengths)
-        return {"shards": self.shards, "batch_size": self._loader.batch_size, "taken": taken}
+        place = {"shards": self.shards, "batch_size": self._loader.batch_size, "taken": taken}
+        states = {} if whole else {shard: self._state(shard, number) for shard, number in enumerate(taken)}
+        known = {str(shard): state for shard, state in states.items() if state is not None}
+        return place | ({"states": known} if known else {})
+
+    def _state(self, shard: int, number: int) -> Any:
+        if number == self._begun[shard]:
+            return self._states.get(shard)
+        return self._end.state_of(shard, number) if self._end else None
 
     def go_to(self, state: Mapping[str, Any], at_the_beginning: bool) -> None:
-        """To such a place. Raises `InputError`."""
+        """Go to the place that a loader's state holds. Raises `InputError`."""
         self.begin_epoch()
         if at_the_beginning and "shards" in state:
             return
         try:
             batch_size, taken = state["batch_size"], [int(each) for each in state["taken"]]
+            states = {int(shard): each for shard, each in state.get("states", {}).items()}
             if len(taken) != int(state["shards"]) or min(taken) < 0:
-                raise ValueError("no number for each part")
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"no state of a DataLoader of an IterableDataset: {state!r:.200}") from error
+                raise ValueError("not a number for each shard")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InputError(f"not the state of a DataLoader of an IterableDataset: {state!r:.200}") from error
         if batch_size != self._loader.batch_size:
             raise InputError(
-                f"within an epoch an IterableDataset goes on with batches of the same size, {batch_size}, and not "
-                f"{self._loader.batch_size}"
+                f"the state is within an epoch with batches of {batch_size}, and the loader makes batches of "
+                f"{self._loader.batch_size}: finish the epoch with the same batch_size"
             )
-        self._set_shards(len(taken))  # the epoch is in so many parts, whatever this run would have chosen
-        self._begun = taken
+        self._set_shards(len(taken))  # the epoch has this many shards, whatever this run would have chosen
+        self._begun, self._states = taken, states
 
-    def _orders(self) -> Callable[[int, int], StreamOrder]:
-        """For the iteration that begins now: the n-th batch of the lane-th of this rank's parts."""
-        parts, begun, shards = self.parts, list(self._begun), self.shards
+    def _requests(self) -> Callable[[int, int], ShardRequest]:
+        """Return what makes the request for the n-th batch of the lane-th of this rank's shards."""
+        own, begun, shards, states = self.own, list(self._begun), self.shards, dict(self._states)
         seed, epoch, cut = self._loader.seed, self._loader.epoch, self._cut()
 
-        def order(lane: int, number: int) -> StreamOrder:
-            return StreamOrder(seed, epoch, parts[lane], shards, begun[parts[lane]] + number, *cut)
+        def request(lane: int, number: int) -> ShardRequest:
+            shard = own[lane]
+            first = begun[shard]
+            return ShardRequest(seed, epoch, shard, shards, first + number, *cut, first, states.get(shard))
 
-        return order
+        return request
 
-    def _cut(self) -> tuple[int, bool, list[Told]]:
-        """How batches are cut. This rank says it: `batch_size // world` is another number on a feed server."""
-        return self._loader.batch_size or 0, bool(self._loader.drop_last), told_by_script(self._loader.dataset)
+    def _cut(self) -> tuple[int, bool]:
+        """How batches are cut. The rank says it: `batch_size // world` may be another number on a feed server."""
+        return self._loader.batch_size or 0, bool(self._loader.drop_last)
 
-    def batches(self, sources: Sources, number: int) -> Iterator[Made]:
-        """The batches of this rank's steps.
+    def batches(self, open_shards: Open, key: str, store: Any) -> tuple[Iterator[Fetched], Any]:
+        """Open this rank's shards at once; return the batches of its steps, and the source, which is to be closed.
 
         Args:
-            number: of the loader in the script.
+            key: the loader's.
+            store: all ranks' store; None where they are not connected.
         """
         self._iterations += 1
-        if self._world > 1 and not self._loader.made_elsewhere:  # a feed server is no rank, and knows none
-            refuse_rank_share(self._loader.dataset, self._rank, self._world)
-        name = f"headrace/stream{number}/{self._iterations}"
-        store = store_of_ranks() if self._world > 1 else None
         if self._world > 1 and store is None:
             raise InputError("the ranks are not connected: call headrace.torch.init() before the first batch")
-        source = sources.parts(self._orders(), len(self.parts))
-        self._ends = ends = Ends(store, name, self._rank, self._world, self._limit_s)
-        own = self._own(source, ends)
-        agreed = own if store is None else _read_ahead(self._agreed(own, ends, sources), ends.closed)
-        try:
-            for made in agreed:
-                self._steps += 1
-                yield made
-        finally:
-            ends.closed.set()
-            source.close()
+        name = f"headrace/stream {key}/{self._iterations}"
+        shared = store if self._world > 1 else None
+        self._end = end = StreamEnd(shared, name, self._rank, self._world, self._limit_s)
+        source = open_shards(self._requests(), len(self.own))
+        own = self._own(source, end)
+        agreed = own if shared is None else _read_ahead(self._agreed(own, end, open_shards), end.closed)
+        return self._until_closed(agreed, end), source
 
-    def _agreed(self, own: Iterator[Made], ends: Ends, sources: Sources) -> Iterator[Made]:
-        """Batches that all ranks have, or that this rank takes again because others have more."""
-        made = next(own, None)
-        again: Any = None
+    def _until_closed(self, batches: Iterator[Fetched], end: StreamEnd) -> Iterator[Fetched]:
+        try:
+            yield from batches
+        finally:
+            end.closed.set()
+
+    def step_made(self) -> None:
+        """Note that the script has taken the batch of one more step."""
+        self._steps += 1
+
+    def _agreed(self, own: Iterator[Fetched], end: StreamEnd, open_shards: Open) -> Iterator[Fetched]:
+        """Yield batches of steps that all ranks make; repeat this rank's last batch where others have more."""
+        fetched = next(own, None)
+        last: Any = None
         for step in itertools.count():
-            have = ends.have(made is not None)
+            have = end.ranks_with_batch(fetched is not None)
             too_few = self._loader.drop_last and have < self._world
             if too_few and have and not step and not any(self._begun):
                 raise InputError(
                     f"an epoch has no step: {have} of {self._world} ranks have a batch, and drop_last leaves it out: "
                     f"{MORE_FILES}"
                 )
-            if ends.closed.is_set() or not have or too_few:
+            if end.closed.is_set() or not have or too_few:
+                end.leave()
                 return
-            following = next(own, None) if made else None
-            if made and following is None:
-                again = copy.deepcopy(made)  # scripts change batches
-            if made is None and again is None:
-                again = self._from_before(sources)
-            yield made or copy.deepcopy(again)
-            made = following
+            following = next(own, None) if fetched else None
+            if fetched and following is None:
+                last = copy.deepcopy(fetched)  # scripts change batches
+            if fetched is None and last is None:
+                last = self._from_before(open_shards)
+            yield fetched or copy.deepcopy(last)
+            fetched = following
 
-    def _from_before(self, sources: Sources) -> Made:
-        """A batch that was trained on before this run, for a rank whose parts had ended by then."""
-        known = [part for part in (*self.parts, *range(self.shards)) if self._begun[part]]
+    def _from_before(self, open_shards: Open) -> Fetched:
+        """Make a batch again that was trained on before this run, for a rank whose shards had ended by then."""
+        known = [shard for shard in (*self.own, *range(self.shards)) if self._begun[shard]]
         if not known:
             raise InputError(
-                f"rank {self._rank} got no batch: its part of the IterableDataset is empty, and others are not: "
-                f"{MORE_FILES}; with as many, give shards= no more than there are files"
+                f"rank {self._rank} got no batch: its shard of the IterableDataset is empty, and others are not: "
+                f"{MORE_FILES}; or give shards= no more than there are files"
             )
-        seed, epoch, part = self._loader.seed, self._loader.epoch, known[0]
-        number = self._begun[part] - 1
-        source = sources.parts(
-            lambda lane, step: StreamOrder(seed, epoch, part, self.shards, number + step, *self._cut()), 1
+        seed, epoch, shard = self._loader.seed, self._loader.epoch, known[0]
+        number = self._begun[shard] - 1
+        source = open_shards(
+            lambda lane, step: ShardRequest(seed, epoch, shard, self.shards, number + step, *self._cut()), 1
         )
         try:
-            made: Made = source.next()
+            fetched: Fetched = source.next()
         finally:
             source.close()
-        return made
+        return fetched
 
-    def _own(self, source: Any, ends: Ends) -> Iterator[Made]:
-        parts = self.parts
-        count, over = [0] * len(parts), [False] * len(parts)
+    def _own(self, source: Any, end: StreamEnd) -> Iterator[Fetched]:
+        own = self.own
+        count, over = [0] * len(own), [False] * len(own)
         while not all(over):
-            for lane, part in enumerate(parts):
-                made = source.next()
-                if made.over and not over[lane]:
+            for lane, shard in enumerate(own):
+                fetched = source.next()
+                if fetched.over and not over[lane]:
                     over[lane] = True
-                    ends.part_ended(part, self._begun[part] + count[lane])
+                    end.shard_ended(shard, self._begun[shard] + count[lane])
                 if not over[lane]:
                     count[lane] += 1
-                    yield made
+                    if fetched.state is not None:
+                        end.publish_state(shard, self._begun[shard] + count[lane], fetched.state)
+                    yield fetched
 
 
-def _read_ahead(batches: Iterator[Made], closed: threading.Event) -> Iterator[Made]:
-    """The same, taken by a thread: then the ranks agree on a step while they make the one before."""
-    come: queue.Queue[Made | Exception | None] = queue.Queue(READ_AHEAD)
+def _read_ahead(batches: Iterator[Fetched], closed: threading.Event) -> Iterator[Fetched]:
+    """Take batches in a thread, so that the ranks agree on a step while they make the one before."""
+    come: queue.Queue[Fetched | Exception | None] = queue.Queue(READ_AHEAD)
 
-    def put(each: Made | Exception | None) -> None:
+    def put(each: Fetched | Exception | None) -> None:
         while not closed.is_set():
             with contextlib.suppress(queue.Full):
                 come.put(each, timeout=LOOK_EVERY_S)
@@ -209,8 +263,8 @@ def _read_ahead(batches: Iterator[Made], closed: threading.Event) -> Iterator[Ma
 
     def take() -> None:
         try:
-            for made in batches:
-                put(made)
+            for fetched in batches:
+                put(fetched)
                 if closed.is_set():
                     return
             put(None)
@@ -221,11 +275,11 @@ def _read_ahead(batches: Iterator[Made], closed: threading.Event) -> Iterator[Ma
     reading[thread] = closed
     thread.start()
     try:
-        while (made := come.get()) is not None:
-            if isinstance(made, Exception):
-                raise made
-            yield made
-    finally:  # at Python's end, perhaps, when this module holds nothing any more
+        while (fetched := come.get()) is not None:
+            if isinstance(fetched, Exception):
+                raise fetched
+            yield fetched
+    finally:  # Python may be ending, and this module may hold nothing any more
         reading.pop(thread, None)
         closed.set()
         thread.join(1.0)
@@ -233,7 +287,7 @@ def _read_ahead(batches: Iterator[Made], closed: threading.Event) -> Iterator[Ma
 
 @atexit.register
 def _end_all() -> None:
-    """One that is in torch, to agree with other ranks, when Python ends would abort the process."""
+    """End threads that wait for other ranks: one that is in torch when Python ends would abort the process."""
     for thread, closed in list(_reading.items()):
         closed.set()
         thread.join(1.0)

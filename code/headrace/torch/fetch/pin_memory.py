@@ -1,0 +1,90 @@
+"""Pinned memory, and copies to a GPU beside the step before.
+
+A batch from a feed server is received straight into pinned memory (`feed/decode.py` asks `empty`); local workers'
+batches are pinned by torch's own loader.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+
+def empty(shape: list[int], dtype: torch.dtype, pin_memory: bool) -> torch.Tensor:
+    """Return a tensor to receive into."""
+    return torch.empty(shape, dtype=dtype, pin_memory=pin_memory)
+
+
+class DeviceCopies:
+    """Puts batches on a device. To a GPU, a batch is copied on a stream of its own while the step before computes."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.pins = device.type == "cuda"
+
+    def ahead(self, steps: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        """Yield the same pairs, with the first of each, the batch, on the device."""
+        if self.pins:
+            return self._beside_the_step_before(steps)
+        return ((to_device(batch, self.device), other) for batch, other in steps)
+
+    def _beside_the_step_before(self, steps: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        """Start to copy a batch when the one before is handed out; a step's stream waits for its own copy alone."""
+        stream = torch.cuda.Stream(self.device)
+
+        def copied() -> Iterator[tuple[Any, Any, torch.cuda.Event, Any]]:
+            for batch, other in steps:
+                with torch.cuda.stream(stream):
+                    moved, done = to_device(batch, self.device), torch.cuda.Event()
+                    done.record(stream)
+                yield moved, other, done, batch  # the pinned memory is kept until it is copied
+
+        copies = copied()
+        ahead = next(copies, None)
+        while ahead is not None:
+            moved, other, done, _ = ahead
+            following = next(copies, None)
+            current = torch.cuda.current_stream(self.device)
+            current.wait_event(done)
+            for tensor in tensors_of(moved):
+                tensor.record_stream(current)
+            yield moved, other
+            ahead = following
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """Return the batch with its tensors on the device; copies from pinned memory do not wait."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(to_device(each, device) for each in batch))
+    if type(batch) in (list, tuple):
+        return type(batch)(to_device(each, device) for each in batch)
+    if callable(getattr(batch, "to", None)):  # BatchEncoding, PackedSequence and the like
+        return batch.to(device)
+    if isinstance(batch, dict):
+        moved = batch.copy()
+        moved.update({name: to_device(each, device) for name, each in batch.items()})
+        return moved
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        fields = [each.name for each in dataclasses.fields(batch) if each.init]
+        return dataclasses.replace(batch, **{name: to_device(getattr(batch, name), device) for name in fields})
+    return batch
+
+
+def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of a batch, however it nests them."""
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, Mapping):
+        for each in batch.values():
+            yield from tensors_of(each)
+    elif isinstance(batch, (list, tuple)):
+        for each in batch:
+            yield from tensors_of(each)
+    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        for field in dataclasses.fields(batch):
+            yield from tensors_of(getattr(batch, field.name))
