@@ -205,9 +205,7 @@ class FeedClient:
 class FeedEpoch:
     """The batches of one epoch."""
 
-    def __init__(
-        self, schedule: Schedule, request: Callable[[int], BatchRequest], known: Callable[[], int]
-    ) -> None:
+    def __init__(self, schedule: Schedule, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> None:
         self.schedule, self.request, self._known = schedule, request, known
         self.when_closed: Callable[[], None] | None = None
         self._step = 0

@@ -13,7 +13,7 @@ import sys
 import threading
 import weakref
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
@@ -72,6 +72,9 @@ class Server(Protocol):
     def serve_for_good(self) -> NoReturn:
         """Serve what is known; the script goes no further."""
 
+    def refuse(self, problem: str) -> NoReturn:
+        """End the process, since the script cannot be served."""
+
 
 @dataclass
 class _Process:
@@ -86,6 +89,9 @@ class _Process:
     """Whether a batch was asked for."""
     trains = False
     """Whether an optimizer has made a step since."""
+    steps = 0
+    """An optimizer's steps before the first batch."""
+    hook: Any = None
 
 
 _process = _Process()
@@ -176,9 +182,12 @@ def batch_asked_for() -> None:
     It returns on a feed server only if a rank asks for a loader that the script has not made yet: then the server makes
     this pass itself, and goes on to where the script takes the next batch.
     """
-    if not _process.begun:
-        _process.begun = True
-        _notice_training()
+    if _process.hook is None and not _process.begun:
+        _process.hook = register_optimizer_step_pre_hook(_step_made)
+    elif _process.hook is not None and _process.trains:
+        _process.hook.remove()
+        _process.hook = None
+    _process.begun = True
     if _process.server is not None:
         with _serving:  # other threads of the script wait here
             _process.server.serve(dict(_loaders))
@@ -201,14 +210,16 @@ def is_serving() -> bool:
     return _serving.locked()
 
 
-def _notice_training() -> None:
-    def note(*_: Any) -> None:
-        hook.remove()
+def _step_made(optimizer: Any, *_: Any) -> None:
+    """Note an optimizer's step. torch calls this before each, until the next batch is asked for."""
+    if _process.begun:
         _process.trains = True
         if _process.server is not None:
             _process.server.serve_for_good()
-
-    hook = register_optimizer_step_pre_hook(note)
+    elif any(each.grad is not None for group in optimizer.param_groups for each in group["params"]):
+        _process.steps += 1
+        if _process.steps > MOST_STEPS and _process.server is not None:
+            _process.server.refuse(TRAINS_HERE)
 
 
 def end_script() -> None:
@@ -216,32 +227,18 @@ def end_script() -> None:
     _process.server = None
 
 
-def run_until_first_batch(
-    script: str, arguments: Sequence[str], server: Server, processors: int, refuse: Callable[[str], None]
-) -> NoReturn:
+def run_until_first_batch(script: str, arguments: Sequence[str], server: Server, processors: int) -> NoReturn:
     """Run the script; the server serves where the script takes its first batch.
 
     Args:
         processors: worker processes of a pass that the server itself makes.
-        refuse: ends the process, with what is wrong with the script.
 
     Raises:
         InputError, SetupError: the script ended.
     """
     os.environ |= distributed.ALONE | {"MASTER_PORT": str(free_ports(1)[0])}  # a host may have several servers
     refuse_exec()
-    steps = 0
-
-    def count_step(optimizer: Any, *_: Any) -> None:
-        nonlocal steps
-        if _process.begun:
-            hook.remove()
-            return
-        steps += any(each.grad is not None for group in optimizer.param_groups for each in group["params"])
-        if steps > MOST_STEPS:
-            refuse(TRAINS_HERE)
-
-    hook = register_optimizer_step_pre_hook(count_step)
+    _process.hook = register_optimizer_step_pre_hook(_step_made)
     _process.is_server, _process.server, _process.processors = True, server, processors
     sys.argv = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(script))

@@ -65,7 +65,9 @@ class FeedServer:
         """The oldest first."""
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._asked_for_more = threading.Event()
+        self._wanted: set[str] = set()
+        """Loaders that ranks have asked for and the script has not made yet."""
+        self._asked = threading.Event()
         self._for_good = False
         self._listener: socket.socket | None = None
 
@@ -83,12 +85,12 @@ class FeedServer:
     def serve(self, loaders: Mapping[str, Any]) -> None:
         """Serve these loaders, as they are now. Returns when a rank asks for a loader that is not among them."""
         self.start(loaders)
-        while not self._asked_for_more.wait(LOOK_EVERY_S):
-            pass  # looking up now and then lets this thread run signal handlers
-        self._asked_for_more.clear()
+        while self._wanted <= loaders.keys():
+            self._asked.wait(LOOK_EVERY_S)  # looking up now and then lets this thread run signal handlers
+            self._asked.clear()
         self._pool.at_rest.clear()
-        names = ", ".join(self._loaders)
-        print(f"a rank asks for a loader that the script makes later (known: {names}): running it further", flush=True)
+        wanted = ", ".join(self._wanted - loaders.keys())
+        print(f"a rank asks for loader {wanted}, which the script makes later: running it further", flush=True)
 
     def serve_for_good(self) -> NoReturn:
         """Serve what is known; the script goes no further."""
@@ -173,7 +175,8 @@ class FeedServer:
         if key not in loaders:
             if self._for_good or not hello.get("late"):
                 return {"unknown": "for good"}
-            self._asked_for_more.set()
+            self._wanted.add(key)
+            self._asked.set()
             return {"unknown": "for now"}
         if told := differences(loaders[key].config, config if isinstance(config, dict) else {}, "the rank"):
             return {"problem": f"loader {key} of the script differs: {told}; {SAME}"}
@@ -301,7 +304,7 @@ def main(argv: Sequence[str]) -> NoReturn:
     stall_timeout_s = float(os.environ.get(STALL_TIMEOUT_VARIABLE) or 600)
     server = _Serving(given.address, given.port, secret, processes, stall_timeout_s)
     try:
-        script.run_until_first_batch(given.script, given.arguments, server, processes, _refuse)
+        script.run_until_first_batch(given.script, given.arguments, server, processes)
     except HeadraceError as error:
         server.go_on_without(str(error))
         _refuse(str(error), error.exit_code)
@@ -333,6 +336,9 @@ class _Serving(FeedServer):
             super().serve_for_good()
         finally:
             _leave(0)
+
+    def refuse(self, problem: str) -> NoReturn:
+        _refuse(problem)
 
     def go_on_without(self, problem: str) -> None:
         """Serve what is known if the script ended after its first batch, or while one of its threads serves."""

@@ -116,9 +116,7 @@ class MapFetcher:
             raise SampleError(describe(error, f"collate_fn, of samples {_shortened(request.indices)},")) from error
         return Fetched(batch, skipped)
 
-    def _samples(
-        self, request: BatchRequest, own: dict[str, Any], skipped: list[tuple[Any, str]]
-    ) -> Iterator[Any]:
+    def _samples(self, request: BatchRequest, own: dict[str, Any], skipped: list[tuple[Any, str]]) -> Iterator[Any]:
         if self._batched and self._on_error == "raise" and _reads_lists(self._dataset):
             seed_all(sample_seed(request.seed, request.epoch, request.positions[0]), own)
             self.at = request.indices[0]

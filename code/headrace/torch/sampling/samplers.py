@@ -241,5 +241,3 @@ class RankBatchSampler(BatchSampler):
 
     def __len__(self) -> int:
         return int(self._loader.step_count())  # not the loader's own length, which a subclass may take from here
-
-
