@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
+import socket
+import stat
 import time
 from collections.abc import Collection, Iterable, Iterator
 
@@ -164,3 +167,31 @@ def resident_bytes(process: psutil.Process) -> int:
         return int(process.memory_info().rss)
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return 0
+
+
+def reopen_files() -> None:
+    """Give a forked process its own position in each file that was open for reading: the processes share one.
+
+    A script may open its file once and read it in one process; several would move each other's position.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            number = int(name)
+            flags = fcntl.fcntl(number, fcntl.F_GETFL)
+            access = flags & os.O_ACCMODE
+            if stat.S_ISREG(os.fstat(number).st_mode) and access != os.O_WRONLY and not flags & os.O_APPEND:
+                own = os.open(f"/proc/self/fd/{number}", access | os.O_CLOEXEC)
+                os.lseek(own, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
+                os.dup2(own, number, inheritable=os.get_inheritable(number))
+                os.close(own)
+
+
+def close_sockets_on(port: int) -> None:
+    """Close the sockets of a server on this port in a process that was forked from it, where they would outlive it."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                with socket.socket(fileno=os.dup(int(name))) as inherited:
+                    found = inherited.getsockname()
+                if isinstance(found, tuple) and found[1] == port:
+                    os.close(int(name))

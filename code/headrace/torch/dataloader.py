@@ -7,6 +7,7 @@ import contextlib
 import functools
 import itertools
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -262,9 +263,9 @@ class DataLoader(TorchDataLoader[Any]):
         if "unknown" not in _told:
             _told.add("unknown")
             print(
-                f"data hosts do not have loader {self.key} of the script, since it is made after training has begun: this "
-                "rank makes its batches in num_workers processes. Make it earlier, or give it a name that it keeps in "
-                "each epoch (name='train'), and data hosts make them",
+                f"data hosts do not have loader {self.key} of the script, since it is made after training has begun: "
+                "this rank makes its batches in num_workers processes. Make it earlier, or give it a name that it "
+                "keeps in each epoch (name='train'), and data hosts make them",
                 flush=True,
             )
         return ()
@@ -280,9 +281,9 @@ class DataLoader(TorchDataLoader[Any]):
         if changed and "changed" not in _told:
             _told.add("changed")
             print(
-                f"warning: {', '.join(changed[:5])} of loader {self.key}'s dataset changed since its first iteration, and "
-                "the processes that make samples keep their copy: compute it in dataset.set_epoch(epoch), and call "
-                "loader.set_epoch(epoch)",
+                f"warning: {', '.join(changed[:5])} of loader {self.key}'s dataset changed since its first iteration, "
+                "and the processes that make samples keep their copy: compute it in dataset.set_epoch(epoch), and "
+                "call loader.set_epoch(epoch)",
                 flush=True,
             )
 
@@ -296,8 +297,8 @@ class DataLoader(TorchDataLoader[Any]):
         elif self.ranks > 1 and "alone" not in _told:
             _told.add("alone")
             print(
-                "warning: torch.distributed does not connect the ranks, so unless something else averages gradients each "
-                "rank trains a model of its own: call headrace.torch.init()",
+                "warning: torch.distributed does not connect the ranks, so unless something else averages gradients "
+                "each rank trains a model of its own: call headrace.torch.init()",
                 flush=True,
             )
         self._taken = 0
@@ -413,10 +414,8 @@ class _Iteration(Iterator[Any]):
         self._source.close()
 
     def __del__(self) -> None:
-        try:
+        if sys is not None and not sys.is_finalizing():
             self.close()
-        except Exception:  # Python may be ending, and modules may be empty
-            pass
 
 
 def _plain_attributes(dataset: Any) -> dict[str, Any]:

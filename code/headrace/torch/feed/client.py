@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace import progress, received
@@ -30,10 +30,8 @@ CONNECTIONS_PER_PROCESS = 2
 MOST_CONNECTIONS = 64
 """To one server."""
 SEND_TIMEOUT_S = 60.0
-LEAVE_S, JOIN_S = 10.0, 1.0
-"""When a client closes: for threads with an open connection, which end at once, and for those that try to connect. A
-thread that is in torch when Python ends would abort the process."""
-LOOK_EVERY_S = 0.002
+LEAVE_S = 10.0
+"""How long closing waits for threads with an open connection, which end as soon as they have a processor."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 """Before a connection is tried again."""
 _received = received.Counter()
@@ -70,8 +68,7 @@ class FeedClient:
         self._changed = threading.Condition(threading.RLock())  # a garbage collection may close this in its own thread
         self._epoch: FeedEpoch | None = None
         self._ahead: dict[str, int] = {}
-        self._open: set[socket.socket] = set()
-        self._threads: list[threading.Thread] = []
+        self._open: dict[socket.socket, threading.Thread] = {}
         for server in servers:
             self._start(server, 0)
         _clients.add(self)
@@ -99,21 +96,14 @@ class FeedClient:
             if self._epoch:
                 self._epoch.close()
             self._changed.notify_all()
-            for connection in self._open:
+            threads = dict(self._open)
+            for connection in threads:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
-        deadline = time.monotonic() + LEAVE_S
-        while self._open and time.monotonic() < deadline and threading.current_thread() not in self._threads:
-            time.sleep(LOOK_EVERY_S)
-        deadline = time.monotonic() + JOIN_S
-        for thread in self._threads:  # those that are connecting end by themselves
-            if thread is not threading.current_thread():
-                thread.join(max(deadline - time.monotonic(), 0.0))
+        join(threads.values())
 
     def _start(self, server: str, number: int) -> None:
-        thread = threading.Thread(target=self._keep, args=(server, number), name=f"feed {server}", daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        threading.Thread(target=self._keep, args=(server, number), name=f"feed {server}", daemon=True).start()
 
     def _keep(self, server: str, number: int) -> None:
         """Keep one connection to a server, and make it again when it breaks. The first one starts the others, once."""
@@ -168,12 +158,12 @@ class FeedClient:
         with self._changed:
             if self._closed.is_set():
                 raise OSError("closed")
-            self._open.add(connection)
+            self._open[connection] = threading.current_thread()
         stack.callback(self._forget, connection)
 
     def _forget(self, connection: socket.socket) -> None:
         with self._changed:
-            self._open.discard(connection)
+            self._open.pop(connection, None)
 
     def _work(self, connection: socket.socket, server: str, process: str) -> int:
         """Bring batches over this connection until it breaks or the client closes; return how many came."""
@@ -311,6 +301,14 @@ def wait_until_known(servers: Sequence[str], secret: str, hello: Mapping[str, An
         time.sleep(pause_s)
         pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
     raise DeadlineError(f"no feed server has answered within {limit_s:g} s ({'; '.join(filter(None, problems))})")
+
+
+def join(threads: Iterable[threading.Thread]) -> None:
+    """Wait until these threads have ended: one that is in torch when Python ends would abort the process."""
+    deadline = time.monotonic() + LEAVE_S
+    for thread in threads:
+        if thread is not threading.current_thread():  # in which a garbage collection may close a client
+            thread.join(max(deadline - time.monotonic(), 0.0))
 
 
 def _end(connection: socket.socket) -> None:

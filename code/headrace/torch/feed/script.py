@@ -15,7 +15,7 @@ import weakref
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -63,26 +63,13 @@ class Place:
         return loader_seed(self.number)
 
 
-class Server(Protocol):
-    """What a feed server does while it runs the script."""
-
-    def serve(self, loaders: Mapping[str, Any]) -> None:
-        """Serve these loaders as they are now. Returns when a rank asks for a loader that is not among them."""
-
-    def serve_for_good(self) -> NoReturn:
-        """Serve what is known; the script goes no further."""
-
-    def refuse(self, problem: str) -> NoReturn:
-        """End the process, since the script cannot be served."""
-
-
 @dataclass
 class _Process:
     """What this process knows of its script."""
 
     is_server = False
-    server: Server | None = None
-    """None on a rank, and in a feed server's workers."""
+    server: Any = None
+    """A `feed.server.FeedServer`; None on a rank, and in a feed server's workers."""
     processors: int = 0
     """Worker processes of a pass that the server itself makes."""
     begun = False
@@ -227,10 +214,11 @@ def end_script() -> None:
     _process.server = None
 
 
-def run_until_first_batch(script: str, arguments: Sequence[str], server: Server, processors: int) -> NoReturn:
+def run_until_first_batch(script: str, arguments: Sequence[str], server: Any, processors: int) -> NoReturn:
     """Run the script; the server serves where the script takes its first batch.
 
     Args:
+        server: a `feed.server.FeedServer`.
         processors: worker processes of a pass that the server itself makes.
 
     Raises:

@@ -12,20 +12,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
-import hashlib
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any, NoReturn
 
 from headrace.errors import HeadraceError, InputError
@@ -41,6 +38,10 @@ MOST_UNPROVEN = 256
 """Connections that have not authenticated yet; beyond them, the one that has waited longest is closed."""
 SAMPLE_SHARE = 0.8
 """One sample may take this share of `stall_timeout_s`, so that it is named before the watchdog ends the job."""
+ALONE = (
+    "(a data host runs the script as the only rank, without a GPU: use headrace.torch.init() and "
+    "headrace.torch.device(), and ask headrace.torch.is_feed_server())"
+)
 ACCEPT_AGAIN_S = FORK_AGAIN_S = LOOK_EVERY_S = 0.5
 SAME = (
     "script, arguments and data must be the same on all hosts. A data host runs the script as the only rank: a dataset "
@@ -310,8 +311,13 @@ def main(argv: Sequence[str]) -> NoReturn:
         _refuse(str(error), error.exit_code)
     except Exception as error:
         server.go_on_without(f"{type(error).__name__}: {error}")
-        _tell_failure(given.script, error)
-    _leave(1)
+        traceback.print_exc()
+        if isinstance(error, OSError) and error.errno != errno.EADDRINUSE:
+            _leave(1)  # it may not fail the next time
+        problem = f"{error} ({PORT_IN_USE})" if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        if script.OTHER_PROCESS in problem:
+            _refuse(script.OTHER_PROCESS)
+        _refuse(f"{given.script} fails on a data host, before its first batch: {problem} {ALONE}")
 
 
 class _Serving(FeedServer):
@@ -351,33 +357,6 @@ class _Serving(FeedServer):
 
 def _end_on_term() -> None:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-
-
-def _tell_failure(name: str, error: Exception) -> None:
-    """Print what the script raised before its first batch. What fails in the same way again ends the job."""
-    if getattr(error, "errno", None) == errno.EADDRINUSE:
-        _refuse(f"{name} ended here, before its first batch: {error} ({PORT_IN_USE})")
-    text = traceback.format_exc()
-    print(f"feed server: {name} failed here, before its first batch:\n{text}", file=sys.stderr, flush=True)
-    if any(word in text.lower() for word in ("cuda", "nvidia", "nccl", "device_ids")):
-        print("a data host has no GPU: use headrace.torch.device() and headrace.torch.init()", file=sys.stderr)
-    if script.OTHER_PROCESS in text:
-        _refuse(script.OTHER_PROCESS)
-    if not isinstance(error, OSError):  # which may not come again
-        _refuse_the_second_time(f"{type(error).__name__}: {error}")
-
-
-def _refuse_the_second_time(problem: str) -> None:
-    names = (SECRET_VARIABLE, "SM_CURRENT_HOST", "HEADRACE_SERVER_NAME")
-    which = hashlib.sha256("\n".join(os.environ.get(name, "") for name in names).encode()).hexdigest()[:12]
-    with contextlib.suppress(OSError):
-        before = Path(tempfile.gettempdir()) / f"headrace-failed-{which}"
-        if before.exists() and before.read_text(encoding="utf-8") == problem:
-            _refuse(
-                f"the script fails on a data host, before its first batch: {problem} (a feed server runs it as the "
-                "only rank, and without a GPU)"
-            )
-        before.write_text(problem, encoding="utf-8")
 
 
 def _refuse(problem: str, code: int = InputError.exit_code) -> NoReturn:

@@ -18,7 +18,7 @@ from typing import Any
 from headrace import progress
 from headrace.errors import DeadlineError
 from headrace.torch.feed import protocol
-from headrace.torch.feed.client import JOIN_S, LEAVE_S, enter, receive
+from headrace.torch.feed.client import enter, join, receive
 from headrace.torch.feed.scheduler import MOST_BREAKS
 from headrace.torch.fetch.iterable_fetcher import ShardRequest
 from headrace.torch.fetch.map_fetcher import Fetched, SampleError
@@ -70,11 +70,10 @@ class StreamEpoch:
         """End all connections; what is under way is dropped."""
         if os.getpid() != self._pid:  # a forked process, which has none of the threads
             return
+        open_ones = [lane for lane in self._lanes if lane.is_open]
         for lane in self._lanes:
             lane.close()
-        now = time.monotonic()
-        for lane in self._lanes:
-            lane.join(now + (LEAVE_S if lane.is_open else JOIN_S))
+        join(lane.thread for lane in open_ones)
 
 
 class _Room:
@@ -103,8 +102,8 @@ class _Lane:
         self._out = self._granted = 0  # batches under way or held; those of them that have not come
         self._closed = threading.Event()
         self._connection: socket.socket | None = None
-        self._thread = threading.Thread(target=self._run, name=f"feed shard {lane}", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name=f"feed shard {lane}", daemon=True)
+        self.thread.start()
 
     def next(self, limit_s: float) -> Fetched:
         deadline = time.monotonic() + limit_s
@@ -141,10 +140,6 @@ class _Lane:
     def is_open(self) -> bool:
         """Whether it has a connection; then its thread ends at once."""
         return self._connection is not None
-
-    def join(self, deadline: float) -> None:
-        if self._thread is not threading.current_thread():  # in which a garbage collection may close this
-            self._thread.join(max(deadline - time.monotonic(), 0.0))
 
     def _run(self) -> None:
         pause_s, breaks, broke_at = PAUSE_S, 0, -1

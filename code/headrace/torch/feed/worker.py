@@ -16,7 +16,6 @@ import select
 import selectors
 import signal
 import socket
-import stat
 import sys
 import threading
 import time
@@ -29,10 +28,10 @@ from torch.utils.data import _utils
 
 from headrace.errors import HeadraceError, InputError
 from headrace.prctl import die_with_parent
+from headrace.processes import close_sockets_on, reopen_files
 from headrace.torch.feed import protocol, script
 from headrace.torch.feed.encode import encode
 from headrace.torch.fetch.iterable_fetcher import IterableFetcher, ShardRequest, set_worker_info
-from headrace.torch.fetch.local_workers import reopen_files
 from headrace.torch.fetch.map_fetcher import BatchRequest, MapFetcher
 from headrace.torch.fetch.rng import WORKER, forget_epochs, sample_seed, seed_all
 from headrace.training.freed_memory import keep_freed_memory
@@ -276,19 +275,8 @@ def begin_forked(port: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     script.end_script()
     forget_epochs()
-    _close_inherited(port)
+    close_sockets_on(port)
     reopen_files()
-
-
-def _close_inherited(port: int) -> None:
-    """Close the server's sockets in a forked process, where they would outlive their owner."""
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                with socket.socket(fileno=os.dup(int(name))) as inherited:
-                    found = inherited.getsockname()
-                if isinstance(found, tuple) and found[1] == port:
-                    os.close(int(name))
 
 
 @contextlib.contextmanager

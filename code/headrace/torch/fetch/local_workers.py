@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import itertools
 import os
-import stat
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -16,9 +14,10 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, get_worker_info
 
 from headrace.errors import HeadraceError
+from headrace.processes import reopen_files
 from headrace.torch import distributed
 from headrace.torch.fetch.map_fetcher import Fetched, SampleError
-from headrace.torch.fetch.rng import WORKER, own_draws, sample_seed
+from headrace.torch.fetch.rng import WORKER, Apart, sample_seed
 from headrace.training.freed_memory import keep_freed_memory
 
 Requests = Callable[[int], Any]
@@ -120,7 +119,7 @@ class _Batches(Dataset[Any]):
 
     def __getitem__(self, request: Any) -> Fetched | str:
         try:
-            with own_draws() if self._in_process else nullcontext():
+            with Apart().drawing() if self._in_process else nullcontext():
                 fetched: Fetched = self._fetcher.fetch(request)
         except HeadraceError as error:
             return str(error)
@@ -142,23 +141,6 @@ def _begin_stream_worker(number: int) -> None:
     keep_freed_memory()
     reopen_files()
     os.environ |= distributed.ALONE
-
-
-def reopen_files() -> None:
-    """Give this process its own position in each file that was open for reading: forked processes share one.
-
-    A script may open its file once and read it in one process; here several processes would move each other's position.
-    """
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):
-            number = int(name)
-            flags = fcntl.fcntl(number, fcntl.F_GETFL)
-            access = flags & os.O_ACCMODE
-            if stat.S_ISREG(os.fstat(number).st_mode) and access != os.O_WRONLY and not flags & os.O_APPEND:
-                own = os.open(f"/proc/self/fd/{number}", access | os.O_CLOEXEC)
-                os.lseek(own, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
-                os.dup2(own, number, inheritable=os.get_inheritable(number))
-                os.close(own)
 
 
 def _nothing() -> None:

@@ -1,7 +1,7 @@
 """Pinned memory, and copies to a GPU beside the step before.
 
-A batch from a feed server is received straight into pinned memory (`feed/decode.py` asks `empty`); local workers'
-batches are pinned by torch's own loader.
+Batches from feed servers are received straight into pinned memory (`feed/decode.py`); torch's own loader pins those of
+local workers.
 """
 
 from __future__ import annotations
@@ -11,11 +11,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-
-
-def empty(shape: list[int], dtype: torch.dtype, pin_memory: bool) -> torch.Tensor:
-    """Return a tensor to receive into."""
-    return torch.empty(shape, dtype=dtype, pin_memory=pin_memory)
 
 
 class DeviceCopies:

@@ -118,11 +118,6 @@ class Apart:
             _set_state(each, state)
 
 
-def own_draws() -> contextlib.AbstractContextManager[None]:
-    """Let code draw without changing the global generators for what follows."""
-    return Apart().drawing()
-
-
 @contextlib.contextmanager
 def kept(generators: Generators) -> Iterator[None]:
     """Restore the state of these generators at the end; the script may draw from them too."""
@@ -221,7 +216,7 @@ def set_epoch(dataset: Any, seed: int, epoch: int) -> bool:
 def begin_epoch(dataset: Any, seed: int, epoch: int) -> None:
     """Call `dataset.set_epoch(epoch)`; its draws follow from seed and epoch and change nothing outside."""
     own = generators_of(dataset)
-    with own_draws(), kept(own):
+    with Apart().drawing(), kept(own):
         seed_all(sample_seed(seed, epoch, 0, SET_EPOCH), own)
         dataset.set_epoch(epoch)
 
@@ -247,7 +242,8 @@ def with_set_epoch(dataset: Any) -> list[Any]:
 
 
 def _inside(dataset: Any) -> list[Any]:
-    values = list(getattr(dataset, "__dict__", {}).values())
-    listed = [each for value in values if isinstance(value, (list, tuple)) for each in value[:_MOST_ENTRIES]]
-    named = [each for value in values if isinstance(value, dict) for each in list(value.values())[:_MOST_ENTRIES]]
-    return [each for each in (*values, *listed, *named) if isinstance(each, Dataset)]
+    found: list[Any] = []
+    for value in getattr(dataset, "__dict__", {}).values():
+        many = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
+        found += [each for each in itertools.islice(many, _MOST_ENTRIES) if isinstance(each, Dataset)]
+    return found

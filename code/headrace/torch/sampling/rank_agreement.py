@@ -11,7 +11,6 @@ import contextlib
 import functools
 import hashlib
 import json
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -104,12 +103,10 @@ def _hash_order(digest: Any, order: Any) -> None:
         digest.update(json.dumps(list(order), default=str).encode())
 
 
-def _poll(done: Callable[[], bool], limit_s: float, closed: threading.Event | None = None) -> bool:
-    """Wait until `done`, and return whether it was in time; also returns when `closed` is set."""
+def _poll(done: Callable[[], bool], limit_s: float) -> bool:
+    """Wait until `done`, and return whether it was in time."""
     pause_s, deadline = FIRST_POLL_S, time.monotonic() + limit_s
     while not done():
-        if closed is not None and closed.is_set():
-            return True
         if time.monotonic() > deadline:
             return False
         time.sleep(pause_s)
@@ -120,7 +117,7 @@ def _poll(done: Callable[[], bool], limit_s: float, closed: threading.Event | No
 class StreamEnd:
     """Agreement of all ranks, step by step, on where an epoch of a stream ends. No rank knows that beforehand.
 
-    Each rank says of each step whether it has a batch, a few steps before it trains on it.
+    Each rank says of each step whether it has a batch, before it trains on the batch of the step before.
 
     Args:
         store: all ranks' store; None where there is one rank.
@@ -132,13 +129,10 @@ class StreamEnd:
         self._store, self._name, self._rank, self._world, self._limit_s = store, name, rank, world, limit_s
         self._own: dict[int, int] = {}
         self._states: dict[int, list[tuple[int, Any]]] = {}
-        self._step = 0
-        self.closed = threading.Event()
+        self._said = self._step = 0
 
     def shard_ended(self, shard: int, batches: int) -> None:
         """Publish that a shard of this rank has ended after this number of batches."""
-        if self.closed.is_set():
-            return
         self._own[shard] = batches
         if self._store is not None:
             self._store.set(f"{self._name}/ends/{self._rank}", json.dumps(self._own))
@@ -168,43 +162,45 @@ class StreamEnd:
                 found |= {int(shard): batches for shard, batches in json.loads(self._store.get(key)).items()}
         return found
 
-    def ranks_with_batch(self, has_batch: bool) -> int:
-        """Return how many ranks have a batch for the next step. Waits until all have said so.
+    def say(self, has_batch: bool) -> None:
+        """Say whether this rank has a batch for the next step. Raises `RuntimeError` where the store has failed."""
+        self._said = int(has_batch)
+        if self._store is not None:
+            self._said = self._store.add(f"{self._name}/{self._step}", 1 if has_batch else _ENDED)
+        self._step += 1
+
+    def ranks_with_batch(self) -> int:
+        """Return how many ranks have said that they have a batch for the step. Waits until all have said so.
 
         Raises:
             DeadlineError: a rank has not come to this step.
-            RuntimeError: the store has failed, so the end of the epoch is not known.
+            RuntimeError: the store has failed, so it is not known whether the epoch has ended.
         """
         if self._store is None:
-            return int(has_batch)
-        key, self._step = f"{self._name}/{self._step}", self._step + 1
-        said = self._store.add(key, 1 if has_batch else _ENDED)
-
-        def all_said() -> bool:
-            nonlocal said
-            said = self._store.add(key, 0)
-            return int(said % _ENDED + said // _ENDED) >= self._world
-
-        if not _poll(all_said, self._limit_s, self.closed):
+            return self._said
+        if not _poll(self._all_said, self._limit_s):
             raise DeadlineError(
-                f"{said % _ENDED + said // _ENDED} of {self._world} ranks have come to step {self._step} of a loader "
-                f"within {self._limit_s:g} s: do all ranks iterate over it alike?"
+                f"{self._said % _ENDED + self._said // _ENDED} of {self._world} ranks have come to step {self._step} "
+                f"of a loader within {self._limit_s:g} s: do all ranks iterate over it alike?"
             )
-        if self.closed.is_set():
-            return 0
         if self._rank == 0 and self._step > 1:  # all have gone on from the step before
             with contextlib.suppress(RuntimeError, NotImplementedError):  # not every store can delete
                 self._store.delete_key(f"{self._name}/{self._step - 2}")
-        return int(said % _ENDED)
+        return self._said % _ENDED
+
+    def _all_said(self) -> bool:
+        if self._said % _ENDED + self._said // _ENDED < self._world:
+            self._said = int(self._store.add(f"{self._name}/{self._step - 1}", 0))
+        return self._said % _ENDED + self._said // _ENDED >= self._world
 
     def leave(self) -> None:
         """Note that this rank knows the end. Rank 0 waits for the others, since the store ends with its process."""
-        if self._store is None or self.closed.is_set():
+        if self._store is None:
             return
         key = f"{self._name}/left"
         self._store.add(key, 1)
         if self._rank == 0:
-            _poll(functools.partial(self._all_left, key), LAST_STEP_S, self.closed)
+            _poll(functools.partial(self._all_left, key), LAST_STEP_S)
 
     def _all_left(self, key: str) -> bool:
         return int(self._store.add(key, 0)) >= self._world

@@ -6,13 +6,9 @@ make the same number of steps: without `drop_last`, a rank whose shards have end
 
 from __future__ import annotations
 
-import atexit
 import bisect
-import contextlib
 import copy
 import itertools
-import queue
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,15 +22,10 @@ MORE_FILES = (
     "each rank needs a shard with samples: write at least as many files as there are ranks, use fewer ranks, or a "
     "map-style dataset"
 )
-READ_AHEAD = 2
-"""Steps that all ranks have agreed on and this one has not made yet."""
-LOOK_EVERY_S = 0.25
 _SHARE_THEMSELVES = ("streaming.base.", "litdata.")
 """Modules of Mosaic's and Lightning's datasets, whose workers wait for those of all other ranks."""
 Open = Callable[[Callable[[int, int], ShardRequest], int], Any]
 """Opens a source of this rank's shards; it has `next` and `close`."""
-_reading: dict[threading.Thread, threading.Event] = {}
-"""Threads that read ahead, and what ends them."""
 
 
 def refuse_shared_by_itself(dataset: Any) -> None:
@@ -180,32 +171,29 @@ class StreamShards:
         self._end = end = StreamEnd(shared, name, self._rank, self._world, self._limit_s)
         source = open_shards(self._requests(), len(self.own))
         own = self._own(source, end)
-        agreed = own if shared is None else _read_ahead(self._agreed(own, end, open_shards), end.closed)
-        return self._until_closed(agreed, end), source
-
-    def _until_closed(self, batches: Iterator[Fetched], end: StreamEnd) -> Iterator[Fetched]:
-        try:
-            yield from batches
-        finally:
-            end.closed.set()
+        return (own if shared is None else self._agreed(own, end, open_shards)), source
 
     def step_made(self) -> None:
         """Note that the script has taken the batch of one more step."""
         self._steps += 1
 
     def _agreed(self, own: Iterator[Fetched], end: StreamEnd, open_shards: Open) -> Iterator[Fetched]:
-        """Yield batches of steps that all ranks make; repeat this rank's last batch where others have more."""
+        """Yield batches of steps that all ranks make; repeat this rank's last batch where others have more.
+
+        A rank says whether it has a next batch before it hands out the one before, so that ranks rarely wait.
+        """
         fetched = next(own, None)
         last: Any = None
+        end.say(fetched is not None)
         for step in itertools.count():
-            have = end.ranks_with_batch(fetched is not None)
+            have = end.ranks_with_batch()
             too_few = self._loader.drop_last and have < self._world
             if too_few and have and not step and not any(self._begun):
                 raise InputError(
                     f"an epoch has no step: {have} of {self._world} ranks have a batch, and drop_last leaves it out: "
                     f"{MORE_FILES}"
                 )
-            if end.closed.is_set() or not have or too_few:
+            if not have or too_few:
                 end.leave()
                 return
             following = next(own, None) if fetched else None
@@ -213,6 +201,7 @@ class StreamShards:
                 last = copy.deepcopy(fetched)  # scripts change batches
             if fetched is None and last is None:
                 last = self._from_before(open_shards)
+            end.say(following is not None)
             yield fetched or copy.deepcopy(last)
             fetched = following
 
@@ -249,45 +238,3 @@ class StreamShards:
                     if fetched.state is not None:
                         end.publish_state(shard, self._begun[shard] + count[lane], fetched.state)
                     yield fetched
-
-
-def _read_ahead(batches: Iterator[Fetched], closed: threading.Event) -> Iterator[Fetched]:
-    """Take batches in a thread, so that the ranks agree on a step while they make the one before."""
-    come: queue.Queue[Fetched | Exception | None] = queue.Queue(READ_AHEAD)
-
-    def put(each: Fetched | Exception | None) -> None:
-        while not closed.is_set():
-            with contextlib.suppress(queue.Full):
-                come.put(each, timeout=LOOK_EVERY_S)
-                return
-
-    def take() -> None:
-        try:
-            for fetched in batches:
-                put(fetched)
-                if closed.is_set():
-                    return
-            put(None)
-        except Exception as error:
-            put(error)
-
-    thread, reading = threading.Thread(target=take, name="stream", daemon=True), _reading
-    reading[thread] = closed
-    thread.start()
-    try:
-        while (fetched := come.get()) is not None:
-            if isinstance(fetched, Exception):
-                raise fetched
-            yield fetched
-    finally:  # Python may be ending, and this module may hold nothing any more
-        reading.pop(thread, None)
-        closed.set()
-        thread.join(1.0)
-
-
-@atexit.register
-def _end_all() -> None:
-    """End threads that wait for other ranks: one that is in torch when Python ends would abort the process."""
-    for thread, closed in list(_reading.items()):
-        closed.set()
-        thread.join(1.0)
