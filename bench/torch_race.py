@@ -193,12 +193,10 @@ def open_flight(form, port):
 
 def serve_feed(form, port):
     import headrace.torch
-    from headrace.torch.feed_admission import FeedServer
+    from headrace.torch.feed.server import FeedServer
 
     loader = headrace.torch.DataLoader(Same(form), None)
-    server = FeedServer(f"127.0.0.1:{port}", port, SECRET, [loader], 1, 600.0)
-    server.start()
-    server.wait()
+    FeedServer(f"127.0.0.1:{port}", port, SECRET, 1, 600.0).serve({loader.key: loader})
 
 
 def open_feed(form, port):
@@ -206,9 +204,7 @@ def open_feed(form, port):
         "HEADRACE_JOB_SECRET": SECRET, "HEADRACE_TF_DATA_MODE": "service", "HEADRACE_FEEDS": f"127.0.0.1:{port}"
     }  # fmt: skip
     import headrace.torch
-    from headrace.torch import registry
 
-    registry.Serving.made = 0
     batches = iter(headrace.torch.DataLoader(Same(form), None))
     return lambda: next(batches)
 
