@@ -1,69 +1,101 @@
-"""Which rank this is, on which device, and torch.distributed among the ranks."""
+"""This process's rank and device, and torch.distributed among the ranks.
+
+A thread of `init` tells the launcher which ranks wait for others in a collective. gloo and NCCL say nothing while they
+wait, and the rank that does not wait is the one to blame.
+"""
 
 from __future__ import annotations
 
 import datetime
 import os
+import socket
+import sysconfig
+import threading
+import time
+from types import FrameType
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+import headrace
 from headrace.errors import InputError
-from headrace.settings import STALL_TIMEOUT_VARIABLE
-from headrace.torch import waiting
+from headrace.events import WAITS_FOR_RANKS, say
+from headrace.progress import innermost_frame
+from headrace.settings import MASTER_VARIABLE, STALL_TIMEOUT_VARIABLE
 
 ALONE = {
-    "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
-    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
-}  # fmt: skip
-"""What torchrun tells the only process of a job."""
+    "RANK": "0",
+    "WORLD_SIZE": "1",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+}
+"""Environment that torchrun gives to the only process of a job."""
+_RANK, _RANKS, _RANKS_OF_HOST = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"
 DEFAULT_TIMEOUT_S = 1800.0
-"""torch's own, for collectives."""
+"""torch's own deadline for collectives."""
+LOOK_EVERY_S = 0.5
+WAITING_SHARE = 0.2
+"""A rank reports that it waits in a collective after this share of `stall_timeout_s`."""
+_HOW_TO_CONNECT = (
+    "leave rank and world_size out, and RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as the launcher has set them, or "
+    "call headrace.torch.init()"
+)
+_COLLECTIVES = (os.path.join("torch", "distributed", ""), os.path.join("torch", "nn", "parallel", "distributed.py"))
+_FOLDERS = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.path.dirname(headrace.__file__))
+_LIBRARIES = (*(os.path.join(folder, "") for folder in _FOLDERS), "<")  # <…>: code without a file
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_watched = False
 
 
 def rank() -> int:
-    """This process's number among all ranks; 0 without a launcher."""
+    """Return this process's number among all ranks; 0 without a launcher."""
     return dist.get_rank() if _is_up() else _number("RANK", 0)
 
 
 def world_size() -> int:
-    """How many ranks there are; 1 without a launcher."""
+    """Return the number of ranks; 1 without a launcher."""
     return dist.get_world_size() if _is_up() else _number("WORLD_SIZE", 1)
 
 
 def local_rank() -> int:
-    """This process's number among its host's ranks."""
+    """Return this process's number among the ranks of its host."""
     return _number("LOCAL_RANK", 0)
 
 
 def device() -> torch.device:
-    """This rank's GPU, by its local rank; the CPU where there is none."""
+    """Return this rank's GPU, chosen by its local rank, or the CPU where there is no GPU."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", local_rank() % torch.cuda.device_count())
 
 
 def init(backend: str = "") -> None:
-    """Connect the ranks: `torch.distributed.init_process_group` with what the launcher says. Once is enough.
+    """Connect the ranks with `torch.distributed.init_process_group`; does nothing where they are connected.
 
     Without a launcher the process is the only rank, so that DistributedDataParallel works there too.
 
     Args:
-        backend: torch's name of one; by default NCCL where there are GPUs, else gloo.
+        backend: torch's name for a backend; by default NCCL where there are GPUs, else gloo.
 
     Raises:
-        InputError: this torch lacks the backend.
+        InputError: this torch lacks the backend, or the script has changed the ranks that the launcher started.
     """
+    check_world()
+    _watch_collectives()
     if _is_up():
         return
-    waiting.watch(rank(), world_size())
+    _refuse_other_master()
     own = device()
     if own.type == "cuda":
         torch.cuda.set_device(own)
     name = backend or ("nccl" if own.type == "cuda" else "gloo")
     if not all(dist.is_backend_available(part.rpartition(":")[2]) for part in name.split(",")):
-        raise InputError(f"this torch is built without {name}; it has {', '.join(_backends())}")
-    # The launcher's watchdog names who hangs after its stall_timeout_s; torch's own deadline is the second line.
+        there = [each for each in ("gloo", "nccl", "mpi", "ucc") if dist.is_backend_available(each)]
+        raise InputError(f"this torch is built without {name}; it has {', '.join(there)}")
+    # After stall_timeout_s the launcher's watchdog names the rank that hangs. torch's deadline is the second line.
     timeout_s = 2 * float(os.environ.get(STALL_TIMEOUT_VARIABLE) or DEFAULT_TIMEOUT_S / 2) + 60
     limit = datetime.timedelta(seconds=timeout_s)
     if "MASTER_ADDR" in os.environ:
@@ -72,8 +104,41 @@ def init(backend: str = "") -> None:
         dist.init_process_group(name, store=dist.HashStore(), rank=0, world_size=1, timeout=limit)
 
 
+def check_world() -> None:
+    """Check that torch.distributed counts the ranks as the launcher does; does nothing without a launcher.
+
+    Scripts written for SageMaker make a rank of each host in SM_HOSTS. Hosts of the data group do not train, and a host
+    may have several ranks, so such ranks would wait for ranks that never come, or would take wrong parts of the data.
+
+    Raises:
+        InputError: they are counted otherwise.
+    """
+    if not (os.environ.get(MASTER_VARIABLE) and _RANKS in os.environ) or _connects_to_nobody():
+        return
+    started, number = _number(_RANKS, 1), _number(_RANK, 0)
+    ranks = dist.get_world_size() if _is_up() else _number("WORLD_SIZE", started)
+    own = dist.get_rank() if _is_up() else _number("RANK", number)
+    if ranks != started:
+        raise InputError(
+            f"the script gives torch.distributed {ranks} ranks, but the launcher started {started}: hosts of the data "
+            f"group are not ranks, and a host may have several; {_HOW_TO_CONNECT}"
+        )
+    if own != number:
+        raise InputError(
+            f"the script gives torch.distributed rank {own} here, but the launcher started this process as rank "
+            f"{number}; {_HOW_TO_CONNECT}"
+        )
+
+
+def store_of_ranks() -> Any:
+    """Return the store through which the ranks are connected; None where there are no other ranks."""
+    if not _is_up() or dist.get_world_size() == 1:
+        return None
+    return dist.distributed_c10d._get_default_store()
+
+
 def from_rank_0(data: bytes) -> bytes:
-    """Rank 0's bytes, on every rank; all must call it."""
+    """Return rank 0's bytes on every rank; all ranks must call it."""
     if world_size() == 1:
         return data
     size = torch.tensor(len(data), device=device())
@@ -85,8 +150,73 @@ def from_rank_0(data: bytes) -> bytes:
     return there.cpu().numpy().tobytes()
 
 
-def _backends() -> list[str]:
-    return [name for name in ("gloo", "nccl", "mpi", "ucc") if dist.is_backend_available(name)]
+def place_in_script(frame: FrameType | None) -> str:
+    """Return the innermost line of the script in which a thread is, as `train.py:57`; empty where there is none."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_LIBRARIES) and not any(each in file for each in _INSTALLED):
+            return f"{os.path.basename(file)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def is_collective(frame: FrameType) -> bool:
+    """Return whether this is in torch.distributed or in a backward pass, where gradients are averaged."""
+    code = frame.f_code
+    return code.co_name == "_engine_run_backward" or any(each in code.co_filename for each in _COLLECTIVES)
+
+
+def _watch_collectives() -> None:
+    """Start to look at the calling thread, once in a process; does nothing without a launcher or other ranks."""
+    global _watched
+    limit_s = float(os.environ.get(STALL_TIMEOUT_VARIABLE) or 0) * WAITING_SHARE
+    if limit_s and world_size() > 1 and not _watched:
+        _watched = True
+        arguments = (threading.get_ident(), rank(), limit_s)
+        threading.Thread(target=_look_for_waiting, args=arguments, name="collectives", daemon=True).start()
+
+
+def _look_for_waiting(thread: int, rank: int, limit_s: float) -> None:
+    place, since, told = None, time.monotonic(), False
+    while True:
+        time.sleep(LOOK_EVERY_S)
+        frame = innermost_frame(thread)
+        if frame is None:
+            return
+        now_at = (frame.f_code, frame.f_lasti, frame.f_back and frame.f_back.f_lasti)
+        if now_at != place:
+            place, since, told = now_at, time.monotonic(), False
+        elif not told and is_collective(frame) and time.monotonic() - since > limit_s:
+            told = True
+            say(WAITS_FOR_RANKS, rank=rank, at=place_in_script(frame))
+
+
+def _refuse_other_master() -> None:
+    """Raise `InputError` where MASTER_ADDR is not the host of rank 0: the ranks would wait for each other."""
+    said, launchers = os.environ.get("MASTER_ADDR", ""), os.environ.get(MASTER_VARIABLE, "")
+    on_one_host = os.environ.get(_RANKS_OF_HOST) == os.environ.get(_RANKS)
+    here = on_one_host and _address(said).startswith("127.")
+    if said and launchers and not here and _address(said) != _address(launchers):
+        raise InputError(
+            f"the script gives torch.distributed MASTER_ADDR={said}, but rank 0 is on {launchers}; {_HOW_TO_CONNECT}"
+        )
+
+
+def _connects_to_nobody() -> bool:
+    """Return whether the script has given this process a world of its own, in a store that no other process reaches."""
+    if not _is_up() or dist.get_world_size() > 1:
+        return False
+    store = dist.distributed_c10d._get_default_store()
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    return isinstance(store, dist.HashStore)
+
+
+def _address(host: str) -> str:
+    try:
+        return socket.gethostbyname(host)
+    except OSError:
+        return host
 
 
 def _is_up() -> bool:
