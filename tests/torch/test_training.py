@@ -1,4 +1,4 @@
-"""Training, checkpoints and figures of one rank, without a launcher."""
+"""The training loop of one rank, with its checkpoints and figures, without a launcher."""
 
 import json
 
@@ -12,7 +12,7 @@ from headrace.training import meter
 
 @pytest.fixture
 def begin(tmp_path, monkeypatch):
-    """A training of 40 samples in batches of 8, with its checkpoints and figures in `tmp_path`."""
+    """Makes a training on 40 samples in batches of 8, with its checkpoints and figures in `tmp_path`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(meter, "_ended", [])
 
@@ -27,7 +27,11 @@ def begin(tmp_path, monkeypatch):
 
 
 def seen_in(training, epochs, steps=None):
-    """Samples by epoch; of each only so many steps."""
+    """Train, and return the samples of each epoch.
+
+    Args:
+        steps: after which the script ends an epoch; None: it takes all batches.
+    """
     found = {}
     for epoch in training.epochs(epochs):
         for step, (numbers,) in enumerate(training.steps()):
@@ -38,7 +42,7 @@ def seen_in(training, epochs, steps=None):
     return found
 
 
-def test_a_training_goes_on_with_the_epoch_after_the_last_one_that_was_kept(begin):
+def test_a_training_resumes_with_the_epoch_after_the_newest_checkpoint(begin):
     first = seen_in(begin(), 2)
     assert [sorted(each) for each in first.values()] == [list(range(40))] * 2 and first[0] != first[1]
     again = seen_in(begin(), 3)
@@ -46,7 +50,7 @@ def test_a_training_goes_on_with_the_epoch_after_the_last_one_that_was_kept(begi
 
 
 @pytest.mark.usefixtures("begin")
-def test_a_training_that_was_stopped_early_and_the_next_are_told_as_one(tmp_path):
+def test_the_report_covers_a_training_that_stopped_early_and_the_next_one(tmp_path):
     model = torch.nn.Linear(1, 1)
     loader = headrace.torch.DataLoader(torch.utils.data.TensorDataset(torch.zeros(16, 1)), 8)
     for epochs in (9, 3):
@@ -56,17 +60,17 @@ def test_a_training_that_was_stopped_early_and_the_next_are_told_as_one(tmp_path
             training.end_epoch(loss=float(epochs))
             if epoch == 1:
                 break
-    told = json.loads((tmp_path / "output" / "trainer.json").read_text())
-    assert (told["steps"], told["epochs"], told["final_metrics"]) == (8, 4, {"loss": 3.0})
+    report = json.loads((tmp_path / "output" / "trainer.json").read_text())
+    assert (report["steps"], report["epochs"], report["final_metrics"]) == (8, 4, {"loss": 3.0})
 
 
-def test_a_long_epoch_is_kept_on_the_way_and_goes_on_there_after_a_crash(begin, tmp_path):
+def test_a_long_epoch_has_checkpoints_and_resumes_there_after_a_crash(begin, tmp_path):
     training, seen = begin(), []
     training._checkpoint = headrace.torch.Checkpoint("kept", every_s=1e-9)
     for _ in training.epochs(1):
         for step, (numbers,) in enumerate(training.steps()):
             if step == 3:
-                break  # and nothing more comes of it
+                break  # as if the process had crashed here
             seen += numbers[:, 0].int().tolist()
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
         f"epoch-0000-step-{position:06d}" for position in (8, 16, 24)
@@ -80,7 +84,7 @@ def test_an_epoch_that_the_script_ends_early_is_over(begin):
     assert list(seen_in(begin(), 3)) == [2]
 
 
-def test_the_figures_tell_steps_epochs_and_waiting(begin, tmp_path):
+def test_the_report_has_steps_epochs_metrics_and_the_input_bound_share(begin, tmp_path):
     seen_in(begin(), 2)
     report = json.loads((tmp_path / "output" / "trainer.json").read_text())
     assert (report["steps"], report["epochs"], report["final_metrics"]) == (10, 2, {"loss": 1.0})
@@ -88,12 +92,25 @@ def test_the_figures_tell_steps_epochs_and_waiting(begin, tmp_path):
     assert any((tmp_path / "output" / "tensorboard").iterdir())
 
 
+def test_a_sampler_that_says_too_short_a_length_is_not_counted_on(begin, capfd):
+    class Longer(torch.utils.data.SequentialSampler):
+        def __len__(self):
+            return 8
+
+    training = begin()
+    data = training._loader.dataset
+    training._loader = headrace.torch.DataLoader(data, 8, sampler=Longer(data))
+    for _ in training.epochs(1):
+        assert len(list(training.steps(5))) == 5
+    assert "total_steps=5" in capfd.readouterr().out
+
+
 def test_a_loader_without_a_batch_is_an_error(begin):
     with pytest.raises(InputError, match="the loader gives no batch"):
         seen_in(begin(size=5, drop_last=True), 1)
 
 
-def test_of_several_stops_in_an_epoch_the_last_one_is_resumed(begin, tmp_path, monkeypatch):
+def test_the_last_of_several_checkpoints_in_an_epoch_is_resumed(begin, tmp_path, monkeypatch):
     monkeypatch.setattr("headrace.torch.checkpoint.STOPPING_S", 0.0)
     for stops in (900_000, 1_100_000):
         training = begin()
@@ -105,7 +122,7 @@ def test_of_several_stops_in_an_epoch_the_last_one_is_resumed(begin, tmp_path, m
     assert loader.state_dict()["position"] == 1_100_000
 
 
-def test_an_epoch_of_so_many_steps_counts_those_before_a_resume(begin, tmp_path):
+def test_the_steps_of_an_epoch_include_those_before_a_resume(begin, tmp_path):
     training, made = begin(), []
     for _ in training.epochs(2):
         made.append(len(list(training.steps(2))))
@@ -121,8 +138,17 @@ def test_an_epoch_of_so_many_steps_counts_those_before_a_resume(begin, tmp_path)
     assert (report["steps"], report["steps_per_epoch"]) == (1, 4)
 
 
+@pytest.mark.parametrize(("shared", "left"), [(True, 2), (False, 1)])
+def test_the_steps_before_a_resume_follow_from_how_many_ranks_share_the_loader(begin, monkeypatch, shared, left):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    training = begin(seed=1, shard_by_rank=shared)
+    training._loader.load_state_dict({"seed": 1, "epoch": 0, "position": 16})
+    training._meter.begin()
+    assert len(list(training.steps(3))) == left
+
+
 @pytest.mark.parametrize(("most", "total"), [(2, 4), (None, 10), (500, 10)])
-def test_the_first_step_tells_how_many_are_to_come_and_a_loader_that_has_fewer_is_told(begin, capfd, most, total):
+def test_the_first_step_says_how_many_are_to_come_and_a_loader_that_has_fewer_is_logged(begin, capfd, most, total):
     training = begin()
     for _ in training.epochs(2):
         list(training.steps(most))
@@ -137,10 +163,10 @@ class Numbers(torch.utils.data.IterableDataset):
         return iter(torch.arange(16.0)[:, None])
 
 
-def test_a_training_on_a_stream_goes_on_after_a_stop_at_an_epochs_last_step():
+def test_a_training_on_a_stream_resumes_from_a_stop_at_an_epochs_last_step():
     loader = headrace.torch.DataLoader(Numbers(), 8)
     for _ in loader:
-        state = loader.state_dict()  # as it is when the job is asked to stop
+        state = loader.state_dict()  # what a checkpoint keeps when the job is asked to stop
     model = torch.nn.Linear(1, 1)
     again = headrace.torch.DataLoader(Numbers(), 8)
     again.load_state_dict(state)
@@ -148,7 +174,7 @@ def test_a_training_on_a_stream_goes_on_after_a_stop_at_an_epochs_last_step():
     assert [len(list(training.steps())) for _ in training.epochs(2)] == [0, 2]
 
 
-def test_samples_of_a_batch_samplers_batches_are_counted(tmp_path, monkeypatch):
+def test_the_report_counts_the_samples_in_the_batches_of_a_batch_sampler(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADRACE_OUTPUT_DIR", str(tmp_path))
     model = torch.nn.Linear(1, 1)
     data = torch.utils.data.TensorDataset(torch.arange(24.0)[:, None])
@@ -159,7 +185,7 @@ def test_samples_of_a_batch_samplers_batches_are_counted(tmp_path, monkeypatch):
     assert report["global_batch_size"] == 8 and report["sample_bytes"] == 4
 
 
-def test_a_batch_that_does_not_say_how_many_samples_it_has_harms_nothing():
+def test_a_batch_without_a_known_size_counts_as_empty_and_raises_nothing():
     nested = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])
     assert samples_of({"words": nested}) == samples_of(["a", 1]) == 0
     assert samples_of({"ids": ["a"], "images": torch.zeros(5, 3)}) == 5

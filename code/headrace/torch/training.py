@@ -1,4 +1,4 @@
-"""A plain training loop, with the measurements, progress and checkpoints that a job needs."""
+"""A plain training loop, with the measurements, the progress and the checkpoints that a job needs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ import torch
 
 from headrace.errors import InputError
 from headrace.events import say
-from headrace.torch import distributed as world
-from headrace.torch import registry
+from headrace.torch import distributed
 from headrace.torch.checkpoint import Checkpoint
-from headrace.torch.wait_times import GpuWaiting, Waiting
 from headrace.training.meter import Meter
 
 
 class Training:
-    """Around a loop over epochs and batches; every rank makes the same steps.
+    """A loop over epochs and batches; every rank makes the same steps.
 
         training = headrace.torch.Training(model, optimizer, loader, checkpoint=headrace.torch.Checkpoint())
         for epoch in training.epochs(5):
@@ -29,32 +27,37 @@ class Training:
                 loss = …          # to the device, forward, backward, optimizer.step()
             training.end_epoch(loss=loss)
 
-    DistributedDataParallel has all ranks begin with rank 0's weights; a checkpoint's reach all of them. `end_epoch`
-    averages what it is given over the ranks. The input-bound share is the time that `steps` waits for a batch, and the
-    ideal step time is the rest.
+    With DistributedDataParallel all ranks begin with rank 0's weights. A checkpoint is loaded on all of them.
+    `end_epoch` averages metrics over the ranks. The input-bound share is the share of time in which `steps` waits for a
+    batch, and the ideal step time is the rest.
 
     Args:
-        model: what is trained, in DistributedDataParallel or bare.
-        optimizer: its state is kept too.
-        loader: what is trained on.
+        model: the model to train, bare or wrapped by DistributedDataParallel or torch.compile.
+        optimizer: the model's optimizer; checkpoints hold its state too.
+        loader: a `headrace.torch.DataLoader`.
         log_every: steps between two log events.
-        checkpoint: keeps each epoch, and says where to go on; None: nothing is kept.
+        checkpoint: keeps a checkpoint of each epoch, and resumes from the newest one; None: there are no checkpoints.
     """
 
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, loader: Any,
-                 log_every: int = 10, checkpoint: Checkpoint | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loader: Any,
+        log_every: int = 10,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
         self._model, self._optimizer, self._loader = model, optimizer, loader
         self._checkpoint = checkpoint
         self._sample_bytes = 0.0
         self._batches = self._samples = 0
-        self._meter = Meter(world.rank, world.world_size, loader.batch_size or 1, log_every, open_scalars,
-                            lambda: self._sample_bytes)  # fmt: skip
+        ranks, batch_size = (distributed.rank, distributed.world_size), loader.batch_size or 1
+        self._meter = Meter(*ranks, batch_size, log_every, _Scalars, lambda: self._sample_bytes)
         self._epoch = self._epochs = 0
-        self._told_that_shorter = False
+        self._said_that_shorter = False
 
     def epochs(self, epochs: int) -> Iterator[int]:
-        """The epochs that are still to be trained, counted from 0."""
-        registry.batch_asked_for()
+        """Yield the epochs that are still to be trained, counted from 0."""
         first = self._checkpoint.restore(self._model, self._optimizer, self._loader) if self._checkpoint else 0
         self._epochs = epochs
         self._meter.begin()
@@ -66,20 +69,20 @@ class Training:
             self._meter.end()
 
     def steps(self, most: int | None = None) -> Iterator[Any]:
-        """The batches of an epoch, or of what is left of it.
+        """Yield the batches of an epoch, or those that are left of it after a resume.
 
         Args:
-            most: steps of an epoch, those made before a resume included; None or 0: the whole loader.
+            most: steps of an epoch, including those made before a resume; None or 0: all batches of the loader.
 
         Raises:
-            InputError: there is none.
+            InputError: the epoch has no batch.
         """
         self._model.train()
-        waiting = GpuWaiting() if world.device().type == "cuda" else Waiting()
+        waiting = GpuWaiting() if distributed.device().type == "cuda" else Waiting()
         begun_at = self._loader.state_dict()["position"]
         steps, asked_at, asked_cpu_s = 0, time.perf_counter(), time.process_time()
         self._expect(most)
-        made_before = begun_at // ((self._loader.batch_size or 1) * world.world_size())
+        made_before = begun_at // ((self._loader.batch_size or 1) * self._loader.ranks)
         self._meter.resumes(made_before)
         if most:
             most -= made_before
@@ -88,7 +91,7 @@ class Training:
         try:
             for batch in self._loader:
                 waiting.batch_is_here()
-                # With feed servers, threads of this process receive during steps too: then it would tell nothing.
+                # With feed servers, threads of this process receive during steps too: its CPU time would mean nothing.
                 waited_cpu_s = None if self._loader.made_elsewhere else time.process_time() - asked_cpu_s
                 self._look_at(batch)
                 yield batch
@@ -102,8 +105,8 @@ class Training:
                     break
         finally:  # also where the script breaks out of its loop
             self._meter.steps_over()
-        if most and steps < most and world.rank() == 0 and not self._told_that_shorter:
-            self._told_that_shorter = True
+        if most and steps < most and distributed.rank() == 0 and not self._said_that_shorter:
+            self._said_that_shorter = True
             say("short_epoch", steps=made_before + steps, asked_for=made_before + most)
         if not steps and begun_at == 0:
             raise InputError(
@@ -112,7 +115,7 @@ class Training:
             )
 
     def _look_at(self, batch: Any) -> None:
-        """What a batch holds. A batch sampler's are counted, since the loader does not know how large they are."""
+        """Note how large a batch is. With a batch sampler only the batches say how many samples they hold."""
         if not self._loader.batch_size:
             self._batches, self._samples = self._batches + 1, self._samples + (samples_of(batch) or 1)
             self._meter.batches_hold(self._samples / self._batches)
@@ -120,19 +123,19 @@ class Training:
             self._sample_bytes = batch_bytes(batch) / (self._loader.batch_size or samples_of(batch) or 1)
 
     def _expect(self, most: int | None) -> None:
-        """Tell how many steps are to come, as far as that is known; a script's sampler may be longer than it says."""
-        with contextlib.suppress(TypeError):  # an iterable dataset has no length
-            there = len(self._loader)
-            most = most if most and self._loader.samples.drawn_by_the_scripts else min(most or there, there)
+        """Announce how many steps are to come, as far as that is known."""
+        with contextlib.suppress(TypeError):  # an iterable dataset may have no length
+            length = len(self._loader)
+            most = most if most and self._loader.length_is_a_guess else min(most or length, length)
         if most:
             self._meter.expect((self._epochs - self._epoch) * most)
 
     def progress(self) -> None:
-        """Something was done that is no step: a batch of an evaluation, for one."""
+        """Tell the launcher that the script makes progress without a step, for example in an evaluation."""
         self._meter.progress()
 
     def end_epoch(self, **metrics: Any) -> dict[str, float]:
-        """Ends the epoch, even an unfinished one; returns its metrics, averaged over the ranks."""
+        """End the epoch, even an unfinished one, and return its metrics, averaged over the ranks."""
         averaged = average(metrics)
         self._meter.epoch(self._epoch + 1, averaged)
         if self._checkpoint:
@@ -141,19 +144,64 @@ class Training:
         return averaged
 
 
+class Waiting:
+    """Measures how long a step waits for its batch, on the CPU: from the end of the step before."""
+
+    def __init__(self) -> None:
+        self._since, self._waited_s = time.perf_counter(), 0.0
+
+    def batch_is_here(self) -> None:
+        """Note that the step begins."""
+        self._waited_s = time.perf_counter() - self._since
+
+    def step_is_over(self) -> float:
+        """Note that the step ends, and return the seconds that it waited."""
+        self._since = time.perf_counter()
+        return self._waited_s
+
+
+class GpuWaiting:
+    """Measures how long the GPU had nothing to do before a step.
+
+    Python runs ahead of the GPU: it waits for the next batch while the GPU still works, which costs nothing. So the
+    time is taken on the GPU, between two events in its queue. It is read when the step's work is in the queue; Python
+    is then ahead by a step at most.
+    """
+
+    def __init__(self) -> None:
+        self._over, self._here = self._event(), self._event()
+
+    def batch_is_here(self) -> None:
+        """Note that the step begins."""
+        self._here = self._event()
+
+    def step_is_over(self) -> float:
+        """Note that the step's work is in the queue, and return the seconds that the GPU waited for its batch."""
+        self._here.synchronize()
+        waited_ms = self._over.elapsed_time(self._here)
+        self._over = self._event()
+        return float(waited_ms) / 1000
+
+    @staticmethod
+    def _event() -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
 def samples_of(batch: Any) -> int:
-    """The first dimension of the first tensor or array in a batch; 0 where one does not say."""
+    """Return the first dimension of the first tensor or array in a batch; 0 where it is not known."""
     try:
         return _first_dimension(batch)
-    except Exception:  # a nested tensor, or anything of the user's own: it is only a figure
+    except Exception:  # a nested tensor or a type of the user's: the report does without the figure
         return 0
 
 
 def batch_bytes(batch: Any) -> int:
-    """Bytes of all tensors and arrays in a batch, however it nests them; 0 where one does not say."""
+    """Return the bytes of all tensors and arrays in a batch, however it nests them; 0 where they are not known."""
     try:
         return _nested_bytes(batch)
-    except Exception:  # a sparse tensor, or anything of the user's own: it is only a figure
+    except Exception:  # a sparse tensor or a type of the user's: the report does without the figure
         return 0
 
 
@@ -176,46 +224,31 @@ def _parts_of(batch: Any) -> Iterable[Any]:
 
 
 def average(metrics: dict[str, Any]) -> dict[str, float]:
-    """Each number's mean over the ranks; all ranks must call it with the same names."""
+    """Return each number's mean over the ranks; all ranks must call it with the same names."""
     if not metrics:
         return {}
     values = torch.tensor([float(value) for value in metrics.values()], dtype=torch.float64)
-    if world.world_size() > 1:
-        there = values.to(world.device())
-        torch.distributed.all_reduce(there)
-        values = there.cpu() / world.world_size()
+    if distributed.world_size() > 1:
+        on_device = values.to(distributed.device())
+        torch.distributed.all_reduce(on_device)
+        values = on_device.cpu() / distributed.world_size()
     return dict(zip(metrics, values.tolist(), strict=True))
 
 
 class _Scalars:
-    """TensorBoard's files, in a folder."""
+    """TensorBoard's event files in a folder; does nothing where TensorBoard is not installed."""
 
     def __init__(self, folder: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+        self._writer: Any = None
+        with contextlib.suppress(ImportError):
+            from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder))
+            self._writer = SummaryWriter(str(folder))
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        for name, value in values.items():
+        for name, value in values.items() if self._writer else ():
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        self._writer.close()
-
-
-class _NoScalars:
-    """Where TensorBoard is not installed."""
-
-    def write(self, step: int, values: dict[str, float]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-def open_scalars(folder: Path) -> _Scalars | _NoScalars:
-    """TensorBoard's files, where its package is there to write them."""
-    try:
-        return _Scalars(folder)
-    except ImportError:
-        return _NoScalars()
+        if self._writer:
+            self._writer.close()
