@@ -75,6 +75,7 @@ def test_ranks_counted_by_hosts_in_the_environment_are_refused_before_they_wait_
             "MASTER_ADDR=localhost, but rank 0 is on 10.1.2.3",
         ),
         ({"MASTER_ADDR": "127.0.0.2"}, "MASTER_ADDR=127.0.0.2, but rank 0 is on 127.0.0.1"),
+        ({"MASTER_ADDR": "10.9.9.9", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, "MASTER_ADDR=10.9.9.9, but rank 0"),
     ],
 )
 def test_init_refuses_a_master_address_at_which_there_is_no_rank_0(launched, changed, problem):
