@@ -29,7 +29,7 @@ from headrace.torch.fetch.local_workers import LocalWorkers
 from headrace.torch.fetch.map_fetcher import ON_ERROR, Fetched, Index, MapFetcher, log_skipped
 from headrace.torch.fetch.pin_memory import DeviceCopies
 from headrace.torch.sampling.epoch_plan import EpochPlan, Planner
-from headrace.torch.sampling.rank_agreement import Agreement, loader_config
+from headrace.torch.sampling.rank_agreement import compare_with_rank_0, loader_config
 from headrace.torch.sampling.samplers import RankBatchSampler, refuse_dealing, without_batch_sampler
 from headrace.torch.sampling.stream_shards import StreamShards
 
@@ -130,14 +130,14 @@ class DataLoader(TorchDataLoader[Any]):
         self.seed = int(self._default_seed() if seed is None else seed)
         self.epoch, self._sampler_epoch = self._place.next_epoch, self._planner.sampler_epoch()
         self.epoch = self._sampler_epoch or self.epoch
-        self._position = self._taken = 0
+        self._position = 0
         self.begun = self._whole = False  # this epoch
         self._as_made = (self.batch_sampler, self.sampler)
         self._feeds: Sequence[str] | None = None
         self._servers = script.feed_servers(os.environ)
         self._local, self._clients = LocalWorkers(self), FeedClients()
         weakref.finalize(self, self._clients.close)
-        self._agreement: Agreement | None = None
+        self._config: dict[str, Any] = {}
         self._dataset_then: dict[str, Any] | None = None
 
     def _default_seed(self) -> int:
@@ -152,9 +152,11 @@ class DataLoader(TorchDataLoader[Any]):
 
     @property
     def config(self) -> dict[str, Any]:
-        """What must be the same on all ranks and feed servers."""
-        length = None if self.is_stream or not hasattr(self.dataset, "__len__") else len(self.dataset)
-        return loader_config(self.dataset, self.collate_fn, length=length, on_error=self.on_error)
+        """What must be the same on all ranks and feed servers, as it was when it was first asked for."""
+        if not self._config:
+            length = None if self.is_stream or not hasattr(self.dataset, "__len__") else len(self.dataset)
+            self._config = loader_config(self.dataset, self.collate_fn, length=length, on_error=self.on_error)
+        return self._config
 
     def fetcher(self) -> MapFetcher | IterableFetcher:
         """Return what makes this loader's batches."""
@@ -250,6 +252,7 @@ class DataLoader(TorchDataLoader[Any]):
             if self._shards:
                 self._shards.begin_epoch()
         self._place.next_epoch = self.epoch + 1
+        self._place.iterations += 1
         self.begun, self._whole = True, False
         if self._feeds is None:
             self._feeds = self._servers_that_know()
@@ -292,8 +295,10 @@ class DataLoader(TorchDataLoader[Any]):
         distributed.check_world()
         store = distributed.store_of_ranks() if self.ranks > 1 else None
         if store is not None:
-            self._agreement = self._agreement or Agreement(store, self.key, self.rank, self._limit_s)
-            self._agreement.begin(**self.config, epoch=self.epoch, taken=self._taken, **begins)
+            iteration = f"loader {self.key}, iteration {self._place.iterations}"
+            compare_with_rank_0(
+                store, iteration, self.rank, self._limit_s, {**self.config, "epoch": self.epoch, **begins}
+            )
         elif self.ranks > 1 and "alone" not in _told:
             _told.add("alone")
             print(
@@ -301,7 +306,6 @@ class DataLoader(TorchDataLoader[Any]):
                 "each rank trains a model of its own: call headrace.torch.init()",
                 flush=True,
             )
-        self._taken = 0
 
     def _hello(self) -> dict[str, Any]:
         return {"loader": self.key, "config": self.config, "late": self._place.late}
@@ -340,7 +344,8 @@ class DataLoader(TorchDataLoader[Any]):
         assert self._shards is not None
         self._agree()
         store = distributed.store_of_ranks() if self.ranks > 1 else None
-        batches, source = self._shards.batches(self._open_shards, self.key, store)
+        name = f"headrace/stream {self.key}/{self._place.iterations}"
+        batches, source = self._shards.batches(self._open_shards, name, store)
         return self._stream_steps(self._shards, batches), source
 
     def _open_shards(self, request: Callable[[int, int], ShardRequest], count: int) -> Any:
@@ -355,7 +360,10 @@ class DataLoader(TorchDataLoader[Any]):
         for fetched in batches:
             position += (self.batch_size or 1) * self.ranks
             yield fetched.batch, functools.partial(self._take, fetched, number, position, False, shards.step_made)
-        self._whole = (self.epoch, self.begun) == (number, True)
+
+    def end_epoch(self, epoch: int) -> None:
+        """Note that an iteration has had all batches of this epoch."""
+        self._whole = self._whole or (self.epoch, self.begun) == (epoch, True)
 
     def _take(self, fetched: Fetched, epoch: int, position: int, whole: bool, made: Callable[[], None] | None = None
               ) -> None:  # fmt: skip
@@ -365,7 +373,7 @@ class DataLoader(TorchDataLoader[Any]):
             self._position, self._whole = position, whole
             if made:
                 made()
-        self._taken, _batches_taken = self._taken + 1, _batches_taken + 1
+        _batches_taken += 1
         self.skipped += log_skipped(fetched.skipped, self.skipped)
 
 
@@ -381,7 +389,7 @@ class _Iteration(Iterator[Any]):
     """
 
     def __init__(self, loader: DataLoader, steps: Iterator[Step], source: Any) -> None:
-        self._loader, self._steps, self._source = loader, steps, source
+        self._loader, self._steps, self._source, self._epoch = loader, steps, source, loader.epoch
         self._error: Exception | None = None
         _open[id(self)] = self
 
@@ -395,6 +403,7 @@ class _Iteration(Iterator[Any]):
         try:
             batch, take = next(self._steps)
         except StopIteration:
+            self._loader.end_epoch(self._epoch)
             self.close()
             raise
         except Exception as error:

@@ -50,12 +50,14 @@ class Place:
         key: what ranks and feed servers know the loader by.
         late: whether it was made after the first batch, so that feed servers may not have it yet.
         next_epoch: the epoch that the next loader of this place begins with.
+        iterations: how many iterations its loaders have begun.
     """
 
     key: str
     number: int
     late: bool
     next_epoch: int = 0
+    iterations: int = 0
 
     @property
     def seed(self) -> int:

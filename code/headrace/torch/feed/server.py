@@ -77,6 +77,8 @@ class FeedServer:
     def start(self, loaders: Mapping[str, Any]) -> None:
         """Serve these loaders, as they are now, from now on."""
         if loaders.keys() != self._loaders.keys():
+            for loader in loaders.values():
+                _ = loader.config  # as it is now
             self._pool.fork(loaders)
             self._loaders = loaders
         self._pool.at_rest.set()

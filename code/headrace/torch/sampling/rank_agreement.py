@@ -28,7 +28,6 @@ _ENDED = 1 << 24
 """What a rank without a batch adds to a step's count; a rank with one adds 1."""
 _HINTS = {
     "epoch": "have all ranks iterate alike, and call loader.set_epoch(epoch) where an epoch begins",
-    "taken": "have all ranks take the same number of batches; what one rank alone reads needs shard_by_rank=False",
     "order": "make the sampler from the same indices and the same seed on all ranks; with shard_by_rank=False a rank "
     "takes what its own sampler yields",
     "subset": "give random_split a generator with a seed",
@@ -60,33 +59,25 @@ def differences(own: Mapping[str, Any], other: Mapping[str, Any], who: str) -> s
     return f"{told}: {_HINTS.get(names[0], _ALIKE)}"
 
 
-class Agreement:
-    """Compares one loader's epochs with rank 0's.
+def compare_with_rank_0(store: Any, iteration: str, rank: int, limit_s: float, own: Mapping[str, Any]) -> None:
+    """Compare what this rank begins an iteration with to what rank 0 says, once that is there.
 
     Args:
         store: all ranks' store.
-        key: the loader's.
-        limit_s: how long to wait for rank 0.
+        iteration: which one, the same on all ranks.
+
+    Raises:
+        InputError: it differs.
+        DeadlineError: rank 0 has not begun the iteration.
     """
-
-    def __init__(self, store: Any, key: str, rank: int, limit_s: float) -> None:
-        self._store, self._name, self._rank, self._limit_s = store, f"headrace/loader {key}", rank, limit_s
-        self._begun = 0
-
-    def begin(self, **own: Any) -> None:
-        """Say what this rank begins with, and wait for what rank 0 said. Raises `InputError`, `DeadlineError`."""
-        key, self._begun = f"{self._name}/{self._begun}", self._begun + 1
-        if self._rank == 0:
-            self._store.set(key, json.dumps(own))
-            return
-        if not _poll(lambda: self._store.check([key]), self._limit_s):
-            raise DeadlineError(
-                f"rank 0 did not begin iteration {self._begun} of {self._name.partition('/')[2]} within "
-                f"{self._limit_s:g} s: do all ranks iterate over it alike?"
-            )
-        told = differences(own, json.loads(self._store.get(key)), "rank 0")
-        if told:
-            raise InputError(f"{self._name.partition('/')[2]}, iteration {self._begun}, on rank {self._rank}: {told}")
+    key = f"headrace/{iteration}"
+    if rank == 0:
+        store.set(key, json.dumps(own))
+        return
+    if not _poll(lambda: store.check([key]), limit_s):
+        raise DeadlineError(f"rank 0 did not begin {iteration}, within {limit_s:g} s: do all ranks iterate alike?")
+    if told := differences(own, json.loads(store.get(key)), "rank 0"):
+        raise InputError(f"{iteration}, on rank {rank}: {told}")
 
 
 def order_digest(order: Sequence[Any]) -> str:

@@ -74,7 +74,7 @@ class StreamShards:
             raise InputError(f"shards is {shards}; expected 1 to {MOST_SHARDS}")
         self._loader, self._rank, self._world, self._limit_s = loader, rank, world, limit_s
         self._set_shards(shards or world * max(loader.num_workers, 1))
-        self._steps = self._iterations = 0
+        self._steps = 0
         self._end: StreamEnd | None = None
 
     def _set_shards(self, shards: int) -> None:
@@ -156,17 +156,15 @@ class StreamShards:
         """How batches are cut. The rank says it: `batch_size // world` may be another number on a feed server."""
         return self._loader.batch_size or 0, bool(self._loader.drop_last)
 
-    def batches(self, open_shards: Open, key: str, store: Any) -> tuple[Iterator[Fetched], Any]:
+    def batches(self, open_shards: Open, name: str, store: Any) -> tuple[Iterator[Fetched], Any]:
         """Open this rank's shards at once; return the batches of its steps, and the source, which is to be closed.
 
         Args:
-            key: the loader's.
+            name: of the iteration, the same on all ranks.
             store: all ranks' store; None where they are not connected.
         """
-        self._iterations += 1
         if self._world > 1 and store is None:
             raise InputError("the ranks are not connected: call headrace.torch.init() before the first batch")
-        name = f"headrace/stream {key}/{self._iterations}"
         shared = store if self._world > 1 else None
         self._end = end = StreamEnd(shared, name, self._rank, self._world, self._limit_s)
         source = open_shards(self._requests(), len(self.own))
