@@ -15,6 +15,7 @@ from headrace.errors import InputError
 from headrace.events import say
 from headrace.torch import distributed
 from headrace.torch.checkpoint import Checkpoint
+from headrace.torch.feed import script
 from headrace.training.meter import Meter
 
 
@@ -58,6 +59,7 @@ class Training:
 
     def epochs(self, epochs: int) -> Iterator[int]:
         """Yield the epochs that are still to be trained, counted from 0."""
+        script.training_begins()
         first = self._checkpoint.restore(self._model, self._optimizer, self._loader) if self._checkpoint else 0
         self._epochs = epochs
         self._meter.begin()
