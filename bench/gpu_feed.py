@@ -50,7 +50,8 @@ def measure(given):
     """Step time, waiting and utilisation of one case, as JSON on standard output."""
     import headrace.torch
     import torch
-    from headrace.torch import models
+
+    from bench.resnet50 import resnet50
 
     data, options = dataset(given), {"pin_memory": given.device == "cuda", "drop_last": True}
     if given.measure == "feed":
@@ -63,7 +64,7 @@ def measure(given):
         loader = [(torch.randint(0, 256, size, dtype=torch.uint8), torch.zeros(given.batch_size, dtype=torch.int64))]
         loader = loader * (given.steps + WARM_UP)
     batches = iter(loader)  # in a feed server, the script ends here
-    model = models.resnet50(1000).to(given.device, memory_format=torch.channels_last)
+    model = resnet50(1000).to(given.device, memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
     beside = torch.cuda.Stream() if given.overlapped and given.device == "cuda" else None
 

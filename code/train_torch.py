@@ -1,7 +1,7 @@
-"""Trains a ResNet50 on images, one process for each GPU. The file to copy and edit: your model, your data.
+"""Train a ResNet50 on images, one process for each GPU. Copy this file and edit it: your model, your data.
 
-It runs alone too (`python code/train_torch.py`). In a job with feed servers, those make the batches: they run this
-script up to its first batch, to build the same datasets.
+It also runs alone: `python code/train_torch.py`. In a job with data hosts, feed servers on them make the batches. They
+run this script up to its first batch, to build the same datasets.
 """
 
 import argparse
@@ -11,27 +11,27 @@ from pathlib import Path
 import headrace.torch
 import numpy as np
 import torch
-from headrace.torch import models
+from torch import nn
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.parallel import DistributedDataParallel
 
-# Arguments: every hyperparameter of the job arrives as --name value; those of the launcher are not ours.
+# Arguments. Each hyperparameter of the job arrives as --name value.
 parser = argparse.ArgumentParser(allow_abbrev=False)
 parser.add_argument("--model", choices=["resnet50", "small_cnn"], default="resnet50")
 parser.add_argument("--batch_size", type=int, default=32, help="per rank")
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--steps_per_epoch", type=int, default=0, help="default: the dataset's size")
-parser.add_argument("--learning_rate", type=float, default=0.001, help="of one rank; scaled by their number")
-parser.add_argument("--image_size", type=int, default=32, help="pixels; images of the channel are resized")
+parser.add_argument("--learning_rate", type=float, default=0.001, help="for one rank; multiplied by their number")
+parser.add_argument("--image_size", type=int, default=32, help="pixels to which images are resized")
 parser.add_argument("--channel", default=os.environ.get("SM_CHANNEL_TRAINING", ""), help="folder of digits.npz")
-parser.add_argument("--num_workers", type=int, default=0, help="processes that make batches, as headrace.torch says")
-parser.add_argument("--examples", type=int, default=2048, help="of made-up images, where there is no channel")
+parser.add_argument("--num_workers", type=int, default=0, help="processes per rank, without data hosts")
+parser.add_argument("--examples", type=int, default=2048, help="number of made-up images without a channel")
 parser.add_argument("--log_every", type=int, default=10, help="steps between two log events")
 args, _ = parser.parse_known_args()
 
 
 class Digits(torch.utils.data.Dataset):
-    """Handwritten digits, moved and made brighter or darker by chance."""
+    """Handwritten digits; augmented, they are shifted and made brighter or darker at random."""
 
     def __init__(self, folder, part, augmented):
         with np.load(Path(folder) / "digits.npz") as arrays:
@@ -45,13 +45,13 @@ class Digits(torch.utils.data.Dataset):
         image = torch.from_numpy(self.images[index]).float().expand(1, 3, -1, -1)
         image = F.interpolate(image, size=args.image_size, mode="bilinear", antialias=True)[0]
         if self.augmented:
-            move = torch.randint(-args.image_size // 10, args.image_size // 10 + 1, (2,)).tolist()
-            image = image.roll(move, (1, 2)) * (0.8 + 0.4 * torch.rand(()))
+            shift = torch.randint(-args.image_size // 10, args.image_size // 10 + 1, (2,)).tolist()
+            image = image.roll(shift, (1, 2)) * (0.8 + 0.4 * torch.rand(()))
         return image.clamp(0, 255).to(torch.uint8), int(self.labels[index])
 
 
 class MadeUp(torch.utils.data.Dataset):
-    """Without data: something heavy to preprocess, to measure with. Random pixels, blurred."""
+    """Random pixels, blurred: images that are expensive to preprocess, to measure with where there is no data."""
 
     def __len__(self):
         return args.examples
@@ -66,30 +66,66 @@ class MadeUp(torch.utils.data.Dataset):
         return (image * 64 + 128).clamp(0, 255).to(torch.uint8), index % 10
 
 
+def convolution(inputs, outputs, size, stride=1):
+    return nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False), nn.BatchNorm2d(outputs)
+
+
+class Bottleneck(nn.Module):
+    """1×1, 3×3 and 1×1 convolutions beside a shortcut (He, Zhang, Ren, Sun, 2015); the stride is the 3×3's."""
+
+    def __init__(self, inputs, width, stride):
+        super().__init__()
+        first, second = convolution(inputs, width, 1), convolution(width, width, 3, stride)
+        self.path = nn.Sequential(
+            *first, nn.ReLU(inplace=True), *second, nn.ReLU(inplace=True), *convolution(width, 4 * width, 1)
+        )
+        same = inputs == 4 * width and stride == 1
+        self.shortcut = nn.Identity() if same else nn.Sequential(*convolution(inputs, 4 * width, 1, stride))
+
+    def forward(self, x):
+        return torch.relu(self.path(x) + self.shortcut(x))
+
+
+def resnet50(classes):
+    layers, inputs = [*convolution(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)], 64
+    for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for block in range(blocks):
+            layers.append(Bottleneck(inputs, width, stride if block == 0 else 1))
+            inputs = 4 * width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
+
+
+def small_cnn(classes):
+    layers = []
+    for inputs, outputs in ((3, 16), (16, 32), (32, 64)):
+        layers += [nn.Conv2d(inputs, outputs, 3, stride=2, padding=1), nn.ReLU()]
+    layers += [nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, classes)]
+    return nn.Sequential(*layers)
+
+
 headrace.torch.init()
 device = headrace.torch.device()
 torch.manual_seed(0)
 train = Digits(args.channel, "train", augmented=True) if args.channel else MadeUp()
 held_out = Digits(args.channel, "test", augmented=False) if args.channel else None
 if headrace.torch.rank() == 0:
-    print(f"training on {args.channel or 'made-up images: no channel named training is seen here'}")
+    print(f"training on {args.channel or 'made-up images: this host has no channel named training'}")
 
-# What differs is the loader: batches of uint8 pixels come from feed servers, where the job has any.
-on_gpu = device.type == "cuda"
-options = {"num_workers": args.num_workers, "pin_memory": on_gpu}
+# Loaders: as torch's. Data hosts make the batches, where the job has any; device= copies each beside the step before.
+options = {"num_workers": args.num_workers, "device": device}
 loader = headrace.torch.DataLoader(train, args.batch_size, shuffle=True, drop_last=True, **options)
 test_loader = headrace.torch.DataLoader(held_out, args.batch_size, **options) if args.channel else ()
-half = on_gpu and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def pixels(images):
-    """Floats between 0 and 1, made on the trainer: a byte a pixel is what travels."""
-    images = images.to(device, non_blocking=True)
+    """Floats between 0 and 1, made here, so that one byte a pixel travels."""
     return (images.float() / 255).to(memory_format=torch.channels_last)
 
 
-# Model: each rank holds all of it; DistributedDataParallel averages the gradients.
-model = models.resnet50(classes=10) if args.model == "resnet50" else models.small_cnn(classes=10)
+# Model: each rank holds all of it, and DistributedDataParallel averages the gradients.
+on_gpu = device.type == "cuda"
+half = on_gpu and torch.cuda.is_bf16_supported(including_emulation=False)
+model = resnet50(classes=10) if args.model == "resnet50" else small_cnn(classes=10)
 model = model.to(device, memory_format=torch.channels_last)
 model = DistributedDataParallel(model, device_ids=[device] if on_gpu else None)
 optimizer = torch.optim.Adam(model.parameters(), args.learning_rate * headrace.torch.world_size())
@@ -98,9 +134,8 @@ training = headrace.torch.Training(model, optimizer, loader, args.log_every, hea
 for _epoch in training.epochs(args.epochs):
     seen, right, total = 0, 0, 0.0
     for images, labels in training.steps(args.steps_per_epoch):
-        images, labels = pixels(images), labels.to(device, non_blocking=True)
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
-            scores = model(images)
+            scores = model(pixels(images))
             loss = F.cross_entropy(scores, labels)
         optimizer.zero_grad()
         loss.backward()
@@ -112,10 +147,12 @@ for _epoch in training.epochs(args.epochs):
     model.eval()
     for images, labels in test_loader:
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=half):
-            right += (model.module(pixels(images)).argmax(1).cpu() == labels).sum()
+            right += (model.module(pixels(images)).argmax(1) == labels).sum()
         seen += len(labels)
         training.progress()
-    training.end_epoch(**metrics, **({"val_accuracy": right / seen} if seen else {}))
+    if seen:
+        metrics["val_accuracy"] = right / seen
+    training.end_epoch(**metrics)
 
 if headrace.torch.rank() == 0:
     model_dir = Path(os.environ.get("SM_MODEL_DIR", "model"))
