@@ -1,5 +1,6 @@
 """What docs/pytorch.md tells people runs as it stands."""
 
+import inspect
 import re
 import subprocess
 import sys
@@ -15,35 +16,66 @@ from tests.documents import fences
 from tests.support import ROOT, run_job
 
 PAGE = (ROOT / "docs" / "pytorch.md").read_text()
+USE_OF_EXAMPLES = """
+assert sums[1] >= len(data) * 8 * 0.9 and abs(mean) < 1
+for epoch, columns in ((0, 4), (5, 8)):
+    growing = headrace.torch.DataLoader(Growing(*data.tensors), 16, name=f"growing {epoch}")
+    growing.set_epoch(epoch)
+    assert {x.shape[1] for x in growing} == {columns}
+assert sum(len(x) for x in loader_of_sizes) == 256 // headrace.torch.world_size()
+for epoch in range(2):
+    assert sum(len(x) for x, y in loader_of(epoch)) == 256 // headrace.torch.world_size()
+with open("records", "wb") as file:
+    file.write(bytes(16))
+assert Records()[3] == bytes(4)
+"""
 
 
-def test_the_pages_script_runs_alone_and_as_a_job(tmp_path):
-    snippet = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
+def blocks():
+    """The page's Python: its script, the examples of what is yours, and a stream."""
+    script, *examples, stream = fences(PAGE, "python")
+    return script, examples, stream
+
+
+@pytest.mark.parametrize("with_examples", [False, True], ids=["script", "script with all examples"])
+def test_the_pages_script_runs_alone_and_as_a_job(tmp_path, with_examples):
+    before, start, after = blocks()[0].partition("training = ")
+    examples = "\n".join(blocks()[1]) + USE_OF_EXAMPLES if with_examples else ""
     script = tmp_path / "project" / "page.py"
     script.parent.mkdir()
-    script.write_text(snippet)
-    subprocess.run([sys.executable, str(script)], cwd=tmp_path, check=True, timeout=120)
-    start = [sys.executable, str(ROOT / "start_job.py"), "--framework=pytorch", "--no-is_cloud_job"]
-    start += [
-        f"--source_dir={script.parent}",
-        "--training_script=page.py",
-        "--num_of_data_instances=1",
-        "--job_name=page",
-    ]
-    subprocess.run(start, cwd=tmp_path, check=True, timeout=120)
-    assert (tmp_path / "runs" / "page" / "summary.json").is_file()
+    script.write_text(before + examples + start + after)
+    if not with_examples:
+        subprocess.run([sys.executable, str(script)], cwd=tmp_path, check=True, timeout=120)
+    flags = ["--framework=pytorch", "--num_of_data_instances=1", f"--source_dir={script.parent}"]
+    run = run_job(tmp_path, *flags, "--training_script=page.py")
+    assert run.code == 0, run.output[-4000:]
+    assert run.events("feed_ready")
+    if with_examples:
+        assert run.output.count("here a tracker starts") == 2  # its ranks
 
 
 def test_the_pages_iterable_dataset_is_shared_by_workers(tmp_path):
-    snippet = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
-    found = {}
-    exec(snippet, found)
+    found = {"torch": torch}
+    exec(blocks()[2], found)
     files = [tmp_path / str(number) for number in range(5)]
     for number, path in enumerate(files):
         path.write_text(f"{number}\n" * 3)
     for workers in (0, 2):
         loader = headrace.torch.DataLoader(found["Lines"](files), None, num_workers=workers)
         assert sorted(loader) == [f"{number}\n" for number in range(5) for _ in range(3)]
+
+
+def test_the_pages_contract_is_the_loaders():
+    contract = re.search(r"## The contract\n.*?\n(1\. .*?)\n\n", PAGE, re.DOTALL)[1]
+    docstring = inspect.getdoc(headrace.torch.DataLoader)
+    for number in range(1, 11):
+        (point,) = re.findall(rf"^{number}\. (.*?)(?:\n{number + 1}\. |\Z)", contract, re.DOTALL | re.MULTILINE)
+        words = point.replace("*", "").split()
+        assert " ".join(words) in " ".join(docstring.split()), point
+
+
+def test_the_page_is_short():
+    assert len(PAGE.split()) <= 1500
 
 
 def test_a_script_with_the_guides_diff_trains_with_a_data_host(tmp_path):
