@@ -6,7 +6,7 @@ import enum
 
 import numpy as np
 import torch
-from headrace.torch.feed.decode import Arriving
+from headrace.torch.feed.decode import Decoder
 from headrace.torch.feed.encode import encode
 from hypothesis import strategies as st
 
@@ -74,7 +74,7 @@ def travel(batch, skipped=()):
 
 
 def receive(header, payload):
-    arriving = Arriving(header, len(payload))
+    arriving = Decoder(header, len(payload))
     for buffer in arriving.buffers:
         buffer[:], payload = payload[: buffer.nbytes], payload[buffer.nbytes :]
     return arriving.batch()

@@ -1,240 +1,259 @@
-"""A batch that comes: memory for what its header announces, then the batch itself. See `message` for what travels.
+"""Turn a header and the bytes that follow it back into a batch, whose memory they fill. `encode` says what travels.
 
-What is announced is not believed: sizes are checked before memory is taken for them.
+The sender is not trusted: sizes are checked before memory is taken, classes are looked up among what is imported here,
+and objects are made without running their code; only named tuples and mappings are made by methods of their own.
 """
 
 from __future__ import annotations
 
-import collections
+import copyreg
 import dataclasses
+import datetime
+import decimal
 import enum
-import functools
 import json
 import math
+import pathlib
+import re
 import sys
+import uuid
+from collections import UserDict, defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from headrace.torch.feed.encode import (
-    DEEPEST,
-    DEFAULTS,
-    DTYPES,
-    MAPPINGS,
-    MOST_DIMENSIONS,
-    PLAIN,
-    SEQUENCES,
-    WRITTEN,
-    Buffers,
-    Malformed,
-    bytes_of,
-    memory_of,
-)
-from headrace.torch.plain_objects import is_plain, is_plain_tensor
+from headrace.errors import InputError
+
+MOST_LEVELS = 32
+MOST_DIMENSIONS = 64
+PLAIN = (bool, int, float, str, type(None))
+DTYPES = {
+    name: each
+    for name, each in vars(torch).items()
+    if isinstance(each, torch.dtype) and re.fullmatch(r"(u?int|b?float)(8|16|32|64)(_\w+)?|complex\d+|bool", name)
+}
+"""Dtypes whose memory says everything: neither quantized ones, nor those smaller than a byte."""
+WRITTEN: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
+    "path": (pathlib.PosixPath, str, pathlib.PosixPath),
+    "datetime": (datetime.datetime, datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+    "date": (datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),
+    "decimal": (decimal.Decimal, str, decimal.Decimal),
+    "uuid": (uuid.UUID, str, uuid.UUID),
+}
+"""Types that travel as text: the type, how it is written, how it is read."""
+SEQUENCES = (list, tuple, set, frozenset, torch.Size)
+MAPPINGS = (dict, UserDict)
+"""Bases of the mappings that travel, such as OrderedDict and the BatchEncoding of Hugging Face."""
+DEFAULTS = {each.__name__: each for each in (list, dict, set, int, float, str, bool, tuple)}
+"""Factories with which a defaultdict stays one; others are code."""
+_UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, ArithmeticError, SyntaxError)
+Buffers = list[memoryview]
+Build = Callable[[], Any]
+"""Makes a part of the batch, once the buffers are filled."""
 
 
-class Arriving:
-    """A batch whose header has come: memory for its buffers, then the batch itself.
+class Malformed(InputError):
+    """What has come cannot be a batch."""
+
+
+class Decoder:
+    """A batch whose header has come. Fill `buffers`, then call `batch`; the dataset's `state` is there afterwards.
+
+    Args:
+        payload_bytes: size of what follows the header.
+        pin_memory: whether the batch's tensors lie in pinned memory.
 
     Raises:
-        Malformed: the header cannot be of a batch of `payload_bytes`.
+        Malformed: no batch has this header and size.
     """
 
     def __init__(self, header: bytes, payload_bytes: int, pin_memory: bool = False) -> None:
         self._left, self._pin = payload_bytes, pin_memory
         self.buffers: Buffers = []
+        self.state: Any = None
         try:
             record = json.loads(header)
             self.skipped = [(index, str(error)) for index, error in record["skipped"]]
-            self._build = self._take(record["batch"], 0)
-        except (
-            ValueError,
-            TypeError,
-            LookupError,
-            AttributeError,
-            RecursionError,
-            OverflowError,
-            SyntaxError,
-        ) as error:
-            raise Malformed(f"a header that cannot be read ({error!r:.200})") from error
+            self._build = self._read(record["batch"])
+            self._pin = False
+            self._build_state = self._read(record.get("state", {"v": None}))
+        except _UNREADABLE as error:
+            raise Malformed(f"a batch's header cannot be read ({error!r:.300})") from error
         if self._left:
-            raise Malformed(f"{self._left} bytes that the header does not mention")
+            raise Malformed(f"a batch has {self._left:,} bytes that its header does not mention")
 
     def batch(self) -> Any:
-        """To be called once the buffers are filled."""
+        """Make the batch of the filled buffers. Raises `Malformed`."""
         try:
-            return self._build()
-        except (TypeError, ValueError, LookupError, AttributeError, RuntimeError, ArithmeticError) as error:
-            raise Malformed(f"what does not fit its type ({error!r:.200})") from error
+            batch, self.state = self._build(), self._build_state()
+            return batch
+        except _UNREADABLE as error:
+            raise Malformed(f"a part of a batch does not fit its type ({error!r:.300})") from error
 
-    def _take(self, node: Any, depth: int) -> Callable[[], Any]:
-        if depth > DEEPEST or not isinstance(node, dict):
-            raise Malformed("no description of a batch")
+    def _read(self, node: Any, level: int = 0) -> Build:
+        """Check a part's description, and take the memory that it announces."""
+
+        def parts_of(nodes: list[Any]) -> list[Build]:
+            return [self._read(each, level + 1) for each in nodes]
+
+        _require(level <= MOST_LEVELS, "too many levels")
         if "v" in node:
             value = node["v"]
-            if type(value) not in PLAIN:
-                raise Malformed("no plain value")
+            _require(type(value) in PLAIN, "no plain value")
             return lambda: value
         if "tensor" in node:
-            return self._tensor(node, depth)
+            return _filled(self._tensor(node), node.get("names", []), parts_of(node.get("values", [])))
         if "array" in node:
-            described = node["array"]
-            kind = np.lib.format.descr_to_dtype(_fields(described))  # knows which of them are gaps
-            if kind.hasobject:
-                raise Malformed("an array of objects")
-            array = np.empty(self._shape(node["shape"], kind.itemsize), kind)
+            dtype = np.lib.format.descr_to_dtype(_fields(node["array"]))  # knows which fields are padding
+            _require(not dtype.hasobject, "an array of objects")
+            array = np.empty(self._size(node["shape"], dtype.itemsize), dtype)
             self.buffers.append(bytes_of(array))
             return lambda: array[()] if node.get("scalar") else array
         if "bytes" in node:
-            text = np.empty(self._shape([node["bytes"]], 1), np.uint8)
+            text = np.empty(self._size([node["bytes"]], 1), np.uint8)
             self.buffers.append(bytes_of(text))
-            return lambda: text.tobytes()
+            return text.tobytes
         if "written" in node:
-            _, _, read = WRITTEN[node["written"]]
-            said = str(node["text"])
-            return lambda: read(said)
+            return partial(WRITTEN[node["written"]][2], str(node["text"]))
         if "complex" in node:
-            real, imaginary = (float(each) for each in node["complex"])
-            return lambda: complex(real, imaginary)
+            return partial(complex, *map(float, node["complex"]))
         if "enum" in node:
-            found = _find(node["enum"])
-            if not (isinstance(found, type) and issubclass(found, enum.Enum)):
-                raise Malformed(f"{node['enum']} is no enumeration here")
-            member = found.__members__[node["member"]]
+            member = _class(node["enum"], enum.Enum).__members__[node["member"]]  # type: ignore[attr-defined]
             return lambda: member
-        for kind_of in SEQUENCES:
-            if kind_of.__name__ in node:
-                parts = self._parts(node[kind_of.__name__], depth)
-                return lambda: kind_of(part() for part in parts)
-        parts = self._parts(node["of"], depth)
+        for kind in SEQUENCES:
+            if kind.__name__ in node:
+                elements = parts_of(node[kind.__name__])
+                return lambda: kind(_all(elements))
+        keys, parts = parts_of(node.get("keys", [])), parts_of(node["of"])
+        names, values = node.get("names", []), parts_of(node.get("values", []))
         if "dict" in node:
-            keys = node["dict"]
-            return lambda: dict(zip(keys, (part() for part in parts), strict=True))
+            return lambda: dict(zip(node["dict"], _all(parts), strict=True))
         if "mapping" in node:
-            return self._mapping(node, self._parts(node["keys"], depth), parts, depth)
-        if "subclass" in node or "object" in node:
-            return _with_attributes(node, parts)
-        return self._user_type(node, parts)
+            make: Any = _class(node["mapping"], MAPPINGS)
+            if node.get("default") in DEFAULTS:
+                make = partial(defaultdict, DEFAULTS[node["default"]])
+            return _filled(lambda: make(dict(zip(_all(keys), _all(parts), strict=True))), names, values)
+        if "named" in node:  # not by its `__new__`, which may change what it is given; `_make` counts the parts
+            make = _class(node["named"], tuple)._make  # type: ignore[attr-defined]
+            return lambda: make(_all(parts))
+        if "subclass" in node:
+            found = _class(node["subclass"], torch.Tensor)
+            _require(is_plain_tensor(found), f"{found} is no class of tensors with memory of their own")
+            return _filled(partial(_as_subclass, parts[0], found), node["fields"], parts[1:])
+        if "object" in node:
+            found = _class(node["object"])
+            _require(is_plain(found), f"{found} is no plain class")
+            return _filled(partial(object.__new__, found), node["fields"], parts)
+        found = _class(node["data"])
+        _require(dataclasses.is_dataclass(found), f"{found} is no dataclass")
+        _require(
+            {each.name for each in dataclasses.fields(found)} <= {*node["fields"]}, f"{found} has other fields here"
+        )
+        return _filled(partial(object.__new__, found), node["fields"], parts, object.__setattr__)
 
-    def _tensor(self, node: dict[str, Any], depth: int) -> Callable[[], Any]:
+    def _tensor(self, node: dict[str, Any]) -> Build:
         dtype = DTYPES[node["tensor"]]
-        shape = self._shape(node["shape"], dtype.itemsize)
+        shape = self._size(node["shape"], dtype.itemsize)
         order = node.get("order") or list(range(len(shape)))
-        if sorted(order) != list(range(len(shape))) or any(type(axis) is not int for axis in order):
-            raise Malformed("no order of dimensions")
+        _require(sorted(order) == list(range(len(shape))) and all(type(axis) is int for axis in order), "no order")
         tensor = torch.empty([shape[axis] for axis in order], dtype=dtype, pin_memory=self._pin)
         self.buffers.append(memory_of(tensor))
         if node.get("order"):
             tensor = tensor.permute([order.index(axis) for axis in range(len(shape))])
         needs_grad = node.get("grad") is True and (dtype.is_floating_point or dtype.is_complex)
-        own = self._own_attributes(node, depth)
-        return lambda: own(tensor.requires_grad_() if needs_grad else tensor)
+        return partial(tensor.requires_grad_, needs_grad)
 
-    def _own_attributes(self, node: dict[str, Any], depth: int) -> Callable[[Any], Any]:
-        """What gives a tensor or a mapping the attributes that came with it."""
-        if "names" not in node:
-            return lambda made: made
-        names, parts = _attribute_names(node["names"]), self._parts(node["values"], depth)
-
-        def with_them(made: Any) -> Any:
-            vars(made).update(zip(names, (part() for part in parts), strict=True))
-            return made
-
-        return with_them
-
-    def _mapping(
-        self, node: dict[str, Any], keys: list[Callable[[], Any]], values: list[Callable[[], Any]], depth: int
-    ) -> Callable[[], Any]:
-        found = _find(node["mapping"])
-        if not (isinstance(found, type) and issubclass(found, MAPPINGS)):
-            raise Malformed(f"{node['mapping']} is no mapping here")
-        own = self._own_attributes(node, depth)
-        if node.get("default") in DEFAULTS:
-            found = functools.partial(collections.defaultdict, DEFAULTS[node["default"]])
-        return lambda: own(found({key(): value() for key, value in zip(keys, values, strict=True)}))
-
-    def _parts(self, nodes: Any, depth: int) -> list[Callable[[], Any]]:
-        if not isinstance(nodes, list):
-            raise Malformed("no list of parts")
-        return [self._take(each, depth + 1) for each in nodes]
-
-    def _user_type(self, node: dict[str, Any], parts: list[Callable[[], Any]]) -> Callable[[], Any]:
-        named = "named" in node
-        found = _find(node["named" if named else "data"])
-        if named:
-            if not (isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")):
-                raise Malformed(f"{node['named']} is no named tuple here")
-            # Not by a `__new__` of its own, which may do something to what it is given; it counts the parts.
-            return lambda: found._make(part() for part in parts)  # type: ignore[attr-defined]
-        names = node["fields"]
-        if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
-            raise Malformed(f"{node['data']} is no dataclass here")
-        if not all(type(name) is str and not name.startswith("__") for name in names):
-            raise Malformed("no names of fields")
-        if not {each.name for each in dataclasses.fields(found)} <= set(names):
-            raise Malformed(f"{node['data']} has other fields here")
-
-        def build() -> Any:
-            made = object.__new__(found)
-            for name, part in zip(names, parts, strict=True):
-                object.__setattr__(made, name, part())
-            return made
-
-        return build
-
-    def _shape(self, shape: Any, item_bytes: int) -> tuple[int, ...]:
+    def _size(self, shape: Any, item_bytes: int) -> tuple[int, ...]:
+        """Check a shape, and count its bytes among those announced."""
         sizes = tuple(shape)
-        if len(sizes) > MOST_DIMENSIONS or any(type(size) is not int or size < 0 for size in sizes):
-            raise Malformed("no shape")
-        size = math.prod(sizes) * item_bytes
-        if size > self._left:
-            raise Malformed("more than was announced")
-        self._left -= size
+        _require(len(sizes) <= MOST_DIMENSIONS and all(type(size) is int and size >= 0 for size in sizes), "no shape")
+        self._left -= math.prod(sizes) * item_bytes
+        _require(self._left >= 0, "more bytes than were announced")
         return sizes
 
 
-def _with_attributes(node: dict[str, Any], parts: list[Callable[[], Any]]) -> Callable[[], Any]:
-    """A plain object, or a tensor of a subclass, whose memory comes first. None of its code is called."""
-    of_tensor, names = "subclass" in node, node["fields"]
-    found = _find(node["subclass" if of_tensor else "object"])
-    if not (isinstance(found, type) and (is_plain_tensor(found) if of_tensor else is_plain(found))):
-        raise Malformed(f"{node['subclass' if of_tensor else 'object']} is no such class here")
-    _attribute_names(names)
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ValueError(otherwise)
+
+
+def _class(name: str, base: type | tuple[type, ...] = object) -> type:
+    """Find a class among what this process has imported; a message imports nothing."""
+    module, _, path = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, "__dict__", {}).get(part)  # a module's own getattr may import
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ValueError(f"this process has imported no class {name} that fits: import it where the script begins")
+    return found
+
+
+def _hold(made: Any, name: str, value: Any) -> None:
+    vars(made)[name] = value
+
+
+def _filled(make: Build, names: Any, values: list[Build], put: Callable[[Any, str, Any], None] = _hold) -> Build:
+    """Make an object, then give it attributes, without the code of its class."""
+    _require(all(type(name) is str and not name.startswith("__") for name in names), "no names of attributes")
 
     def build() -> Any:
-        values = [part() for part in parts]
-        if of_tensor:
-            with torch._C.DisableTorchFunctionSubclass():  # its own functions want its attributes
-                plain = values.pop(0)
-                made = plain.detach().as_subclass(found)
-                made.requires_grad_(plain.requires_grad)
-        else:
-            made = object.__new__(found)
-        vars(made).update(zip(names, values, strict=True))
+        made = make()
+        for name, value in zip(names, values, strict=True):
+            put(made, name, value())
         return made
 
     return build
 
 
-def _attribute_names(names: Any) -> list[str]:
-    if not isinstance(names, list) or not all(type(name) is str and not name.startswith("__") for name in names):
-        raise Malformed("no names of attributes")
-    return names
+def _all(parts: list[Build]) -> list[Any]:
+    return [part() for part in parts]
+
+
+def _as_subclass(make: Build, kind: type) -> Any:
+    with torch._C.DisableTorchFunctionSubclass():  # the class's own functions read its attributes
+        tensor = make()
+        return tensor.detach().as_subclass(kind).requires_grad_(tensor.requires_grad)
 
 
 def _fields(described: Any) -> Any:
-    """A structured array's fields, as NumPy has them, of what JSON makes of them; they may have fields themselves."""
+    """Turn JSON's lists into the tuples that NumPy wants for a structured array; a field may have fields itself."""
     if not isinstance(described, list):
         return described
     return [(name, _fields(kind), *map(tuple, shape)) for name, kind, *shape in described]
 
 
-def _find(name: str) -> Any:
-    """A class among what is imported here; nothing is imported for a message."""
-    module, _, path = name.partition(":")
-    found: Any = sys.modules.get(module)
-    for part in path.split("."):
-        found = getattr(found, "__dict__", {}).get(part)  # not getattr, which may import
-    return found
+def bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
+    """View the memory of a contiguous array."""
+    return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+
+
+def memory_of(tensor: torch.Tensor) -> memoryview:
+    """View the memory of a contiguous tensor on the CPU."""
+    if not tensor.numel():
+        return memoryview(bytearray())
+    flat = tensor.reshape(-1).as_strided((tensor.numel(),), (1,))  # any stride of a single element is contiguous
+    return memoryview(flat.view(torch.uint8).numpy())
+
+
+def is_plain(kind: type) -> bool:
+    """Whether Python alone makes and pickles the class's objects, and attributes are all that they have."""
+    pythons = ("__new__", "__reduce_ex__", "__reduce__", "__getstate__")
+    own = ("__setstate__", "__getnewargs__", "__getnewargs_ex__", "__del__")
+    return (
+        all(getattr(kind, name, None) is getattr(object, name, None) for name in pythons)
+        and not any(hasattr(kind, name) for name in own)
+        and (kind.__dictoffset__, kind.__basicsize__) == (Decoder.__dictoffset__, Decoder.__basicsize__)  # has no slots
+        and kind not in copyreg.dispatch_table
+    )
+
+
+def is_plain_tensor(kind: type) -> bool:
+    """Whether it is a class of tensors with memory of their own: not one that wraps others."""
+    return (
+        issubclass(kind, torch.Tensor)
+        and getattr(kind, "__torch_dispatch__", None) is torch.Tensor.__torch_dispatch__
+        and not hasattr(kind, "__del__")
+    )

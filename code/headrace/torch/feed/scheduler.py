@@ -1,8 +1,8 @@
-"""Which batches are asked for, of whom, and which have come. No sockets: threads come and ask.
+"""Decide which connection makes which batch of an epoch, and which batch is made once more. No sockets: threads ask.
 
-Batches are numbered by their step. Each connection takes the next one when it is free, so a fast server makes more. One
-whose connection breaks is asked for again elsewhere; so is one that the rank waits for too long, since whoever makes it
-makes the same. The first answer counts.
+A batch is numbered by its step. A connection that is free takes the next step, so a fast server makes more of them.
+When a connection breaks, another one makes its batch; so it does when the rank waits too long for a batch. Both make
+the same, and the first answer counts.
 """
 
 from __future__ import annotations
@@ -17,159 +17,167 @@ from typing import Any
 from headrace.errors import DeadlineError
 from headrace.torch.fetch.map_fetcher import SampleError
 
+DEFAULT_PREFETCH_BYTES, LEAST_AHEAD = 2 << 30, 2
+"""A rank asks for as many batches as fit into these bytes, and always for two."""
 MOST_BREAKS, BREAKS_APART_S = 5, 0.5
-"""So many processes that end while they make one batch are no accident; those that end together count once."""
+"""A batch during which this many processes end becomes an error; processes that end together count as one."""
 FIRST_PATIENCE_S, PATIENCE = 2.0, 5.0
-"""A batch is asked for once more after so many seconds, or so many times what the slowest of late took."""
+"""A batch is asked for once more after these seconds, or after this multiple of the slowest of the last `LATELY`."""
 LATELY = 32
-MOST_AHEAD_BYTES, LEAST_AHEAD = 2 << 30, 2
-"""A rank holds no more batches than these bytes hold; two it may always hold."""
 LOOK_EVERY_S = 0.25
 
 
 @dataclass
 class _Asked:
-    of: list[str] = field(default_factory=list)
+    by: list[str] = field(default_factory=list)
     """The processes that make it."""
     at: float = 0.0
-    """When it was asked for last; monotonic."""
+    """When it was last asked for, by the schedule's clock."""
     breaks: int = 0
     broke_at: float = -BREAKS_APART_S
 
 
-class Tasks:
-    """The steps of an epoch between a rank, which takes them in order, and its connections.
+class Schedule:
+    """The steps of one epoch, between a rank, which wants them in order, and the threads of its connections.
 
     Args:
-        steps: how many there are; grows with `up_to`.
-        ahead: how many may be asked for and not yet taken; grows with `more_connections`.
-        limit_s: how long the rank waits while nothing comes.
+        steps: how many steps there are; `up_to` changes it.
+        limit_s: how long the rank waits while no server makes progress.
+        most_bytes: size of the batches that the rank has asked for and not yet used.
+        ahead: how many those may be; `more_ahead` adds to it.
+        clock: seconds that only grow.
     """
 
-    def __init__(self, steps: int, ahead: int, limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._steps, self._ahead, self._limit_s, self._clock = steps, ahead, limit_s, clock
+    def __init__(
+        self, steps: int, limit_s: float, most_bytes: int, ahead: int = 0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._steps, self._ahead, self._most_bytes = steps, ahead, most_bytes
+        self._limit_s, self._clock = limit_s, clock
         self._lock = threading.RLock()  # a signal handler of the rank may close
         self._here = threading.Condition(self._lock)  # the rank waits for its batch
         self._free = threading.Condition(self._lock)  # connections wait for a step to make
         self._next = self._wanted = 0
-        self._under_way: dict[int, _Asked] = {}
+        self._asked: dict[int, _Asked] = {}
         self._again: deque[int] = deque()
         self._come: dict[int, Any] = {}
         self._error: Exception | None = None
         self._closed = False
-        self._largest = 0
+        self._largest_bytes = 0
         self._took_s: deque[float] = deque(maxlen=LATELY)
         self._problems: dict[str, str] = {}
-        self._last_came = clock()
+        self._heard_at = clock()
 
-    # For connections
-
-    def more_connections(self, count: int) -> None:
-        """There are so many more to keep busy."""
+    def more_ahead(self, count: int) -> None:
+        """Ask for this many more batches before the rank wants them: there are more processes to keep busy."""
         with self._lock:
             self._ahead += count
             self._free.notify_all()
 
     def up_to(self, steps: int) -> None:
-        """There are so many steps, as far as is known."""
+        """Set the number of steps, as far as it is known."""
         with self._lock:
             if steps != self._steps:
                 self._steps = steps
                 self._free.notify_all()
 
     def take(self, process: str) -> int | None:
-        """The step that this process is to make next; None: no more."""
+        """Wait for a step that this process is to make; None: the epoch is over."""
         with self._lock:
             while not self._closed and self._error is None:
                 for step in self._again:
-                    if process not in self._under_way[step].of:
+                    if process not in self._asked[step].by:
                         self._again.remove(step)
                         return self._ask(step, process)
-                room = max(MOST_AHEAD_BYTES // self._largest, LEAST_AHEAD) if self._largest else self._ahead
-                if self._next < min(self._steps, self._wanted + min(self._ahead, room)):
+                fit = max(self._most_bytes // self._largest_bytes, LEAST_AHEAD) if self._largest_bytes else self._ahead
+                if self._next < min(self._steps, self._wanted + min(self._ahead, fit)):
                     self._next += 1
-                    self._under_way[self._next - 1] = _Asked()
+                    self._asked[self._next - 1] = _Asked()
                     return self._ask(self._next - 1, process)
                 self._free.wait(LOOK_EVERY_S)
         return None
 
     def _ask(self, step: int, process: str) -> int:
-        asked = self._under_way[step]
-        asked.of.append(process)
+        asked = self._asked[step]
+        asked.by.append(process)
         asked.at = self._clock()
         return step
 
     def came(self, step: int, batch: Any, size: int = 0) -> None:
-        """The batch of this step is here, or the error that the rank gets in its place; a second one is dropped.
+        """Hand the rank the batch of a step, or the error that it gets instead. A second answer is dropped.
 
         Args:
-            size: bytes.
+            size: bytes of the batch.
         """
         with self._lock:
-            self._largest = max(self._largest, size)
-            asked = self._under_way.pop(step, None)
-            if asked is None:
+            if self._closed or step not in self._asked:
                 return
-            if step in self._again:
-                self._again.remove(step)
-            now = self._last_came = self._clock()
-            self._took_s.append(now - asked.at)
-            self._come[step] = batch
-            if step == self._wanted:
-                self._here.notify()
+            self._largest_bytes = max(self._largest_bytes, size)
+            self._heard_at = self._clock()
+            self._took_s.append(self._heard_at - self._asked[step].at)
+            self._put(step, batch)
+
+    def _put(self, step: int, batch: Any) -> None:
+        del self._asked[step]
+        if step in self._again:
+            self._again.remove(step)
+        self._come[step] = batch
+        if step == self._wanted:
+            self._here.notify()
 
     def broke(self, step: int, process: str, what: object) -> None:
-        """The connection ended while this process made it."""
+        """Have another process make the step: this one's connection has ended."""
         with self._lock:
-            self._problems[process] = str(what)
-            asked = self._under_way.get(step)
-            if asked is None:
+            if self._closed:
                 return
-            asked.of.remove(process)
+            self._problems[process] = str(what)
+            if (asked := self._asked.get(step)) is None:
+                return
+            asked.by.remove(process)
             if self._clock() - asked.broke_at >= BREAKS_APART_S:
                 asked.breaks, asked.broke_at = asked.breaks + 1, self._clock()
             if asked.breaks >= MOST_BREAKS:
-                self._under_way.pop(step)
-                if step in self._again:
-                    self._again.remove(step)
-                self._come[step] = SampleError(
-                    f"{asked.breaks} feed processes ended while they made batch {step} of this rank: does one of its "
-                    "samples, or of the next batch's, crash them, or is there too little memory? Their hosts' logs tell"
+                error = f"{asked.breaks} feed processes ended while they made batch {step} of this rank"
+                error += (
+                    ": does one of its samples, or of the next batch's, crash them, or is there too little memory? "
                 )
-            elif not asked.of and step not in self._again:
+                self._put(step, SampleError(error + "See their hosts' logs"))
+            elif not asked.by and step not in self._again:
                 self._again.append(step)
-            self._all_look()
+            self._free.notify_all()
+
+    def alive(self) -> None:
+        """Let the rank wait on: a server reports that it makes progress."""
+        with self._lock:
+            self._heard_at = self._clock()
 
     def fail(self, error: Exception) -> None:
-        """Nothing more can come; the rank gets the error."""
+        """Give the rank this error: nothing more can come."""
         with self._lock:
             self._error = self._error or error
-            self._all_look()
+            self._wake_all()
 
     def problem(self, process: str, what: object) -> None:
-        """Why this process cannot be asked just now; empty when it can."""
+        """Note why a process cannot be asked now, for the error at the deadline; empty: it can."""
         with self._lock:
             self._problems[process] = str(what)
 
     def close(self) -> None:
-        """The rank takes no more."""
+        """End the epoch: the rank wants no more batches, and connections get no more steps."""
         with self._lock:
             self._closed = True
             self._come.clear()
-            self._all_look()
+            self._wake_all()
 
-    def _all_look(self) -> None:
+    def _wake_all(self) -> None:
         self._here.notify_all()
         self._free.notify_all()
 
-    # For the rank
-
     def wait(self, step: int) -> Any:
-        """The batch of this step, which is the next one.
+        """Wait for the batch of a step; steps are asked for in order.
 
         Raises:
             SampleError: the dataset raised.
-            DeadlineError: nothing came for too long.
+            DeadlineError: no server has made progress for too long.
         """
         with self._lock:
             began = self._clock()
@@ -179,7 +187,7 @@ class Tasks:
             while step not in self._come:
                 if self._error is not None:
                     raise self._error
-                if self._clock() - max(began, self._last_came) > self._limit_s:
+                if self._clock() - max(began, self._heard_at) > self._limit_s:
                     raise DeadlineError(self._late(step))
                 self._ask_again_if_late(step)
                 self._here.wait(LOOK_EVERY_S)
@@ -187,16 +195,18 @@ class Tasks:
                 raise self._come[step]
             batch = self._come.pop(step)
             self._wanted = step + 1
-            self._free.notify()  # there is room for one more
+            self._free.notify()  # one more batch may be asked for
             return batch
 
     def _ask_again_if_late(self, step: int) -> None:
-        asked = self._under_way.get(step)
+        asked = self._asked.get(step)
         patience_s = max(FIRST_PATIENCE_S, PATIENCE * max(self._took_s, default=0.0))
-        if asked and asked.of and step not in self._again and self._clock() - asked.at > patience_s:
+        if asked and asked.by and step not in self._again and self._clock() - asked.at > patience_s:
             self._again.append(step)
             self._free.notify_all()
 
     def _late(self, step: int) -> str:
-        told = "; ".join(f"{process}: {what}" for process, what in sorted(self._problems.items()) if what)
-        return f"batch {step} has not come from the feed servers within {self._limit_s:g} s ({told or 'all answered'})"
+        problems = "; ".join(f"{process}: {what}" for process, what in sorted(self._problems.items()) if what)
+        return (
+            f"batch {step} has not come from the feed servers within {self._limit_s:g} s ({problems or 'all answered'})"
+        )

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 from headrace.errors import DeadlineError
-from headrace.torch.feed.scheduler import FIRST_PATIENCE_S, MOST_AHEAD_BYTES, MOST_BREAKS, Tasks
+from headrace.torch.feed.scheduler import FIRST_PATIENCE_S, MOST_BREAKS, Schedule
 from headrace.torch.fetch.map_fetcher import SampleError
 
 
@@ -16,9 +16,9 @@ class Clock:
         return self.now
 
 
-def tasks(steps=10, ahead=4, limit_s=10.0):
+def schedule(steps=10, ahead=4, limit_s=10.0, most_bytes=1000):
     clock = Clock()
-    return Tasks(steps, ahead, limit_s, clock), clock
+    return Schedule(steps, limit_s, most_bytes, ahead, clock), clock
 
 
 def nothing_left(made, process):
@@ -28,20 +28,35 @@ def nothing_left(made, process):
 
 
 def test_steps_are_given_out_in_order_and_only_so_far_ahead():
-    made, _ = tasks(ahead=3)
+    made, _ = schedule(ahead=3)
     assert [made.take("a"), made.take("b"), made.take("a")] == [0, 1, 2]
     assert nothing_left(made, "b")
 
 
 def test_big_batches_are_asked_for_less_far_ahead():
-    made, _ = tasks(ahead=100, steps=100)
-    made.came(made.take("a"), "batch", MOST_AHEAD_BYTES)
+    made, _ = schedule(ahead=100, steps=100, most_bytes=3000)
+    made.came(made.take("a"), "batch", 1000)
+    assert [made.take("a"), made.take("a")] == [1, 2]
+    assert nothing_left(made, "a")
+
+
+def test_two_batches_are_asked_for_however_big_they_are():
+    made, _ = schedule(most_bytes=3000)
+    made.came(made.take("a"), "batch", 1_000_000)
     assert made.take("a") == 1
     assert nothing_left(made, "a")
 
 
+def test_nothing_is_asked_for_before_a_server_says_how_many_processes_it_has():
+    made, _ = schedule(ahead=0)
+    connects = threading.Timer(0.05, made.more_ahead, args=(2,))
+    connects.start()
+    assert [made.take("a"), made.take("a")] == [0, 1]
+    assert nothing_left(made, "a")
+
+
 def test_a_broken_batch_is_made_next_by_whoever_is_free():
-    made, _ = tasks()
+    made, _ = schedule()
     assert made.take("a") == 0 and made.take("b") == 1
     made.broke(0, "a", "reset")
     assert made.take("b") == 0
@@ -50,7 +65,7 @@ def test_a_broken_batch_is_made_next_by_whoever_is_free():
 
 
 def test_a_late_batch_is_asked_for_again_elsewhere_and_the_first_answer_counts():
-    made, clock = tasks(limit_s=100)
+    made, clock = schedule(limit_s=100)
     assert made.take("a") == 0
     clock.now = FIRST_PATIENCE_S + 1
     waiting = threading.Thread(target=made.wait, args=(0,))
@@ -64,7 +79,7 @@ def test_a_late_batch_is_asked_for_again_elsewhere_and_the_first_answer_counts()
 
 
 def test_what_breaks_every_process_becomes_an_error_in_its_place_though_it_was_asked_for_twice():
-    made, clock = tasks(limit_s=1000)
+    made, clock = schedule(limit_s=1000)
     for number in range(MOST_BREAKS):
         assert made.take(f"p{number}") == 0
         clock.now += 100
@@ -77,15 +92,40 @@ def test_what_breaks_every_process_becomes_an_error_in_its_place_though_it_was_a
 
 
 def test_a_batch_whose_makers_all_end_at_once_is_still_made():
-    made, _ = tasks()
+    made, _ = schedule()
     for number in range(3 * MOST_BREAKS):
         assert made.take(f"p{number}") == 0
         made.broke(0, f"p{number}", "its host has gone")
     assert made.take("another") == 0
 
 
+def test_a_server_that_reports_progress_starts_the_deadline_again(monkeypatch):
+    made, clock = schedule(limit_s=10)
+    at = iter([9.0, 18.0, 19.5])
+
+    def time_passes(_):
+        clock.now = next(at)
+        if clock.now == 9.0:
+            made.alive()
+
+    monkeypatch.setattr(made._here, "wait", time_passes)
+    with pytest.raises(DeadlineError):
+        made.wait(0)
+    assert clock.now == 19.5
+
+
+def test_what_comes_after_the_epoch_is_closed_changes_nothing():
+    made, _ = schedule()
+    assert [made.take("a"), made.take("b")] == [0, 1]
+    made.close()
+    made.came(0, "batch", 1000)
+    made.broke(1, "b", "reset")
+    assert made.take("a") is None and made.take("c") is None
+    assert not made._come and not made._again and not made._problems
+
+
 def test_nothing_within_the_limit_is_an_error_that_names_the_servers():
-    made, clock = tasks(limit_s=0.2)
+    made, clock = schedule(limit_s=0.2)
     made.problem("algo-1:6001", "Connection refused")
     clock_runs = threading.Timer(0.1, lambda: setattr(clock, "now", 5.0))
     clock_runs.start()

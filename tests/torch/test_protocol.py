@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 from headrace.torch.feed import protocol as wire
-from headrace.torch.feed.encode import bytes_of
+from headrace.torch.feed.decode import bytes_of
 
 SIZE = 3 << 20
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from headrace.errors import InputError
-from headrace.torch.feed.decode import Arriving
-from headrace.torch.feed.encode import MOST_BATCH_BYTES, Malformed, encode
+from headrace.torch.feed.decode import Decoder, Malformed
+from headrace.torch.feed.encode import MOST_BATCH_BYTES, encode
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,7 +114,7 @@ def test_deep_nesting_ends_in_an_error():
     with pytest.raises(InputError, match="nested deeper"):
         encode(deep)
     with pytest.raises(Malformed):
-        Arriving(b'{"skipped":[],"batch":' + b'{"list":[' * 100_000, 0)
+        Decoder(b'{"skipped":[],"batch":' + b'{"list":[' * 100_000, 0)
 
 
 def test_a_batch_of_more_than_the_limit_is_refused():
