@@ -97,6 +97,8 @@ class DataLoader(TorchDataLoader[Any]):
         InputError: arguments that exclude each other, or a dataset or sampler that shares among ranks itself.
     """
 
+    _dealt_batches: BatchSampler | None = None
+    """torch's own BatchSampler, which knows nothing of ranks."""
     _is_accelerate_prepared = True
     """Accelerate's `prepare` returns the loader as it is: it deals to the ranks already."""
 
@@ -120,11 +122,12 @@ class DataLoader(TorchDataLoader[Any]):
             refuse_dealing(sampler if batch_sampler is None else batch_sampler, self.ranks, dataset)
         self.on_error, self.skipped, self._prefetch_bytes = on_error, 0, prefetch_bytes
         self._limit_s = WAIT_SHARE * float(os.environ.get(STALL_TIMEOUT_VARIABLE) or DEFAULT_STALL_TIMEOUT_S)
-        self._shards = StreamShards(self, shards, self.rank, self.ranks, self._limit_s) if self.is_stream else None
+        own: Any = weakref.proxy(self)  # a cycle would keep the worker processes of a loader that is gone
+        self._shards = StreamShards(own, shards, self.rank, self.ranks, self._limit_s) if self.is_stream else None
         batched = batch_sampler is not None
-        self._planner = Planner(self, sampler is not None or batched, batched)
+        self._planner = Planner(own, sampler is not None or batched, batched)
         if not self.is_stream and not batched and isinstance(self.batch_sampler, BatchSampler):
-            self.__dict__["batch_sampler"] = RankBatchSampler(self, self.batch_sampler)  # torch forbids to set it
+            self._dealt_batches = self.batch_sampler
         made_by = (self.collate_fn, self.worker_init_fn, on_error, self.batch_sampler is None)
         self._place = script.register(self, made_by, shard_by_rank, name)
         self.seed = int(self._default_seed() if seed is None else seed)
@@ -132,16 +135,29 @@ class DataLoader(TorchDataLoader[Any]):
         self.epoch = self._sampler_epoch or self.epoch
         self._position = 0
         self.begun = self._whole = False  # this epoch
-        self._as_made = (self.batch_sampler, self.sampler)
+        self._as_made = self._samplers()
         self._feeds: Sequence[str] | None = None
         self._servers = script.feed_servers(os.environ)
-        self._local, self._clients = LocalWorkers(self), FeedClients()
+        self._local, self._clients = LocalWorkers(own), FeedClients()
         weakref.finalize(self, self._clients.close)
         self._config: dict[str, Any] = {}
         self._dataset_then: dict[str, Any] | None = None
 
     def _default_seed(self) -> int:
         return self._place.seed if self.generator is None else int(self.generator.initial_seed())
+
+    @property
+    def batch_sampler(self) -> Any:  # type: ignore[override]
+        """What says the batches; in place of torch's own BatchSampler, one that yields this rank's batches."""
+        made = self.__dict__["batch_sampler"]
+        return RankBatchSampler(self, made) if made is self._dealt_batches and made is not None else made
+
+    @batch_sampler.setter
+    def batch_sampler(self, given: Any) -> None:
+        self.__dict__["batch_sampler"] = given
+
+    def _samplers(self) -> tuple[Any, Any]:
+        return self.__dict__["batch_sampler"], self.sampler
 
     # What feed servers and local workers ask
 
@@ -240,7 +256,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     def _begin_epoch(self) -> None:
         """Decide which epoch the iteration is over, and who makes its batches."""
-        if any(now is not then for now, then in zip((self.batch_sampler, self.sampler), self._as_made, strict=True)):
+        if any(now is not then for now, then in zip(self._samplers(), self._as_made, strict=True)):
             raise InputError(
                 "the script has put another sampler into the loader, as InfiniteDataLoader and MultiEpochsDataLoader "
                 "do: give the loader its sampler when it is made; its workers stay for all epochs anyway"
@@ -321,7 +337,7 @@ class DataLoader(TorchDataLoader[Any]):
         plan = self._planner.plan(self.epoch, self._position)
         plan.has(0)  # an endless sampler draws its first part
         if self._feeds:
-            source = self._clients.begin(self._feed_client, plan.request, plan.known)
+            source: Any = self._clients.begin(self._feed_client, plan.request, plan.known)
         else:
             source = self._local.open(plan.request, plan.has)
         self._agree(order=plan.digest() if self._planner.own else "")
