@@ -1,17 +1,18 @@
-"""A dataset that shows its draws, and what is seen of its batches."""
+"""Datasets that show what they draw and what they are asked for, and what is seen of their batches."""
 
 import os
 import signal
 import time
 
 import numpy as np
+import pytest
 import torch
+from torch.utils.data import Dataset
 
-RNG = np.random.default_rng(3)
-"""Of a module that a script imports."""
+BOTH = pytest.mark.parametrize("remote", [True, False], ids=["feed servers", "local"])
 
 
-class Draws(torch.utils.data.Dataset):
+class Draws(Dataset):
     """Each sample: its index, and draws of all three generators."""
 
     def __init__(self, size=53, broken=(), slow=(), endless=(), deadly=()):
@@ -40,6 +41,20 @@ class Closing(Draws):
         return super().__getitem__(index)
 
 
+class Numbers(Dataset):
+    """Its samples are its indices; it has the attributes that it is given."""
+
+    def __init__(self, size=200, **attributes):
+        self.size = size
+        vars(self).update(attributes)
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        return index
+
+
 def batches(loader):
     return [plain(batch) for batch in loader]
 
@@ -50,3 +65,7 @@ def plain(batch):
 
 def indices(loader):
     return [index for batch in loader for index in batch["index"].tolist()]
+
+
+def all_of(loader):
+    return [each for batch in loader for each in (batch.tolist() if isinstance(batch, torch.Tensor) else batch)]

@@ -1,12 +1,10 @@
-"""Two connected ranks, each in a process of its own."""
+"""Connected ranks, each in a process of its own."""
 
 import contextlib
 import io
 import multiprocessing
 
 import torch.distributed as dist
-from headrace.torch import registry
-from headrace.torch.sampling import rank_agreement as alike
 
 from tests.torch.fresh import forget_loaders
 
@@ -19,8 +17,6 @@ def in_two_ranks(body, tmp_path):
     def run(rank, pipe):
         said = io.StringIO()
         forget_loaders()
-        registry._living.clear()
-        alike._living.clear()
         try:
             with contextlib.redirect_stdout(said):
                 dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=rank, world_size=2)

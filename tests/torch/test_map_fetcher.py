@@ -1,0 +1,68 @@
+"""A request says which samples, whatever a dataset is asked for, and the batch is a function of it and the dataset."""
+
+import contextlib
+import json
+
+import pytest
+import torch
+from headrace.errors import InputError
+from headrace.torch.fetch.map_fetcher import BatchRequest, MapFetcher, SampleError
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import Subset
+
+from tests.torch.draws import Draws, Numbers
+
+PLAIN = st.integers() | st.text() | st.booleans()
+PAIRS = st.tuples(PLAIN, PLAIN | st.floats(allow_nan=False)) | st.lists(PLAIN, max_size=3)
+INDICES = st.lists(PLAIN | PAIRS | st.tuples(PLAIN, PAIRS), min_size=1, max_size=4)
+ANYTHING = st.recursive(
+    st.none() | st.floats() | PLAIN, lambda of: st.lists(of) | st.dictionaries(st.text() | st.just("tuple"), of)
+)
+
+
+@given(INDICES)
+def test_a_request_asks_for_the_same_on_the_other_side(indices):
+    request = BatchRequest(1, 2, list(range(len(indices))), indices)
+    there = BatchRequest.from_json(json.loads(json.dumps(request.as_json())))
+    assert (there, repr(there.indices)) == (request, repr(indices))
+
+
+@given(ANYTHING, ANYTHING)
+def test_what_is_no_request_is_an_error_of_ours(indices, record):
+    for each in record, {"seed": 0, "epoch": 0, "positions": [0], "indices": indices}:
+        with contextlib.suppress(InputError):
+            BatchRequest.from_json(json.loads(json.dumps(each)))
+
+
+def test_a_batch_follows_from_its_request_whatever_was_made_before():
+    fetcher = MapFetcher(Draws(), torch.utils.data.default_collate, True, "raise")
+    requests = [BatchRequest(3, epoch, [first, first + 1], [first, 7]) for epoch in (0, 1) for first in (4, 9)]
+    draws = [fetcher.fetch(each).batch["torch"].tolist() for each in requests]
+    assert [fetcher.fetch(each).batch["torch"].tolist() for each in reversed(requests)] == draws[::-1]
+    assert len({str(each) for each in draws}) == 4
+
+
+class InOneRead(Numbers):
+    def __getitems__(self, indices):
+        self.reads.append(indices)
+        return [index * 10 for index in indices]
+
+
+def test_a_dataset_that_reads_several_samples_at_once_is_asked_for_all_of_a_batch():
+    for data, reads in ((InOneRead(20, reads=[]), [3, 4]), (Subset(InOneRead(20, reads=[]), range(5, 20)), [8, 9])):
+        fetcher = MapFetcher(data, list, True, "raise")
+        assert fetcher.fetch(BatchRequest(0, 0, [0, 1], [3, 4])).batch == [10 * each for each in reads]
+        assert getattr(data, "dataset", data).reads == [reads]
+
+
+@pytest.mark.parametrize(
+    ("data", "collate_fn", "message"),
+    [(Draws(broken=[4]), list, "sample 4 raised ValueError: no picture at 4"),
+     (Numbers(), lambda samples: len(None), "collate_fn, of samples .3, 4., raised TypeError")],
+    ids=["sample", "collate_fn"],
+)  # fmt: skip
+def test_what_raises_is_named_with_a_traceback(data, collate_fn, message):
+    with pytest.raises(SampleError, match=message) as raised:
+        MapFetcher(data, collate_fn, True, "raise").fetch(BatchRequest(0, 0, [0, 1], [3, 4]))
+    assert "Traceback" in str(raised.value)

@@ -1,0 +1,208 @@
+"""Draws follow from seed, epoch and place; so do those of generators that a dataset or its transforms hold."""
+
+import functools
+import random
+
+import numpy as np
+import pytest
+import torch
+from headrace.torch.fetch import rng
+from headrace.torch.fetch.rng import generators_of, sample_seed, set_epoch
+from torch.utils.data import ConcatDataset, Subset
+
+from tests.torch.draws import BOTH, Draws, Numbers, all_of
+
+
+def test_seeds_of_samples_are_apart():
+    seeds = {sample_seed(seed, epoch, place) for seed in range(4) for epoch in range(4) for place in range(500)}
+    assert len(seeds) == 4 * 4 * 500
+    assert torch.Generator().manual_seed(max(seeds))
+
+
+@pytest.mark.parametrize("wrap", [lambda data: data, lambda data: Subset(data, range(53))], ids=["itself", "a subset"])
+def test_a_samples_draws_do_not_depend_on_the_number_of_ranks(feeds, wrap):
+    def draws(world):
+        found = {}
+        for rank in range(world):
+            for batch in feeds.loader([], wrap(Draws()), 4, shuffle=True, rank=rank, world=world):
+                found |= dict(zip(batch["index"].tolist(), batch["numpy"].tolist(), strict=True))
+        return found
+
+    assert draws(1) == draws(2) == draws(3)
+
+
+class Noise:
+    """As a library's transform is: it holds generators of its own."""
+
+    def __init__(self, *generators):
+        self.generators = list(generators)
+
+    def __call__(self, value):
+        return value + sum(drawn_from(each) for each in self.generators)
+
+
+def drawn_from(generator):
+    return float(torch.rand(1, generator=generator)) if isinstance(generator, torch.Generator) else generator.random()
+
+
+class Noisy(Numbers):
+    def __getitem__(self, index):
+        return self.transform(0.0)
+
+
+def of_all_kinds():
+    return Noise(np.random.default_rng(0), random.Random(0), torch.Generator(), np.random.RandomState(0))
+
+
+NOISE = Noise(np.random.default_rng(0))
+
+
+def test_each_sample_has_draws_of_its_own_on_all_ranks_whoever_makes_it(feeds):
+    drawn = []
+    for rank in (0, 1):
+        remote = [feeds.serve(2, Noisy(40, transform=of_all_kinds()), 4) for _ in range(2)]
+        of_servers = feeds.loader(remote, Noisy(40, transform=of_all_kinds()), 4, rank=rank, world=2)
+        epochs = [all_of(of_servers) for _ in range(2)]
+        for workers in (0, 2):
+            local = feeds.loader([], Noisy(40, transform=of_all_kinds()), 4, rank=rank, world=2, num_workers=workers)
+            assert [all_of(local) for _ in range(2)] == epochs
+        drawn += epochs[0] + epochs[1]
+    assert len(set(drawn)) == 80
+
+
+@pytest.mark.parametrize("transform", [NOISE, functools.partial(NOISE), [NOISE], {"train": NOISE}, NOISE.__call__])
+def test_generators_are_found_however_attributes_lead_to_them(transform):
+    assert list(generators_of(Noisy(2, transform=transform)).values()) == NOISE.generators
+
+
+def test_a_method_of_a_generator_leads_to_it():
+    own = random.Random(0)
+    assert list(generators_of(Noisy(2, transform=own.random)).values()) == [own]
+
+
+def test_generators_are_found_behind_many_labels_and_what_cannot_be_seeded_is_left():
+    by_class = {number: [f"{number}/{image}" for image in range(200)] for number in range(100)}
+    other = np.random.RandomState(np.random.PCG64(0))
+    data = Noisy(4, by_class=by_class, boxes=[{"box": [1, 2, 3, 4]}] * 5_000, other=other, transform=[NOISE])
+    assert list(generators_of(data).values()) == NOISE.generators
+
+
+def test_generators_of_the_process_and_the_system_are_not_taken_for_the_datasets():
+    data = Noisy(2, of=[random._inst, np.random.mtrand._rand, torch.default_generator, random.SystemRandom()])
+    assert generators_of(data) == {}
+
+
+def test_what_the_script_draws_from_a_generator_that_its_dataset_holds_is_as_without_a_loader(feeds):
+    shared = np.random.default_rng(5)
+    assert len(all_of(feeds.loader([], Noisy(8, transform=Noise(shared)), 4))) == 8
+    assert shared.random() == np.random.default_rng(5).random()
+
+
+class Lazily(Numbers):
+    """Makes generators where they are needed: at its first sample, and for each epoch."""
+
+    def __init__(self, size):
+        super().__init__(size, rng=None, of_epoch=None, noise=Noise(random.Random(0)))
+
+    def set_epoch(self, epoch):
+        self.of_epoch = np.random.default_rng(epoch)
+
+    def __getitem__(self, index):
+        self.rng = self.rng or np.random.default_rng(0)
+        return self.noise(self.rng.random() + self.of_epoch.random())
+
+
+def test_generators_that_are_made_late_are_seeded_from_the_first_sample_on(feeds):
+    servers = [feeds.serve(2, Lazily(40), 4) for _ in range(2)]
+    remote = feeds.loader(servers, Lazily(40), 4)
+    epochs = [all_of(remote) for _ in range(3)]
+    local = feeds.loader([], Lazily(40), 4, num_workers=2)
+    assert [all_of(local) for _ in range(3)] == epochs
+    assert len({each for epoch in epochs for each in epoch}) == 120
+
+
+class Reordered(Numbers):
+    """Its epochs have orders of their own, which it draws."""
+
+    def __init__(self, size):
+        super().__init__(size, rng=np.random.default_rng(0), order=np.arange(size))
+
+    def set_epoch(self, epoch):
+        self.order = self.rng.permutation(torch.randperm(len(self.order)))
+
+    def __getitem__(self, index):
+        return int(self.order[index]) + 0 * int(self.rng.integers(3))
+
+
+def test_what_set_epoch_draws_is_the_same_in_all_processes(feeds):
+    servers = [feeds.serve(2, Reordered(32), 4) for _ in range(2)]
+    loader = feeds.loader(servers, Reordered(32), 4)
+    epochs = [all_of(loader) for _ in range(3)]
+    assert all(sorted(each) == list(range(32)) for each in epochs)
+    assert len({tuple(each) for each in epochs}) == 3
+    local = feeds.loader([], Reordered(32), 4, num_workers=2)
+    assert [all_of(local) for _ in range(3)] == epochs
+
+
+class Staged(Numbers):
+    """Computes its stage from the epoch, as a curriculum does."""
+
+    stage = -1
+
+    def set_epoch(self, epoch):
+        self.stage = epoch
+
+    def __getitem__(self, index):
+        return self.stage
+
+
+class Wrapped(Numbers):
+    def __init__(self, *parts):
+        super().__init__(sum(map(len, parts)), parts=list(parts))
+
+    def __getitem__(self, index):
+        return self.parts[0][index]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "make", [lambda: Staged(20), lambda: Wrapped(Staged(20)), lambda: ConcatDataset([Staged(1) for _ in range(20)])],
+    ids=["itself", "wrapped", "many"],
+)  # fmt: skip
+def test_a_datasets_set_epoch_is_called_wherever_samples_are_made(feeds, remote, make):
+    addresses = [feeds.serve(2, make(), 4)] if remote else []
+    loader = feeds.loader(addresses, make(), 4)
+    assert [set(all_of(loader)) for _ in range(2)] == [{0}, {1}]
+    loader.set_epoch(11)
+    assert set(all_of(loader)) == {11}
+
+
+def test_each_loader_of_a_dataset_has_it_at_its_own_epoch(feeds):
+    data = Staged(20)
+    train = feeds.loader([], Subset(data, range(20)), 4)
+    other = type(train)(Subset(data, range(8)), 4)
+    train.set_epoch(3)
+    stages = []
+    for number, batch in enumerate(train):
+        stages += batch.tolist()
+        if number == 1:
+            assert set(all_of(other)) == {0}
+    assert set(stages) == {3}
+
+
+def test_a_dataset_with_the_id_of_one_that_is_gone_gets_its_set_epoch():
+    ids = set()
+    for _ in range(50):
+        data = Staged(4)
+        ids.add(id(data))
+        assert set_epoch(data, 0, 0) and data.stage == 0
+        assert not set_epoch(data, 0, 0), "it has this epoch already"
+        del data
+    assert len(ids) < 50, "no id came twice"
+
+
+def test_a_process_that_was_forked_calls_set_epoch_for_each_dataset():
+    data = Staged(4)
+    set_epoch(data, 0, 5)
+    rng.forget_epochs()
+    assert set_epoch(data, 0, 5)
