@@ -31,6 +31,22 @@ class Padded:
         self.mask = torch.ones(max(self.lengths))
 
 
+class Output(collections.OrderedDict):
+    """As the ModelOutput of Hugging Face, whose entries are its attributes too."""
+
+    def __setattr__(self, name, value):
+        super().__setitem__(name, value)
+        super().__setattr__(name, value)
+
+
+class Tokenized(collections.UserDict):
+    """As the BatchEncoding of a fast tokenizer."""
+
+    def __init__(self, data=None, encodings=None, words=None):
+        super().__init__(data)
+        self._encodings, self._words = encodings, words
+
+
 class TwoTensors:
     """A batch as PyTorch's documentation has one, for its own `pin_memory`."""
 
@@ -67,17 +83,21 @@ class Boxes(torch.Tensor):
         return boxes
 
 
-def travel(batch, skipped=()):
-    header, buffers = encode(batch, skipped)
-    payload = b"".join(bytes(each) for each in buffers)
-    return receive(header, payload)
+def travel(batch):
+    header, buffers = encode(batch)
+    return receive(header, b"".join(bytes(each) for each in buffers))
 
 
 def receive(header, payload):
-    arriving = Decoder(header, len(payload))
-    for buffer in arriving.buffers:
+    return received(header, payload)[0]
+
+
+def received(header, payload):
+    """The batch, the samples that it lacks, and the dataset's state."""
+    decoder = Decoder(header, len(payload))
+    for buffer in decoder.buffers:
         buffer[:], payload = payload[: buffer.nbytes], payload[buffer.nbytes :]
-    return arriving.batch()
+    return decoder.batch(), decoder.skipped, decoder.state
 
 
 def same(one, other):

@@ -1,4 +1,4 @@
-"""What a batch may be made of comes out as it went in."""
+"""A batch comes out as it went in, whatever it is made of; the dataset's state travels beside it."""
 
 import collections
 import dataclasses
@@ -15,7 +15,7 @@ from headrace.errors import InputError
 from headrace.torch.feed.encode import encode
 from hypothesis import given
 
-from tests.torch.batches import Boxes, Format, Padded, TwoTensors, same, travel, values
+from tests.torch.batches import Boxes, Format, Output, Padded, Tokenized, TwoTensors, received, same, travel, values
 
 
 class Grown(collections.namedtuple("Grown", "count")):
@@ -36,6 +36,7 @@ ALIGNED = np.dtype([("a", "u1"), ("b", "<i4"), ("c", [("d", "<f4", (2,)), ("e", 
         Grown(1),
         [Path("/a/b.jpg"), {"when": datetime.datetime(2026, 1, 2, 3, 4, 5, 6, datetime.timezone.utc)}],
         (datetime.date(2026, 1, 2), Decimal("0.10"), UUID(int=7)),
+        {b"ab": torch.ones(2), b"cde": np.arange(3)},
     ],
     ids=[
         "one row's column",
@@ -45,6 +46,7 @@ ALIGNED = np.dtype([("a", "u1"), ("b", "<i4"), ("c", [("d", "<f4", (2,)), ("e", 
         "a named tuple's own __new__",
         "a path and a moment",
         "a day, a price and a name",
+        "keys with memory of their own",
     ],
 )
 def test_what_is_uncommon_comes_out_as_it_went_in(batch):
@@ -134,6 +136,55 @@ def test_what_a_dict_or_a_tensor_holds_beside_its_entries_comes_too():
     scaled.scale, scaled.words = 2.5, ["a"]
     assert (travel([scaled])[0].scale, travel([scaled])[0].words) == (2.5, ["a"])
     assert travel(Attributes({"a": 1})).a == 1
+
+
+def test_entries_that_are_attributes_too_travel_once():
+    output = Output()
+    output.logits = torch.ones(2)
+    _, buffers = encode(output)
+    assert len(buffers) == 1 and type(travel(output)) is Output
+
+
+def test_a_mappings_private_attribute_that_cannot_travel_is_its_constructors():
+    sent = Tokenized({"ids": torch.arange(3)}, [torch.ones(1), object()], words=[0, 1, 1])
+    there = travel([sent, torch.arange(4)])
+    assert type(there[0]) is Tokenized and there[0]["ids"].tolist() == [0, 1, 2]
+    assert (there[0]._encodings, there[0]._words, there[1].tolist()) == (None, [0, 1, 1], [0, 1, 2, 3])
+
+
+def test_a_mappings_public_attribute_that_cannot_travel_is_refused():
+    batch = Sized(x=1)
+    batch.size = object()
+    with pytest.raises(InputError, match="object cannot travel"):
+        encode(batch)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{"at": 7, "of": {"shard": "b"}}, {"rng": torch.arange(5), "order": np.arange(2)}, [], 0],
+    ids=["plain", "tensors", "an empty list", "a number"],
+)
+def test_a_datasets_state_comes_beside_its_batch(state):
+    header, buffers = encode([torch.ones(2), b"a"], [(3, "broken")], state)
+    batch, skipped, there = received(header, b"".join(bytes(each) for each in buffers))
+    assert batch[0].tolist() == [1, 1] and batch[1] == b"a" and skipped == [(3, "broken")] and same(there, state)
+
+
+def test_a_batch_without_state_has_none():
+    header, _ = encode(1)
+    assert received(header, b"") == (1, [], None)
+
+
+def test_a_state_is_what_it_was_when_the_batch_was_made():
+    state = {"seen": np.zeros(3)}
+    header, buffers = encode(1, state=state)
+    state["seen"][:] = 7
+    assert received(header, b"".join(bytes(each) for each in buffers))[2]["seen"].tolist() == [0, 0, 0]
+
+
+def test_a_state_that_cannot_travel_is_refused_by_its_name():
+    with pytest.raises(InputError, match=r"a dataset's state with an array of .* have state_dict return its tolist"):
+        encode(1, state={"seen": np.array([object()])})
 
 
 def test_a_moment_that_its_text_does_not_tell_is_refused():

@@ -1,4 +1,4 @@
-"""What is no batch is refused where it is sent and where it comes, and nothing else happens."""
+"""What cannot travel is refused where it is sent; what cannot be a batch is refused where it comes."""
 
 import contextlib
 import json
@@ -84,6 +84,10 @@ def test_what_cannot_travel_is_refused_and_says_what_to_do(batch):
         ({"subclass": f"{batches.__name__}:Boxes", "fields": [], "of": [{"v": 1}]}, 0),
         ({"subclass": f"{batches.__name__}:Boxes", "fields": [], "of": []}, 0),
         ({"enum": f"{batches.__name__}:Format", "member": "mro"}, 0), ({"enum": "os:environ", "member": "PATH"}, 0),
+        ({"tensor": "uint8", "shape": [1 << 62, 1 << 62, 0]}, 0), ({"tensor": "uint8", "shape": [1], "order": [1]}, 1),
+        ({"tensor": "uint8", "shape": [1], "names": ["__class__"], "values": [{"v": 1}]}, 1),
+        ({"mapping": "builtins:dict", "keys": [], "of": [{"v": 1}]}, 0),
+        ({"mapping": "os:environ", "keys": [], "of": []}, 0),
         ({"v": []}, 0), ({}, 0), ([], 0), (None, 0), ({"dict": ["a"], "of": []}, 0),
     ],
 )  # fmt: skip
@@ -91,6 +95,8 @@ def test_a_header_that_is_no_batch_is_refused_before_memory_is_taken(node, paylo
     header = json.dumps({"batch": node, "skipped": []}).encode()
     with pytest.raises(Malformed):
         receive(header, bytes(payload))
+    with pytest.raises(Malformed):
+        receive(json.dumps({"batch": {"v": 1}, "skipped": [], "state": node}).encode(), bytes(payload))
 
 
 @given(values, st.data())

@@ -121,7 +121,8 @@ class Decoder:
         if "complex" in node:
             return partial(complex, *map(float, node["complex"]))
         if "enum" in node:
-            member = _class(node["enum"], enum.Enum).__members__[node["member"]]  # type: ignore[attr-defined]
+            members = _class(node["enum"], lambda kind: issubclass(kind, enum.Enum)).__members__
+            member = members[node["member"]]
             return lambda: member
         for kind in SEQUENCES:
             if kind.__name__ in node:
@@ -132,26 +133,21 @@ class Decoder:
         if "dict" in node:
             return lambda: dict(zip(node["dict"], _all(parts), strict=True))
         if "mapping" in node:
-            make: Any = _class(node["mapping"], MAPPINGS)
+            make = _class(node["mapping"], lambda kind: issubclass(kind, MAPPINGS))
             if node.get("default") in DEFAULTS:
                 make = partial(defaultdict, DEFAULTS[node["default"]])
             return _filled(lambda: make(dict(zip(_all(keys), _all(parts), strict=True))), names, values)
         if "named" in node:  # not by its `__new__`, which may change what it is given; `_make` counts the parts
-            make = _class(node["named"], tuple)._make  # type: ignore[attr-defined]
+            make = _class(node["named"], lambda kind: issubclass(kind, tuple) and hasattr(kind, "_fields"))._make
             return lambda: make(_all(parts))
         if "subclass" in node:
-            found = _class(node["subclass"], torch.Tensor)
-            _require(is_plain_tensor(found), f"{found} is no class of tensors with memory of their own")
+            found = _class(node["subclass"], is_plain_tensor)
             return _filled(partial(_as_subclass, parts[0], found), node["fields"], parts[1:])
         if "object" in node:
-            found = _class(node["object"])
-            _require(is_plain(found), f"{found} is no plain class")
-            return _filled(partial(object.__new__, found), node["fields"], parts)
-        found = _class(node["data"])
-        _require(dataclasses.is_dataclass(found), f"{found} is no dataclass")
-        _require(
-            {each.name for each in dataclasses.fields(found)} <= {*node["fields"]}, f"{found} has other fields here"
-        )
+            return _filled(partial(object.__new__, _class(node["object"], is_plain)), node["fields"], parts)
+        found = _class(node["data"], dataclasses.is_dataclass)
+        fields = {each.name for each in dataclasses.fields(found)}
+        _require(fields <= {*node["fields"]}, f"{found} has other fields here")
         return _filled(partial(object.__new__, found), node["fields"], parts, object.__setattr__)
 
     def _tensor(self, node: dict[str, Any]) -> Build:
@@ -180,14 +176,14 @@ def _require(holds: bool, otherwise: str) -> None:
         raise ValueError(otherwise)
 
 
-def _class(name: str, base: type | tuple[type, ...] = object) -> type:
+def _class(name: str, fits: Callable[[type], bool]) -> Any:
     """Find a class among what this process has imported; a message imports nothing."""
     module, _, path = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in path.split("."):
         found = getattr(found, "__dict__", {}).get(part)  # a module's own getattr may import
-    if not (isinstance(found, type) and issubclass(found, base)):
-        raise ValueError(f"this process has imported no class {name} that fits: import it where the script begins")
+    if not (isinstance(found, type) and fits(found)):
+        raise ValueError(f"no fitting class {name} is imported here: import it at the top of the script")
     return found
 
 

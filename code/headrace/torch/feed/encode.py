@@ -121,8 +121,7 @@ def _describe(value: Any, buffers: decode.Buffers, level: int) -> dict[str, Any]
 def _describe_attributes(mapping: Any, buffers: decode.Buffers, level: int) -> dict[str, Any]:
     """Describe what a mapping holds beside its entries.
 
-    A private attribute that cannot travel is left to the class's constructor: the BatchEncoding of Hugging Face keeps
-    its tokenizer's objects in one.
+    Its class's constructor replaces a private attribute that cannot travel, like a BatchEncoding's tokenizer objects.
     """
     entries, names, values = dict(mapping.items()), [], []
     for name, held in getattr(mapping, "__dict__", {}).items():
@@ -165,8 +164,6 @@ def _describe_tensor(tensor: torch.Tensor, buffers: decode.Buffers) -> dict[str,
 
 def _name(kind: type) -> str:
     if "<locals>" in kind.__qualname__:
-        raise _CannotTravelError(
-            f"a {kind.__qualname__} cannot travel: define {kind.__name__} at the top level of the script or of a "
-            "module, where ranks find it"
-        )
+        advice = f"define {kind.__name__} at the top level of the script or of a module, where ranks find it"
+        raise _CannotTravelError(f"a {kind.__qualname__} cannot travel: {advice}")
     return f"{kind.__module__}:{kind.__qualname__}"

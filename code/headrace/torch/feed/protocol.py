@@ -1,10 +1,11 @@
-"""What a rank and a feed server say to each other over one TCP connection, once they have proved who they are.
+"""Carry requests and batches over one TCP connection between a rank and a feed server.
 
+    both             the handshake: each proves that it holds the job's secret (`headrace.training.handshake`)
     rank → server    a length (4 bytes), JSON: which loader; the server answers in the same form
-    rank → server    a length, JSON: an order of a batch (`fetch.Order`)
-    server → rank    kind, header's length, payload's length; the header (JSON); the payload (the batch's memory)
+    rank → server    a length, JSON: a request for a batch
+    server → rank    kind, lengths of header and payload; the header (JSON); the payload (the batch's memory)
 
-Numbers are little-endian. Orders are answered one after another; of a stream, the next ones may have come before.
+Numbers are little-endian. Requests are answered in order; a rank may send the next ones before the first is answered.
 """
 
 from __future__ import annotations
@@ -23,24 +24,28 @@ from headrace.training.handshake import Handshake
 
 HANDSHAKE = Handshake(b"hrfeed_1", b"headrace feed")
 BATCH, FAILED, OVER, ALIVE = 1, 2, 3, 4
-"""Kinds of answers; `OVER`: the part of a stream has ended; `ALIVE`: its next batch is being made, and is to come."""
-MOST_ORDER_BYTES = 16 << 20
+"""Kinds of answers. `OVER`: the shard of a stream has no more batches. `ALIVE`: its next batch is still being made."""
+MOST_RECORD_BYTES = 16 << 20
 _LENGTH = struct.Struct("<I")
 _ANSWER = struct.Struct("<BxxxIQ")
 _MOST_PARTS = 512
-"""Of one system call; Linux takes 1,024."""
+"""Buffers in one system call; Linux takes 1,024."""
 _SOCKET_BYTES = 4 << 20
 _WAKE_BYTES = 256 << 10
-"""Of a batch; whoever receives is woken for so many, and both ends keep busy."""
+"""The receiver of a batch wakes when this much has come, so that both ends keep busy."""
 _LONGEST_SLEEP, _NO_LIMIT = struct.pack("ll", 1, 0), struct.pack("ll", 0, 0)
 NOT_READ_MS = 10_000
-"""What was sent and finds no room for so long has nobody who reads it."""
+"""A connection ends when the other side has taken nothing that was sent for this long."""
 _DEAD_AFTER = {"TCP_KEEPIDLE": 4, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
-"""Seconds until a connection whose other end is silent is tried, between trials, and how many."""
+"""Seconds of silence until the kernel probes a connection, seconds between probes, and how many may fail."""
 
 
 def prepare(connection: socket.socket, send_timeout_s: float) -> None:
-    """Make an authenticated connection fit for batches: blocking, with big buffers, and found out when it is dead."""
+    """Set an authenticated connection up for batches: it blocks, and ends when the other side is dead.
+
+    Args:
+        send_timeout_s: how long the other side may not read.
+    """
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _DEAD_AFTER.items():
@@ -51,25 +56,26 @@ def prepare(connection: socket.socket, send_timeout_s: float) -> None:
 
 
 def send_record(connection: socket.socket, record: Any) -> None:
+    """Send a record as JSON. Raises `OSError`."""
     text = json.dumps(record, separators=(",", ":")).encode()
-    if len(text) > MOST_ORDER_BYTES:
-        raise InputError(f"an order of {len(text):,} bytes is too long: make batches smaller")
+    if len(text) > MOST_RECORD_BYTES:
+        raise InputError(f"a request of {len(text):,} bytes is too long: make batches smaller")
     connection.sendall(_LENGTH.pack(len(text)) + text)
 
 
 def receive_record(connection: socket.socket) -> Any:
-    """Raises `OSError` when the connection ends, `InputError` for what is no record."""
+    """Wait for a record. Raises `OSError` when the connection ends, `InputError` for what is not JSON."""
     return _parsed(_receive(connection, _size_of(_receive(connection, _LENGTH.size))))
 
 
 class Records:
-    """Records of which pieces come."""
+    """Puts records together that arrive in pieces."""
 
     def __init__(self) -> None:
         self._left = bytearray()
 
     def of(self, piece: bytes) -> Iterator[Any]:
-        """Those that are whole now. Raises `InputError` for what is no record."""
+        """Take a piece, and yield the records that it completes. Raises `InputError` for what is not JSON."""
         self._left += piece
         while len(self._left) >= _LENGTH.size:
             end = _LENGTH.size + _size_of(bytes(self._left[: _LENGTH.size]))
@@ -82,8 +88,8 @@ class Records:
 
 def _size_of(length: bytes) -> int:
     (size,) = _LENGTH.unpack(length)
-    if size > MOST_ORDER_BYTES:
-        raise InputError(f"a message of {size:,} bytes")
+    if size > MOST_RECORD_BYTES:
+        raise InputError(f"a message announces {size:,} bytes: no rank or feed server sends so much")
     return int(size)
 
 
@@ -91,11 +97,11 @@ def _parsed(text: bytes) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError("a message that is not JSON") from error
+        raise InputError("a message is not JSON: something else than headrace has sent it") from error
 
 
 def send_answer(connection: socket.socket, kind: int, header: bytes, buffers: Sequence[memoryview] = ()) -> None:
-    """Raises `OSError`."""
+    """Send the answer to a request. Raises `OSError`."""
     payload = sum(each.nbytes for each in buffers)
     parts = [memoryview(_ANSWER.pack(kind, len(header), payload) + header), *(each for each in buffers if each.nbytes)]
     while parts:
@@ -103,10 +109,10 @@ def send_answer(connection: socket.socket, kind: int, header: bytes, buffers: Se
 
 
 def receive_head(connection: socket.socket) -> tuple[int, bytes, int]:
-    """Kind, header, and the bytes of the payload that follows. Raises `OSError`, `InputError`."""
+    """Wait for an answer; return its kind, its header, and the size of the payload. Raises `OSError`, `InputError`."""
     kind, header_bytes, payload_bytes = _ANSWER.unpack(_receive(connection, _ANSWER.size))
     if kind not in (BATCH, FAILED, OVER, ALIVE) or header_bytes > MOST_HEADER_BYTES or payload_bytes > MOST_BATCH_BYTES:
-        raise InputError("an answer that cannot be one")
+        raise InputError("an answer has a kind or a size that no feed server sends: something else answers")
     return kind, _receive(connection, header_bytes), payload_bytes
 
 
@@ -118,12 +124,12 @@ def receive_into(connection: socket.socket, buffers: Sequence[memoryview]) -> No
         try:
             parts = _filled(connection, parts, much)
         finally:
-            _wake_at(connection, 1)  # of the rest less may come, and nothing after it
+            _wake_at(connection, 1)  # less than that may be left
     _filled(connection, parts, sum(each.nbytes for each in parts))
 
 
 def _filled(connection: socket.socket, parts: list[memoryview], size: int) -> list[memoryview]:
-    """Fill so many bytes of the parts; what is left of them."""
+    """Fill the first `size` bytes of the parts; return what is left of them."""
     while size:
         try:
             got = connection.recvmsg_into(_first(parts, size), 0, socket.MSG_WAITALL)[0]
@@ -136,9 +142,9 @@ def _filled(connection: socket.socket, parts: list[memoryview], size: int) -> li
 
 
 def _wake_at(connection: socket.socket, size: int) -> bool:
-    """Whoever receives sleeps until so many bytes are there: to wake for each segment costs as much as its copying.
+    """Have the receiver sleep until `size` bytes are there: to wake for each segment costs as much as to copy it.
 
-    Whatever a kernel may hold against us, the sleep ends by itself. False: this one does not know how.
+    The sleep also ends after `_LONGEST_SLEEP`, whatever the kernel does. Returns False where the kernel cannot do it.
     """
     try:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _LONGEST_SLEEP if size > 1 else _NO_LIMIT)
@@ -161,7 +167,7 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 
 
 def _first(parts: list[memoryview], size: int) -> list[memoryview]:
-    """The first so many bytes of the parts, or as many of them as one system call takes."""
+    """Return the parts' first `size` bytes, or as many of them as one system call takes."""
     first = []
     for part in itertools.islice(parts, _MOST_PARTS):
         first.append(part[:size])
@@ -171,7 +177,7 @@ def _first(parts: list[memoryview], size: int) -> list[memoryview]:
 
 
 def _rest(parts: list[memoryview], done: int) -> list[memoryview]:
-    """What is left of the parts after so many bytes."""
+    """Return the parts without their first `done` bytes."""
     for number, part in enumerate(parts):
         if done < part.nbytes:
             return [part[done:], *parts[number + 1 :]]

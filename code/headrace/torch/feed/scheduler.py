@@ -21,9 +21,8 @@ DEFAULT_PREFETCH_BYTES, LEAST_AHEAD = 2 << 30, 2
 """A rank asks for as many batches as fit into these bytes, and always for two."""
 MOST_BREAKS, BREAKS_APART_S = 5, 0.5
 """A batch during which this many processes end becomes an error; processes that end together count as one."""
-FIRST_PATIENCE_S, PATIENCE = 2.0, 5.0
+FIRST_PATIENCE_S, PATIENCE, LATELY = 2.0, 5.0, 32
 """A batch is asked for once more after these seconds, or after this multiple of the slowest of the last `LATELY`."""
-LATELY = 32
 LOOK_EVERY_S = 0.25
 
 
@@ -45,7 +44,6 @@ class Schedule:
         limit_s: how long the rank waits while no server makes progress.
         most_bytes: size of the batches that the rank has asked for and not yet used.
         ahead: how many those may be; `more_ahead` adds to it.
-        clock: seconds that only grow.
     """
 
     def __init__(
@@ -56,13 +54,12 @@ class Schedule:
         self._lock = threading.RLock()  # a signal handler of the rank may close
         self._here = threading.Condition(self._lock)  # the rank waits for its batch
         self._free = threading.Condition(self._lock)  # connections wait for a step to make
-        self._next = self._wanted = 0
+        self._next = self._wanted = self._largest_bytes = 0
         self._asked: dict[int, _Asked] = {}
         self._again: deque[int] = deque()
         self._come: dict[int, Any] = {}
         self._error: Exception | None = None
         self._closed = False
-        self._largest_bytes = 0
         self._took_s: deque[float] = deque(maxlen=LATELY)
         self._problems: dict[str, str] = {}
         self._heard_at = clock()
@@ -84,23 +81,20 @@ class Schedule:
         """Wait for a step that this process is to make; None: the epoch is over."""
         with self._lock:
             while not self._closed and self._error is None:
-                for step in self._again:
-                    if process not in self._asked[step].by:
-                        self._again.remove(step)
-                        return self._ask(step, process)
+                step = next((step for step in self._again if process not in self._asked[step].by), None)
                 fit = max(self._most_bytes // self._largest_bytes, LEAST_AHEAD) if self._largest_bytes else self._ahead
-                if self._next < min(self._steps, self._wanted + min(self._ahead, fit)):
-                    self._next += 1
-                    self._asked[self._next - 1] = _Asked()
-                    return self._ask(self._next - 1, process)
-                self._free.wait(LOOK_EVERY_S)
+                if step is not None:
+                    self._again.remove(step)
+                elif self._next < min(self._steps, self._wanted + min(self._ahead, fit)):
+                    step, self._next = self._next, self._next + 1
+                    self._asked[step] = _Asked()
+                else:
+                    self._free.wait(LOOK_EVERY_S)
+                    continue
+                self._asked[step].by.append(process)
+                self._asked[step].at = self._clock()
+                return step
         return None
-
-    def _ask(self, step: int, process: str) -> int:
-        asked = self._asked[step]
-        asked.by.append(process)
-        asked.at = self._clock()
-        return step
 
     def came(self, step: int, batch: Any, size: int = 0) -> None:
         """Hand the rank the batch of a step, or the error that it gets instead. A second answer is dropped.
@@ -111,8 +105,7 @@ class Schedule:
         with self._lock:
             if self._closed or step not in self._asked:
                 return
-            self._largest_bytes = max(self._largest_bytes, size)
-            self._heard_at = self._clock()
+            self._largest_bytes, self._heard_at = max(self._largest_bytes, size), self._clock()
             self._took_s.append(self._heard_at - self._asked[step].at)
             self._put(step, batch)
 
@@ -130,8 +123,9 @@ class Schedule:
             if self._closed:
                 return
             self._problems[process] = str(what)
-            if (asked := self._asked.get(step)) is None:
+            if step not in self._asked:  # another answer has come
                 return
+            asked = self._asked[step]
             asked.by.remove(process)
             if self._clock() - asked.broke_at >= BREAKS_APART_S:
                 asked.breaks, asked.broke_at = asked.breaks + 1, self._clock()
@@ -154,7 +148,8 @@ class Schedule:
         """Give the rank this error: nothing more can come."""
         with self._lock:
             self._error = self._error or error
-            self._wake_all()
+            self._here.notify_all()
+            self._free.notify_all()
 
     def problem(self, process: str, what: object) -> None:
         """Note why a process cannot be asked now, for the error at the deadline; empty: it can."""
@@ -166,11 +161,8 @@ class Schedule:
         with self._lock:
             self._closed = True
             self._come.clear()
-            self._wake_all()
-
-    def _wake_all(self) -> None:
-        self._here.notify_all()
-        self._free.notify_all()
+            self._here.notify_all()
+            self._free.notify_all()
 
     def wait(self, step: int) -> Any:
         """Wait for the batch of a step; steps are asked for in order.
@@ -188,7 +180,9 @@ class Schedule:
                 if self._error is not None:
                     raise self._error
                 if self._clock() - max(began, self._heard_at) > self._limit_s:
-                    raise DeadlineError(self._late(step))
+                    problems = "; ".join(f"{who}: {what}" for who, what in sorted(self._problems.items()) if what)
+                    what = f"batch {step} has not come from the feed servers within {self._limit_s:g} s"
+                    raise DeadlineError(f"{what} ({problems or 'all answered'})")
                 self._ask_again_if_late(step)
                 self._here.wait(LOOK_EVERY_S)
             if isinstance(self._come[step], Exception):
@@ -204,9 +198,3 @@ class Schedule:
         if asked and asked.by and step not in self._again and self._clock() - asked.at > patience_s:
             self._again.append(step)
             self._free.notify_all()
-
-    def _late(self, step: int) -> str:
-        problems = "; ".join(f"{process}: {what}" for process, what in sorted(self._problems.items()) if what)
-        return (
-            f"batch {step} has not come from the feed servers within {self._limit_s:g} s ({problems or 'all answered'})"
-        )
