@@ -18,7 +18,7 @@ class Clock:
 
 def schedule(steps=10, ahead=4, limit_s=10.0, most_bytes=1000):
     clock = Clock()
-    return Schedule(steps, limit_s, most_bytes, ahead, clock), clock
+    return Schedule(steps, limit_s, most_bytes, ahead, clock=clock), clock
 
 
 def nothing_left(made, process):
@@ -97,21 +97,6 @@ def test_a_batch_whose_makers_all_end_at_once_is_still_made():
         assert made.take(f"p{number}") == 0
         made.broke(0, f"p{number}", "its host has gone")
     assert made.take("another") == 0
-
-
-def test_a_server_that_reports_progress_starts_the_deadline_again(monkeypatch):
-    made, clock = schedule(limit_s=10)
-    at = iter([9.0, 18.0, 19.5])
-
-    def time_passes(_):
-        clock.now = next(at)
-        if clock.now == 9.0:
-            made.alive()
-
-    monkeypatch.setattr(made._here, "wait", time_passes)
-    with pytest.raises(DeadlineError):
-        made.wait(0)
-    assert clock.now == 19.5
 
 
 def test_what_comes_after_the_epoch_is_closed_changes_nothing():

@@ -22,6 +22,7 @@ from headrace.torch.feed.scheduler import Schedule
 from headrace.torch.fetch.map_fetcher import BatchRequest, Fetched, SampleError
 from headrace.training.freed_memory import keep_freed_memory
 from headrace.training.handshake import LIMIT_S
+from headrace.training.socket_buffers import prepare, receive_into
 
 EXTRA_AHEAD = 2
 """Batches asked for beyond those that the servers' workers make."""
@@ -82,7 +83,8 @@ class FeedClient:
         """
         with self._changed:
             ahead = EXTRA_AHEAD + sum(self._ahead.values())
-            schedule = Schedule(known(), self._limit_s, self._prefetch_bytes, ahead)
+            largest = self._epoch.schedule.largest_bytes if self._epoch else 0
+            schedule = Schedule(known(), self._limit_s, self._prefetch_bytes, ahead, largest)
             self._epoch = FeedEpoch(schedule, request, known)
             self._changed.notify_all()
             return self._epoch
@@ -265,7 +267,7 @@ def enter(server: str, secret: str, hello: Mapping[str, Any], stack: contextlib.
         raise OSError("it runs the script up to this loader")
     if answer.get("problem"):
         raise InputError(f"feed server {server}: {answer['problem']}")
-    protocol.prepare(connection, SEND_TIMEOUT_S)
+    prepare(connection, SEND_TIMEOUT_S)
     return connection, answer["processes"]
 
 
@@ -348,7 +350,7 @@ def receive(
     if kind == protocol.OVER:
         return Fetched(None, over=True), 0
     decoder = Decoder(header, payload_bytes, pin_memory)
-    protocol.receive_into(connection, decoder.buffers)
+    receive_into(connection, decoder.buffers)
     fetched = Fetched(decoder.batch(), decoder.skipped, state=decoder.state)
     _received.add(server, payload_bytes)
     return fetched, payload_bytes

@@ -44,17 +44,25 @@ class Schedule:
         limit_s: how long the rank waits while no server makes progress.
         most_bytes: size of the batches that the rank has asked for and not yet used.
         ahead: how many those may be; `more_ahead` adds to it.
+        largest_bytes: size of a batch, as far as it is known from an earlier epoch.
     """
 
     def __init__(
-        self, steps: int, limit_s: float, most_bytes: int, ahead: int = 0, clock: Callable[[], float] = time.monotonic
+        self,
+        steps: int,
+        limit_s: float,
+        most_bytes: int,
+        ahead: int = 0,
+        largest_bytes: int = 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._steps, self._ahead, self._most_bytes = steps, ahead, most_bytes
         self._limit_s, self._clock = limit_s, clock
         self._lock = threading.RLock()  # a signal handler of the rank may close
         self._here = threading.Condition(self._lock)  # the rank waits for its batch
         self._free = threading.Condition(self._lock)  # connections wait for a step to make
-        self._next = self._wanted = self._largest_bytes = 0
+        self._next = self._wanted = 0
+        self.largest_bytes = largest_bytes
         self._asked: dict[int, _Asked] = {}
         self._again: deque[int] = deque()
         self._come: dict[int, Any] = {}
@@ -82,7 +90,7 @@ class Schedule:
         with self._lock:
             while not self._closed and self._error is None:
                 step = next((step for step in self._again if process not in self._asked[step].by), None)
-                fit = max(self._most_bytes // self._largest_bytes, LEAST_AHEAD) if self._largest_bytes else self._ahead
+                fit = max(self._most_bytes // self.largest_bytes, LEAST_AHEAD) if self.largest_bytes else self._ahead
                 if step is not None:
                     self._again.remove(step)
                 elif self._next < min(self._steps, self._wanted + min(self._ahead, fit)):
@@ -105,7 +113,7 @@ class Schedule:
         with self._lock:
             if self._closed or step not in self._asked:
                 return
-            self._largest_bytes, self._heard_at = max(self._largest_bytes, size), self._clock()
+            self.largest_bytes, self._heard_at = max(self.largest_bytes, size), self._clock()
             self._took_s.append(self._heard_at - self._asked[step].at)
             self._put(step, batch)
 
@@ -138,11 +146,6 @@ class Schedule:
             elif not asked.by and step not in self._again:
                 self._again.append(step)
             self._free.notify_all()
-
-    def alive(self) -> None:
-        """Let the rank wait on: a server reports that it makes progress."""
-        with self._lock:
-            self._heard_at = self._clock()
 
     def fail(self, error: Exception) -> None:
         """Give the rank this error: nothing more can come."""

@@ -26,7 +26,7 @@ from headrace.training.freed_memory import keep_freed_memory
 
 AHEAD = 3
 """Batches of a shard that the rank has asked for or holds. The rank reads what it has asked for at once: a server whose
-answer finds no room for some seconds takes the rank for dead (`protocol.prepare`)."""
+answer finds no room for some seconds takes the rank for dead (`socket_buffers.prepare`)."""
 PATIENCE_S = 10.0
 """A worker says every two seconds that it makes a batch. One that is silent for this long is left; the next one may be
 silent for twice as long."""

@@ -35,6 +35,7 @@ from headrace.torch.fetch.iterable_fetcher import IterableFetcher, ShardRequest,
 from headrace.torch.fetch.map_fetcher import BatchRequest, MapFetcher
 from headrace.torch.fetch.rng import WORKER, forget_epochs, sample_seed, seed_all
 from headrace.training.freed_memory import keep_freed_memory
+from headrace.training.socket_buffers import prepare
 
 Answer = tuple[int, bytes, list[memoryview]]
 """Kind, header, buffers."""
@@ -148,7 +149,7 @@ class Worker:
         """Serve a connection, or fork a process that does."""
         connection, key = socket.socket(fileno=descriptor), message.removeprefix(HANDED_OVER).decode()
         with contextlib.suppress(OSError):  # the rank may have gone meanwhile
-            protocol.prepare(connection, self._send_timeout_s)
+            prepare(connection, self._send_timeout_s)
         loader = self._loaders[key]
         try:
             if not loader.is_stream:

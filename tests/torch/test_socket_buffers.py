@@ -6,8 +6,8 @@ import threading
 
 import numpy as np
 import pytest
-from headrace.torch.feed import protocol as wire
 from headrace.torch.feed.decode import bytes_of
+from headrace.training import socket_buffers as wire
 
 SIZE = 3 << 20
 
