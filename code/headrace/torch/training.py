@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from headrace.events import say
 from headrace.torch import distributed
 from headrace.torch.checkpoint import Checkpoint
 from headrace.torch.feed import script
+from headrace.torch.fetch.pin_memory import arrays_of
 from headrace.training.meter import Meter
 
 
@@ -193,36 +193,16 @@ class GpuWaiting:
 
 def samples_of(batch: Any) -> int:
     """Return the first dimension of the first tensor or array in a batch; 0 where it is not known."""
-    try:
-        return _first_dimension(batch)
-    except Exception:  # a nested tensor or a type of the user's: the report does without the figure
-        return 0
+    with contextlib.suppress(Exception):  # a nested tensor: the report does without the figure
+        return next((int(each.shape[0]) for each in arrays_of(batch) if len(each.shape)), 0)
+    return 0
 
 
 def batch_bytes(batch: Any) -> int:
     """Return the bytes of all tensors and arrays in a batch, however it nests them; 0 where they are not known."""
-    try:
-        return _nested_bytes(batch)
-    except Exception:  # a sparse tensor or a type of the user's: the report does without the figure
-        return 0
-
-
-def _first_dimension(batch: Any) -> int:
-    if getattr(batch, "shape", ()):
-        return int(batch.shape[0])
-    return next((found for each in _parts_of(batch) if (found := _first_dimension(each))), 0)
-
-
-def _nested_bytes(batch: Any) -> int:
-    if hasattr(batch, "nbytes"):
-        return int(batch.nbytes)
-    return sum(_nested_bytes(each) for each in _parts_of(batch))
-
-
-def _parts_of(batch: Any) -> Iterable[Any]:
-    if dataclasses.is_dataclass(batch):
-        return [getattr(batch, each.name) for each in dataclasses.fields(batch)]
-    return batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else ()
+    with contextlib.suppress(Exception):  # a sparse tensor: the report does without the figure
+        return sum(int(each.nbytes) for each in arrays_of(batch))
+    return 0
 
 
 def average(metrics: dict[str, Any]) -> dict[str, float]:

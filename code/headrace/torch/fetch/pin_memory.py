@@ -7,7 +7,7 @@ local workers.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, ValuesView
 from typing import Any
 
 import torch
@@ -44,8 +44,9 @@ class DeviceCopies:
             following = next(copies, None)
             current = torch.cuda.current_stream(self.device)
             current.wait_event(done)
-            for tensor in tensors_of(moved):
-                tensor.record_stream(current)
+            for each in arrays_of(moved):
+                if isinstance(each, torch.Tensor):
+                    each.record_stream(current)
             yield moved, other
             ahead = following
 
@@ -70,16 +71,14 @@ def to_device(batch: Any, device: torch.device) -> Any:
     return batch
 
 
-def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a batch, however it nests them."""
-    if isinstance(batch, torch.Tensor):
+def arrays_of(batch: Any) -> Iterator[Any]:
+    """Yield the tensors and arrays of a batch, however it nests them."""
+    if hasattr(batch, "shape"):
         yield batch
+        return
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        batch = [getattr(batch, field.name) for field in dataclasses.fields(batch)]
     elif isinstance(batch, Mapping):
-        for each in batch.values():
-            yield from tensors_of(each)
-    elif isinstance(batch, (list, tuple)):
-        for each in batch:
-            yield from tensors_of(each)
-    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        for field in dataclasses.fields(batch):
-            yield from tensors_of(getattr(batch, field.name))
+        batch = batch.values()
+    for each in batch if isinstance(batch, (list, tuple, ValuesView)) else ():
+        yield from arrays_of(each)
