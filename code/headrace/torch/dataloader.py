@@ -311,9 +311,9 @@ class DataLoader(TorchDataLoader[Any]):
         distributed.check_world()
         store = distributed.store_of_ranks() if self.ranks > 1 else None
         if store is not None:
-            iteration = f"loader {self.key}, iteration {self._place.iterations}"
+            # By epoch: one rank may take a look at a batch, and call set_epoch afterwards.
             compare_with_rank_0(
-                store, iteration, self.rank, self._limit_s, {**self.config, "epoch": self.epoch, **begins}
+                store, f"loader {self.key}, epoch {self.epoch}", self.rank, self._limit_s, {**self.config, **begins}
             )
         elif self.ranks > 1 and "alone" not in _told:
             _told.add("alone")
