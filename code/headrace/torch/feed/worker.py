@@ -219,7 +219,7 @@ class Worker:
         """Return what makes the loader's batches; to its dataset this is one of torch's worker processes."""
         if client.key not in self._fetchers:
             loader = client.loader
-            seed = sample_seed(loader.seed, 0, self._number, WORKER)
+            seed = sample_seed(loader.seed, 0, self._number, WORKER) % (1 << 62)  # torch's fit into an int64
             seed_all(seed)
             set_worker_info(
                 _utils.worker.WorkerInfo(id=self._number, num_workers=self._count, seed=seed, dataset=loader.dataset)
