@@ -16,10 +16,8 @@ from tests.support import copy_source
 from tests.torch.fresh import forget_loaders
 from tests.torch.jobs import SCRIPTS, TORCH
 from tests.torch.lines import plain
+from tests.torch.script_runs import SECRET, Runs
 from tests.victims import victims
-
-SECRET = "secret"
-
 
 class Feeds:
     """Servers of one dataset, and loaders that read from them as any rank of any world."""
@@ -63,6 +61,13 @@ def feeds(monkeypatch):
     made = Feeds(monkeypatch)
     yield made
     made.close()
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Ranks and feed servers of whole scripts, in processes of their own."""
+    with contextlib.ExitStack() as stack:
+        yield Runs(tmp_path, stack)
 
 
 @pytest.fixture

@@ -1,0 +1,224 @@
+"""The loader beside torch's: its arguments, its place in the script, its epochs and state, and what scripts do to it."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from headrace.errors import InputError
+from headrace.torch import DataLoader
+
+from tests.torch.draws import BOTH, Draws, Numbers, all_of, batches, indices
+from tests.torch.lines import Lines
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"on_error": "ignore"}, "on_error"), ({"batch_size": 0}, "positive"),
+     ({"shuffle": 1, "sampler": [1]}, "mutually"), ({"in_order": False}, "in_order=False is not supported"),
+     ({"pin_memory_device": "cuda"}, "pin_memory_device is not supported: use pin_memory=True or device="),
+     ({"prefetch_bytes": 0}, "prefetch_bytes is 0"), ({"shards": 2}, "shards is for an IterableDataset")],
+)  # fmt: skip
+def test_wrong_arguments_are_refused(feeds, arguments, message):
+    with pytest.raises((InputError, ValueError), match=message):
+        feeds.loader([], Draws(), **arguments)
+
+
+def test_a_state_that_is_none_is_refused(feeds):
+    loader = feeds.loader([], Draws(), 4)
+    for state in ({}, {"seed": 1, "epoch": "x", "position": 0}, None):
+        with pytest.raises(InputError, match="not the state of a DataLoader"):
+            loader.load_state_dict(state)
+
+
+def test_each_rank_can_take_all_samples(feeds):
+    loader = feeds.loader([], Draws(), 8, rank=1, world=2, shard_by_rank=False)
+    assert indices(loader) == list(range(53))
+
+
+def test_ranks_that_nothing_connects_are_warned_of_and_train(feeds, capsys):
+    """Something else may average gradients, Horovod for example."""
+    loader = feeds.loader([], Draws(), 4, rank=1, world=2)
+    for _ in range(2):
+        assert len(indices(loader)) == 27
+    assert capsys.readouterr().out.count("warning: torch.distributed does not connect the ranks") == 1
+
+
+# Seeds and places
+
+
+def test_seeds_follow_from_the_loaders_place_whatever_its_dataset(feeds):
+    first = feeds.loader([], Lines(), 4)
+    seeds = [each.seed for each in (first, DataLoader(Lines(), 4), DataLoader(Draws(), 4), DataLoader(Draws(8), 4))]
+    assert len(set(seeds)) == 4
+    again = feeds.loader([], Draws(20), 4)
+    assert [again.seed, DataLoader(Draws(9), 4).seed] == seeds[:2]
+    assert feeds.loader([], Draws(), 4, seed=5).seed == DataLoader(Draws(), 4, seed=5).seed == 5
+
+
+def test_a_loader_of_one_rank_alone_shifts_no_others_seed(feeds):
+    expected = [feeds.loader([], Draws(), 4).seed, DataLoader(Draws(), 4).seed]
+    own = feeds.loader([], Draws(), 4, shard_by_rank=False)
+    assert [DataLoader(Draws(), 4).seed, DataLoader(Draws(), 4).seed] == expected
+    assert own.seed not in expected
+
+
+def test_a_name_is_a_loaders_place_whatever_other_loaders_there_are(feeds):
+    alone = feeds.loader([], Draws(), 4, shuffle=True, name="train")
+    feeds.loader([], Draws(), 4)
+    later = DataLoader(Draws(), 4, shuffle=True, name="train")
+    assert indices(alone) == indices(later) != indices(DataLoader(Draws(), 4, shuffle=True))
+    with pytest.raises(InputError, match="two loaders have the name 'train'"):
+        feeds.loader([], Draws(), 4, name="train")
+        DataLoader(Draws(), 4, name="train")
+
+
+def test_two_loaders_over_one_dataset_draw_in_other_orders(feeds):
+    first = feeds.loader([], Draws(), 4, shuffle=True)
+    pairs = list(zip(indices(first), indices(DataLoader(Draws(), 4, shuffle=True)), strict=True))
+    assert sum(a == b for a, b in pairs) < 10
+
+
+def train(loader):
+    """An epoch with a step of an optimizer; its samples."""
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    seen = []
+    for batch in loader:
+        model(batch[:, None].float()).sum().backward()
+        optimizer.step()
+        seen += batch.tolist()
+    return seen
+
+
+@BOTH
+def test_a_loader_that_is_made_again_for_each_epoch_goes_on_in_another_order_and_keeps_its_place(feeds, remote):
+    data = Numbers(20)
+    made = {"shuffle": True, "collate_fn": torch.tensor}
+    addresses = [feeds.serve(1, Numbers(20), 4, **made)] if remote else []
+
+    def epochs(count, state=None):
+        loader = feeds.loader(addresses, data, 4, **made)
+        if state:
+            loader.load_state_dict(state)
+        orders = []
+        for number in range(count):
+            orders.append(train(loader))
+            assert loader.made_elsewhere == remote
+            state = loader.state_dict()
+            loader = DataLoader(data, 4, **made) if number + 1 < count else loader
+        return orders, state
+
+    orders, _ = epochs(4)
+    assert len({tuple(each) for each in orders}) == 4 and all(sorted(each) == list(range(20)) for each in orders)
+    first, state = epochs(2)
+    assert first + epochs(2, state)[0] == orders, "the same after a resume"
+
+
+def test_loaders_that_are_made_late_of_other_datasets_are_others(feeds):
+    train(feeds.loader([], Numbers(20), 4, shuffle=True))
+    late = [DataLoader(Numbers(40, kind=kind), 4, shuffle=True) for kind in "ab"]
+    assert all_of(late[0]) != all_of(late[1])
+
+
+def test_a_look_at_the_first_batch_changes_no_order(feeds):
+    feeds.loader([], Numbers(20), 4, shuffle=True)
+    plain = all_of(DataLoader(Numbers(20), 4, shuffle=True))
+    looked_at = feeds.loader([], Numbers(20), 4, shuffle=True)
+    next(iter(looked_at))
+    assert all_of(DataLoader(Numbers(20), 4, shuffle=True)) == plain
+
+
+def test_orders_of_a_loader_with_a_generator_follow_from_its_seed(feeds):
+    orders = [
+        indices(feeds.loader([], Draws(), 4, shuffle=True, generator=torch.Generator().manual_seed(seed)))
+        for seed in (7, 7, 8)
+    ]
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_a_dataset_of_a_loader_that_is_gone_goes_too(feeds):
+    loader = feeds.loader([], data := Draws(), 4, shuffle=True)
+    alive = weakref.ref(data)
+    del loader, data
+    gc.collect()
+    assert alive() is None
+
+
+# What scripts do
+
+
+class Bad(Numbers):
+    def __getitem__(self, index):
+        if index == 9:
+            raise ValueError("bad file")
+        return index
+
+
+@BOTH
+def test_what_a_script_leaves_out_by_catching_an_error_does_not_look_like_the_end_of_the_epoch(feeds, remote):
+    loader = feeds.loader([feeds.serve(1, Bad(40), 4)] if remote else [], Bad(40), 4)
+    taken, iterator = [], iter(loader)
+    assert len(iterator) == 10
+    with pytest.raises(SystemExit, match="on_error='skip'"):
+        while True:
+            try:
+                taken += next(iterator).tolist()
+            except StopIteration:
+                break
+            except Exception:
+                continue
+    assert taken == list(range(8))
+
+
+class Scaled(Numbers):
+    def __getitem__(self, index):
+        return index * self.scale
+
+
+@BOTH
+def test_workers_keep_the_dataset_of_the_first_iteration_and_a_plain_attribute_that_changes_is_warned_of(
+    feeds, capsys, remote
+):
+    data = Scaled(8, scale=1)
+    where = {"addresses": [feeds.serve(1, Scaled(8, scale=1), 4)]} if remote else {"addresses": [], "num_workers": 1}
+    loader = feeds.loader(where.pop("addresses"), data, 4, **where)
+    all_of(loader)
+    assert "warning" not in (said := capsys.readouterr().out.replace("torch.distributed does not", "")), said
+    data.scale = 2
+    assert all_of(loader) == list(range(8))
+    assert all_of(loader) == list(range(8))
+    assert capsys.readouterr().out.count("warning: scale of loader 0's dataset changed since its first iteration") == 1
+
+
+def test_a_dataset_that_the_loaders_own_process_reads_may_change(feeds, capsys):
+    data = Scaled(8, scale=1)
+    loader = feeds.loader([], data, 4)
+    all_of(loader)
+    data.scale = 2
+    assert all_of(loader) == list(range(0, 16, 2)) and "changed" not in capsys.readouterr().out
+
+
+def test_local_batches_change_no_draws_of_the_script(feeds):
+    torch.manual_seed(1)
+    expected = torch.rand(3).tolist()
+    torch.manual_seed(1)
+    list(feeds.loader([], Draws(), 8))
+    assert torch.rand(3).tolist() == expected
+
+
+def test_a_collate_function_that_the_script_sets_before_the_first_batch_counts(feeds):
+    loader = feeds.loader([], Numbers(8), 4)
+    loader.collate_fn = doubled
+    assert all_of(loader) == list(range(0, 16, 2))
+
+
+def doubled(samples):
+    return torch.tensor(samples) * 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_tensor_lies_on_the_device_that_the_script_asks_for(feeds, workers):
+    for batch in feeds.loader([], Draws(8), 4, device="meta", num_workers=workers):
+        assert batch["torch"].device.type == batch["index"].device.type == "meta"
+    assert len(batches(feeds.loader([], Draws(8), 4, device="cpu"))) == 2
