@@ -171,7 +171,7 @@ class DataLoader(TorchDataLoader[Any]):
         """What must be the same on all ranks and feed servers, as it was when it was first asked for."""
         if not self._config:
             length = None if self.is_stream or not hasattr(self.dataset, "__len__") else len(self.dataset)
-            self._config = loader_config(self.dataset, self.collate_fn, length=length, on_error=self.on_error)
+            self._config = loader_config(self.dataset, length=length, on_error=self.on_error)
         return self._config
 
     def fetcher(self) -> MapFetcher | IterableFetcher:

@@ -35,10 +35,9 @@ _HINTS = {
 _ALIKE = "all ranks make the same loaders, in the same order, from the same data"
 
 
-def loader_config(dataset: Any, collate_fn: Any, *, length: int | None, on_error: str) -> dict[str, Any]:
+def loader_config(dataset: Any, *, length: int | None, on_error: str) -> dict[str, Any]:
     """Return what must be the same on all ranks and feed servers."""
     config = {"dataset": type(dataset).__qualname__, "length": length, "on_error": on_error}
-    config["collate_fn"] = getattr(collate_fn, "__qualname__", type(collate_fn).__qualname__)
     digest, each = hashlib.blake2b(digest_size=16), dataset
     while isinstance(each, Subset):  # random_split without a seed makes other parts on each host
         _hash_order(digest, each.indices)
