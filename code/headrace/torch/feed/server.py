@@ -358,7 +358,8 @@ class _Serving(FeedServer):
 
 
 def _end_on_term() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    with contextlib.suppress(ValueError):  # a script may take its batches in a thread, which sets no handlers
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 
 
 def _refuse(problem: str, code: int = InputError.exit_code) -> NoReturn:
