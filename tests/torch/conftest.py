@@ -7,8 +7,8 @@ import multiprocessing
 
 import pytest
 import torch
-from headrace.torch.dataloader import DataLoader
 from headrace.torch import distributed
+from headrace.torch.dataloader import DataLoader
 from headrace.torch.feed.server import FeedServer
 
 from tests.ports import free_port
@@ -18,6 +18,7 @@ from tests.torch.jobs import SCRIPTS, TORCH
 from tests.torch.lines import plain
 from tests.torch.script_runs import SECRET, Runs
 from tests.victims import victims
+
 
 class Feeds:
     """Servers of one dataset, and loaders that read from them as any rank of any world."""
@@ -92,7 +93,7 @@ def ranks(feeds, monkeypatch, tmp_path):
                 raise each
         return [taken for taken, _ in found], [state for _, state in found]
 
-    def read(pipe, path, rank, world, addresses, *arguments, state=None, most=None, anew=None, **options):
+    def read(pipe, path, rank, world, addresses, *arguments, state=None, most=None, **options):
         try:
             store = torch.distributed.FileStore(str(path), world)
             monkeypatch.setattr(distributed, "store_of_ranks", lambda: store)
@@ -107,10 +108,7 @@ def ranks(feeds, monkeypatch, tmp_path):
             state = loader.state_dict()
             batches.close()
             if most:
-                assert loader.state_dict() == state  # breaking off has ended no part
-            if anew:  # of the very dataset, which is longer now
-                arguments[0].lengths = anew
-                taken += map(plain, DataLoader(*arguments, **options))
+                assert loader.state_dict() == state  # breaking off has ended no shard
             pipe.send((taken, state))
         except Exception as error:
             pipe.send(error)

@@ -33,14 +33,6 @@ class Draws(Dataset):
         return {"index": index, "torch": torch.rand(2), "numpy": np.random.rand(), "made": (np.float32(index), "name")}
 
 
-class Closing(Draws):
-    """Closes descriptors that are not its own, as what makes daemons of processes does."""
-
-    def __getitem__(self, index):
-        os.closerange(0, 3)
-        return super().__getitem__(index)
-
-
 class Numbers(Dataset):
     """Its samples are its indices; it has the attributes that it is given."""
 

@@ -1,4 +1,4 @@
-"""Runs a script as a job's ranks and feed servers do, without the launcher: faster, and one process can be looked at."""
+"""Runs a script as a job's ranks and feed servers do, without the launcher, which takes seconds."""
 
 import contextlib
 import os
@@ -46,7 +46,12 @@ class Runs:
         return (self._folder / f"{name}.log").read_text()
 
     def _start(self, name, command, **environ):
-        environ |= {"HEADRACE_JOB_SECRET": SECRET, "HEADRACE_STALL_TIMEOUT_S": "40", "TMPDIR": str(self._folder)}
+        environ |= {
+            "HEADRACE_JOB_SECRET": SECRET,
+            "HEADRACE_STALL_TIMEOUT_S": "40",
+            "TMPDIR": str(self._folder),
+            "PYTHONHASHSEED": "0",
+        }
         output = self._stack.enter_context((self._folder / f"{name}.log").open("w"))
         path = f"{ROOT / 'code'}:{ROOT}"
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The loader beside torch's: its arguments, its place in the script, its epochs and state, and what scripts do to it."""
+"""The loader beside torch's: its arguments, its place in the script, its seeds, and what scripts do to it."""
 
 import gc
 import weakref

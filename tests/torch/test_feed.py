@@ -191,7 +191,9 @@ def test_so_many_batches_are_made_ahead_as_prefetch_factor_says(feeds):
 def test_batches_that_a_rank_holds_fit_into_prefetch_bytes(feeds):
     for limit, most in ((1, scheduler.LEAST_AHEAD), (6 << 20, 6)):
         data = Counted(60, 1 << 20)
-        loader = feeds.loader([feeds.serve(1, data, 1)], data, 1, prefetch_bytes=limit, prefetch_factor=16, num_workers=1)
+        loader = feeds.loader(
+            [feeds.serve(1, data, 1)], data, 1, prefetch_bytes=limit, prefetch_factor=16, num_workers=1
+        )
         ahead = []
         for taken, _ in enumerate(loader, 1):
             ahead.append(data.made.value - taken)

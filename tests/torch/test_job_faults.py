@@ -1,19 +1,11 @@
 """What faults make of whole PyTorch jobs on simulated hosts."""
 
-import contextlib
 import json
 import re
-import signal
-import time
 
-import psutil
-import pytest
-
-from tests.faults.breakage import FEED, MPIRUN, RANK, kill, kill_host, set_link
+from tests.faults.breakage import FEED, RANK, kill, kill_host
 from tests.support import (
     finish,
-    process_of,
-    processes_of,
     wait_for,
 )
 from tests.torch.jobs import needs_namespaces
@@ -34,74 +26,42 @@ def test_killed_feed_servers_come_back_and_a_lost_data_host_is_named(victim):
 
 
 @needs_namespaces
-def test_a_network_cut_is_survived_and_a_suspended_feed_server_is_passed_over(victim):
-    job = victim("--epochs=8")
-    set_link(job, "algo-2", "down")
-    time.sleep(4)  # the length of the cut, not a wait
-    set_link(job, "algo-2", "up")
-    job.wait_for_steps(2)
-    for process in processes_of(job.folder.name):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if process.environ().get("SM_CURRENT_HOST") == "algo-1" and re.search(FEED, " ".join(process.cmdline())):
-                process.send_signal(signal.SIGSTOP)
-    run = finish(job.process, job.folder)
-    assert run.code == 0, run.output[-3000:]
-    assert not run.events("host_lost")
-
-
-@needs_namespaces
-@pytest.mark.parametrize(("words", "message"), [(RANK, r"rank\d.* SIGKILL"), (MPIRUN, "mpirun.* SIGKILL")])
-def test_a_killed_rank_ends_the_job_and_is_the_root_cause(victim, words, message):
+def test_a_killed_rank_ends_the_job_and_is_the_root_cause(victim):
     job = victim("--epochs=200")
-    kill(job, "algo-3", words)
+    kill(job, "algo-3", RANK)
     run = finish(job.process, job.folder, 60)
     assert run.code == 1
     cause = run.summary["root_cause"]
-    assert re.search(message, f"{cause['role']} {cause['message']}"), cause
+    assert re.search(r"rank\d.* SIGKILL", f"{cause['role']} {cause['message']}"), cause
 
 
 @needs_namespaces
-def test_a_rank_that_hangs_ends_the_job_within_the_stall_timeout(victim):
-    job = victim("--epochs=200", "--hyperparameter=hangs=30", "--hyperparameter=stall_timeout_s=10")
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [("hangs", "no step was made for"), ("ends", "its script has ended, and rank0 waits for it in a collective")],
+)
+def test_a_rank_that_hangs_or_ends_alone_ends_the_job_within_the_stall_timeout(victim, how, message):
+    job = victim("--epochs=200", f"--hyperparameter={how}=30", "--hyperparameter=stall_timeout_s=10")
     run = finish(job.process, job.folder, 90)
     assert run.code == 1
     cause = run.summary["root_cause"]
-    assert "no step was made for" in cause["message"] and cause["role"] == "rank1", cause
+    assert message in cause["message"] and cause["role"] == "rank1", cause
 
 
 @needs_namespaces
 def test_training_goes_on_without_a_feed_server_that_is_late_beside_a_busy_trainer(victim):
-    late = ["--hyperparameter=late_on=algo-2", "--hyperparameter=startup_timeout_s=30"]
-    job = victim("--num_of_data_instances=1", "--epochs=40", *late)
+    late = ["--hyperparameter=late_on=algo-2", "--hyperparameter=startup_timeout_s=15"]
+    job = victim("--num_of_data_instances=1", "--epochs=16", *late)
     run = finish(job.process, job.folder)
     assert run.code == 0, run.output[-4000:]
-    assert run.summary["train_s"] > 30, "the time to start up has not run out"
+    assert run.summary["train_s"] > 15, "the time to start up has not run out"
     assert "steps are made without 1 feed server on algo-2" in run.output
     data, beside = (run.summary["workers"][f"{host}/worker"] for host in ("algo-1", "algo-2"))
-    assert data["share"] == {"0": 1.0, "1": 1.0} and data["batches"] >= 40 * 80 and data["batches_per_s"] > 10
+    assert data["share"] == {"0": 1.0, "1": 1.0} and data["batches"] >= 16 * 80 and data["batches_per_s"] > 10
     assert beside["batches"] == 0 and beside["share"] == {}
     records = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     delivered = [each["workers"]["algo-1/worker"] for each in records if "workers" in each]
     assert delivered and all(each["batches_per_s"] > 10 and each["bytes_per_s"] > 100 for each in delivered)
-
-
-@needs_namespaces
-def test_a_rank_that_hangs_while_a_feed_server_is_late_ends_the_job_within_the_stall_timeout(victim):
-    job = victim("--epochs=200", "--hyperparameter=hangs=30", "--hyperparameter=stall_timeout_s=10",
-                 "--hyperparameter=late_on=algo-2", "--num_of_data_instances=1")  # fmt: skip
-    run = finish(job.process, job.folder, timeout_s=60)
-    assert run.code == 1
-    assert "(stall_timeout_s)" in run.summary["root_cause"]["message"], run.summary["root_cause"]
-
-
-@needs_namespaces
-def test_a_suspended_rank_is_named(victim):
-    job = victim("--epochs=200", "--hyperparameter=stall_timeout_s=10")
-    rank = process_of(job.folder.name, "algo-3", RANK)
-    rank.send_signal(signal.SIGSTOP)
-    run = finish(job.process, job.folder, 90)
-    assert run.code == 1
-    assert "suspended" in run.summary["root_cause"]["message"], run.summary["root_cause"]
 
 
 @needs_namespaces
@@ -112,19 +72,3 @@ def test_a_sample_that_raises_is_the_root_cause_with_host_index_and_traceback(vi
     cause = run.summary["root_cause"]
     assert re.search(r"SampleError: sample 77 raised ValueError: no number 77 .*\[on algo-\d:6001", cause["message"])
     assert any("in __getitem__" in line for line in cause["log_tail"]), cause
-
-
-@needs_namespaces
-def test_a_sample_that_hangs_is_the_root_cause(victim):
-    job = victim("--hyperparameter=endless=77", "--hyperparameter=stall_timeout_s=20", stepping=False)
-    run = finish(job.process, job.folder, 180)
-    assert run.code == 1
-    assert "sample 77 hangs" in run.summary["root_cause"]["message"], run.summary["root_cause"]
-
-
-@needs_namespaces
-def test_a_script_that_fails_on_the_data_host_says_so_there(victim, tmp_path):
-    job = victim(f"--hyperparameter=seen_here={tmp_path / 'missing'}", stepping=False)
-    run = finish(job.process, job.folder, 120)
-    assert run.code == 1
-    assert "missing" in " ".join(run.summary["root_cause"]["log_tail"]), run.summary["root_cause"]

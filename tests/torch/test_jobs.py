@@ -1,4 +1,4 @@
-"""Whole jobs of PyTorch on simulated hosts: the same training everywhere, and what faults make of it."""
+"""Whole jobs of PyTorch on simulated hosts train the same everywhere, and go on where one stopped."""
 
 import ast
 import json
@@ -10,7 +10,6 @@ import sys
 import pytest
 
 from tests.faults.breakage import FEED, kill
-from tests.ports import free_port
 from tests.support import ROOT, finish, run_job, start
 from tests.torch.jobs import TORCH, needs_namespaces
 from tests.victims import Victim
@@ -46,9 +45,13 @@ def run_case(name, tmp_path, *flags):
 
 def test_training_is_the_same_to_the_last_bit_with_any_data_hosts_and_without(tmp_path, source, digits):
     flags = [TORCH, f"--source_dir={source}", "--training_script=check_torch.py", "--hyperparameter=model=small_cnn"]
-    flags += [f"--channel=training={digits}", "--epochs=8"]
+    flags += [f"--channel=training={digits}", "--epochs=4"]
     cases = {
-        "one data host": ["--num_of_data_instances=1"],
+        "one data host, two training hosts": [
+            "--num_of_data_instances=1",
+            "--num_of_dnn_instances=2",
+            "--processes_per_host=1",
+        ],
         "two data hosts, one loses its feed server": ["--num_of_data_instances=2"],
         "three data hosts, two feed servers each": ["--num_of_data_instances=3", "--num_of_data_workers=2"],
         "none": ["--no-is_hetero"],
@@ -59,27 +62,12 @@ def test_training_is_the_same_to_the_last_bit_with_any_data_hosts_and_without(tm
         weights = weights_of(run)
         assert set(weights) == {"0", "1"} and len(set(weights.values())) == 1, weights
         assert run.summary["final_metrics"]["val_accuracy"] > 0.9
-        assert run.summary["world_size"] == 2 and run.summary["steps"] == 8 * 22
+        assert run.summary["world_size"] == 2 and run.summary["steps"] == 4 * 22
         found[name] = (weights["0"], losses_of(run))
     assert len({weights for weights, _ in found.values()}) == 1, found
     assert len({tuple(losses) for _, losses in found.values()}) == 1
     restarts = run.summary["hosts"]["algo-1"]["restarts"]
     assert restarts["worker"] == 0
-
-
-def test_two_dnn_hosts_with_a_rank_each_hold_the_same_weights(tmp_path, source, digits):
-    run = run_job(
-        tmp_path, TORCH, f"--source_dir={source}", "--training_script=check_torch.py", "--epochs=1",
-        "--hyperparameter=model=small_cnn", "--num_of_data_instances=1", "--num_of_dnn_instances=2",
-        "--processes_per_host=1", f"--channel=training={digits}",
-    )  # fmt: skip
-    assert run.code == 0, run.output[-4000:]
-    weights = weights_of(run)
-    assert set(weights) == {"0", "1"} and len(set(weights.values())) == 1
-    ready = {event.fields["address"] for event in run.events("feed_ready")}
-    assert "algo-1:6001" in ready
-    # The ranks' hosts have feed servers too, which may be late where the processors are busy.
-    assert "algo-3:6001" in ready or "feed server on algo-3; who comes later joins" in run.output
 
 
 def test_lines_of_files_are_shared_exactly_and_train_the_same_model_on_any_hosts(tmp_path, source):
@@ -91,11 +79,6 @@ def test_lines_of_files_are_shared_exactly_and_train_the_same_model_on_any_hosts
     flags = [TORCH, f"--source_dir={source}", "--training_script=lines.py", f"--channel=training={folder}"]
     cases = {
         "local": ["--no-is_hetero"],
-        "two dnn hosts, one data host": [
-            "--num_of_dnn_instances=2",
-            "--processes_per_host=1",
-            "--num_of_data_instances=1",
-        ],
         "two data hosts, one loses its feed server": ["--num_of_data_instances=2"],
     }
     found = {}
@@ -110,6 +93,14 @@ def test_lines_of_files_are_shared_exactly_and_train_the_same_model_on_any_hosts
         assert len(weights) == 2 and len(set(weights)) == 1
         found[name] = weights[0], losses_of(run)
     assert len({repr(each) for each in found.values()}) == 1, found
+
+
+def test_a_pass_over_the_data_before_training_leaves_the_training_loader_on_data_hosts(tmp_path, source):
+    flags = [TORCH, f"--source_dir={source}", "--training_script=standardized.py", "--num_of_data_instances=1"]
+    run = run_job(tmp_path, *flags, "--hyperparameter=num_workers=1", "--local_workers=off")
+    assert run.code == 0, run.output[-4000:]
+    assert run.output.count("training on data hosts: True, mean 19.5, 3 epochs of 20 samples") == 2
+    assert run.summary["workers"]["algo-1/worker"]["batches"] == 2 * 5 + 3 * 2 * 5, run.summary["workers"]
 
 
 def test_without_a_channel_images_are_made_up_and_loopback_hosts_do_too(tmp_path):
@@ -128,22 +119,6 @@ def test_the_script_runs_without_a_launcher(tmp_path):
     assert (tmp_path / "model" / "model.pt").is_file() and (tmp_path / "output" / "trainer.json").is_file()
 
 
-def test_a_script_with_a_guarded_main_its_own_process_group_and_a_split_trains_on_each_sample_once(tmp_path, source):
-    flags = [TORCH, f"--source_dir={source}", "--training_script=guarded.py", "--num_of_data_instances=1"]
-    run = run_job(tmp_path, *flags, f"--hyperparameter=port={free_port()}")
-    assert run.code == 0, run.output[-4000:]
-    for rank in (0, 1):
-        for epoch in (0, 1):
-            assert f"rank {rank} epoch {epoch}: 5 steps, {80 * (epoch + 1)} samples, 20 held out" in run.output
-
-
-def test_a_split_without_a_seed_is_refused_and_says_why(tmp_path, source):
-    flags = [TORCH, f"--source_dir={source}", "--training_script=guarded.py", "--num_of_data_instances=1"]
-    run = run_job(tmp_path, *flags, "--hyperparameter=seed=-1")
-    assert run.code == 1
-    assert "random_split, for one, needs a generator with a seed" in run.summary["root_cause"]["message"]
-
-
 def records(folder):
     """Epoch and samples of each step, by rank."""
     lines = {path.name: path.read_text().splitlines() for path in folder.glob("rank*")}
@@ -151,66 +126,6 @@ def records(folder):
         name: [(int(each.split()[0]), ast.literal_eval(each.partition(" ")[2])) for each in of]
         for name, of in lines.items()
     }
-
-
-@pytest.mark.parametrize("in_a_thread", [0, 1])
-def test_what_a_script_holds_while_it_trains_is_there_where_its_batches_are_made(tmp_path, source, in_a_thread):
-    run = run_job(
-        tmp_path, TORCH, f"--source_dir={source}", "--training_script=held.py", "--num_of_data_instances=1",
-        f"--hyperparameter=in_a_thread={in_a_thread}",
-    )  # fmt: skip
-    assert run.code == 0, run.output[-4000:]
-    seen = sorted(json.loads(line) for line in re.findall(r"seen: (.+)", run.output))
-    assert seen == [[0, 120, 0], [1, 120, 0]], "rank, samples, wrong ones"
-
-
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [("peek", "rank 1 took 10 batches of epoch 0 of a loader, and rank 0 took 1"),
-     ("split", "rank 1 has made another dataset or loader than rank 0"),
-     ("sample", "rank 1's sampler gives other samples than rank 0's (samples of epoch 0, SubsetRandomSampler)"),
-     ("own part", "rank 1 has made another dataset or loader than rank 0"),
-     ("validation", "size: 39 and 40); all ranks make the same loaders, in the same order"),
-     ("stop", "its script has ended, and rank0 waits for it in a collective")],
-)  # fmt: skip
-def test_ranks_that_would_not_share_the_samples_end_the_job(tmp_path, source, how, message):
-    run = run_job(
-        tmp_path, TORCH, f"--source_dir={source}", "--training_script=apart.py", "--no-is_hetero",
-        f"--hyperparameter=how={how}", "--hyperparameter=stall_timeout_s=40",
-    )  # fmt: skip
-    assert run.code == 1
-    assert message in run.summary["root_cause"]["message"], run.summary["root_cause"]
-    assert "a first epoch was trained on" not in run.output
-
-
-@pytest.mark.parametrize(("how", "warnings"), [("alone", 1), ("alone at the end", 1), ("own loader", 0)])
-def test_a_rank_that_evaluates_alone_is_told_that_it_had_a_part_if_it_is_a_shared_one(tmp_path, source, how, warnings):
-    run = run_job(
-        tmp_path, TORCH, f"--source_dir={source}", "--training_script=apart.py", "--no-is_hetero",
-        f"--hyperparameter=how={how}",
-    )  # fmt: skip
-    assert run.code == 0, run.output[-3000:]
-    assert run.output.count("warning: rank 0 alone has iterated over loader 2 of those that ranks share") == warnings
-
-
-@pytest.mark.parametrize(
-    ("how", "message", "local_workers"),
-    [("spawn=0", "trains before it takes a batch", "off"), ("spawn=1", "starts processes that make loaders", "off"),
-     (f"port={free_port()}", "only where headrace.torch.is_feed_server() is False", "on"),
-     ("alone=1", "before its first batch: AssertionError: needs a GPU (a feed server runs it as the only rank", "off")],
-    ids=["another loader", "processes of its own", "a port of its own", "what only ranks have"],
-)  # fmt: skip
-def test_a_script_that_feed_servers_cannot_run_ends_the_job_at_once_and_not_after_restarts(
-    tmp_path, source, how, message, local_workers
-):
-    run = run_job(
-        tmp_path, TORCH, f"--source_dir={source}", "--training_script=rewrapped.py", "--num_of_data_instances=1",
-        "--processes_per_host=1", f"--hyperparameter={how}", f"--local_workers={local_workers}",
-    )  # fmt: skip
-    assert run.code == 1
-    cause = run.summary["root_cause"]
-    assert message in cause["message"], cause
-    assert len(run.events("restarted")) == (how == "alone=1"), "an error may be gone the second time"
 
 
 @needs_namespaces
@@ -234,11 +149,5 @@ def test_a_job_that_is_asked_to_stop_goes_on_in_mid_epoch_with_another_number_of
               for taken in [samples for number, samples in rank if number == epoch][: step // 16]]  # fmt: skip
     after = [samples for rank in records(tmp_path / "after").values() for _, samples in rank]
     before, after = ([index for samples in part for index in samples] for part in (before, after))
-    assert set(before) | set(after) == set(range(640)) and not set(before) & set(after)
-    assert len(before) + len(after) - 640 < 3
+    assert set(before) | set(after) == set(range(640)) and len(before) + len(after) - 640 < 3
     assert len(set(weights_of(run).values())) == 1 and len(weights_of(run)) == 3
-
-
-def test_launchers_do_not_load_torch():
-    code = "import sys; import headrace.host.main, headrace.start; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT / "code", check=False).returncode == 0

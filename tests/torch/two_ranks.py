@@ -4,6 +4,7 @@ import contextlib
 import io
 import multiprocessing
 
+import torch._dynamo  # noqa: F401  each forked rank that makes an optimizer would import it
 import torch.distributed as dist
 
 from tests.torch.fresh import forget_loaders

@@ -14,9 +14,8 @@ parser.add_argument("--epochs", type=int, default=8)
 parser.add_argument("--batch_size", type=int, default=8)
 parser.add_argument("--ledger", default="")
 parser.add_argument("--broken", type=int, default=-1, help="raises")
-parser.add_argument("--endless", type=int, default=-1, help="is never made")
 parser.add_argument("--hangs", type=int, default=-1, help="step after which rank 1 waits for ever")
-parser.add_argument("--seen_here", default="", help="fails where this folder is not")
+parser.add_argument("--ends", type=int, default=-1, help="step after which rank 1 ends alone")
 parser.add_argument("--late_on", default="", help="host whose feed servers do not come up")
 parser.add_argument("--processes", type=int, default=0)
 args, _ = parser.parse_known_args()
@@ -29,8 +28,6 @@ class Numbers(torch.utils.data.Dataset):
     def __getitem__(self, index):
         if index == args.broken:
             raise ValueError(f"no number {index}")
-        while index == args.endless:
-            time.sleep(0.01)
         return torch.randn(8), index
 
 
@@ -38,8 +35,6 @@ headrace.torch.init()
 torch.manual_seed(1)
 while os.environ.get("HEADRACE_SERVER_NAME") and os.environ["SM_CURRENT_HOST"] == args.late_on:
     time.sleep(0.1)
-if args.seen_here:
-    os.listdir(args.seen_here)
 model = DistributedDataParallel(
     torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
 )
@@ -61,6 +56,8 @@ for epoch in training.epochs(args.epochs):
         steps += 1
         while rank == 1 and steps == args.hangs:
             time.sleep(0.01)
+        if rank == 1 and steps == args.ends:
+            raise SystemExit
     training.end_epoch(loss=loss.detach())
 weights = [each.double().sum().item() for each in model.parameters()]
 print(f"weights of rank {rank}: {weights}", flush=True)

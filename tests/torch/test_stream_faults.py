@@ -1,4 +1,4 @@
-"""Whoever makes a part of a stream may die, hang, be slow or be left, and the part goes on elsewhere or ends."""
+"""Whoever makes a shard of a stream may die, hang, be slow or be left, and it continues elsewhere or ends."""
 
 import collections
 import itertools
@@ -9,19 +9,25 @@ import signal
 import threading
 import time
 
+import psutil
 import pytest
 import torch
-from headrace.torch.feed import protocol as connection
-from headrace.torch.feed import stream_client as stream_feed
-from headrace.torch.feed import worker as feed_process
+from headrace.torch.feed import stream_client, worker
 from headrace.torch.fetch.map_fetcher import SampleError
+from headrace.training import socket_buffers
 from torch.utils.data import IterableDataset, get_worker_info
 
+from tests.support import wait_for
 from tests.torch.lines import Lines, all_lines, indices, plain
 
 
-def test_a_server_that_dies_or_is_silent_is_replaced_in_the_midst_of_a_part(feeds, monkeypatch):
-    monkeypatch.setattr(stream_feed, "PATIENCE_S", 1.0)
+def shard_processes(server):
+    """Processes that the server's workers have forked."""
+    return [each for process in server._pool._workers for each in psutil.Process(process.pid).children()]
+
+
+def test_a_server_that_dies_or_is_silent_is_replaced_within_a_shard(feeds, monkeypatch):
+    monkeypatch.setattr(stream_client, "PATIENCE_S", 1.0)
     addresses = [feeds.serve(1, Lines((40, 40)), 2) for _ in range(2)]
     options = {"shards": 2, "seed": 1}
     expected = [plain(batch) for batch in feeds.loader([], Lines((40, 40)), 2, **options)]
@@ -38,7 +44,7 @@ def test_a_process_that_is_killed_is_replaced(feeds):
     found = []
     for number, batch in enumerate(feeds.loader([address], Lines((40,)), 2, seed=1)):
         if number in (5, 11):
-            for process in feeds.servers[0]._streams._processes:
+            for process in shard_processes(feeds.servers[0]):
                 os.kill(process.pid, signal.SIGKILL)
         found.append(plain(batch))
     assert indices(found) == all_lines((40,)) and len(found) == 20
@@ -47,8 +53,8 @@ def test_a_process_that_is_killed_is_replaced(feeds):
 @pytest.mark.parametrize(
     "broken, message",
     [
-        ({"broken": [7]}, r"sample 7 of part 0 raised ValueError: no line 7"),
-        ({"deadly": [7]}, r"5 feed processes ended while they made batch \d of part 0"),
+        ({"broken": [7]}, r"sample 7 of shard 0 raised ValueError: no line 7"),
+        ({"deadly": [7]}, r"5 workers ended while they made batch \d of shard 0"),
     ],
 )
 def test_a_sample_that_raises_or_kills_ends_the_job(feeds, broken, message):
@@ -59,13 +65,13 @@ def test_a_sample_that_raises_or_kills_ends_the_job(feeds, broken, message):
 
 def test_a_sample_that_hangs_is_named(feeds):
     address = feeds.serve(1, Lines((20,), endless=[7]), 2, timeout=1, num_workers=1)
-    with pytest.raises(SampleError, match=r"sample 7 of part 0 hangs"):
+    with pytest.raises(SampleError, match=r"sample 7 of shard 0 hangs"):
         list(feeds.loader([address], Lines((20,), endless=[7]), 2, timeout=1, num_workers=1))
 
 
 def test_coming_to_where_training_stopped_may_take_long(feeds, monkeypatch):
-    monkeypatch.setattr(stream_feed, "PATIENCE_S", 2.0)
-    monkeypatch.setattr(feed_process, "ALIVE_EVERY_S", 0.1)
+    monkeypatch.setattr(stream_client, "PATIENCE_S", 2.0)
+    monkeypatch.setattr(worker, "ALIVE_EVERY_S", 0.1)
 
     class Slow(Lines):
         def __iter__(self):
@@ -78,7 +84,7 @@ def test_coming_to_where_training_stopped_may_take_long(feeds, monkeypatch):
     loader.load_state_dict({"seed": 1, "epoch": 0, "position": 50, "shards": 1, "batch_size": 5, "taken": [10]})
     batches = iter(loader)
     taken = [plain(next(batches))]
-    assert len(feeds.servers[0]._streams._processes) == 1  # the same one all the time
+    assert len(shard_processes(feeds.servers[0])) == 1  # the same one all the time
     assert indices(taken + [plain(batch) for batch in batches]) == all_lines((60,))[50:]
 
 
@@ -104,10 +110,7 @@ def test_a_dataset_that_reads_ahead_in_a_thread_gets_its_share_and_leaves_no_pro
     address = feeds.serve(1, Threaded(lengths), 2, num_workers=2)
     loader = feeds.loader([address], Threaded(lengths), 2, num_workers=2)
     assert indices([plain(batch) for batch in loader]) == all_lines(lengths)
-    deadline = time.monotonic() + 10
-    while feeds.servers[0]._streams._processes and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not feeds.servers[0]._streams._processes
+    wait_for(lambda: not shard_processes(feeds.servers[0]), "the end of the shards' processes", 20)
 
 
 class Large(IterableDataset):
@@ -116,15 +119,15 @@ class Large(IterableDataset):
             yield torch.full((8 << 20,), number, dtype=torch.uint8)
 
 
-def test_a_rank_that_does_something_else_for_long_keeps_its_parts_makers(feeds, monkeypatch):
-    monkeypatch.setattr(connection, "NOT_READ_MS", 500)
+def test_a_rank_that_does_something_else_for_long_keeps_its_shards_makers(feeds, monkeypatch):
+    monkeypatch.setattr(socket_buffers, "NOT_READ_MS", 500)
     address = feeds.serve(1, Large(), None)
     batches = iter(feeds.loader([address], Large(), None))
     taken = [int(next(batches)[0]) for _ in range(2)]
-    made_by = [process.pid for process in feeds.servers[0]._streams._processes]
-    time.sleep(2.5)
+    made_by = [process.pid for process in shard_processes(feeds.servers[0])]
+    time.sleep(2.5)  # how long the rank does something else
     taken += [int(batch[0]) for batch in itertools.islice(batches, 8)]
-    assert [process.pid for process in feeds.servers[0]._streams._processes] == made_by
+    assert [process.pid for process in shard_processes(feeds.servers[0])] == made_by
     assert taken + [int(batch[0]) for batch in batches] == list(range(12))
 
 
@@ -133,11 +136,8 @@ def test_nothing_is_left_running_when_an_iteration_is_broken_off(feeds):
     loader = feeds.loader([address], Lines((90, 90)), 2, shards=2)
     for _ in zip(range(3), loader, strict=False):
         pass
-    deadline = time.monotonic() + 10
-    while feeds.servers[0]._streams._processes and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not feeds.servers[0]._streams._processes
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("feed part")]
+    wait_for(lambda: not shard_processes(feeds.servers[0]), "the end of the shards' processes", 20)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("feed shard")]
     assert collections.Counter(indices([plain(batch) for batch in loader])).most_common(1)[0][1] == 1
 
 

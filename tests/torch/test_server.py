@@ -1,0 +1,188 @@
+"""A feed server admits the job's ranks and nobody else, runs the script as far as ranks need it, and uses its host."""
+
+import contextlib
+import os
+import re
+import socket
+import threading
+import time
+
+import pytest
+from headrace.errors import InputError
+from headrace.torch.feed import protocol
+from headrace.torch.feed.client import wait_until_known
+from headrace.torch.feed.server import MOST_UNPROVEN, FeedServer
+from headrace.training.handshake import LIMIT_S
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.ports import free_port
+from tests.support import wait_for
+from tests.torch.draws import Draws, indices
+from tests.torch.jobs import SCRIPTS
+from tests.torch.script_runs import SECRET, Runs
+
+
+def test_who_does_not_hold_the_secret_gets_nothing_and_delays_nobody(feeds):
+    address = feeds.serve(1, Draws(), 4)
+    host, port = address.split(":")
+    with contextlib.ExitStack() as stack:
+        for said in (b"", b"GET / HTTP/1.1\r\n\r\n", bytes(1000), protocol.HANDSHAKE.magic + bytes(48)) * 10:
+            connection = stack.enter_context(socket.create_connection((host, int(port))))
+            connection.sendall(said)
+        with pytest.raises(OSError, match=r"secret|nothing"):
+            protocol.HANDSHAKE.enter(address, "wrong")
+        assert indices(feeds.loader([address], Draws(), 4)) == list(range(53))
+
+
+def test_connections_that_never_speak_keep_no_rank_out(feeds):
+    address = feeds.serve(1, Draws(), 4)
+    host, port = address.split(":")
+    with contextlib.ExitStack() as stack:
+        for _ in range(MOST_UNPROVEN + 50):
+            stack.enter_context(socket.create_connection((host, int(port))))
+        began = time.monotonic()
+        assert indices(feeds.loader([address], Draws(), 4)) == list(range(53))
+        assert time.monotonic() - began < LIMIT_S  # after that they are gone by themselves
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=60), st.sampled_from(["a stranger to the protocol", "a rank", "a rank with nonsense"]))
+def test_nonsense_after_the_handshake_harms_nobody(feeds, said, who):
+    if not feeds.servers:
+        feeds.address = feeds.serve(1, Draws(), 4)
+    server = feeds.servers[0]
+    with protocol.HANDSHAKE.enter(feeds.address, SECRET) as connection:
+        if who == "a rank with nonsense":
+            protocol.send_record(connection, {"loader": said.hex(), "slot": len(said), "config": [said.hex()]})
+        elif who == "a rank":
+            config = server._loaders["0"].config
+            protocol.send_record(connection, {"loader": "0", "slot": 0, "config": config})
+            assert protocol.receive_record(connection) == {"processes": 1, "problem": ""}
+        with contextlib.suppress(OSError):
+            connection.sendall(said)
+    assert server._pool._workers[0].is_alive()
+
+
+def test_a_server_that_says_nonsense_ends_the_rank_with_an_error(feeds):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        loader = feeds.loader([address], Draws(), 4, stall_timeout_s=5)
+
+        def answer():
+            for _ in range(2):  # the first is the loader's question whether it is known
+                connection, _ = listener.accept()
+                with connection, contextlib.suppress(OSError, InputError):
+                    protocol.HANDSHAKE.admit(connection, address, SECRET)
+                    protocol.receive_record(connection)
+                    protocol.send_record(connection, {"processes": 1, "problem": ""})
+                    protocol.receive_record(connection)
+                    header = b'{"batch":{"tensor":"uint8","shape":[99]},"skipped":[]}'
+                    protocol.send_answer(connection, protocol.BATCH, header)
+                    protocol.receive_record(connection)
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(InputError, match=r"announce"):
+            next(iter(loader))
+
+
+def hello(loader, late=False):
+    return {"loader": loader.key, "config": loader.config, "late": late}
+
+
+def test_a_server_goes_on_to_a_loader_that_the_script_makes_after_a_pass_and_no_further(feeds, monkeypatch):
+    first, second = (feeds.loader([], Draws(size), 4, name=f"of {size}") for size in (8, 53))
+    port = free_port()
+    address = f"127.0.0.1:{port}"
+    server = FeedServer(address, port, SECRET, 1, 30.0)
+    went_on = threading.Event()
+
+    def script():
+        server.serve({first.key: first})
+        went_on.set()
+        with contextlib.suppress(SystemExit):
+            server.start({first.key: first, second.key: second})
+            server.serve_for_good()
+
+    thread = threading.Thread(target=script, daemon=True)
+    thread.start()
+    try:
+        assert wait_until_known([address], SECRET, hello(first), 20)
+        assert not wait_until_known([address], SECRET, hello(second), 20), "made before the first batch, and not there"
+        assert not went_on.is_set(), "nobody has asked for more"
+        assert wait_until_known([address], SECRET, hello(second, late=True), 20) and went_on.is_set()
+        wait_for(lambda: server._for_good, "training on the server's script")
+        unknown = feeds.loader([], Draws(9), 4, name="of 9")
+        assert not wait_until_known([address], SECRET, hello(unknown, late=True), 20)
+        assert indices(feeds.loader([address], Draws(53), 4, name="of 53")) == list(range(53))
+    finally:
+        server.close()
+        thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def standardized(tmp_path_factory):
+    """What a feed server and two ranks print that run one script, whose loaders have num_workers=7."""
+    folder = tmp_path_factory.mktemp("standardized")
+    with contextlib.ExitStack() as stack:
+        runs, script = Runs(folder, stack), SCRIPTS / "standardized.py"
+        address = runs.serve(script, "--num_workers=7")
+        ranks = runs.train(script, "--num_workers=7", addresses=[address], world=2)
+        return runs.said(f"server{address.partition(':')[2]}"), ranks
+
+
+def test_a_pass_before_training_leaves_the_training_loader_on_data_hosts(standardized):
+    for said in standardized[1]:
+        assert "training on data hosts: True, mean 19.5, 3 epochs of 20 samples" in said
+        assert "later loader on data hosts: False" in said
+
+
+def test_a_server_uses_its_hosts_processors_whatever_num_workers_says(standardized):
+    log = standardized[0]
+    assert re.search(rf"event=feed_ready .*processes={len(os.sched_getaffinity(0))}\b", log), log
+
+
+def test_the_script_learns_whether_a_feed_server_runs_it(standardized):
+    assert "a feed server: True, rank 0 of 1" in standardized[0]
+    for rank, said in enumerate(standardized[1]):
+        assert f"a feed server: False, rank {rank} of 2" in said
+
+
+def test_a_script_that_feed_servers_cannot_run_is_refused_at_once_with_what_to_do(runs):
+    expected = {
+        "another loader": "trains before it takes a batch",
+        "spawn": "makes loaders in processes that it starts itself",
+        "no batch": "took no batch of a headrace.torch.DataLoader",
+        "needs a GPU": "fails on a data host, before its first batch: AssertionError: needs a GPU",
+    }
+    started = {how: runs.start_server(SCRIPTS / "unfit.py", f"--how={how}") for how in expected}
+    for how, (process, port) in started.items():
+        code = process.wait(120)
+        assert expected[how] in runs.said(f"server{port}"), how
+        assert code == InputError.exit_code or (how == "no batch" and code), how
+
+
+def test_right_scripts_train_alike_in_both_modes(runs):
+    """Each stopped an earlier version, which looked at what scripts hold."""
+    script = SCRIPTS / "right.py"
+    local = runs.train(script, world=2)
+    remote = runs.train(script, addresses=[runs.serve(script)], world=2)
+    assert [said.count("trained") for said in local] == [6, 6], local
+    for here, there in zip(local, remote, strict=True):
+        assert re.findall("trained.*", here) == re.findall("trained.*", there)
+        assert "on data hosts: True" in there and "on data hosts: False" in here
+
+
+def test_a_script_with_a_guarded_main_its_own_process_group_and_a_split_trains_on_each_sample_once(runs):
+    script, port = SCRIPTS / "guarded.py", f"--port={free_port()}"
+    said = runs.train(script, port, addresses=[runs.serve(script, port)], world=2)
+    for rank in (0, 1):
+        for epoch in (0, 1):
+            assert f"rank {rank} epoch {epoch}: 5 steps, {80 * (epoch + 1)} samples, 20 held out" in said[rank]
+
+
+def test_what_a_script_holds_while_it_trains_is_there_where_its_batches_are_made(runs):
+    """A folder and a file that end with a block, its own classes, a set; it reads batches in a thread."""
+    script = SCRIPTS / "held.py"
+    (said,) = runs.train(script, "--in_a_thread=1", addresses=[runs.serve(script, "--in_a_thread=1")])
+    assert "seen: [0, 240, 0]" in said, "rank, samples, wrong ones"
