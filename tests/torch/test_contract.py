@@ -11,7 +11,8 @@ import pytest
 from tests.support import ROOT
 
 PACKAGE, TESTS = ROOT / "code" / "headrace" / "torch", ROOT / "tests" / "torch"
-MOST_LINES, MOST_FILES = 4_500, 26
+MOST_LINES, MOST_FILES = 5_150, 26
+"""Decision record 30 says why; lower them when the package shrinks."""
 LOOKS = """
 import json, sys, types, warnings
 warnings.simplefilter("ignore")
