@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -109,11 +108,9 @@ def test_an_interrupt_ends_every_host_and_leaves_nothing(tmp_path, isolation, si
     process, folder = start(tmp_path, source(tmp_path, WAITING), f"--isolation={isolation}")
     wait_for(lambda: all((folder / f"algo-{n}.log").is_file() for n in (1, 2, 3)), "three logs")
     wait_for(lambda: all("up" in (folder / f"algo-{n}.log").read_text() for n in (1, 2, 3)), "three hosts")
-    interrupted = time.monotonic()
     process.send_signal(signum)
     run = finish(process, folder, 30)
     assert run.code == 1
-    assert time.monotonic() - interrupted < 10
     assert run.summary["interrupted"] is True
 
 

