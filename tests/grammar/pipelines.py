@@ -29,8 +29,18 @@ class Pipeline:
     def draws_what_is_dropped(self):
         """Whether which elements a last batch drops depends on an order that is drawn."""
         names = self.names
-        last = max((place for place, name in enumerate(names) if name == "batch, dropping the rest"), default=0)
+        last = max((place for place, name in enumerate(names) if name == DROPPING), default=0)
         return any("shuffle" in name or "any order" in name or name in DRAWN_SOURCES for name in names[:last])
+
+    @property
+    def keeping_the_rest(self):
+        """The same, but batches that would be dropped are kept, as far as what comes after looks at no places."""
+        steps, looks = [], False
+        for name, number in reversed(self.steps):
+            looks |= name in BY_PLACE
+            kept = name == DROPPING and not looks
+            steps.append(("batch" if kept else name, number))
+        return dataclasses.replace(self, steps=tuple(reversed(steps)))
 
     def build(self, files):
         dataset = SOURCES[self.source][0](self.size, files)
@@ -106,6 +116,11 @@ SOURCES = {
 }  # fmt: skip
 
 
+DROPPING = "batch, dropping the rest"
+BY_PLACE = ("take", "skip", "shard", "enumerate", "zip with a range", "zip with itself", "zip with what repeats",
+            "repeat for ever, and take", "window", "scan", "unique", "take_while", "group_by_window",
+            "rejection_resample")  # fmt: skip
+"""What looks at where an element stands; what such a transformation is given is made whole."""
 DRAWN_SOURCES = ("list_files and interleave", "sample_from_datasets", "sample_from_datasets until one is empty")
 
 
@@ -123,6 +138,10 @@ def by_remainder(dataset, number):
 
 def inner(n):
     return tf.data.Dataset.range(n % 4).map(lambda m: n * 10 + m)
+
+
+def sparse(n):
+    return tf.SparseTensor([[n % 4]], [n], [4])
 
 
 # name: (kinds it takes, kind it makes, or None for the same, how)
@@ -149,7 +168,7 @@ TRANSFORMATIONS = {
     "repeat for ever, and take": (ANY, None, lambda d, k: d.repeat().take(5 * k)),
     "batch": (SINGLE, "s", lambda d, k: d.batch(k + 1)),
     "batch, parallel": (SINGLE, "s", lambda d, k: d.batch(k + 1, num_parallel_calls=2)),
-    "batch, dropping the rest": (SINGLE, "s", lambda d, k: d.batch(k + 1, drop_remainder=True)),
+    DROPPING: (SINGLE, "s", lambda d, k: d.batch(k + 1, drop_remainder=True)),
     "unbatch": (("numbers", "pairs"), "-s", lambda d, k: d.unbatch()),
     "rebatch": (("numbers", "pairs"), None, lambda d, k: d.rebatch(k + 1)),
     "lists": (("number",), "list", lambda d, k: some_of_each(d)),
@@ -159,6 +178,8 @@ TRANSFORMATIONS = {
     "interleave": (("number",), None, lambda d, k: d.interleave(inner, cycle_length=k + 1)),
     "interleave, parallel": (("number",), None, lambda d, k: d.interleave(inner, num_parallel_calls=AUTOTUNE)),
     "flat_map": (("number",), None, lambda d, k: d.flat_map(inner)),
+    "sparse, interleaved": (("number",), None, lambda d, k: d.map(sparse).interleave(
+        tf.data.Dataset.from_tensors, cycle_length=k + 1).map(lambda x: x.values[0])),
     "concatenate": (ANY, None, lambda d, k: d.concatenate(d)),
     "cache": (ANY, None, lambda d, k: d.cache()),
     "prefetch": (ANY, None, lambda d, k: d.prefetch(k + 1)),

@@ -157,14 +157,6 @@ MISUSE = {
         RANGE.map(lambda x: tf.switch_case(tf.constant(0), [lambda: in_python(x), lambda: x])), {}, "runs Python",
     ),
     "numpy_function": (RANGE.map(in_python), {}, "runs Python"),
-    "batches of batches, which drop": (RANGE.batch(10).rebatch(8, True), {}, "and so would every worker or rank"),
-    "groups, which drop": (
-        RANGE.group_by_window(lambda x: x % 3, lambda _, group: group.batch(8, drop_remainder=True), 8), {},
-        "and so would every worker or rank",
-    ),
-    "drop_remainder": (
-        RANGE.filter(lambda x: x > 1).batch(32, drop_remainder=True), {}, "and so would every worker or rank",
-    ),
     "finite and off": (RANGE.batch(4), {"sharding": "off"}, "each element would come once for every worker"),
     "finite and coordinated": (
         RANGE.batch(4), {"coordinated": True, "sharding": "off"}, "add .repeat() before .batch()",

@@ -89,6 +89,42 @@ def test_records_of_interleaved_classes_are_dealt_so_that_each_rank_has_all_of_t
         assert all(3 < sum(kind for _, kind in part[at : at + 16]) < 13 for at in range(0, len(part) - 16, 16))
 
 
+def records(folder):
+    """Two hundred in eight files."""
+    for file in range(8):
+        with tf.io.TFRecordWriter(str(folder / f"{file}.tfrecord")) as writer:
+            for number in range(25):
+                writer.write(str(25 * file + number))
+    return Dataset.list_files(str(folder / "*.tfrecord"))
+
+
+DROPPING = {
+    "interleave": lambda files: files.interleave(tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE)
+    .map(lambda record: {"x": tf.strings.to_number(record, tf.int64)}).shuffle(40).batch(16, drop_remainder=True),
+    "filter": lambda _: Dataset.range(201).filter(lambda n: n < 200).map(lambda n: {"x": n}).batch(
+        16, drop_remainder=True),
+    "rebatch": lambda _: Dataset.range(200).batch(10).rebatch(16, True).map(lambda n: {"x": n}),
+    "group_by_window": lambda _: Dataset.range(200).group_by_window(
+        lambda n: n % 2, lambda _, group: group.batch(16, drop_remainder=True), 16).map(lambda n: {"x": n}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DROPPING)
+def test_of_what_drops_its_last_batch_each_worker_or_rank_leaves_out_less_than_one_and_it_is_told(
+    name, tmp_path, use, monkeypatch, capsys
+):
+    dataset = DROPPING[name](records(tmp_path))
+    with service(tmp_path / "work", 2) as running:
+        use(running.address)
+        streams = consumers(1, dataset)
+        by_workers = sorted(row for each in streams for batch in each for row in batch["x"].numpy().tolist())
+    assert capsys.readouterr().out.count("drop_remainder leaves out less than a batch") == 1
+    for got in (by_workers, parts_of(dataset, monkeypatch)):
+        assert len(got) == len(set(got)) and set(got) <= set(range(200))
+        assert len(got) % 16 == 0 and 200 - len(got) < 16 * 2 * (1 + (name == "group_by_window"))
+    assert capsys.readouterr().out.count("drop_remainder leaves out less than a batch") == 1
+
+
 def oversampled():
     """Every other element three times, beside each other."""
     return Dataset.range(40).flat_map(lambda number: Dataset.from_tensors(number).repeat(1 + 2 * (number % 2)))

@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -157,6 +158,16 @@ def warn_of_padding(batches: int, uneven: str, stream: str) -> None:
             f"{stream!r} has {batches} batches for {ranks} ranks: in each pass that trains {again} of them come again, "
             "so that all ranks make equally many steps. Make batches smaller, or say uneven='drop'. (In Keras's "
             "evaluate and predict none does; what a loop of your own evaluates: uneven='keep')"
+        )
+
+
+def warn_of_drops(nodes: Iterable[Node]) -> None:
+    """Prints a line for each batch of a dataset with an end that drops what is left on every worker or rank."""
+    for node in dict.fromkeys(nodes):
+        _warn(
+            f"{node.where}: {node.kind}: drop_remainder leaves out less than a batch on each worker (without data "
+            "hosts, on each rank) in each pass. To leave out nothing: .repeat() before it and steps_per_epoch, or no "
+            "drop_remainder"
         )
 
 

@@ -61,6 +61,7 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[l
                 variables.refuse_written(graph)
             in_parts = how.exact and how.sharding == "dynamic"
             sources = find_sources(graph) if in_parts else []
+            checks.warn_of_drops(node for source in sources for node in source.dropping)
             likely = likely_batches(graph, sources) if in_parts else sizes[0]
             made.extend(_for_workers(graph, sources, stream) if in_parts else [dataset])
         return endless, told(graph) if how.shared else []
@@ -107,6 +108,7 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
         variables.refuse_written(graph)
         variables.draw_apart(graph)
         sources = find_sources(graph, one_block_a_batch=True)
+        checks.warn_of_drops(node for source in sources for node in source.dropping)
         made.append(graph.spliced(dict(itertools.starmap(_part, enumerate(sources)))))
         checks.warn_of_padding(graph.sink.size, uneven, stream)
         # Each rank makes its blocks itself, so here seeds count.

@@ -60,6 +60,8 @@ class Source:
     """What makes many of each of its elements, if they stand for many, as files do."""
     shuffle: Shuffle | None
     """What shuffles it, before anything looks at several of its elements."""
+    dropping: tuple[Node, ...] = ()
+    """What drops its last batch, and so on every worker or rank one of its own."""
 
     @property
     def blocks(self) -> int:
@@ -144,7 +146,7 @@ def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Sourc
     addressable, elements = is_addressable(node), _count(node)
     if not addressable:
         refuse_costly(node, elements)
-    batch, expanding = _batch_above(above)
+    batch, expanding, dropping = _batch_above(above)
     if expanding or not batch:
         block = 1
     elif one_block_a_batch:
@@ -155,7 +157,7 @@ def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Sourc
         block = max(wanted // batch, 1) * batch
     if not addressable and elements > SKIPPING_BLOCKS * block:
         block = -(-elements // (SKIPPING_BLOCKS * block)) * block
-    return Source(node, elements, block, expanding, shuffle_of(node, elements, above))
+    return Source(node, elements, block, expanding, shuffle_of(node, elements, above), dropping)
 
 
 def _most(node: Node) -> int:
@@ -169,13 +171,13 @@ def _most(node: Node) -> int:
     return min(max(MAX_SMALL_BLOCK_BYTES // max(size, 1), MAX_BLOCK), MAX_SMALL_BLOCK)
 
 
-def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None]:
-    """How many elements make a batch (0: none is made), and what expands them before that.
+def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None, tuple[Node, ...]]:
+    """How many elements make a batch (0: none is made), what expands them before that, and what drops a last batch.
 
-    A finite dataset's last batch may be dropped where elements are still one to one with the listing's: blocks are
-    made of whole batches, so that only the one with the last block has a remainder.
+    Where elements are still one to one with the listing's, a finite dataset drops no more than in plain tf.data: blocks
+    are made of whole batches, so that only the one with the last block has a remainder.
     """
-    size, exact, expanding, known = 0, True, None, True
+    size, exact, expanding, known, dropping = 0, True, None, True, []
     for node in reversed(above):
         if node.op in EXPANDING and _repeats_within(node):
             raise refusal(
@@ -185,18 +187,14 @@ def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None]:
             )  # fmt: skip
         whole = exact and node.op in BATCHES
         if not whole and _drops_remainder(node) and not is_endless(node.inputs[0]):
-            raise refusal(
-                node, "of a dataset with an end drops its last batch, and so would every worker or rank: up to (batch "
-                "size - 1) × workers elements each epoch",
-                ".repeat() before .batch(), or batch without drop_remainder",
-            )  # fmt: skip
+            dropping.append(node)
         if node.op in BATCHES and known:
             size = max(size, 1) * max(int(node.value("batch_size")), 1)
         elif node.op in EXPANDING and not size:
             expanding = expanding or node
         exact &= node.op in (*ONE_TO_ONE, *BATCHES)
         known &= node.op in (*ONE_BY_ONE, *BATCHES) and not expanding
-    return size, expanding
+    return size, expanding, tuple(dropping)
 
 
 def _repeats_within(node: Node) -> bool:
