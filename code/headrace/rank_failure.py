@@ -130,6 +130,10 @@ def _why_it_exits(leaving: SystemExit) -> str:
     for frame, _ in traceback.walk_tb(leaving.__traceback__):
         if frame.f_code is argparse.ArgumentParser.error.__code__:
             return str(frame.f_locals.get("message", ""))
+        if str(frame.f_globals.get("__name__")).startswith("click."):  # which leaves when it handles no error any more
+            owners = [getattr(value, "__self__", value) for value in frame.f_locals.values()]
+            if error := next((owner for owner in owners if isinstance(owner, Exception)), None):
+                return in_a_line(error)
     handled = None if isinstance(leaving.code, str) else leaving.__cause__ or leaving.__context__
     return in_a_line(handled) if isinstance(handled, Exception) else ""
 

@@ -67,13 +67,14 @@ main()
 """
 
 
-def test_a_usage_error_that_a_parser_has_printed_is_in_the_root_cause(tmp_path):
+def test_a_usage_error_that_a_parser_has_printed_is_in_the_root_cause_and_the_failure_file(tmp_path):
     pytest.importorskip("click")
     run = run_script(tmp_path, CLICK, "--hyperparameter=momentum=0.9", "--processes_per_host=1")
     assert run.code == 1
-    message = run.summary["root_cause"]["message"]
-    assert message == "raised SystemExit: 2, and its last line is: Error: No such option '--momentum'."
-    assert (run.folder / "algo-1/output/failure").read_text().startswith("rank0 on algo-1 (pid ")
+    message = "raised SystemExit: 2 (NoSuchOption: No such option '--momentum'.)"
+    assert run.summary["root_cause"]["message"] == message
+    failure = (run.folder / "algo-1/output/failure").read_text()
+    assert failure.startswith("rank0 on algo-1 (pid ") and message in failure.splitlines()[0]
 
 
 HANGS = """

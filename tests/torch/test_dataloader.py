@@ -222,3 +222,11 @@ def test_a_tensor_lies_on_the_device_that_the_script_asks_for(feeds, workers):
     for batch in feeds.loader([], Draws(8), 4, device="meta", num_workers=workers):
         assert batch["torch"].device.type == batch["index"].device.type == "meta"
     assert len(batches(feeds.loader([], Draws(8), 4, device="cpu"))) == 2
+
+
+def test_the_launcher_hears_that_the_script_reads_data_when_it_takes_its_first_batch(feeds, capsys):
+    loader = feeds.loader([], Draws(), 4)
+    assert "event=reads_data" not in capsys.readouterr().out
+    for _ in range(2):
+        next(iter(loader))
+    assert capsys.readouterr().out.count("event=reads_data") == 1

@@ -144,6 +144,13 @@ def test_a_rank_that_raised_is_the_root_cause_with_what_it_last_said():
     )
 
 
+def test_a_rank_that_exits_with_a_code_alone_is_told_with_its_last_line():
+    log = ranks()
+    log.label("[1,2]<stderr>:error: no labels")
+    log.label("[1,2]<stdout>:headrace event=rank_failed rank=2 pid=42 exit_code=3 error=SystemExit:%203")
+    assert log.root_cause(FALLBACK).message == "raised SystemExit: 3, and its last line is: error: no labels"
+
+
 def test_a_rank_that_cannot_start_mpi_on_a_full_disk_is_the_root_cause_though_mpirun_never_ends():
     log = ranks()
     log.label("[algo-1:18905] PMIX ERROR: OUT-OF-RESOURCE in file src/mca/common/dstore/dstore_segment.c at line 207")

@@ -151,6 +151,18 @@ def test_a_script_that_exits_because_of_an_error_is_told_with_it():
     assert in_a_line(left.value) == "SystemExit: 3 (FileNotFoundError: no such file: labels.csv)"
 
 
+def test_what_click_has_printed_is_told_also_where_nobody_reads_the_ranks_output(capsys):
+    click = pytest.importorskip("click")
+    command = click.Command("train", params=[click.Option(["--size"], type=int)])
+    for arguments, said in (
+        (["--momentum", "0.9"], "SystemExit: 2 (NoSuchOption: No such option '--momentum'"),
+        (["--size", "large"], "SystemExit: 2 (BadParameter: 'large' is not a valid integer"),
+    ):
+        with pytest.raises(SystemExit) as left:
+            command.main(arguments)
+        assert in_a_line(left.value).startswith(said)
+
+
 def test_arguments_that_the_script_does_not_know_are_named(capsys):
     with pytest.raises(SystemExit) as left:
         argparse.ArgumentParser().parse_args(["--momentum", "0.9"])

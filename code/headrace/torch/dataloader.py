@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from headrace import progress
 from headrace.errors import InputError
+from headrace.events import READS_DATA, say
 from headrace.settings import SECRET_VARIABLE, STALL_TIMEOUT_VARIABLE
 from headrace.torch import distributed
 from headrace.torch.feed import script
@@ -250,6 +251,9 @@ class DataLoader(TorchDataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         script.batch_asked_for()
+        if "reads" not in _told:  # so that a hang before it is not blamed on data
+            _told.add("reads")
+            say(READS_DATA)
         self._begin_epoch()
         steps, source = self._open_stream() if self.is_stream else self._open_steps()
         return _Iteration(self, self._copies.ahead(steps) if self._copies else steps, source)
