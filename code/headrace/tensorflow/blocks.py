@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from headrace.tensorflow.graph import Node
 from headrace.tensorflow.kinds import BATCHES, FUNCTIONS, PASSING
+from headrace.tensorflow.records import records_from, records_of
 from headrace.tensorflow.rows import dataset_of, is_rows, tensors_of
 from headrace.tensorflow.spread import Order, spread_block
 
@@ -52,7 +53,7 @@ def in_blocks(node: Node, size: int, blocks: tf.data.Dataset, order: Order | Non
 
 def is_addressable(node: Node) -> bool:
     """Whether a block costs no more than its own elements."""
-    if node.op == "RangeDataset" or is_rows(node):
+    if node.op == "RangeDataset" or is_rows(node) or records_of(node):
         return True
     if node.op in ("RepeatDataset", "ConcatenateDataset") and node.inputs[0].size <= 0:
         return False
@@ -65,6 +66,9 @@ def _cut(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         return _cut(node.inputs[0], first, count)
     if is_rows(node):
         return dataset_of(node, [each[first : first + count] for each in tensors_of(node)])
+    if records := records_of(node):
+        variant, before = records_from(records, first, count)
+        return _part(node, variant, before, count)
     sized = node.op not in ("RepeatDataset", "ConcatenateDataset") or node.inputs[0].size > 0
     if node.op in _CUTS and sized:
         return _CUTS[node.op](node, first, count)

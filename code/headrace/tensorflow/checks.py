@@ -20,6 +20,7 @@ from headrace.tensorflow import afterwards, graphdef, origin, world
 from headrace.tensorflow.distribution import Distribution
 from headrace.tensorflow.graph import INFINITE, DatasetGraph, Node
 from headrace.tensorflow.order import ANEW, RANDOM, disorder
+from headrace.tensorflow.records import bytes_read
 
 PYTHON_OPS = {
     "PyFunc": "tf.py_function or tf.numpy_function",
@@ -32,6 +33,8 @@ _RESOURCE, _STRING = tf.resource.as_datatype_enum, tf.string.as_datatype_enum
 LOOKED_AT_NAMES = 1_000
 """Of a constant's strings: the first of a list of files show whether it has whole names."""
 AS_IT_IS = "; or data.distribute(…, exact=False) as it is"
+SKIPPED_BYTES = 64 << 20
+"""Files that are larger are not read again for each part."""
 MUCH_PADDING = 0.1
 """Of a pass's batches."""
 _MIXED = "tf.gather(x, tf.random.shuffle(tf.range(tf.shape(x)[0])))"
@@ -201,6 +204,17 @@ def refuse_unordered(listing: Node) -> None:
         if reason:
             why = f"would give other elements on every worker or rank, since {reason} ({node.kind} in {node.where})"
             raise refusal(listing, why, _order_advice(listing, reason))
+
+
+def refuse_reading_again(listing: Node) -> None:
+    """Raises `InputError` for a listing of which each part begins with the first byte of large files."""
+    size = bytes_read(listing)
+    if size > SKIPPED_BYTES:
+        raise refusal(
+            listing, f"needs the elements before, so that the files' {size >> 20} MiB would be read up to 16 times",
+            "files.interleave(lambda file: …), which takes and skips within each file; or TFRecords (uncompressed, "
+            "without num_parallel_reads), of which parts are found: data.Shards.of_files, TFRecordDataset(files)",
+        )  # fmt: skip
 
 
 def refuse_costly(listing: Node, elements: int) -> None:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-import tensorflow as tf
-
 from headrace.tensorflow.graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
 from headrace.tensorflow.kinds import BATCHES, EXPANDING
+from headrace.tensorflow.records import names_of
 from headrace.tensorflow.splits import Source, is_endless
+from headrace.tensorflow.tfrecords import CHECKSUM_BYTES, HEADER
 
 SAMPLE_BYTES = 1 << 16
 """Read of the largest file, to learn how long its records are."""
 MOST_FILES = 1_000
-_HEADER = struct.Struct("<Q4x")
-"""Before each record of a TFRecord file: its length, and a checksum; another one comes after it."""
-_CHECKSUM_BYTES = 4
 
 
 def likely_batches(graph: DatasetGraph, sources: Sequence[Source]) -> int:
@@ -61,11 +57,7 @@ def _elements(source: Source) -> int:
 def _files(listing: Node) -> list[Path]:
     while listing.op != "TensorSliceDataset":
         (listing,) = listing.inputs  # ValueError: it is made of several
-    constant = listing.graph.behind(listing.definition.input[0])
-    if constant.op != "Const":
-        raise ValueError("no list of names")
-    names = tf.io.parse_tensor(constant.attr["value"].tensor.SerializeToString(), tf.string)
-    paths = [Path(name.decode()) for name in names.numpy().reshape(-1).tolist()]
+    paths = [Path(name) for name in names_of(listing)]
     if len(paths) > MOST_FILES:
         raise ValueError("not few")
     return paths
@@ -73,8 +65,8 @@ def _files(listing: Node) -> list[Path]:
 
 def _bytes_of_a_record(sample: bytes, of_file: int, reader: Node) -> float:
     if any(op.startswith("TFRecordDataset") for op in reader.function_ops):
-        (length,) = _HEADER.unpack(sample[: _HEADER.size]) if len(sample) >= _HEADER.size else (0,)
-        size = _HEADER.size + length + _CHECKSUM_BYTES
+        (length,) = HEADER.unpack(sample[: HEADER.size]) if len(sample) >= HEADER.size else (0,)
+        size = HEADER.size + length + CHECKSUM_BYTES
         if size > of_file:
             raise ValueError("compressed, or no TFRecords")
         return float(size)

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from headrace.tensorflow.blocks import is_addressable
-from headrace.tensorflow.checks import refusal, refuse_costly, refuse_unordered
+from headrace.tensorflow.checks import refusal, refuse_costly, refuse_reading_again, refuse_unordered
 from headrace.tensorflow.graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
 from headrace.tensorflow.kinds import (
     BATCHES,
@@ -30,6 +30,7 @@ from headrace.tensorflow.kinds import (
     SOURCES,
 )
 from headrace.tensorflow.order import has_seed
+from headrace.tensorflow.records import records_of
 from headrace.tensorflow.rows import array_rows, is_arrays
 from headrace.tensorflow.spread import Shuffle, shuffle_of
 
@@ -93,7 +94,10 @@ def as_listing(graph: DatasetGraph, block: int) -> tuple[int, int]:
         InputError: its order is not fixed, it has no end, or what comes before a block would be made at a cost.
     """
     refuse_unordered(graph.sink)
-    elements, addressable = _count(graph.sink), is_addressable(graph.sink)
+    addressable = is_addressable(graph.sink)
+    if not addressable:
+        refuse_reading_again(graph.sink)
+    elements = _count(graph.sink)
     if elements == INFINITE or not addressable:
         refuse_costly(graph.sink, elements)
     return elements, block if addressable else max(block, -(-elements // SKIPPING_BLOCKS))
@@ -143,7 +147,10 @@ def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
 def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Source:
     if node.op in BY_PLACE or node.op == "RepeatDataset":
         refuse_unordered(node)
-    addressable, elements = is_addressable(node), _count(node)
+    addressable = is_addressable(node)
+    if not addressable:
+        refuse_reading_again(node)
+    elements = _count(node)
     if not addressable:
         refuse_costly(node, elements)
     batch, expanding, dropping = _batch_above(above)
@@ -230,8 +237,15 @@ def _mixes_whole_datasets(node: Node) -> bool:
     return any(each.op == "RandomDataset" for each in node.inputs[0].subtree())
 
 
+def _as_many(records: int) -> tf.data.Dataset:
+    return tf.data.Dataset.range(records).map(tf.as_string)
+
+
 def _count(node: Node) -> int:
     size = array_rows(node) if is_arrays(node) else node.size
+    if size == UNKNOWN_SIZE:
+        known = {each: records.count for each in node.subtree() if (records := records_of(each))}
+        size = int(node.graph.dataset(node, {each: _as_many(count) for each, count in known.items()}).cardinality())
     if size != UNKNOWN_SIZE:
         return size
     try:
