@@ -15,7 +15,7 @@ STEADY, SILENT, HUNGRY = (Path(__file__).with_name(f"{name}.py") for name in ("s
 LOST_TRANSFER = Path(__file__).with_name("lost_transfer.py")
 LAUNCHER = "code/launcher.py"
 DISPATCHER, WORKER = r"train_data.py dispatcher", r"train_data.py worker"
-FEED = r"headrace\.torch\.feed_server"
+FEED = r"headrace\.torch\.feed\.server"
 RANK = r"^\S+ -m headrace.host.rank"
 MPIRUN = r"mpirun|orterun"
 

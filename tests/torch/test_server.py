@@ -1,7 +1,6 @@
 """A feed server admits the job's ranks and nobody else, runs the script as far as ranks need it, and uses its host."""
 
 import contextlib
-import os
 import re
 import socket
 import threading
@@ -20,7 +19,7 @@ from tests.ports import free_port
 from tests.support import wait_for
 from tests.torch.draws import Draws, indices
 from tests.torch.jobs import SCRIPTS
-from tests.torch.script_runs import SECRET, Runs
+from tests.torch.script_runs import SECRET
 
 
 def test_who_does_not_hold_the_secret_gets_nothing_and_delays_nobody(feeds):
@@ -118,34 +117,6 @@ def test_a_server_goes_on_to_a_loader_that_the_script_makes_after_a_pass_and_no_
     finally:
         server.close()
         thread.join(10)
-
-
-@pytest.fixture(scope="module")
-def standardized(tmp_path_factory):
-    """What a feed server and two ranks print that run one script, whose loaders have num_workers=7."""
-    folder = tmp_path_factory.mktemp("standardized")
-    with contextlib.ExitStack() as stack:
-        runs, script = Runs(folder, stack), SCRIPTS / "standardized.py"
-        address = runs.serve(script, "--num_workers=7")
-        ranks = runs.train(script, "--num_workers=7", addresses=[address], world=2)
-        return runs.said(f"server{address.partition(':')[2]}"), ranks
-
-
-def test_a_pass_before_training_leaves_the_training_loader_on_data_hosts(standardized):
-    for said in standardized[1]:
-        assert "training on data hosts: True, mean 19.5, 3 epochs of 20 samples" in said
-        assert "later loader on data hosts: False" in said
-
-
-def test_a_server_uses_its_hosts_processors_whatever_num_workers_says(standardized):
-    log = standardized[0]
-    assert re.search(rf"event=feed_ready .*processes={len(os.sched_getaffinity(0))}\b", log), log
-
-
-def test_the_script_learns_whether_a_feed_server_runs_it(standardized):
-    assert "a feed server: True, rank 0 of 1" in standardized[0]
-    for rank, said in enumerate(standardized[1]):
-        assert f"a feed server: False, rank {rank} of 2" in said
 
 
 def test_a_script_that_feed_servers_cannot_run_is_refused_at_once_with_what_to_do(runs):
