@@ -37,7 +37,16 @@ def mpirun(script, tmp_path, *argv, ranks=2):
 
 
 @pytest.mark.parametrize(
-    "script", ["horovod_keras.py", "checkpoint.py", "resume.py", "own_loop.py", "loops.py", "sync_batch_norm.py"]
+    "script",
+    [
+        "horovod_keras.py",
+        "checkpoint.py",
+        "resume.py",
+        "own_loop.py",
+        "loops.py",
+        "sync_batch_norm.py",
+        "strategies.py",
+    ],
 )
 def test_promises_hold_on_two_ranks(script, tmp_path):
     (tmp_path / "checkpoints").mkdir()

@@ -110,6 +110,7 @@ def distribute(
         exact=exact,
     )
     checks.refuse_other_kinds(dataset)
+    world.refuse_several_devices()
     job_name = stream_names.own_name(job_name)
     context = TrainerContext.from_environ(os.environ)
     if target_workers == "local" and context.local_workers == "off":

@@ -16,6 +16,15 @@ from headrace.tensorflow.metric_average import MetricAverageCallback as MetricAv
 Logs = dict[str, Any] | None
 
 
+def __getattr__(name: str) -> Any:
+    if name == "BestModelCheckpoint":  # Horovod's for Spark, whose estimator gives it a path
+        raise AttributeError(
+            "headrace has no hvd.callbacks.BestModelCheckpoint: where hvd.rank() == 0, give fit "
+            "keras.callbacks.ModelCheckpoint(path, save_best_only=True) after hvd.callbacks.MetricAverageCallback()"
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def broadcast_state(model: keras.Model, root_rank: int = 0) -> None:
     """Give every rank the weights and the optimizer state of `root_rank`; random seeds stay each rank's own."""
     if world.size() == 1:

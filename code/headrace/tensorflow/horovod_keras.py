@@ -74,11 +74,16 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """All that does not touch Keras is Horovod's own: `broadcast_object`, `allgather_object`, `join`, `Max` …"""
+    """All that does not touch Keras is Horovod's own: `broadcast_object`, `allgather_object`, `Max` …"""
     if name.startswith("_"):
         raise AttributeError(name)
     if name == "elastic":
         raise AttributeError("headrace has no hvd.elastic: callbacks.Checkpoint resumes on another number of ranks")
+    if name == "join":
+        raise AttributeError(
+            "headrace has no hvd.join(): Horovod's returns at once when it is called again, and the ranks wait for "
+            "each other. Give each rank as many steps (data.distribute does); hvd.allreduce(0.0) waits for all ranks"
+        )
     return getattr(_hvd, name)
 
 
@@ -107,10 +112,11 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         horovods: further arguments that Horovod's has; those that would change the result are refused.
 
     Raises:
-        InputError: an argument of Horovod's that is not offered.
+        InputError: an argument of Horovod's that is not offered, or the scope of a strategy for several devices.
     """
     check_options(op, horovods)
     init()
+    world.refuse_several_devices()
     optimizer = keras.optimizers.get(optimizer)
     if is_distributed(optimizer) and not optimizer.built:
         return optimizer

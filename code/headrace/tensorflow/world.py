@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -13,13 +14,42 @@ import numpy as np
 import tensorflow as tf
 
 from headrace.context import TrainerContext
+from headrace.errors import InputError
+
+RANKS_OF_MPI = "OMPI_COMM_WORLD_SIZE"
 
 
 def init() -> None:
-    """Start Horovod, once; without mpirun, as the only rank."""
+    """Start Horovod, once; without mpirun, as the only rank.
+
+    Raises:
+        InputError: TF_CONFIG tells TensorFlow to connect workers of its own.
+    """
     find_open_mpi()
+    if RANKS_OF_MPI in os.environ and (workers := _workers_of_tf_config()) > 1:
+        raise InputError(
+            f"TF_CONFIG names {workers} workers for a tf.distribute strategy, which waits for all, and hosts of "
+            "the data group do not train: take TF_CONFIG and the strategy out of the script; Horovod connects the ranks"
+        )
     if not hvd.is_initialized():
         hvd.init()
+
+
+def _workers_of_tf_config() -> int:
+    with contextlib.suppress(ValueError, AttributeError, TypeError):  # TensorFlow says what is wrong with it
+        cluster = json.loads(os.environ.get("TF_CONFIG", "")).get("cluster", {})
+        return len(cluster.get("worker", ())) + len(cluster.get("chief", ()))
+    return 0
+
+
+def refuse_several_devices() -> None:
+    """Raise `InputError` in the scope of a strategy for several devices, where there are several ranks."""
+    devices = tf.distribute.get_strategy().num_replicas_in_sync
+    if size() > 1 and devices > 1:
+        raise InputError(
+            f"a tf.distribute strategy trains on {devices} devices in each of {size()} ranks: headrace starts one "
+            "process a GPU, and Horovod connects them; take the strategy and its scope out of the script"
+        )
 
 
 def find_open_mpi() -> None:
