@@ -40,6 +40,8 @@ from headrace.training.freed_memory import keep_freed_memory
 
 __all__ = ["Distribution", "Shards", "distribute", "from_arrays", "seed", "split_by_rank"]
 
+TENSORFLOWS_PARALLELISM = 16
+"""What TensorFlow begins a stage with that is given as AUTOTUNE; fewer where there are fewer processors."""
 _SEED_STRIDE = 1_000_003
 REQUESTS = 8
 """Batches that a rank asks for ahead; what TensorFlow's autotuning comes to, which does not run here."""
@@ -167,12 +169,15 @@ def seed(base: int, epoch: int = 0, rank: int = 0) -> int:
 
 
 def _on_trainer(dataset: tf.data.Dataset, *, stream: bool = True, shared: bool = True) -> tf.data.Dataset:
-    """Without tf.data's autotuning thread, which can sleep for up to a minute when an iterator ends.
+    """Return the dataset without tf.data's autotuning thread, which can sleep up to a minute when an iterator ends.
 
-    See docs/tensorflow-autotune.md. What is given as AUTOTUNE takes TensorFlow's default parallelism instead.
+    See docs/tensorflow-autotune.md. A stage that is given as AUTOTUNE then keeps the parallelism that it begins with:
+    this rank's share of the host's processors, so that a host of many uses them all, and TensorFlow's own at least.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
+    own = dataset.options().autotune.initial_parallelism
+    options.autotune.initial_parallelism = own or max(world.processors(), TENSORFLOWS_PARALLELISM)
     return afterwards.given_out(dataset.with_options(options), stream=stream, shared=shared)
 
 

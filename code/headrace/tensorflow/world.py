@@ -16,7 +16,7 @@ import tensorflow as tf
 from headrace.context import TrainerContext
 from headrace.errors import InputError
 
-RANKS_OF_MPI = "OMPI_COMM_WORLD_SIZE"
+RANKS_OF_MPI, RANKS_OF_HOST = "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"
 
 
 def init() -> None:
@@ -50,6 +50,11 @@ def refuse_several_devices() -> None:
             f"a tf.distribute strategy trains on {devices} devices in each of {size()} ranks: headrace starts one "
             "process a GPU, and Horovod connects them; take the strategy and its scope out of the script"
         )
+
+
+def processors() -> int:
+    """Return how many of the host's processors are this rank's share; at least 1."""
+    return max(len(os.sched_getaffinity(0)) // int(os.environ.get(RANKS_OF_HOST) or 1), 1)
 
 
 def find_open_mpi() -> None:
