@@ -245,5 +245,7 @@ def _inside(dataset: Any) -> list[Any]:
     found: list[Any] = []
     for value in getattr(dataset, "__dict__", {}).values():
         many = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
-        found += [each for each in itertools.islice(many, _MOST_ENTRIES) if isinstance(each, Dataset)]
+        first = list(itertools.islice(many, _MOST_ENTRIES))  # there may be a million labels
+        listed = many if first and isinstance(first[0], Dataset) else first
+        found += [each for each in listed if isinstance(each, Dataset)]
     return found
