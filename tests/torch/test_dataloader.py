@@ -73,12 +73,6 @@ def test_a_name_is_a_loaders_place_whatever_other_loaders_there_are(feeds):
         DataLoader(Draws(), 4, name="train")
 
 
-def test_two_loaders_over_one_dataset_draw_in_other_orders(feeds):
-    first = feeds.loader([], Draws(), 4, shuffle=True)
-    pairs = list(zip(indices(first), indices(DataLoader(Draws(), 4, shuffle=True)), strict=True))
-    assert sum(a == b for a, b in pairs) < 10
-
-
 def train(loader):
     """An epoch with a step of an optimizer; its samples."""
     model = torch.nn.Linear(1, 1)
@@ -119,14 +113,6 @@ def test_loaders_that_are_made_late_of_other_datasets_are_others(feeds):
     train(feeds.loader([], Numbers(20), 4, shuffle=True))
     late = [DataLoader(Numbers(40, kind=kind), 4, shuffle=True) for kind in "ab"]
     assert all_of(late[0]) != all_of(late[1])
-
-
-def test_a_look_at_the_first_batch_changes_no_order(feeds):
-    feeds.loader([], Numbers(20), 4, shuffle=True)
-    plain = all_of(DataLoader(Numbers(20), 4, shuffle=True))
-    looked_at = feeds.loader([], Numbers(20), 4, shuffle=True)
-    next(iter(looked_at))
-    assert all_of(DataLoader(Numbers(20), 4, shuffle=True)) == plain
 
 
 def test_orders_of_a_loader_with_a_generator_follow_from_its_seed(feeds):
@@ -189,14 +175,6 @@ def test_workers_keep_the_dataset_of_the_first_iteration_and_a_plain_attribute_t
     assert all_of(loader) == list(range(8))
     assert all_of(loader) == list(range(8))
     assert capsys.readouterr().out.count("warning: scale of loader 0's dataset changed since its first iteration") == 1
-
-
-def test_a_dataset_that_the_loaders_own_process_reads_may_change(feeds, capsys):
-    data = Scaled(8, scale=1)
-    loader = feeds.loader([], data, 4)
-    all_of(loader)
-    data.scale = 2
-    assert all_of(loader) == list(range(0, 16, 2)) and "changed" not in capsys.readouterr().out
 
 
 def test_local_batches_change_no_draws_of_the_script(feeds):

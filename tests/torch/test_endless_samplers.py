@@ -5,7 +5,6 @@ import itertools
 import pytest
 import torch
 from headrace import progress
-from headrace.errors import InputError
 from headrace.torch.sampling import samplers
 from torch.utils.data import BatchSampler, RandomSampler, Sampler
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -108,19 +107,6 @@ def test_a_sampler_that_says_that_it_yields_very_much_is_drawn_as_training_comes
     assert len(loader) == 10**12 / 4 and len(batches(loader, 500)) == 500
 
 
-def test_what_comes_late_and_is_no_index_is_refused(feeds, monkeypatch):
-    monkeypatch.setattr(samplers, "_CHUNK", 16)
-
-    class Late(Sampler):
-        def __iter__(self):
-            return itertools.chain(range(53), itertools.repeat(1, 200), itertools.repeat(0.5))
-
-    taken = iter(feeds.loader([], Draws(), 4, sampler=Late()))
-    with pytest.raises(InputError, match=r"Late yields 0\.5; an index is a number"):
-        for _ in range(200):
-            next(taken)
-
-
 def test_a_rank_whose_sampler_is_endless_makes_progress_while_it_is_drawn_up_to_where_training_stopped(feeds):
     loader = feeds.loader([], Draws(), 4, sampler=Endless())
     loader.load_state_dict({"seed": 0, "epoch": 0, "position": 400_000})
@@ -173,22 +159,6 @@ def test_a_sampler_that_moves_its_own_epoch_does_not_move_the_loaders(feeds, mon
         assert loader.state_dict()["epoch"] == epoch
     loader.set_epoch(7)
     assert batches(loader, 1) == [shuffled(7)[:4]]
-
-
-def test_two_iterations_over_a_sampler_with_a_generator_do_not_disturb_each_other(feeds, monkeypatch):
-    monkeypatch.setattr(samplers, "_CHUNK", 16)
-    monkeypatch.setattr(samplers, "MOST_AT_ONCE", 300)
-    mine = torch.Generator().manual_seed(5)
-    loader = feeds.loader(
-        [], Draws(), 4, sampler=RandomSampler(Draws(), replacement=True, num_samples=1200, generator=mine)
-    )
-    epochs = [batches(loader, 100), batches(loader, 100)]
-    assert mine.get_state().equal(torch.Generator().manual_seed(5).get_state())
-    loader.set_epoch(0)
-    first = iter(loader)
-    begun = [next(first)["index"].tolist() for _ in range(5)]
-    assert batches(loader, 100) == epochs[1]
-    assert begun + [next(first)["index"].tolist() for _ in range(95)] == epochs[0] != epochs[1]
 
 
 @pytest.mark.parametrize(

@@ -78,12 +78,6 @@ def test_samples_that_raise_can_be_skipped_and_are_counted(feeds, remote, capsys
     assert "event=sample_skipped rank=0 index=20 error=ValueError:_no_picture_at_20" in capsys.readouterr().out
 
 
-def test_a_batch_of_which_nothing_is_left_ends_the_job(feeds):
-    loader = feeds.loader([], Draws(broken=range(4, 8)), 4, on_error="skip")
-    with pytest.raises(SampleError, match="all 4 samples of a batch were skipped: ValueError: no picture at 4"):
-        list(loader)
-
-
 def test_a_sample_that_hangs_is_named(feeds):
     dataset = Draws(endless=[9])
     address = feeds.serve(2, dataset, 4, num_workers=2, timeout=1)
@@ -96,14 +90,3 @@ def test_a_sample_that_kills_its_process_ends_the_job_after_a_few(feeds):
     address = feeds.serve(1, dataset, 4)
     with pytest.raises(SampleError, match="feed processes ended while they made batch 0"):
         list(feeds.loader([address], dataset, 4))
-
-
-class Leaving(Draws):
-    def __getitem__(self, index):
-        raise SystemExit("no such file")
-
-
-def test_a_sample_that_leaves_python_is_told_as_one_that_raises(feeds):
-    loader = iter(feeds.loader([feeds.serve(1, Leaving(), 4)], Leaving(), 4))
-    with pytest.raises(SampleError, match="no such file"):
-        next(loader)

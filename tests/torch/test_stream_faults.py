@@ -3,7 +3,6 @@
 import collections
 import itertools
 import os
-import queue
 import random
 import signal
 import threading
@@ -15,7 +14,7 @@ import torch
 from headrace.torch.feed import stream_client, worker
 from headrace.torch.fetch.map_fetcher import SampleError
 from headrace.training import socket_buffers
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset
 
 from tests.support import wait_for
 from tests.torch.lines import Lines, all_lines, indices, plain
@@ -86,31 +85,6 @@ def test_coming_to_where_training_stopped_may_take_long(feeds, monkeypatch):
     taken = [plain(next(batches))]
     assert len(shard_processes(feeds.servers[0])) == 1  # the same one all the time
     assert indices(taken + [plain(batch) for batch in batches]) == all_lines((60,))[50:]
-
-
-class Threaded(Lines):
-    """Reads ahead in a thread, which asks for its share later, and never ends."""
-
-    def __iter__(self):
-        come = queue.Queue(2)
-
-        def read():
-            for each in Lines.__iter__(self):
-                come.put(each)
-            come.put(None)
-            threading.Event().wait()
-
-        threading.Thread(target=read, daemon=False).start()
-        get_worker_info().id  # noqa: B018
-        yield from iter(come.get, None)
-
-
-def test_a_dataset_that_reads_ahead_in_a_thread_gets_its_share_and_leaves_no_process(feeds):
-    lengths = (9, 8, 7, 6)
-    address = feeds.serve(1, Threaded(lengths), 2, num_workers=2)
-    loader = feeds.loader([address], Threaded(lengths), 2, num_workers=2)
-    assert indices([plain(batch) for batch in loader]) == all_lines(lengths)
-    wait_for(lambda: not shard_processes(feeds.servers[0]), "the end of the shards' processes", 20)
 
 
 class Large(IterableDataset):

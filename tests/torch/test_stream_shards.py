@@ -90,11 +90,6 @@ def test_a_rank_without_a_batch_is_told_so(ranks):
         ranks([], 2, Lines((6,)), 2, shards=2, seed=1, stall_timeout_s=4)
 
 
-def test_an_epoch_without_a_step_is_no_epoch(ranks):
-    with pytest.raises(InputError, match="an epoch has no step: 1 of 2 ranks have a batch"):
-        ranks([], 2, Lines((6,)), 2, shards=2, seed=1, drop_last=True)
-
-
 @pytest.mark.parametrize(
     "options, message",
     [({"shards": 1}, "1 shards cannot be shared by 2 ranks"), ({"shards": -1}, "expected 1 to"),
@@ -113,11 +108,6 @@ def test_a_librarys_dataset_whose_workers_wait_for_all_others_is_refused(feeds, 
     users = type("Mine", (library,), {})
     with pytest.raises(InputError, match=rf"{module}.StreamingDataset shares its samples among all ranks itself"):
         feeds.loader([], users(), 2)
-
-
-def test_a_state_of_another_kind_of_dataset_is_refused(feeds):
-    with pytest.raises(InputError, match="not the state of a DataLoader of an IterableDataset"):
-        feeds.loader([], Lines(), 2).load_state_dict({"seed": 1, "epoch": 0, "position": 4})
 
 
 def test_within_an_epoch_batches_keep_their_size(feeds):
@@ -247,26 +237,3 @@ class ByRank(IterableDataset):
 def test_a_dataset_that_shares_by_rank_as_well_loses_nothing(ranks):
     (first, second), _ = ranks([], 2, ByRank(), 3, num_workers=2)
     assert indices(first + second) == list(range(24))
-
-
-class FileOfOnes(IterableDataset):
-    """Reads the file that it opened when it was made."""
-
-    def __init__(self, path):
-        self.file = open(path)  # noqa: SIM115
-
-    def __iter__(self):
-        info = get_worker_info()
-        for number, line in enumerate(self.file):
-            if number % info.num_workers == info.id:
-                yield int(line)
-
-
-@BOTH
-def test_each_shard_reads_from_its_own_place_in_an_open_file(feeds, tmp_path, remote):
-    path = tmp_path / "numbers"
-    path.write_text("".join(f"{number}\n" for number in range(5000)))
-    addresses = [feeds.serve(1, FileOfOnes(path), 50, num_workers=4)] if remote else []
-    data = FileOfOnes(path)
-    taken = [int(each) for batch in feeds.loader(addresses, data, 50, num_workers=4) for each in batch]
-    assert sorted(taken) == list(range(5000))
