@@ -109,20 +109,6 @@ def test_a_loader_that_is_made_again_for_each_epoch_goes_on_in_another_order_and
     assert first + epochs(2, state)[0] == orders, "the same after a resume"
 
 
-def test_loaders_that_are_made_late_of_other_datasets_are_others(feeds):
-    train(feeds.loader([], Numbers(20), 4, shuffle=True))
-    late = [DataLoader(Numbers(40, kind=kind), 4, shuffle=True) for kind in "ab"]
-    assert all_of(late[0]) != all_of(late[1])
-
-
-def test_orders_of_a_loader_with_a_generator_follow_from_its_seed(feeds):
-    orders = [
-        indices(feeds.loader([], Draws(), 4, shuffle=True, generator=torch.Generator().manual_seed(seed)))
-        for seed in (7, 7, 8)
-    ]
-    assert orders[0] == orders[1] != orders[2]
-
-
 def test_a_dataset_of_a_loader_that_is_gone_goes_too(feeds):
     loader = feeds.loader([], data := Draws(), 4, shuffle=True)
     alive = weakref.ref(data)
@@ -175,14 +161,6 @@ def test_workers_keep_the_dataset_of_the_first_iteration_and_a_plain_attribute_t
     assert all_of(loader) == list(range(8))
     assert all_of(loader) == list(range(8))
     assert capsys.readouterr().out.count("warning: scale of loader 0's dataset changed since its first iteration") == 1
-
-
-def test_local_batches_change_no_draws_of_the_script(feeds):
-    torch.manual_seed(1)
-    expected = torch.rand(3).tolist()
-    torch.manual_seed(1)
-    list(feeds.loader([], Draws(), 8))
-    assert torch.rand(3).tolist() == expected
 
 
 def test_a_collate_function_that_the_script_sets_before_the_first_batch_counts(feeds):

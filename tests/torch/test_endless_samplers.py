@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 import torch
-from headrace import progress
 from headrace.torch.sampling import samplers
 from torch.utils.data import BatchSampler, RandomSampler, Sampler
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -107,14 +106,6 @@ def test_a_sampler_that_says_that_it_yields_very_much_is_drawn_as_training_comes
     assert len(loader) == 10**12 / 4 and len(batches(loader, 500)) == 500
 
 
-def test_a_rank_whose_sampler_is_endless_makes_progress_while_it_is_drawn_up_to_where_training_stopped(feeds):
-    loader = feeds.loader([], Draws(), 4, sampler=Endless())
-    loader.load_state_dict({"seed": 0, "epoch": 0, "position": 400_000})
-    before = sum(counter() for counter in progress._counters)
-    assert len(batches(loader, 2)) == 2
-    assert sum(counter() for counter in progress._counters) > before + 50
-
-
 class SaysMore(Endless):
     """Endless, and says how long its dataset is, as OpenMMLab's do."""
 
@@ -129,36 +120,6 @@ def test_an_endless_sampler_that_has_a_length_has_no_end_as_with_torch(feeds, re
     addresses = [feeds.serve(1, Draws(), 4)] if remote else []
     loader = feeds.loader(addresses, Draws(), 4, sampler=SaysMore(draw="own"))
     assert batches(loader, 60) == expected and len(loader) == len(theirs) == 14
-
-
-class Moves(Endless):
-    """Goes on to the next epoch by itself, and shuffles by it, as many do for torchrun's restarts."""
-
-    epoch = 0
-
-    def set_epoch(self, epoch):
-        self.epoch = epoch
-
-    def all(self):
-        while True:
-            yield from shuffled(self.epoch)
-            self.set_epoch(self.epoch + 1)
-
-
-def shuffled(epoch):
-    return torch.randperm(53, generator=torch.Generator().manual_seed(epoch)).tolist()
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_sampler_that_moves_its_own_epoch_does_not_move_the_loaders(feeds, monkeypatch, workers):
-    monkeypatch.setattr(samplers, "_CHUNK", 16)
-    loader = feeds.loader([], Draws(), 4, sampler=Moves(), num_workers=workers)
-    for epoch in range(3):
-        expected = list(itertools.islice(itertools.chain(*(shuffled(epoch + each) for each in range(8))), 400))
-        assert list(itertools.chain(*batches(loader, 100))) == expected
-        assert loader.state_dict()["epoch"] == epoch
-    loader.set_epoch(7)
-    assert batches(loader, 1) == [shuffled(7)[:4]]
 
 
 @pytest.mark.parametrize(

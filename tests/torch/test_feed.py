@@ -111,13 +111,6 @@ def test_another_dataset_on_the_rank_is_refused(feeds):
         list(feeds.loader([address], Draws(54), 4))
 
 
-def test_a_loader_that_servers_do_not_have_is_made_by_the_rank_which_says_so(feeds, capsys):
-    address = feeds.serve(1, Draws(), 4)
-    loader = feeds.loader([address], Draws(), 4, name="another")
-    assert indices(loader) == list(range(53)) and not loader.made_elsewhere
-    assert "data hosts do not have loader another of the script" in capsys.readouterr().out
-
-
 @BOTH
 def test_iterations_over_one_loader_do_not_disturb_each_other(feeds, remote):
     addresses = [feeds.serve(1, Draws(), 4, shuffle=True)] if remote else []
@@ -202,25 +195,8 @@ def test_batches_that_a_rank_holds_fit_into_prefetch_bytes(feeds):
         assert max(ahead[20:40]) <= most + 1  # one may be taken while it is counted
 
 
-class Opened(Draws):
-    def __getitem__(self, index):
-        return {"file": self.file}
-
-
-def _open_here(number):
-    get_worker_info().dataset.file = number + 5
-
-
 def _fails_here(number):
     raise OSError(f"no file for worker {number}")
-
-
-@BOTH
-def test_a_worker_init_fn_finds_the_dataset(feeds, remote):
-    options = {"num_workers": 1, "worker_init_fn": _open_here}
-    addresses = [feeds.serve(1, Opened(), 4, **options)] if remote else []
-    found = list(feeds.loader(addresses, Opened(), 4, **options))
-    assert {int(each) for batch in found for each in batch["file"]} == {5}
 
 
 def test_a_worker_init_fn_that_fails_is_named(feeds):

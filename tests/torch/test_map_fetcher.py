@@ -3,10 +3,9 @@
 import contextlib
 import json
 
-import pytest
 import torch
 from headrace.errors import InputError
-from headrace.torch.fetch.map_fetcher import BatchRequest, MapFetcher, SampleError
+from headrace.torch.fetch.map_fetcher import BatchRequest, MapFetcher
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import Subset
@@ -54,15 +53,3 @@ def test_a_dataset_that_reads_several_samples_at_once_is_asked_for_all_of_a_batc
         fetcher = MapFetcher(data, list, True, "raise")
         assert fetcher.fetch(BatchRequest(0, 0, [0, 1], [3, 4])).batch == [10 * each for each in reads]
         assert getattr(data, "dataset", data).reads == [reads]
-
-
-@pytest.mark.parametrize(
-    ("data", "collate_fn", "message"),
-    [(Draws(broken=[4]), list, "sample 4 raised ValueError: no picture at 4"),
-     (Numbers(), lambda samples: len(None), "collate_fn, of samples .3, 4., raised TypeError")],
-    ids=["sample", "collate_fn"],
-)  # fmt: skip
-def test_what_raises_is_named_with_a_traceback(data, collate_fn, message):
-    with pytest.raises(SampleError, match=message) as raised:
-        MapFetcher(data, collate_fn, True, "raise").fetch(BatchRequest(0, 0, [0, 1], [3, 4]))
-    assert "Traceback" in str(raised.value)

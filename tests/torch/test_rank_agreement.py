@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from headrace.errors import DeadlineError, InputError
 from headrace.torch import DataLoader, distributed
-from headrace.torch.sampling.rank_agreement import StreamEnd, compare_with_rank_0, differences
+from headrace.torch.sampling.rank_agreement import StreamEnd, compare_with_rank_0
 from torch.utils.data import SubsetRandomSampler, random_split
 
 from tests.ports import free_port
@@ -86,12 +86,6 @@ def test_a_loader_of_rank_0_alone_is_nobody_elses(tmp_path):
             print(len(all_of(shared)), len(all_of(own)) if rank == 0 else 0)
 
     assert in_two_ranks(script, tmp_path) == ["20 9\n" * 2, "20 0\n" * 2]
-
-
-def test_what_is_the_same_differs_in_nothing_and_else_both_values_are_named():
-    assert differences({"a": 1}, {"a": 1, "b": 2}, "rank 0") == ""
-    told = differences({"epoch": 1, "length": 3}, {"epoch": 2, "length": 3}, "rank 0")
-    assert told.startswith("epoch is 1 here and 2 on rank 0: have all ranks iterate alike")
 
 
 class OfNumbers(Lines):

@@ -84,11 +84,6 @@ def test_generators_are_found_behind_many_labels_and_what_cannot_be_seeded_is_le
     assert list(generators_of(data).values()) == NOISE.generators
 
 
-def test_generators_of_the_process_and_the_system_are_not_taken_for_the_datasets():
-    data = Noisy(2, of=[random._inst, np.random.mtrand._rand, torch.default_generator, random.SystemRandom()])
-    assert generators_of(data) == {}
-
-
 def test_what_the_script_draws_from_a_generator_that_its_dataset_holds_is_as_without_a_loader(feeds):
     shared = np.random.default_rng(5)
     assert len(all_of(feeds.loader([], Noisy(8, transform=Noise(shared)), 4))) == 8
@@ -153,18 +148,10 @@ class Staged(Numbers):
         return self.stage
 
 
-class Wrapped(Numbers):
-    def __init__(self, *parts):
-        super().__init__(sum(map(len, parts)), parts=list(parts))
-
-    def __getitem__(self, index):
-        return self.parts[0][index]
-
-
 @BOTH
 @pytest.mark.parametrize(
-    "make", [lambda: Staged(300), lambda: Wrapped(Staged(300)), lambda: ConcatDataset([Staged(1) for _ in range(300)])],
-    ids=["itself", "wrapped", "many"],
+    "make", [lambda: Staged(300), lambda: ConcatDataset([Staged(1) for _ in range(300)])],
+    ids=["itself", "many"],
 )  # fmt: skip
 def test_a_datasets_set_epoch_is_called_wherever_samples_are_made(feeds, remote, make):
     addresses = [feeds.serve(2, make(), 50)] if remote else []

@@ -13,11 +13,10 @@ from torch.utils.data import (
     DistributedSampler,
     RandomSampler,
     Sampler,
-    WeightedRandomSampler,
 )
 from torch.utils.data import DataLoader as TorchDataLoader
 
-from tests.torch.draws import BOTH, Draws, Numbers, all_of, indices, plain
+from tests.torch.draws import BOTH, Draws, Numbers, all_of, indices
 
 
 class Backwards(Sampler):
@@ -35,18 +34,6 @@ def test_a_sampler_of_ones_own_is_dealt_to_the_ranks(feeds):
     address = feeds.serve(1, Draws(), 4)
     by_rank = [indices(feeds.loader([address], Draws(), 4, sampler=Backwards(53), rank=r, world=2)) for r in (0, 1)]
     assert by_rank == [list(range(52, -1, -2)), [*range(51, 0, -2), 52]]
-
-
-def test_random_samplers_draw_the_same_on_all_ranks_and_anew_each_epoch(feeds):
-    weights = [1.0] * 10 + [0.0] * 43
-    loaders = [
-        feeds.loader([], Draws(), 4, sampler=WeightedRandomSampler(weights, 40), rank=rank, world=2)
-        for rank in (0, 1)
-    ]  # fmt: skip
-    first = [indices(each) for each in loaders]
-    assert {index for each in first for index in each} <= set(range(10)) and first[0] != first[1]
-    again = feeds.loader([], Draws(), 4, sampler=WeightedRandomSampler(weights, 40), rank=1, world=2)
-    assert indices(again) == first[1] and indices(again) != first[1]
 
 
 @BOTH
@@ -101,22 +88,6 @@ def test_torchs_batches_of_a_distributed_sampler_are_those_of_a_plain_loader(fee
             assert [each["index"].tolist() for each in loader] == [each["index"].tolist() for each in plainly]
     with pytest.raises(ValueError, match="batch_sampler option is mutually exclusive"):
         feeds.loader([], Draws(), 4, batch_sampler=sampler(0), rank=0, world=2)
-
-
-@pytest.mark.parametrize(
-    "wrap", [lambda inner: {"sampler": inner}, lambda inner: {"batch_sampler": BatchSampler(inner, 1, False)}]
-)
-@pytest.mark.parametrize("dataset, ranks", [(Draws(), 3), (Draws(20), 2)], ids=["a group's", "a part's"])
-def test_a_distributed_sampler_of_a_group_of_ranks_or_a_part_of_the_dataset_counts_where_it_alone_deals(
-    feeds, wrap, dataset, ranks
-):
-    inner = DistributedSampler(dataset, ranks, 1, seed=3)
-    with pytest.raises(InputError, match=rf"to {ranks} ranks, and the loader deals its dataset to 2"):
-        feeds.loader([], Draws(), rank=1, world=2, **wrap(inner))
-    loader = feeds.loader([], Draws(), rank=1, world=2, shard_by_rank=False, **wrap(inner))
-    for epoch in (0, 4):
-        inner.set_epoch(epoch)
-        assert indices(loader) == list(inner)
 
 
 Pair = collections.namedtuple("Pair", "one other")
@@ -208,17 +179,6 @@ def test_a_sampler_that_is_put_into_a_loader_later_is_refused(feeds):
         next(iter(loader))
 
 
-class Unsized(torch.utils.data.Dataset):
-    def __getitem__(self, index):
-        return index
-
-
-@BOTH
-def test_a_dataset_without_a_length_needs_a_sampler_that_has_one(feeds, remote):
-    addresses = [feeds.serve(1, Unsized(), 4, sampler=[3, 1, 2])] if remote else []
-    assert all_of(feeds.loader(addresses, Unsized(), 4, sampler=[3, 1, 2])) == [3, 1, 2]
-
-
 @pytest.mark.parametrize("buffer", [np.zeros(4, np.int64), [0] * 4], ids=["an array", "a list"])
 def test_a_batch_sampler_may_fill_one_buffer_again_and_again(feeds, buffer):
     class Fills:
@@ -229,15 +189,3 @@ def test_a_batch_sampler_may_fill_one_buffer_again_and_again(feeds, buffer):
 
     loader = feeds.loader([], Draws(), batch_sampler=Fills())
     assert [batch["index"].tolist() for batch in loader] == [list(range(first, first + 4)) for first in range(0, 52, 4)]
-
-
-def test_batch_samplers_and_single_samples_work_too(feeds):
-    chosen = [[1, 2, 3], [9], [4, 4]]
-    address = feeds.serve(1, Draws(), batch_sampler=chosen)
-    served = [plain(batch) for batch in feeds.loader([address], Draws(), batch_sampler=chosen)]
-    assert [each[0] for each in served] == chosen
-    assert served == [plain(batch) for batch in feeds.loader([], Draws(), batch_sampler=chosen)]
-    one, other = served[2][1]
-    assert one != other  # each sample has draws of its own
-    single = list(feeds.loader([feeds.serve(1, Draws(5), None)], Draws(5), None))
-    assert [each["index"] for each in single] == list(range(5))

@@ -2,9 +2,6 @@
 
 import collections
 import itertools
-import os
-import random
-import signal
 import threading
 import time
 
@@ -36,17 +33,6 @@ def test_a_server_that_dies_or_is_silent_is_replaced_within_a_shard(feeds, monke
             feeds.servers[0].close()
         found.append(plain(batch))
     assert found == expected
-
-
-def test_a_process_that_is_killed_is_replaced(feeds):
-    address = feeds.serve(1, Lines((40,)), 2)
-    found = []
-    for number, batch in enumerate(feeds.loader([address], Lines((40,)), 2, seed=1)):
-        if number in (5, 11):
-            for process in shard_processes(feeds.servers[0]):
-                os.kill(process.pid, signal.SIGKILL)
-        found.append(plain(batch))
-    assert indices(found) == all_lines((40,)) and len(found) == 20
 
 
 @pytest.mark.parametrize(
@@ -113,27 +99,3 @@ def test_nothing_is_left_running_when_an_iteration_is_broken_off(feeds):
     wait_for(lambda: not shard_processes(feeds.servers[0]), "the end of the shards' processes", 20)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("feed shard")]
     assert collections.Counter(indices([plain(batch) for batch in loader])).most_common(1)[0][1] == 1
-
-
-class Shuffling(IterableDataset):
-    """Wraps another object, and shuffles its files in place."""
-
-    def __init__(self, inner):
-        self.inner, self.files = inner, list(range(24))
-
-    def __getattr__(self, name):
-        return getattr(self.inner, name)
-
-    def __iter__(self):
-        random.shuffle(self.files)
-        return iter(self.files)
-
-
-def test_a_wrapper_that_shuffles_its_list_has_the_same_order_in_every_mode(feeds):
-    address = feeds.serve(1, Shuffling(object()), 4, shards=1)
-    served, local = (feeds.loader(each, Shuffling(object()), 4, shards=1, seed=2) for each in ([address], []))
-    orders = [
-        [[number for batch in loader for number in batch.tolist()] for _ in range(3)] for loader in (served, local)
-    ]
-    assert orders[0] == orders[1]
-    assert len(set(map(tuple, orders[0]))) == 3

@@ -2,14 +2,11 @@
 
 import gc
 import multiprocessing
-import os
 import signal
 import sqlite3
-import tarfile
 import tempfile
 
 import numpy as np
-import pytest
 import torch
 from torch.utils.data import get_worker_info
 
@@ -18,29 +15,13 @@ from tests.torch.draws import BOTH, Draws, Numbers, all_of, batches
 from tests.torch.lines import Lines
 
 
-class InOneFile(Numbers):
-    def __getitem__(self, index):
-        member = self.archive.getmembers()[index]
-        return int(self.archive.extractfile(member).read())
-
-
 class InATemporaryFile(Numbers):
     def __getitem__(self, index):
         self.file.seek(index * 4)
         return int.from_bytes(self.file.read(4), "little")
 
 
-def of_an_archive(folder):
-    path = folder / "numbers.tar"
-    if not path.exists():
-        with tarfile.open(path, "w") as archive:
-            for number in range(100):
-                (folder / "number").write_text(f"{number:>3000}")
-                archive.add(folder / "number", f"{number:03}")
-    return InOneFile(100, archive=tarfile.open(path))
-
-
-def of_a_temporary_file(folder):
+def of_a_temporary_file():
     file = tempfile.TemporaryFile()  # noqa: SIM115
     file.write(b"".join(number.to_bytes(4, "little") for number in range(100)))
     file.flush()
@@ -48,10 +29,9 @@ def of_a_temporary_file(folder):
 
 
 @BOTH
-@pytest.mark.parametrize("data", [of_an_archive, of_a_temporary_file])
-def test_each_process_reads_from_its_own_place_in_an_open_file(feeds, tmp_path, data, remote):
-    addresses = [feeds.serve(3, data(tmp_path), 4)] if remote else []
-    assert all_of(feeds.loader(addresses, data(tmp_path), 4, num_workers=3)) == list(range(100))
+def test_each_process_reads_from_its_own_place_in_an_open_file(feeds, remote):
+    addresses = [feeds.serve(3, of_a_temporary_file(), 4)] if remote else []
+    assert all_of(feeds.loader(addresses, of_a_temporary_file(), 4, num_workers=3)) == list(range(100))
 
 
 class OfTheMainThread(Numbers):
@@ -91,16 +71,6 @@ def test_generators_that_worker_init_fn_seeds_draw_other_numbers_everywhere_and_
         loader = feeds.loader(addresses, Drawing(40), 2, rank=rank, world=2, **options)
         drawn += all_of(loader) + all_of(loader)
     assert len(set(drawn)) == len(drawn) == 80
-
-
-class OfProcesses(Numbers):
-    def __getitem__(self, index):
-        return os.getpid()
-
-
-def test_local_workers_stay_for_all_epochs(feeds):
-    loader = feeds.loader([], OfProcesses(40), 2, num_workers=2)
-    assert set(all_of(loader)) == set(all_of(loader)) and os.getpid() not in all_of(loader)
 
 
 def test_a_second_iteration_beside_the_first_has_workers_of_its_own(feeds):

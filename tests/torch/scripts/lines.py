@@ -13,7 +13,6 @@ from torch.utils.data import IterableDataset, get_worker_info
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--num_workers", type=int, default=2)
-parser.add_argument("--kill_at", type=int, default=-1)
 args, _ = parser.parse_known_args()
 
 

@@ -1,21 +1,24 @@
-"""Right scripts, one after another: transforms, datasets and loops that change what they hold while they train."""
+"""Right scripts, one after another: transforms, datasets and loops that change what they hold while they train.
+
+The whole has a guarded `main`, a process group of its own, DDP before the data, a split, and a port.
+"""
 
 import functools
 import hashlib
+import socket
 import threading
 
 import headrace.torch
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import Dataset, random_split
 
 SIZE = 24
-headrace.torch.init()
-rank = headrace.torch.rank()
-torch.manual_seed(0)
 
 
-class Numbers(torch.utils.data.Dataset):
+class Numbers(Dataset):
     def __len__(self):
         return SIZE
 
@@ -23,26 +26,15 @@ class Numbers(torch.utils.data.Dataset):
         return torch.tensor([float(index)])
 
 
-class RandomizedOnEachCall:
-    """As MONAI's transforms: they note whether they do something, and hold a generator."""
-
-    def __init__(self):
-        self.R, self._do_transform, self._param = np.random.RandomState(0), False, None
-
-    def __call__(self, value):
-        self._do_transform = self.R.rand() < 0.5
-        if self._do_transform:
-            self._param = self.R.uniform(-1, 1)
-            value = value + self._param
-        return value
-
-
 class Transformed(Numbers):
+    """Notes on each call whether it does something, and holds a generator, as MONAI's transforms do."""
+
     def __init__(self):
-        self.transform = RandomizedOnEachCall()
+        self.R = np.random.RandomState(0)
 
     def __getitem__(self, index):
-        return self.transform(super().__getitem__(index))
+        self._do_transform = self.R.rand() < 0.5
+        return super().__getitem__(index) + self._do_transform * self.R.uniform(-1, 1)
 
 
 class KnowsItsRank(Numbers):
@@ -52,10 +44,6 @@ class KnowsItsRank(Numbers):
         self.rank, self.world = headrace.torch.rank(), headrace.torch.world_size()
 
 
-def collate_of(samples, rank):
-    return torch.stack(samples)
-
-
 class ReadsAhead(Numbers):
     """Fills a cache by a thread of its own."""
 
@@ -63,8 +51,7 @@ class ReadsAhead(Numbers):
         self.cache, self.thread = {}, None
 
     def fill(self):
-        for index in range(SIZE):
-            self.cache[index] = torch.tensor([float(index)])
+        self.cache |= {index: torch.tensor([float(index)]) for index in range(SIZE)}
 
     def __getitem__(self, index):
         if self.thread is None:
@@ -87,38 +74,47 @@ class Staged(Numbers):
     step = stage = 0
 
     def set_epoch(self, epoch):
-        self.step += 1
-        self.stage = epoch
+        self.step, self.stage = self.step + 1, epoch
 
     def __getitem__(self, index):
         step = index + self.stage
         return torch.tensor([float(step)])
 
 
-looked_at = Numbers()
-collate = functools.partial(collate_of, rank=rank)
-made = [Transformed(), KnowsItsRank(), ReadsAhead(), Keeps(), Staged(), looked_at]
-loaders = [
-    headrace.torch.DataLoader(data, 4, shuffle=True, collate_fn=collate if isinstance(data, KnowsItsRank) else None)
-    for data in made
-]
-model = DistributedDataParallel(torch.nn.Linear(1, 1))
-if rank == 0:
-    torch.jit.trace(model.module, next(iter(loaders[-1])))  # as SummaryWriter.add_graph does
-optimizer = torch.optim.SGD(model.parameters(), 1e-4)
-for data, loader in zip(made, loaders, strict=True):
-    digest = hashlib.sha256()
-    for epoch in range(2):
-        loader.set_epoch(epoch)
-        for x in loader:
-            digest.update(x.numpy().tobytes())
-            loss = model(x).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            if isinstance(data, Keeps):
-                data.results[len(data.results)] = loss.item()
-    print(f"trained on {type(data).__name__}: {digest.hexdigest()}")
-    print(f"on data hosts: {loader.made_elsewhere}")
-weights = [each.tolist() for each in model.parameters()]
-print("weights:", weights, flush=True)
+def collate_of(samples, rank):
+    return torch.stack(samples)
+
+
+def main():
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    if not headrace.torch.is_feed_server():
+        for_metrics = socket.create_server(("", 0))  # noqa: F841
+    split, _ = random_split(Numbers(), [16, 8])
+    made = [Transformed(), KnowsItsRank(), ReadsAhead(), Keeps(), Staged(), split, Numbers()]
+    collate = functools.partial(collate_of, rank=rank)
+    loaders = [headrace.torch.DataLoader(data, 4, shuffle=True, collate_fn=collate) for data in made]
+    model = DistributedDataParallel(torch.nn.Linear(1, 1))
+    if rank == 0:
+        torch.jit.trace(model.module, next(iter(loaders[-1])))  # as SummaryWriter.add_graph does
+    optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+    for data, loader in zip(made, loaders, strict=True):
+        digest = hashlib.sha256()
+        for epoch in range(2):
+            loader.set_epoch(epoch)
+            for x in loader:
+                digest.update(x.numpy().tobytes())
+                loss = model(x).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                data.result = loss.item()
+                getattr(data, "results", {})[epoch] = data.result
+        print(f"trained on {type(data).__name__}: {digest.hexdigest()}")
+        print(f"on data hosts: {loader.made_elsewhere}", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

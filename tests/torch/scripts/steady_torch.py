@@ -17,7 +17,6 @@ parser.add_argument("--broken", type=int, default=-1, help="raises")
 parser.add_argument("--hangs", type=int, default=-1, help="step after which rank 1 waits for ever")
 parser.add_argument("--ends", type=int, default=-1, help="step after which rank 1 ends alone")
 parser.add_argument("--late_on", default="", help="host whose feed servers do not come up")
-parser.add_argument("--processes", type=int, default=0)
 args, _ = parser.parse_known_args()
 
 
@@ -39,7 +38,7 @@ model = DistributedDataParallel(
     torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
 )
 optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
-loader = headrace.torch.DataLoader(Numbers(), args.batch_size, shuffle=True, num_workers=args.processes)
+loader = headrace.torch.DataLoader(Numbers(), args.batch_size, shuffle=True)
 training = headrace.torch.Training(model, optimizer, loader, 5, headrace.torch.Checkpoint())
 rank = headrace.torch.rank()
 steps = 0

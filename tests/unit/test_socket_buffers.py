@@ -6,7 +6,6 @@ import threading
 
 import numpy as np
 import pytest
-from headrace.torch.feed.decode import bytes_of
 from headrace.training import socket_buffers as wire
 
 SIZE = 3 << 20
@@ -45,8 +44,8 @@ def test_a_batch_in_pieces_fills_its_buffers_and_what_follows_is_left(pieces, pa
     whole = np.random.default_rng(0).integers(0, 256, SIZE + 100, np.uint8)
     buffers = [np.zeros(size, np.uint8) for size in parts]
     with pair() as (here, there):
-        sent(there, bytes_of(whole), pieces)
-        wire.receive_into(here, [bytes_of(each) for each in buffers])
+        sent(there, memoryview(whole), pieces)
+        wire.receive_into(here, [memoryview(each) for each in buffers])
         assert np.array_equal(np.concatenate(buffers), whole[:SIZE])
         assert here.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1
         assert here.recv(200, socket.MSG_WAITALL) == bytes(whole[SIZE:])
