@@ -1,4 +1,4 @@
-"""Batch normalization over the batches of all ranks; reached as `horovod_keras.SyncBatchNormalization`."""
+"""Batch normalization over the batches of all ranks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import horovod.tensorflow as hvd
 import keras
 import tensorflow as tf
 
+from headrace.errors import InputError
 from headrace.tensorflow import world
 
 
@@ -15,26 +16,35 @@ from headrace.tensorflow import world
 class SyncBatchNormalization(keras.layers.BatchNormalization):
     """A `keras.layers.BatchNormalization` that normalizes with mean and variance over the batches of all ranks.
 
-    It takes Keras's arguments. All ranks must train it at the same time. On one rank it is Keras's own.
+    All ranks must train it at the same time. On one rank it is Keras's own.
+
+    Args:
+        args, options: those of Keras's layer.
+        fused: only False, as in Horovod's own layer.
+
+    Raises:
+        InputError: `fused` is True.
     """
 
-    def __init__(self, **keras_arguments: Any) -> None:
-        super().__init__(**keras_arguments)
+    def __init__(self, *args: Any, fused: bool = False, **options: Any) -> None:
+        if fused:
+            raise InputError(
+                "SyncBatchNormalization(fused=True) hides what the ranks exchange: leave fused out"
+            )
+        super().__init__(*args, **options)
         self.supports_jit = False  # Horovod has no XLA operations
 
     def _moments(self, inputs: Any, mask: Any) -> Any:
+        mean, variance = super()._moments(inputs, mask)
         if world.size() == 1:
-            return super()._moments(inputs, mask)
-
-        def total(values: Any) -> Any:
-            return tf.reduce_sum(values, self._reduction_axes, keepdims=True)
-
-        def counted(values: Any) -> Any:
-            return values if mask is None else tf.where(mask[..., tf.newaxis], values, tf.zeros_like(values))
-
-        mask = None if mask is None else tf.cast(mask, tf.bool)
-        sums = hvd.allreduce(tf.stack([total(counted(inputs)), total(counted(tf.ones_like(inputs)))]), op=hvd.Sum)
-        mean = tf.math.divide_no_nan(sums[0], sums[1])
-        # Not by E[x²] − E[x]², which loses all digits where the mean is much larger than the deviation.
-        squares = hvd.allreduce(total(tf.square(counted(inputs - mean))), op=hvd.Sum)
-        return tf.reshape(mean, [-1]), tf.reshape(tf.math.divide_no_nan(squares, sums[1]), [-1])
+            return mean, variance
+        channels = inputs.shape[self.axis]
+        positions = tf.cast(tf.size(inputs) / channels if mask is None else tf.math.count_nonzero(mask), mean.dtype)
+        # Each rank fills a row. Not by E[x²] − E[x]², which loses its digits where the mean is much larger than the
+        # deviation. Chan, Golub, LeVeque: Updating formulae and a pairwise algorithm for computing sample variances.
+        own = tf.concat([positions[None], tf.reshape(mean, [-1]), tf.reshape(variance, [-1])], axis=0)
+        rows = hvd.allreduce(tf.one_hot(world.rank(), world.size(), dtype=mean.dtype)[:, None] * own, op=hvd.Sum)
+        counts, means, variances = tf.split(rows, [1, channels, channels], axis=1)
+        shares = tf.math.divide_no_nan(counts, tf.reduce_sum(counts))
+        of_all = tf.reduce_sum(shares * means, axis=0)
+        return of_all, tf.reduce_sum(shares * (variances + tf.square(means - of_all)), axis=0)
