@@ -46,6 +46,7 @@ def mpirun(script, tmp_path, *argv, ranks=2):
         "loops.py",
         "sync_batch_norm.py",
         "strategies.py",
+        "embeddings.py",
     ],
 )
 def test_promises_hold_on_two_ranks(script, tmp_path):

@@ -14,9 +14,9 @@ import tensorflow as tf
 from headrace.errors import InputError
 from headrace.tensorflow import progress, trained, world
 
-_HOW_HOROVOD_SENDS = {"name", "device_dense", "device_sparse", "sparse_as_dense", "num_groups", "groups",
+_HOW_HOROVOD_SENDS = {"name", "device_dense", "device_sparse", "num_groups", "groups",
                       "average_aggregated_gradients", "gradient_predivide_factor"}  # fmt: skip
-"""Arguments of Horovod's that change no result: here all gradients go in one group, and dense."""
+"""Arguments of Horovod's that change no result: here all dense gradients go in one group."""
 _INSTEAD = {
     "backward_passes_per_step": (1, "give the Keras optimizer gradient_accumulation_steps"),
     "process_set": (hvd.global_process_set, "all ranks train one model"),
@@ -92,15 +92,15 @@ _applying = threading.local()
 """`of_all_ranks`: the gradients that an optimizer within another one is given are reduced already."""
 
 
-def distributed_class(base: Any, compression: Any, op: Any) -> Any:
+def distributed_class(base: Any, compression: Any, op: Any, sparse_as_dense: bool) -> Any:
     class Distributed(base):  # type: ignore[misc, valid-type]
-        headrace_reduction = (compression, op)
+        headrace_reduction = (compression, op, sparse_as_dense)
 
         def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
             if world.size() == 1 or getattr(_applying, "of_all_ranks", False):
                 return super().apply(grads, trainable_variables)
             trained.note(self._trainable_variables if trainable_variables is None else trainable_variables, self)
-            grads = reduce_gradients(list(grads), compression, op)
+            grads = reduce_gradients(list(grads), compression, op, sparse_as_dense)
             _applying.of_all_ranks = True
             try:
                 return super().apply(grads, trainable_variables)
@@ -113,11 +113,22 @@ def distributed_class(base: Any, compression: Any, op: Any) -> Any:
     return Distributed
 
 
-def reduce_gradients(grads: list[Any], compression: Any, op: Any) -> list[Any]:
-    """All gradients reduced over the ranks in one group; missing ones stay missing."""
+def reduce_gradients(grads: list[Any], compression: Any, op: Any, sparse_as_dense: bool) -> list[Any]:
+    """Reduce gradients over the ranks, dense ones in one group, sparse ones by allgather. Missing ones stay missing."""
     progress.count_collective()
-    present = [index for index, grad in enumerate(grads) if grad is not None]
-    dense = [tf.convert_to_tensor(grads[index]) for index in present]
-    for index, reduced in zip(present, hvd.grouped_allreduce(dense, compression=compression, op=op), strict=True):
+    dense = []
+    for index, grad in enumerate(grads):
+        if isinstance(grad, tf.IndexedSlices) and not sparse_as_dense:
+            grads[index] = _each_row_once(hvd.allreduce(_each_row_once(grad), op=op))
+        elif grad is not None:
+            dense.append(index)
+    tensors = [tf.convert_to_tensor(grads[index]) for index in dense]
+    for index, reduced in zip(dense, hvd.grouped_allreduce(tensors, compression=compression, op=op), strict=True):
         grads[index] = reduced
     return grads
+
+
+def _each_row_once(grad: tf.IndexedSlices) -> tf.IndexedSlices:
+    """The same gradient, with each row's parts added up: Keras's optimizers square each part by itself."""
+    rows, places = tf.unique(grad.indices)
+    return tf.IndexedSlices(tf.math.unsorted_segment_sum(grad.values, places, tf.size(rows)), rows, grad.dense_shape)
