@@ -35,9 +35,14 @@ def part_of_its_own(rank):
     list(DataLoader(Numbers(40 - rank), 2))
 
 
+def seed_of_its_own(rank):
+    list(DataLoader(Numbers(40), 2, shuffle=True, seed=rank))
+
+
 @pytest.mark.parametrize(
     ("script", "message"),
-    [(samples_of_its_own, "order is .*: make the sampler from the same indices and the same seed on all ranks"),
+    [(seed_of_its_own, "order is 'shuffled with seed 1' here and 'shuffled with seed 0' on rank 0"),
+     (samples_of_its_own, "order is .*: make the sampler from the same indices and the same seed on all ranks"),
      (split_of_its_own, "subset is .*: give random_split a generator with a seed"),
      (part_of_its_own, "length is 39 here and 40 on rank 0: all ranks make the same loaders, in the same order")],
 )  # fmt: skip

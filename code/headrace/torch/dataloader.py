@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, IterableDataset
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from headrace import progress
@@ -344,7 +344,8 @@ class DataLoader(TorchDataLoader[Any]):
             source: Any = self._clients.begin(self._feed_client, plan.request, plan.known)
         else:
             source = self._local.open(plan.request, plan.has)
-        self._agree(order=plan.digest() if self._planner.own else "")
+        shuffled = f"shuffled with seed {self.seed}" if isinstance(self.sampler, RandomSampler) else "in order"
+        self._agree(order=plan.digest() if self._planner.own else shuffled)
         return self._steps(plan, source), source
 
     def _feed_client(self) -> FeedClient:
