@@ -70,7 +70,7 @@ def test_digits_are_learned_with_identical_weights_and_a_complete_summary(mode, 
         assert run.events(name), f"no {name} event"
     assert len(run.events("outcome")) == len(hosts)
     assert {"step_ms", "samples_per_s", "input_bound"} <= set(run.events("step")[0].fields)
-    assert summary["training_script"] == "train_dnn.py"
+    assert summary["training_script"] == "check_weights.py"
     assert "samples/s" in compare([summary, summary])
 
 
