@@ -9,7 +9,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-OWN = {  # in the wheel, below headrace/own: headrace/own_files.py
+OWN = {  # in the wheel, below headrace/own: headrace/job/bundled.py
     "launcher.py": "code/launcher.py",
     "train_data.py": "code/train_data.py",
     "train_dnn.py": "code/train_dnn.py",

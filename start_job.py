@@ -6,7 +6,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent / "code"))
 
 try:
-    from headrace.start import main
+    from headrace.cli.start import main
 except ImportError as error:
     sys.exit(f"start_job.py: error: {sys.executable}: {error}; use .venv/bin/python, which `make setup` makes")
 except KeyboardInterrupt:

@@ -55,7 +55,7 @@ def main(argv=None):
 
 def augmented(x):
     """The operations of code/train_dnn.py, on a batch."""
-    from headrace.tensorflow import images
+    from headrace.tensorflow.io import images
 
     x = images.to_uint8(images.blur(images.dilate(x)))
     return images.augment(x, rotation=0.05, zoom=0.2, shift=0.05, flip=True)

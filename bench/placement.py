@@ -118,7 +118,7 @@ def _job(source, times):
             wait_for(
                 lambda: (run.done() and run.result()) or (steps.exists() and steps.read_text()), "a step", FIRST_STEPS_S
             )
-            worker, rank = r"train_data\.py worker", "headrace.host.rank"
+            worker, rank = r"train_data\.py worker", "headrace.rank"
             workers = (process_of(job_name, "algo-2", worker), process_of(job_name, "algo-1", worker))
             yield _Job(
                 workers, process_of(job_name, "algo-2", rank), steps, taken, float((folder / "arithmetic").read_text())

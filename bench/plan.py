@@ -9,7 +9,7 @@ to 3 data hosts is predicted and then run. Prices are made up: 10 $/h for the tr
 
 import uuid
 
-from headrace.instances import InstanceTable
+from headrace.job.instances import InstanceTable
 from headrace.report.measured import measured
 from headrace.report.predict import Group, predict
 

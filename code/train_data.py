@@ -2,7 +2,7 @@
 
 import sys
 
-from headrace.tensorflow.servers import main
+from headrace.tensorflow.service.servers import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -11,7 +11,8 @@ from pathlib import Path
 import headrace.tensorflow.horovod_keras as hvd
 import keras
 import tensorflow as tf
-from headrace.tensorflow import callbacks, data, images
+from headrace.tensorflow import callbacks, data
+from headrace.tensorflow.io import images
 
 # Arguments: every hyperparameter of the job arrives as --name value; those of the launcher are not ours.
 parser = argparse.ArgumentParser(allow_abbrev=False)

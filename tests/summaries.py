@@ -2,7 +2,7 @@
 
 import json
 
-from headrace.context import EMPTY_REPORT
+from headrace.rank.context import EMPTY_REPORT
 
 
 def summary(name, samples_per_s, **changes):

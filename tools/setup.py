@@ -25,7 +25,7 @@ MADE_FROM = (
     "code/constraints.txt",
     "third_party/horovod",
     "tools/setup.py",
-    "code/headrace/tensorflow/transfer",
+    "code/headrace/tensorflow/service/transfer",
 )
 EXTRAS = (
     "torch,report,digits,notebooks,gallery,test" if FOR_TORCH else "local,submit,report,digits,notebooks,site,test,dev"
@@ -64,7 +64,7 @@ def main():
     if not FOR_TORCH:
         run([PYTHON, "third_party/horovod/build.py"], "the Horovod build")
         # Without it everything works as well, if slower; it says so itself.
-        subprocess.call([PYTHON, "-m", "headrace.tensorflow.transfer.build"], cwd=ROOT)
+        subprocess.call([PYTHON, "-m", "headrace.tensorflow.service.transfer.build"], cwd=ROOT)
     with open(STAMP, "w") as stamp:
         stamp.write(made_from)
     say("ready in {:.0f} s; use {}/bin/python".format(time.time() - started, os.path.basename(VENV)))

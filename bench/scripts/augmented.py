@@ -7,7 +7,7 @@ import sys
 import time
 
 import tensorflow as tf
-from headrace.tensorflow import images
+from headrace.tensorflow.io import images
 
 
 def batches(times, batch_size):

@@ -10,7 +10,8 @@ import time
 import headrace.tensorflow.horovod_keras as hvd
 import tensorflow as tf
 from headrace.events import format_event
-from headrace.tensorflow import data, images
+from headrace.tensorflow import data
+from headrace.tensorflow.io import images
 
 parser = argparse.ArgumentParser(allow_abbrev=False)
 parser.add_argument("--form", choices=["image_by_image", "ours", "light"], required=True)

@@ -12,7 +12,7 @@ import headrace.tensorflow.horovod_keras as hvd
 import tensorflow as tf
 from headrace.events import say
 from headrace.tensorflow import data
-from headrace.tensorflow.meter import open_meter
+from headrace.tensorflow.keras.rank_meter import open_meter
 from headrace.training.ideal_step import IdealStep
 
 parser = argparse.ArgumentParser(allow_abbrev=False)

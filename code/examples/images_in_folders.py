@@ -7,7 +7,8 @@ import os
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras
-from headrace.tensorflow import callbacks, data, folders
+from headrace.tensorflow import callbacks, data
+from headrace.tensorflow.io import image_folders
 
 hvd.init()
 EPOCHS, BATCH = 8, 32
@@ -15,8 +16,8 @@ folder = os.path.join(os.environ["SM_CHANNEL_TRAINING"], "images")
 
 # Pixels travel as uint8; keras.utils.image_dataset_from_directory works too, with four times the bytes.
 common = {"image_size": (16, 16), "batch_size": BATCH, "color_mode": "grayscale", "validation_split": 0.2, "seed": 1}
-train = data.distribute(folders.from_folders(folder, subset="training", **common)).prefetch(2)
-held_out = folders.from_folders(folder, subset="validation", shuffle=False, **common)
+train = data.distribute(image_folders.from_folders(folder, subset="training", **common)).prefetch(2)
+held_out = image_folders.from_folders(folder, subset="validation", shuffle=False, **common)
 held_out = data.distribute(held_out, job_name="held_out", uneven="keep")
 
 layers = keras.layers

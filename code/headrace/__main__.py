@@ -8,23 +8,23 @@ import sys
 from collections.abc import Sequence
 
 from headrace.errors import HeadraceError, InputError
-from headrace.standard_streams import print_every_character
+from headrace.terminal.standard_streams import print_every_character
 
 # Command: the module whose main(argv), or named function, it is, and what it does. Imported only when called.
 COMMANDS = {
-    "setup": ("headrace.set_up", "build Horovod and the transfer library for this Python, once"),
-    "new": ("headrace.new_project", "begin a project: a training script to edit"),
-    "start": ("headrace.start:start_here", "run the current folder's training script, on SageMaker or here"),
+    "setup": ("headrace.cli.setup", "build Horovod and the transfer library for this Python, once"),
+    "new": ("headrace.cli.new", "begin a project: a training script to edit"),
+    "start": ("headrace.cli.start:start_here", "run the current folder's training script, on SageMaker or here"),
     "compare": ("headrace.report.compare", "put finished runs beside each other"),
-    "report": ("headrace.finished:report", "what runs did: a table, plots, one HTML page"),
+    "report": ("headrace.cli.finished_runs:report", "what runs did: a table, plots, one HTML page"),
     "plan": (
-        "headrace.finished:plan_from",
+        "headrace.cli.finished_runs:plan_from",
         "from one run: how many data hosts to rent, who should make batches",
     ),
-    "dashboard": ("headrace.submit.dashboard", "print or create the CloudWatch dashboard of a job"),
+    "dashboard": ("headrace.backends.sagemaker.dashboard", "print or create the CloudWatch dashboard of a job"),
     "image": ("headrace.tensorflow.check_image", "check that TensorFlow, Keras, Horovod and MPI here agree"),
-    "lint": ("headrace.tensorflow.lint.command", "name what costs most in a script's tf.data pipeline"),
-    "preflight": ("headrace.preflight", "try MPI on the ranks of a job: who is where, every link, collectives"),
+    "lint": ("headrace.lint.command", "name what costs most in a script's tf.data pipeline"),
+    "preflight": ("headrace.cli.preflight", "try MPI on the ranks of a job: who is where, every link, collectives"),
 }
 USAGE = "usage: headrace COMMAND [ARGUMENT ...]\n\n" + "\n".join(
     f"  {name:<10} {what}" for name, (_, what) in COMMANDS.items()

@@ -16,7 +16,7 @@ LOST_TRANSFER = Path(__file__).with_name("lost_transfer.py")
 LAUNCHER = "code/launcher.py"
 DISPATCHER, WORKER = r"train_data.py dispatcher", r"train_data.py worker"
 FEED = r"headrace\.torch\.feed\.server"
-RANK = r"^\S+ -m headrace.host.rank"
+RANK = r"^\S+ -m headrace.rank"
 MPIRUN = r"mpirun|orterun"
 
 

@@ -4,8 +4,8 @@ import os
 import sys
 from pathlib import Path
 
-from headrace.tensorflow import transfer
-from headrace.tensorflow.servers import main
+from headrace.tensorflow.service import transfer
+from headrace.tensorflow.service.servers import main
 
 if os.environ["SM_CURRENT_HOST"] == "algo-2" and Path(__file__).with_name("lost").exists():
     print("headrace's own transfer does not load: this is a test", file=sys.stderr, flush=True)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from headrace.tensorflow.transfer import SOURCES, build
+from headrace.tensorflow.service.transfer import SOURCES, build
 
 from tests.support import ROOT
 

@@ -13,7 +13,8 @@ import threading
 import pytest
 import tensorflow as tf
 from headrace.errors import InputError
-from headrace.tensorflow import data, world
+from headrace.tensorflow import data
+from headrace.tensorflow.ranks import collectives
 from hypothesis import HealthCheck, Phase, assume, given, note, seed, settings
 from hypothesis import strategies as st
 
@@ -189,10 +190,10 @@ def test_ranks_that_read_themselves_get_together_what_plain_tf_data_gives(files,
     note(f"{ranks} ranks: {pipeline}")
     got = []
     drops_are_told(capfd)
-    monkeypatch.setattr(world, "size", lambda: ranks)
-    monkeypatch.setattr(world, "of_all_ranks", lambda value, *_: [value])
+    monkeypatch.setattr(collectives, "size", lambda: ranks)
+    monkeypatch.setattr(collectives, "of_all_ranks", lambda value, *_: [value])
     for rank in range(ranks):
-        monkeypatch.setattr(world, "rank", lambda rank=rank: rank)
+        monkeypatch.setattr(collectives, "rank", lambda rank=rank: rank)
         try:
             got += rows(data.split_by_rank(pipeline.build(files)))
         except InputError as error:

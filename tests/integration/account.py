@@ -3,7 +3,7 @@
 import contextlib
 
 import boto3
-from headrace.submit.console import Console
+from headrace.backends.sagemaker.console import Console
 from moto import mock_aws
 from moto.core.exceptions import JsonRESTError
 from moto.sagemaker.models import sagemaker_backends
@@ -24,7 +24,7 @@ def account(tmp_path, monkeypatch):
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.chdir(tmp_path)
     waits = []
-    monkeypatch.setattr("headrace.submit.start.Console", lambda say, ask: Console(say, ask, waits.append))
+    monkeypatch.setattr("headrace.backends.sagemaker.start.Console", lambda say, ask: Console(say, ask, waits.append))
     with mock_aws():
         yield Fake(waits)
 

@@ -9,7 +9,7 @@ import tempfile
 import threading
 
 from headrace.events import parse_event
-from headrace.settings import SECRET_VARIABLE
+from headrace.job.settings import SECRET_VARIABLE
 
 from tests.ports import free_port
 from tests.support import ROOT
@@ -97,20 +97,21 @@ def read(dataset, **how):
 @contextlib.contextmanager
 def registered_once():
     """Within it, who calls `data.distribute` for one dataset reads one stream, as the ranks of a job do."""
-    from headrace.tensorflow import parts, stream_names
+    from headrace.tensorflow.service import stream_names
+    from headrace.tensorflow.sharding import split
 
-    own_name, register, number, lock = stream_names.own_name, parts.register, [], threading.Lock()
+    own_name, register, number, lock = stream_names.own_name, split.register, [], threading.Lock()
 
     def once(*given):
         with lock:
             number[:] = number or [register(*given)]
         return number[0]
 
-    parts.register, stream_names.own_name = once, str
+    split.register, stream_names.own_name = once, str
     try:
         yield
     finally:
-        parts.register, stream_names.own_name = register, own_name
+        split.register, stream_names.own_name = register, own_name
 
 
 def consumers(ranks, dataset, **how):

@@ -7,7 +7,8 @@ import sys
 import pytest
 import tensorflow as tf
 from headrace.errors import InputError
-from headrace.tensorflow import data, world
+from headrace.tensorflow import data
+from headrace.tensorflow.ranks import collectives
 
 Dataset = tf.data.Dataset
 
@@ -18,7 +19,7 @@ def sum_of(elements):
 
 @pytest.fixture
 def distributed(monkeypatch):
-    monkeypatch.setattr(world, "size", lambda: 1)
+    monkeypatch.setattr(collectives, "size", lambda: 1)
     return lambda dataset: data.distribute(dataset).map(lambda x: x + 1).prefetch(1)
 
 

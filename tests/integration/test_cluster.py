@@ -144,10 +144,10 @@ def test_where_namespaces_are_forbidden_the_cluster_says_so_and_goes_on(tmp_path
 import sys
 sys.path.insert(0, {str(ROOT / "code")!r})
 from headrace.errors import SetupError
-from headrace.local import namespaces
+from headrace.backends.local import namespaces
 def forbidden(self): raise SetupError("Operation not permitted")
 namespaces.Namespaces.__enter__ = forbidden
-from headrace.start import main
+from headrace.cli.start import main
 sys.exit(main(sys.argv[1:]))
 """
     flags = ["--no-is_cloud_job", f"--output_dir={tmp_path}", source(tmp_path, "print('ran')"), "--job_name=job"]
@@ -167,9 +167,9 @@ def run_impatiently(tmp_path, launcher):
     code = f"""
 import sys
 sys.path.insert(0, {str(ROOT / "code")!r})
-import headrace.local.cluster
-headrace.local.cluster.LEFT_BEHIND_TIMEOUT_S = 1.0
-from headrace.start import main
+import headrace.backends.local.cluster
+headrace.backends.local.cluster.LEFT_BEHIND_TIMEOUT_S = 1.0
+from headrace.cli.start import main
 sys.exit(main(sys.argv[1:]))
 """
     flags = ["--no-is_cloud_job", "--isolation=loopback", f"--output_dir={tmp_path}", "--job_name=job"]

@@ -4,7 +4,8 @@ import os
 
 import pytest
 import tensorflow as tf
-from headrace.tensorflow import data, world
+from headrace.tensorflow import data
+from headrace.tensorflow.ranks import collectives
 
 from tests.integration.service import consumers, service
 
@@ -127,10 +128,10 @@ def test_workers_give_what_plain_tf_data_gives(build, workers, use):
 
 @pytest.mark.parametrize("build", PIPELINES.values(), ids=PIPELINES)
 def test_ranks_that_read_themselves_get_together_what_plain_tf_data_gives(build, monkeypatch):
-    monkeypatch.setattr(world, "size", lambda: 2)
-    monkeypatch.setattr(world, "of_all_ranks", lambda value, *_: [value])
+    monkeypatch.setattr(collectives, "size", lambda: 2)
+    monkeypatch.setattr(collectives, "of_all_ranks", lambda value, *_: [value])
     got = []
     for rank in range(2):
-        monkeypatch.setattr(world, "rank", lambda rank=rank: rank)
+        monkeypatch.setattr(collectives, "rank", lambda rank=rank: rank)
         got += rows(data.split_by_rank(build()))
     assert sorted(got, key=repr) == rows(build())

@@ -8,14 +8,14 @@ import time
 
 import grpc
 import pytest
+from headrace.cluster.topology import Host
 from headrace.errors import SetupError
-from headrace.host.control import SERVICE, ControlClient, ControlError, ControlServer
+from headrace.host.control.channel import SERVICE, ControlClient, ControlError, ControlServer
 from headrace.host.inbox import HostAnswered, HostInformed, Inbox
-from headrace.host.leader.hosts import Hosts
 from headrace.host.leader.lease import Lease
+from headrace.host.leader.peers import Hosts
 from headrace.host.log import HostLog
 from headrace.outcome import Outcome, RootCause
-from headrace.topology import Host
 
 from tests.support import wait_for
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from headrace.tensorflow.graph import DatasetGraph
+from headrace.tensorflow.sharding.dataset_graph import DatasetGraph
 
 NUMBERS = tf.data.Dataset.range(40)
 

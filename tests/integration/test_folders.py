@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 from headrace.errors import InputError
-from headrace.tensorflow import folders
+from headrace.tensorflow.io import image_folders
 
 
 @pytest.fixture
@@ -16,11 +16,11 @@ def images(tmp_path):
 
 
 def test_a_hidden_folder_is_no_class(images):
-    (_, ours), *_ = folders.from_folders(images, shuffle=False)
+    (_, ours), *_ = image_folders.from_folders(images, shuffle=False)
     (_, keras_own), *_ = keras.utils.image_dataset_from_directory(images, shuffle=False, verbose=False)
     assert ours.numpy().tolist() == keras_own.numpy().tolist() == [0, 1]
 
 
 def test_a_class_without_a_folder_is_refused(images):
     with pytest.raises(InputError, match=r"class_names has .dgo., and .* has no such folder"):
-        folders.from_folders(images, class_names=["cat", "dgo"])
+        image_folders.from_folders(images, class_names=["cat", "dgo"])

@@ -2,10 +2,10 @@
 
 import pytest
 from botocore import exceptions
+from headrace.backends.sagemaker import job_follow
+from headrace.backends.sagemaker.console import Console
+from headrace.backends.sagemaker.logs import LogTail
 from headrace.errors import SetupError
-from headrace.submit import follow
-from headrace.submit.console import Console
-from headrace.submit.logs import LogTail
 
 
 def refusal(code):
@@ -59,9 +59,9 @@ def followed(monkeypatch):
 
     def play(sagemaker, logs):
         account, said, clock = Account(sagemaker, logs), [], [0.0]
-        monkeypatch.setattr(follow, "Account", lambda region: account)  # with new credentials
+        monkeypatch.setattr(job_follow, "Account", lambda region: account)  # with new credentials
         console = Console(said.append, lambda _: False, lambda seconds: clock.__setitem__(0, clock[0] + seconds))
-        follower = follow.Follower(account, "job", console, lambda: clock[0])
+        follower = job_follow.Follower(account, "job", console, lambda: clock[0])
         try:
             return follower.wait()["TrainingJobStatus"], said
         except SetupError as error:

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from headrace.host.mpi import find_program
+from headrace.host.mpi.mpirun import find_program
 
 from tests.integration.service import service
 

@@ -7,9 +7,9 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 from headrace.host import install_horovod as install
-from headrace.store import Store, open_store
-from headrace.tensorflow.transfer import build as transfer_build
-from headrace.tensorflow.transfer import library_path
+from headrace.job.artifact_cache import Store, open_store
+from headrace.tensorflow.service.transfer import build as transfer_build
+from headrace.tensorflow.service.transfer import library_path
 from moto import mock_aws
 
 from tests.support import ROOT, run_job

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from headrace.__main__ import main
-from headrace.context import EMPTY_REPORT
-from headrace.tensorflow.lint.command import told_stages
+from headrace.lint.command import told_stages
+from headrace.rank.context import EMPTY_REPORT
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -105,7 +105,7 @@ for batch in train: pass
 
 
 def test_the_stages_of_a_pipeline_are_told_with_what_each_costs(lint, monkeypatch):
-    from headrace.tensorflow.lint import stages  # only here: TensorFlow takes seconds
+    from headrace.lint import stages  # only here: TensorFlow takes seconds
 
     # What an element of range, both maps and `light` costs with all before it, and a batch of 32.
     measured_s = iter([10e-6, 20e-6, 120e-6, 150e-6, 32 * 200e-6])

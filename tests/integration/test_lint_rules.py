@@ -2,11 +2,11 @@
 
 import pytest
 import tensorflow as tf
-from headrace.tensorflow.lint import measure, stages
-from headrace.tensorflow.lint.examine import examine
-from headrace.tensorflow.lint.measure import Meter
-from headrace.tensorflow.lint.pipeline import Pipeline
-from headrace.tensorflow.lint.script import Captured
+from headrace.lint import measure, stages
+from headrace.lint.examine import examine
+from headrace.lint.measure import Meter
+from headrace.lint.pipeline import Pipeline
+from headrace.lint.script_run import Captured
 
 from tests.integration.lint_pipelines import (
     AUTO,

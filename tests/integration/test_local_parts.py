@@ -5,8 +5,9 @@ import functools
 import pytest
 import tensorflow as tf
 from headrace.errors import InputError
-from headrace.tensorflow import data, world
-from headrace.tensorflow.dealing import dealt
+from headrace.tensorflow import data
+from headrace.tensorflow.ranks import collectives
+from headrace.tensorflow.sharding.dealing import dealt
 
 from tests.integration.service import consumers, service
 
@@ -15,11 +16,11 @@ Dataset = tf.data.Dataset
 
 def parts_of(dataset, monkeypatch, ranks=2):
     """What ranks that read a dataset themselves get together."""
-    monkeypatch.setattr(world, "size", lambda: ranks)
-    monkeypatch.setattr(world, "of_all_ranks", lambda value, *_: [value])
+    monkeypatch.setattr(collectives, "size", lambda: ranks)
+    monkeypatch.setattr(collectives, "of_all_ranks", lambda value, *_: [value])
     got = []
     for rank in range(ranks):
-        monkeypatch.setattr(world, "rank", lambda rank=rank: rank)
+        monkeypatch.setattr(collectives, "rank", lambda rank=rank: rank)
         got += [row for batch in data.split_by_rank(dataset) for row in batch["x"].numpy().tolist()]
     return sorted(got)
 
@@ -70,8 +71,8 @@ def test_what_is_drawn_with_a_seed_stays_with_its_element(drawn, tmp_path, use, 
     ],
 )
 def test_what_is_drawn_anew_each_time_is_refused_with_what_to_draw_instead(drawn, advice, monkeypatch):
-    monkeypatch.setattr(world, "size", lambda: 2)
-    monkeypatch.setattr(world, "of_all_ranks", lambda value, *_: [value])
+    monkeypatch.setattr(collectives, "size", lambda: 2)
+    monkeypatch.setattr(collectives, "of_all_ranks", lambda value, *_: [value])
     with pytest.raises(InputError, match=advice):
         data.split_by_rank(drawn.batch(4))
 
@@ -141,13 +142,13 @@ def oversampled():
 )
 @pytest.mark.parametrize("batched", [False, True])
 def test_many_short_listings_and_patterns_are_dealt_evenly(many, elements, batched, monkeypatch):
-    monkeypatch.setattr(world, "size", lambda: 2)
-    monkeypatch.setattr(world, "of_all_ranks", lambda value, *_: [value])
+    monkeypatch.setattr(collectives, "size", lambda: 2)
+    monkeypatch.setattr(collectives, "of_all_ranks", lambda value, *_: [value])
     first, *others = many()
     joined = functools.reduce(Dataset.concatenate, others, first)
     parts = []
     for rank in range(2):
-        monkeypatch.setattr(world, "rank", lambda rank=rank: rank)
+        monkeypatch.setattr(collectives, "rank", lambda rank=rank: rank)
         part = data.split_by_rank(joined.batch(4) if batched else joined)
         parts.append([int(each) for each in (part.unbatch() if batched else part)])
     assert sorted(parts[0] + parts[1]) == sorted(int(each) for each in joined)
@@ -183,12 +184,12 @@ def seen(dataset):
 @pytest.mark.parametrize("after", [lambda each: each, lambda each: each.prefetch(2), lambda each: each.shuffle(9)])
 def test_a_cache_is_a_ranks_own_and_not_that_of_the_scripts_dataset(after, monkeypatch):
     """Layers are adapted to the whole dataset before training, and models evaluated with it afterwards."""
-    monkeypatch.setattr(world, "size", lambda: 2)
-    monkeypatch.setattr(world, "of_all_ranks", lambda value, *_: [value])
+    monkeypatch.setattr(collectives, "size", lambda: 2)
+    monkeypatch.setattr(collectives, "of_all_ranks", lambda value, *_: [value])
     whole, filled = cached([]), cached(reads := [])
     assert seen(filled) == list(range(40)) and len(reads) == 40
     for rank in (0, 1):
-        monkeypatch.setattr(world, "rank", lambda rank=rank: rank)
+        monkeypatch.setattr(collectives, "rank", lambda rank=rank: rank)
         parts = [data.split_by_rank(after(each)) for each in (whole, filled)]
         for _ in range(2):
             assert [len(seen(part)) for part in parts] == [20, 20]

@@ -1,7 +1,7 @@
 """MLflow's own client reads what a job's leader logs."""
 
-from headrace.context import EMPTY_REPORT
-from headrace.host.outlets.mlflow import MlflowRun
+from headrace.host.exporters.mlflow import MlflowRun
+from headrace.rank.context import EMPTY_REPORT
 from mlflow.tracking import MlflowClient
 
 

@@ -8,9 +8,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from headrace.tensorflow import data, passes
-from headrace.tensorflow.graph import DatasetGraph
-from headrace.tensorflow.splits import find_sources
+from headrace.tensorflow import data
+from headrace.tensorflow.sharding import epoch_orders
+from headrace.tensorflow.sharding.dataset_graph import DatasetGraph
+from headrace.tensorflow.sharding.split_points import find_sources
 
 from tests.integration.service import service
 
@@ -45,14 +46,14 @@ def one_pass(stream):
 def orders(dataset):
     graph = DatasetGraph(dataset)
     shuffles = [source.shuffle for source in find_sources(graph)]
-    return passes.orders_of(graph, [each for each in shuffles if each and each.is_replaceable])
+    return epoch_orders.orders_of(graph, [each for each in shuffles if each and each.is_replaceable])
 
 
 @pytest.mark.parametrize("buffer", [ELEMENTS, 100])
 def test_every_pass_has_each_element_once_and_another_order(served, buffer):
     served(2)
     stream = distributed(Data.range(ELEMENTS).shuffle(buffer))
-    every = [one_pass(stream) for _ in range(passes.ORDERS + 2)]
+    every = [one_pass(stream) for _ in range(epoch_orders.ORDERS + 2)]
     assert all(sorted(each) == list(range(ELEMENTS)) for each in every)
     same_place = [sum(a == b for a, b in zip(*two, strict=True)) for two in itertools.pairwise(every)]
     assert max(same_place) < ELEMENTS / 10
@@ -103,7 +104,7 @@ def test_each_order_has_the_tables_and_variables_that_functions_read(served):
     table, scale = tf.lookup.StaticHashTable(keys, -1), tf.Variable(3, dtype=tf.int64)
     listing = Data.from_tensor_slices(words).take(150).shuffle(150)
     stream = distributed(listing.map(lambda word: scale * table.lookup(word)))
-    for _ in range(passes.ORDERS):
+    for _ in range(epoch_orders.ORDERS):
         assert sorted(one_pass(stream)) == [3 * n for n in range(150)]
 
 
@@ -179,11 +180,11 @@ def test_of_a_listing_that_is_repeated_a_few_times_all_elements_come_as_often(se
 
 def test_workers_shuffle_what_is_huge_and_what_a_cache_repeats(monkeypatch):
     dataset = Data.range(ELEMENTS).shuffle(ELEMENTS)
-    assert len(orders(dataset.batch(BATCH))) == len(orders(dataset.repeat(3).batch(BATCH))) == passes.ORDERS
-    assert len(orders(dataset.repeat().batch(BATCH))) == passes.ORDERS
+    assert len(orders(dataset.batch(BATCH))) == len(orders(dataset.repeat(3).batch(BATCH))) == epoch_orders.ORDERS
+    assert len(orders(dataset.repeat().batch(BATCH))) == epoch_orders.ORDERS
     assert not orders(Data.range(ELEMENTS).batch(BATCH))
     assert not orders(dataset.cache().repeat().batch(BATCH))
     assert not orders(dataset.repeat(2).repeat().batch(BATCH))
-    monkeypatch.setattr(passes, "ORDERS_BYTES", 3 * DatasetGraph(dataset).definition.ByteSize())
+    monkeypatch.setattr(epoch_orders, "ORDERS_BYTES", 3 * DatasetGraph(dataset).definition.ByteSize())
     assert not orders(dataset)
     assert len(orders(dataset.repeat())) == 1  # each repetition has an order of its own

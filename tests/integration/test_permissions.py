@@ -7,9 +7,9 @@ import boto3
 import pytest
 from botocore.client import BaseClient
 from headrace.__main__ import main as headrace
+from headrace.cli.start import main
 from headrace.errors import SetupError
-from headrace.start import main
-from headrace.store import Store
+from headrace.job.artifact_cache import Store
 
 from tests.integration.account import BUCKET, REGION, SMALL
 from tests.support import ROOT

@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import psutil
-from headrace import processes
 from headrace.host.log import HostLog
-from headrace.host.supervise import ChildSpec, Supervisor
+from headrace.host.supervisor import ChildSpec, Supervisor
+from headrace.linux import processes
 
 from tests.support import ROOT, wait_for
 
@@ -73,7 +73,7 @@ def test_children_die_with_a_supervisor_that_is_killed(tmp_path):
     code = (
         "import sys, time; sys.path.insert(0, 'code')\n"
         "from headrace.host.log import HostLog\n"
-        "from headrace.host.supervise import ChildSpec, Supervisor\n"
+        "from headrace.host.supervisor import ChildSpec, Supervisor\n"
         "from pathlib import Path\n"
         "s = Supervisor(HostLog('algo-1'), 0, 1)\n"
         "argv = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
@@ -115,7 +115,7 @@ def test_a_child_of_low_priority_yields_with_its_whole_session(tmp_path):
 LEAVES = """
 import atexit, multiprocessing, subprocess, sys
 sys.path.insert(0, 'code')
-from headrace.processes import end_children
+from headrace.linux.processes import end_children
 atexit.register(end_children)
 multiprocessing.set_start_method('spawn')
 lock = multiprocessing.Lock()  # with it, Python's own tracker of resources

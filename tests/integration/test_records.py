@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 from headrace.errors import InputError
-from headrace.tensorflow import checks, data, records, world
-from headrace.tensorflow.graph import DatasetGraph
-from headrace.tensorflow.splits import find_sources
+from headrace.tensorflow import data
+from headrace.tensorflow.ranks import collectives
+from headrace.tensorflow.sharding import records, refusals
+from headrace.tensorflow.sharding.dataset_graph import DatasetGraph
+from headrace.tensorflow.sharding.split_points import find_sources
 
 from tests.integration.service import consumers, service
 
@@ -52,10 +54,10 @@ def elements(dataset):
 
 
 def ranks(monkeypatch):
-    monkeypatch.setattr(world, "size", lambda: 2)
-    monkeypatch.setattr(world, "of_all_ranks", lambda value, *_: [value])
+    monkeypatch.setattr(collectives, "size", lambda: 2)
+    monkeypatch.setattr(collectives, "of_all_ranks", lambda value, *_: [value])
     for rank in range(2):
-        monkeypatch.setattr(world, "rank", lambda rank=rank: rank)
+        monkeypatch.setattr(collectives, "rank", lambda rank=rank: rank)
         yield rank
 
 
@@ -96,14 +98,14 @@ READ_FROM_THE_START = {
 
 @pytest.mark.parametrize("name", READ_FROM_THE_START)
 def test_large_files_that_each_part_would_read_from_the_start_are_refused_with_what_to_write(name, files, monkeypatch):
-    monkeypatch.setattr(checks, "SKIPPED_BYTES", 4 << 20)
+    monkeypatch.setattr(refusals, "SKIPPED_BYTES", 4 << 20)
     with pytest.raises(InputError, match=r" \d+ MiB would be read up to 16 times. Write files.interleave.*Shards"):
         find_sources(DatasetGraph(READ_FROM_THE_START[name](files).batch(2)))
 
 
 def test_small_files_may_be_read_again_and_whole_files_are_never(files, monkeypatch):
     find_sources(DatasetGraph(READ_FROM_THE_START["lines"](files).batch(2)))
-    monkeypatch.setattr(checks, "SKIPPED_BYTES", 0)
+    monkeypatch.setattr(refusals, "SKIPPED_BYTES", 0)
     names = Dataset.from_tensor_slices(files)
     for rows in (names.enumerate().interleave(lambda _, file: TFRecordDataset(file)), TFRecordDataset(files).take(9)):
         find_sources(DatasetGraph(rows.batch(2)))

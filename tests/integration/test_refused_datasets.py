@@ -5,21 +5,22 @@ from contextlib import nullcontext
 import pytest
 import tensorflow as tf
 from headrace.errors import InputError
-from headrace.tensorflow import checks, data
-from headrace.tensorflow.graph import DatasetGraph
-from headrace.tensorflow.splits import find_sources
+from headrace.tensorflow import data
+from headrace.tensorflow.sharding import refusals
+from headrace.tensorflow.sharding.dataset_graph import DatasetGraph
+from headrace.tensorflow.sharding.split_points import find_sources
 
 
 def test_a_shard_by_host_is_named_for_data_hosts_are_among_the_hosts(monkeypatch, capsys):
     monkeypatch.setenv("SM_HOSTS", '["algo-1", "algo-2"]')
     monkeypatch.setenv("SM_CURRENT_HOST", "algo-2")
     for parts, part, warned in ((2, 1, True), (2, 0, False), (4, 1, False)):
-        checks.warn_of_shards(DatasetGraph(tf.data.Dataset.range(8).shard(parts, part).batch(2)))
+        refusals.warn_of_shards(DatasetGraph(tf.data.Dataset.range(8).shard(parts, part).batch(2)))
         assert ("shard(2, 1) takes this host's part of 2 hosts" in capsys.readouterr().out) == warned
 
 
 def test_what_makes_python_of_a_dataset_is_refused_by_name(monkeypatch):
-    monkeypatch.setattr(checks.debug_mode, "DEBUG_MODE", True)
+    monkeypatch.setattr(refusals.debug_mode, "DEBUG_MODE", True)
     with pytest.raises(InputError, match="enable_debug_mode"):
         data.distribute(tf.data.Dataset.range(8).batch(2))
     monkeypatch.undo()
@@ -40,9 +41,9 @@ class Ragged(tf.experimental.ExtensionType):
     ids=["windows", "a type of the script's"],
 )
 def test_elements_that_cannot_leave_their_worker_are_refused_with_what_to_make_of_them(elements, advice):
-    checks.refuse_elements(tf.data.Dataset.range(8).batch(2))
+    refusals.refuse_elements(tf.data.Dataset.range(8).batch(2))
     with pytest.raises(InputError, match=advice):
-        checks.refuse_elements(elements)
+        refusals.refuse_elements(elements)
 
 
 def test_a_chain_that_a_loop_makes_is_read_or_refused_with_what_to_write_instead():
@@ -66,8 +67,8 @@ def test_what_reads_a_file_again_and_again_is_refused_with_where_to_repeat_inste
 
 def test_all_of_a_dataset_on_each_rank_is_told(monkeypatch, capsys):
     for size, told in ((2, True), (1, False)):
-        monkeypatch.setattr(checks.world, "size", lambda size=size: size)
-        checks.warn_of_all_of_it()
+        monkeypatch.setattr(refusals.world, "size", lambda size=size: size)
+        refusals.warn_of_all_of_it()
         said = "no data hosts, each of the 2 ranks trains on all of the dataset"
         assert (said in capsys.readouterr().out) == told
 
@@ -78,9 +79,9 @@ def test_all_of_a_dataset_on_each_rank_is_told(monkeypatch, capsys):
      (16, "pad", ""), (101, "pad", ""), (-1, "pad", ""), (-2, "pad", "")],
 )  # fmt: skip
 def test_many_batches_that_come_again_are_told(batches, uneven, told, monkeypatch, capsys):
-    monkeypatch.setattr(checks.world, "size", lambda: 8)
-    monkeypatch.setattr(checks.world, "rank", lambda: 0)
-    checks.warn_of_padding(batches, uneven, "train")
+    monkeypatch.setattr(refusals.world, "size", lambda: 8)
+    monkeypatch.setattr(refusals.world, "rank", lambda: 0)
+    refusals.warn_of_padding(batches, uneven, "train")
     said = capsys.readouterr().out
     assert told in said and bool(told) == bool(said)
 
@@ -90,11 +91,11 @@ def test_a_relative_name_of_a_file_is_refused_once_the_script_has_changed_its_fo
     relative, whole = (DatasetGraph(tf.data.FixedLengthRecordDataset([each], 4).batch(2))
                        for each in (name, str(tmp_path / name)))  # fmt: skip
     (tmp_path / name).write_bytes(bytes(8))
-    checks.refuse_elsewhere(relative)
+    refusals.refuse_elsewhere(relative)
     monkeypatch.chdir(tmp_path)
-    checks.refuse_elsewhere(whole)
+    refusals.refuse_elsewhere(whole)
     with pytest.raises(InputError, match=f"reads '{name}', which is a file here.*give files their whole names"):
-        checks.refuse_elsewhere(relative)
+        refusals.refuse_elsewhere(relative)
 
 
 def test_arrays_are_refused_with_what_to_make_of_them():

@@ -2,9 +2,9 @@
 
 import pytest
 import tensorflow as tf
-from headrace.tensorflow.graph import INFINITE, UNKNOWN_SIZE, DatasetGraph
 from headrace.tensorflow.length import likely_batches
-from headrace.tensorflow.splits import find_sources
+from headrace.tensorflow.sharding.dataset_graph import INFINITE, UNKNOWN_SIZE, DatasetGraph
+from headrace.tensorflow.sharding.split_points import find_sources
 
 LARGE = tf.data.Dataset.from_tensor_slices(tf.zeros([4_000, 9_000], tf.uint8)).repeat()
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from headrace.tensorflow.blocks import in_blocks
-from headrace.tensorflow.graph import DatasetGraph
-from headrace.tensorflow.splits import find_sources
-from headrace.tensorflow.spread import Order
+from headrace.tensorflow.sharding.dataset_graph import DatasetGraph
+from headrace.tensorflow.sharding.shuffle_order import Order
+from headrace.tensorflow.sharding.slicing import in_blocks
+from headrace.tensorflow.sharding.split_points import find_sources
 
 CLASSES, EACH = 8, 64
 SORTED = np.repeat(np.arange(CLASSES), EACH)

@@ -10,11 +10,11 @@ import time
 import boto3
 import pytest
 from headrace.__main__ import main as headrace
-from headrace.context import EMPTY_REPORT
-from headrace.start import main
-from headrace.submit import client as client_module
-from headrace.submit.console import Console
-from headrace.submit.logs import LOG_GROUP
+from headrace.backends.sagemaker import client as client_module
+from headrace.backends.sagemaker.console import Console
+from headrace.backends.sagemaker.logs import LOG_GROUP
+from headrace.cli.start import main
+from headrace.rank.context import EMPTY_REPORT
 
 from tests.integration.account import BUCKET, REGION, ROLE, SMALL
 from tests.support import ROOT, run_job
@@ -114,7 +114,9 @@ def test_ctrl_c_asks_whether_to_stop_the_job(aws, monkeypatch, capsys, answer, s
         aws.backend.training_jobs["job"].training_job_status = "Stopped"
 
     monkeypatch.setattr(boto3.Session, "client", client)
-    monkeypatch.setattr("headrace.submit.start.Console", lambda say, ask: Console(say, confirm, interrupted))
+    monkeypatch.setattr(
+        "headrace.backends.sagemaker.start.Console", lambda say, ask: Console(say, confirm, interrupted)
+    )
     assert main(SMALL) == 1
     assert asked == ["Stop job? It is billed until it ends. [y/N] "]
     assert stop_calls == (["job"] if stopped else [])
@@ -235,7 +237,7 @@ def test_the_dashboard_is_created_and_printed(aws, capsys):
 
 @pytest.mark.timeout(240)
 def test_the_archive_unpacked_runs_as_it_is_on_simulated_hosts(tmp_path):
-    from headrace.submit.pack import pack_source
+    from headrace.backends.sagemaker.pack import pack_source
 
     pack_source(ROOT / "code", tmp_path / "sourcedir.tar.gz")
     with tarfile.open(tmp_path / "sourcedir.tar.gz") as tar:

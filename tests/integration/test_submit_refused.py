@@ -7,7 +7,7 @@ import sys
 
 import boto3
 import pytest
-from headrace.start import main
+from headrace.cli.start import main
 
 from tests.integration.account import BUCKET, REGION, SMALL
 
@@ -57,12 +57,12 @@ def test_a_bucket_that_is_denied_is_one_line(aws, monkeypatch, capsys):
     from botocore.exceptions import ClientError
 
     def denied(self, path, uri):
-        from headrace.submit.aws import aws_errors
+        from headrace.backends.sagemaker.account import aws_errors
 
         with aws_errors(f"uploading to {uri}"):
             raise ClientError({"Error": {"Code": "AccessDenied", "Message": "Access Denied"}}, "PutObject")
 
-    monkeypatch.setattr("headrace.submit.aws.Account.upload", denied)
+    monkeypatch.setattr("headrace.backends.sagemaker.account.Account.upload", denied)
     assert main(SMALL) == 1
     error = capsys.readouterr().err.splitlines()[-1]
     assert f"uploading to s3://{BUCKET}" in error
@@ -81,7 +81,7 @@ DRY = [
 
 @pytest.mark.parametrize("flags", DRY, ids=["hetero", "homogeneous", "channels, spot and VPC"])
 def test_a_dry_run_prints_a_valid_request_and_opens_no_socket(flags, monkeypatch, capsys, tmp_path):
-    from headrace.submit.validate import check_request
+    from headrace.backends.sagemaker.request_check import check_request
 
     def forbidden(*args, **kwargs):
         raise AssertionError("a dry run opened a socket")

@@ -8,11 +8,11 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
-from headrace.job import Channel, InstanceGroup, JobSpec
-from headrace.local.opt_ml import script_arguments, toolkit_environ, write_host_folder
-from headrace.settings import HYPERPARAMETERS, parse_settings
-from headrace.submit.cloud_options import CloudOptions
-from headrace.submit.request import build_request
+from headrace.backends.local.opt_ml import script_arguments, toolkit_environ, write_host_folder
+from headrace.backends.sagemaker.cloud_options import CloudOptions
+from headrace.backends.sagemaker.request import build_request
+from headrace.job.settings import HYPERPARAMETERS, parse_settings
+from headrace.job.spec import Channel, InstanceGroup, JobSpec
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from headrace.errors import InputError, SetupError
-from headrace.tensorflow import data, transfer
-from headrace.tensorflow.transfer import build
+from headrace.tensorflow import data
+from headrace.tensorflow.service import transfer
+from headrace.tensorflow.service.transfer import build
 
 from tests.integration.service import TRAIN_DATA, read, service
 from tests.ports import free_port
@@ -100,7 +101,13 @@ def test_a_worker_whose_port_is_taken_ends_and_says_which(tmp_path):
 
 
 def test_who_first_asks_for_it_has_it_built_and_the_others_wait(tmp_path):
-    command = [sys.executable, "-m", "headrace.tensorflow.transfer.build", "--once", f"--library={tmp_path / 'new.so'}"]
+    command = [
+        sys.executable,
+        "-m",
+        "headrace.tensorflow.service.transfer.build",
+        "--once",
+        f"--library={tmp_path / 'new.so'}",
+    ]
     builders = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     said = [builder.communicate(timeout=300)[0] for builder in builders]
     assert [builder.returncode for builder in builders] == [0, 0, 0]

@@ -8,11 +8,11 @@ import threading
 
 import pytest
 import tensorflow as tf
-from headrace.tensorflow.transfer import handshake
+from headrace.tensorflow.service.transfer import worker_probe
 
 from tests.integration.service import SECRET
 
-HELLO_BYTES = len(handshake.MAGIC) + handshake.NONCE_BYTES
+HELLO_BYTES = len(worker_probe.MAGIC) + worker_probe.NONCE_BYTES
 
 
 @contextlib.contextmanager
@@ -20,11 +20,11 @@ def worker_that_says(port, secret, message):
     """Whoever connects is let in as by a worker with this secret, and gets this message for each request."""
 
     def answer(connection):
-        nonce = bytes(handshake.NONCE_BYTES)
-        connection.sendall(handshake.MAGIC + nonce)
-        hello = connection.recv(HELLO_BYTES + handshake.PROOF_BYTES, socket.MSG_WAITALL)
-        rank = hello[len(handshake.MAGIC) : HELLO_BYTES]
-        connection.sendall(handshake.proof(secret, "worker", nonce, rank, f"127.0.0.1:{port}"))
+        nonce = bytes(worker_probe.NONCE_BYTES)
+        connection.sendall(worker_probe.MAGIC + nonce)
+        hello = connection.recv(HELLO_BYTES + worker_probe.PROOF_BYTES, socket.MSG_WAITALL)
+        rank = hello[len(worker_probe.MAGIC) : HELLO_BYTES]
+        connection.sendall(worker_probe.proof(secret, "worker", nonce, rank, f"127.0.0.1:{port}"))
         while connection.recv(1000):
             connection.sendall(message)
 

@@ -4,8 +4,9 @@ import keras
 import pytest
 import tensorflow as tf
 from headrace.errors import InputError
-from headrace.tensorflow import data, variables
-from headrace.tensorflow.graph import DatasetGraph
+from headrace.tensorflow import data
+from headrace.tensorflow.sharding import random_state
+from headrace.tensorflow.sharding.dataset_graph import DatasetGraph
 
 from tests.integration.service import consumers, service
 
@@ -71,8 +72,8 @@ def test_what_a_function_only_reads_goes_to_the_workers_with_it(tmp_path, use):
 @pytest.mark.parametrize("make", MAKERS)
 def test_ranks_read_it_themselves_too(make):
     graph = DatasetGraph(tf.data.Dataset.from_tensor_slices(WORDS).map(make()).batch(4))
-    variables.refuse_written(graph)
-    variables.draw_apart(graph)
+    random_state.refuse_written(graph)
+    random_state.draw_apart(graph)
     assert [number for batch in graph.spliced({}) for number in batch.numpy().tolist()] == list(range(48))
 
 

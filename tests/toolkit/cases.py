@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.settings import SECRET_VARIABLE
+from headrace.job.settings import SECRET_VARIABLE
 
 from tests.faults.breakage import kill_host
 from tests.support import finish, processes_of, start, wait_for

@@ -16,7 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[0] = str(ROOT / "code")
 
-from headrace.local import linux, namespaces  # noqa: E402
+from headrace.backends.local import namespaces  # noqa: E402
+from headrace.linux import syscalls  # noqa: E402
 
 SSHD_CONFIG = """\
 HostKey /etc/ssh/key
@@ -38,13 +39,13 @@ PAM = "auth required pam_permit.so\naccount required pam_permit.so\nsession requ
 
 def main() -> None:
     network, name, address, folder, hosts_file, ssh_dir, kept = sys.argv[1:8]
-    linux.set_host_name(name)
+    syscalls.set_host_name(name)
     namespaces.plug_in(int(network), name, address)
     os.close(int(network))
     key = Path(ssh_dir, "key").read_bytes(), Path(ssh_dir, "key.pub").read_bytes()
     private_tmp([Path(each) for each in kept.split(":")])
     for folder_of_its_own in ("/run", "/etc/ssh", "/dev/shm"):
-        linux.mount("tmpfs", folder_of_its_own, "tmpfs", 0)
+        syscalls.mount("tmpfs", folder_of_its_own, "tmpfs", 0)
     for path, content in {
         "/etc/ssh/sshd_config": SSHD_CONFIG.encode(),
         "/etc/ssh/ssh_config": SSH_CONFIG.encode(),
@@ -60,9 +61,9 @@ def main() -> None:
     home.mkdir(parents=True)
     (home / "id_ed25519").symlink_to("/etc/ssh/key")
     os.environ["HOME"] = "/run/home"
-    linux.mount("/run/pam", "/etc/pam.d/sshd", "none", linux.MS_BIND)
-    linux.mount("/run/environment", "/etc/environment", "none", linux.MS_BIND)
-    linux.mount(hosts_file, "/etc/hosts", "none", linux.MS_BIND)
+    syscalls.mount("/run/pam", "/etc/pam.d/sshd", "none", syscalls.MS_BIND)
+    syscalls.mount("/run/environment", "/etc/environment", "none", syscalls.MS_BIND)
+    syscalls.mount(hosts_file, "/etc/hosts", "none", syscalls.MS_BIND)
     namespaces.mount_base_dir(Path(folder))
     os.chdir("/")
     command = sys.argv[9:]
@@ -72,10 +73,10 @@ def main() -> None:
 def private_tmp(kept: list[Path]) -> None:
     """A /tmp of this host's own, in which the kept folders still are where they were."""
     inside = {path: os.open(path, os.O_RDONLY) for path in kept if path.is_relative_to("/tmp")}
-    linux.mount("tmpfs", "/tmp", "tmpfs", 0)
+    syscalls.mount("tmpfs", "/tmp", "tmpfs", 0)
     for path, descriptor in inside.items():
         path.mkdir(parents=True, exist_ok=True)
-        linux.mount(f"/proc/self/fd/{descriptor}", str(path), "none", linux.MS_BIND | linux.MS_REC)
+        syscalls.mount(f"/proc/self/fd/{descriptor}", str(path), "none", syscalls.MS_BIND | syscalls.MS_REC)
         os.close(descriptor)
 
 

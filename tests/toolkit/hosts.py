@@ -12,10 +12,10 @@ from collections.abc import Collection
 from pathlib import Path
 
 import psutil
+from headrace.backends.local.namespaces import Namespaces
+from headrace.backends.sagemaker.pack import pack_source
 from headrace.events import parse_event
-from headrace.local.namespaces import Namespaces
-from headrace.prctl import die_with_parent
-from headrace.submit.pack import pack_source
+from headrace.linux.prctl import die_with_parent
 
 from tests.support import ROOT, wait_for
 

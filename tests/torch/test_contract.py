@@ -102,5 +102,5 @@ def test_the_package_and_its_tests_stay_small():
 
 
 def test_launchers_do_not_load_torch():
-    code = "import sys; import headrace.host.main, headrace.start; sys.exit('torch' in sys.modules)"
+    code = "import sys; import headrace.host.main, headrace.cli.start; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT / "code", check=False).returncode == 0

@@ -8,7 +8,7 @@ import sys
 import headrace.torch
 import pytest
 import torch
-from headrace import flags
+from headrace.cli import flags
 from headrace.errors import InputError
 from headrace.torch import distributed as world
 

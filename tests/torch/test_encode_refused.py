@@ -75,7 +75,7 @@ def test_what_cannot_travel_is_refused_and_says_what_to_do(batch):
         ({"bytes": -1}, 0), ({"bytes": 1 << 50}, 3), ({"list": 3}, 0), ({"dict": [[]], "of": [{"v": 1}]}, 0),
         ({"named": "os:system", "of": [{"v": "true"}]}, 0), ({"named": "builtins:tuple", "of": []}, 0),
         ({"data": "subprocess:Popen", "fields": ["args"], "of": [{"v": "true"}]}, 0),
-        ({"data": "headrace.job:InstanceGroup", "fields": ["name"], "of": [{"v": 1}]}, 0),
+        ({"data": "headrace.job.spec:InstanceGroup", "fields": ["name"], "of": [{"v": 1}]}, 0),
         ({"object": "subprocess:Popen", "fields": ["pid"], "of": [{"v": 1}]}, 0),
         ({"object": "os:environ", "fields": [], "of": []}, 0), ({"object": "builtins:int", "fields": [], "of": []}, 0),
         ({"object": f"{batches.__name__}:TwoTensors", "fields": ["__class__"], "of": [{"v": 1}]}, 0),

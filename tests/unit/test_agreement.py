@@ -4,7 +4,7 @@ import itertools
 import random
 
 import pytest
-from headrace.tensorflow.agreement import Agreement, Pass
+from headrace.tensorflow.ranks.agreement import Agreement, Pass
 
 
 class Rank:

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from headrace.host.auth import ClientAuth, Refused, ServerAuth
+from headrace.host.control.auth import ClientAuth, Refused, ServerAuth
 
 SECRET = "s" * 64
 

@@ -2,8 +2,8 @@
 
 import io
 
-from headrace.local.console import Console, open_log
-from headrace.paths import RunPaths
+from headrace.backends.local.log_console import Console, open_log
+from headrace.cluster.paths import RunPaths
 
 LINE = "2026-01-02T03:04:05.678Z algo-1 rank0      {}"
 

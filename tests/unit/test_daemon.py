@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 from headrace.errors import InputError
-from headrace.host.daemon import MpiDaemon, checked_arguments
 from headrace.host.inbox import Inbox, MpiDaemonAsked
+from headrace.host.mpi.orted import MpiDaemon, checked_arguments
 from hypothesis import given
 from hypothesis import strategies as st
 

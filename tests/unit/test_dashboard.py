@@ -1,7 +1,7 @@
 """The CloudWatch dashboard of a job."""
 
-from headrace.instances import read_instances
-from headrace.submit.dashboard import dashboard_body, hosts_by_group
+from headrace.backends.sagemaker.dashboard import dashboard_body, hosts_by_group
+from headrace.job.instances import read_instances
 
 JOB = {
     "ResourceConfig": {

@@ -4,6 +4,7 @@ import io
 from pathlib import Path
 
 import pytest
+from headrace.cluster.sagemaker import topology_from
 from headrace.errors import DeadlineError
 from headrace.events import CHECKPOINTS_ON_REQUEST, RANK_FAILED, RANK_LEAVING, Event
 from headrace.host.inbox import (
@@ -15,16 +16,15 @@ from headrace.host.inbox import (
     StopAsked,
 )
 from headrace.host.leader.decide import Decider
-from headrace.host.leader.hosts import Hosts
-from headrace.host.leader.ready import Readiness
-from headrace.host.leader.stop import StopRequest
+from headrace.host.leader.peers import Hosts
+from headrace.host.leader.readiness import Readiness
+from headrace.host.leader.stop_request import StopRequest
 from headrace.host.log import HostLog
-from headrace.host.resource_usage import ResourceUsage
 from headrace.host.services.tf_data import TfDataService
 from headrace.host.state import HostState
+from headrace.host.usage.host_usage import ResourceUsage
+from headrace.job.settings import Settings
 from headrace.outcome import RootCause
-from headrace.resource_config import topology_from
-from headrace.settings import Settings
 
 # algo-1: data, with the dispatcher; algo-2: data; algo-3: dnn, leads; algo-4: dnn.
 GROUPS = [

@@ -7,7 +7,7 @@ import re
 
 import pytest
 from headrace import __main__ as headrace
-from headrace import flags
+from headrace.cli import flags
 
 from tests.documents import DOCUMENTS, commands_of, fences
 from tests.support import ROOT
@@ -90,7 +90,7 @@ def test_the_messages_that_troubleshooting_explains_are_ours():
 
 
 def test_the_prices_in_the_guide_are_those_of_the_table():
-    lines = (ROOT / "code/headrace/instances.csv").read_text().splitlines()
+    lines = (ROOT / "code/headrace/job/instances.csv").read_text().splitlines()
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))
     prices = {row["instance_type"]: float(row["usd_per_hour"]) for row in rows}
     trainer, both = prices["ml.p4d.24xlarge"], prices["ml.p4d.24xlarge"] + 2 * prices["ml.c5.18xlarge"]

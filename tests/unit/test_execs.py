@@ -8,7 +8,7 @@ from tests.support import ROOT
 SCRIPT = """
 import os, subprocess, sys
 from headrace.errors import InputError
-from headrace.execs import refuse_exec
+from headrace.rank.no_exec import refuse_exec
 
 refuse_exec()
 for replace in (lambda: os.execv(sys.executable, [sys.executable]), lambda: os.execlp("true", "true"),

@@ -10,14 +10,14 @@ import urllib.request
 
 import pytest
 from headrace.events import Event
-from headrace.host.gpus import Gpus
+from headrace.host.exporters.exporter import Outlet
+from headrace.host.exporters.jsonl import to_file
+from headrace.host.exporters.openmetrics import to_endpoint
+from headrace.host.exporters.tensorboard import to_event_file
 from headrace.host.inbox import RankSaid
-from headrace.host.leader.timeline import Timeline
-from headrace.host.outlets.lines import to_file
-from headrace.host.outlets.openmetrics import to_endpoint
-from headrace.host.outlets.outlet import Outlet
-from headrace.host.outlets.tensorboard import to_event_file
-from headrace.host.resource_usage import ResourceUsage
+from headrace.host.leader.job_timeline import Timeline
+from headrace.host.usage.gpus import Gpus
+from headrace.host.usage.host_usage import ResourceUsage
 from headrace.report.timeline import read_timeline
 
 from tests.unit.test_topology import hetero, topology_from
@@ -101,7 +101,7 @@ def test_gpus_are_read_through_nvidias_library(monkeypatch):
         nvmlDeviceGetMemoryInfo=lambda handle: memory,
     )
     monkeypatch.setitem(sys.modules, "pynvml", fake)
-    monkeypatch.setattr("headrace.host.gpus.SAMPLE_S", 0.01)
+    monkeypatch.setattr("headrace.host.usage.gpus.SAMPLE_S", 0.01)
     gpus = Gpus()
     wait_until(lambda: gpus.report() is not None)
     told = gpus.report()

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 from headrace.events import Event
-from headrace.host.auth import ClientAuth, ServerAuth
-from headrace.host.control import MAX_MESSAGE_BYTES
-from headrace.host.in_parts import Joined
+from headrace.host.control.auth import ClientAuth, ServerAuth
+from headrace.host.control.channel import MAX_MESSAGE_BYTES
+from headrace.host.control.in_parts import Joined
 from headrace.host.inbox import HostAnswered, Inbox, LeaderSaid, ServerSaid
-from headrace.host.leader.hosts import Hosts
-from headrace.host.resource_usage import ResourceUsage
+from headrace.host.leader.peers import Hosts
 from headrace.host.state import HostState
+from headrace.host.usage.host_usage import ResourceUsage
 from headrace.outcome import RootCause
 
 

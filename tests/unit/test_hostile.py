@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+from headrace.cluster.sagemaker import topology_from
 from headrace.errors import InputError
-from headrace.host.auth import ClientAuth, Refused, ServerAuth
+from headrace.host.control.auth import ClientAuth, Refused, ServerAuth
 from headrace.host.inbox import Inbox
-from headrace.host.resource_usage import ResourceUsage
-from headrace.host.services.none import NoDataService
+from headrace.host.services.local import NoDataService
 from headrace.host.state import HostState
-from headrace.resource_config import topology_from
-from headrace.settings import Settings
+from headrace.host.usage.host_usage import ResourceUsage
+from headrace.job.settings import Settings
 from hypothesis import given
 from hypothesis import strategies as st
 

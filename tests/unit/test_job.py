@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from headrace.errors import InputError
-from headrace.job import Channel, InstanceGroup, JobSpec
+from headrace.job.spec import Channel, InstanceGroup, JobSpec
 
 CODE = Path(__file__).parents[2] / "code"
 DATA = InstanceGroup("data_group", "ml.c5.18xlarge", 2)

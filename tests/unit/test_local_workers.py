@@ -7,7 +7,7 @@ from headrace.errors import InputError
 from headrace.events import WORKER_OFFERS, Event
 from headrace.host.services.tf_data import LATE_WORKERS_S, TfDataService
 from headrace.host.services.torch_feed import TorchFeed
-from headrace.settings import Settings
+from headrace.job.settings import Settings
 
 from tests.unit.test_topology import hetero, topology_from
 

@@ -2,8 +2,8 @@
 
 import pytest
 from headrace.errors import InputError
+from headrace.report.candidates import options
 from headrace.report.measured import RECEIVE_CPU_S_PER_BATCH, measured
-from headrace.report.options import options
 from headrace.report.predict import UTILIZATION
 
 from tests.unit.test_plan import TABLE, plan, summary

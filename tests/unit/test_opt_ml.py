@@ -4,10 +4,16 @@ import json
 from pathlib import Path
 
 import pytest
+from headrace.backends.local.opt_ml import (
+    refuse_hidden,
+    resource_config,
+    script_arguments,
+    toolkit_environ,
+    write_host_folder,
+)
+from headrace.cluster.sagemaker import read_topology
 from headrace.errors import InputError
-from headrace.job import Channel, InstanceGroup, JobSpec
-from headrace.local.opt_ml import refuse_hidden, resource_config, script_arguments, toolkit_environ, write_host_folder
-from headrace.resource_config import read_topology
+from headrace.job.spec import Channel, InstanceGroup, JobSpec
 
 CODE = Path(__file__).parents[2] / "code"
 

@@ -3,9 +3,9 @@
 import io
 
 import pytest
-from headrace.display import Display
 from headrace.events import Event, parse_event
-from headrace.phases import Phases
+from headrace.job.phases import Phases
+from headrace.terminal.display import Display
 
 
 class Clock:

@@ -3,13 +3,13 @@
 import json
 
 import pytest
-from headrace.context import EMPTY_REPORT
 from headrace.errors import InputError, SetupError
-from headrace.instances import read_instances
+from headrace.job.instances import read_instances
+from headrace.rank.context import EMPTY_REPORT
 from headrace.report.advice import advise
-from headrace.report.cheaper import Looked
+from headrace.report.candidates import options
 from headrace.report.measured import measured
-from headrace.report.options import options
+from headrace.report.pipeline_findings import Looked
 from headrace.report.plan import main, told_looked
 from headrace.report.predict import UTILIZATION
 

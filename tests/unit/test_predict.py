@@ -3,8 +3,8 @@
 import itertools
 
 import pytest
+from headrace.report.candidates import options
 from headrace.report.measured import measured
-from headrace.report.options import options
 from headrace.report.predict import UTILIZATION, Group, Workload, predict
 from hypothesis import given
 from hypothesis import strategies as st

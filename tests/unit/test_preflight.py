@@ -2,11 +2,11 @@
 
 from headrace.events import PREFLIGHT_FAILED, PREFLIGHT_STARTED, Event
 from headrace.host.leader.watchdog import PreflightWatch, diagnose_start
-from headrace.host.preflight.checks import ALL_PAIRS_HOSTS, links
-from headrace.host.preflight.table import Link, table
-from headrace.host.rank_log import RankLog
+from headrace.host.mpi.output import RankLog
+from headrace.job.settings import Settings
 from headrace.outcome import RootCause
-from headrace.settings import Settings
+from headrace.rank.preflight.checks import ALL_PAIRS_HOSTS, links
+from headrace.rank.preflight.table import Link, table
 
 from tests.unit.test_mpi import topology
 

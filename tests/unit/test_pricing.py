@@ -1,10 +1,10 @@
 """What a job costs, from the built-in table or the user's own prices."""
 
 import pytest
+from headrace.backends.sagemaker.pricing import cost_usd, describe_cost, hourly_usd
 from headrace.errors import InputError
-from headrace.instances import TABLE, read_instances
-from headrace.job import InstanceGroup, JobSpec
-from headrace.submit.pricing import cost_usd, describe_cost, hourly_usd
+from headrace.job.instances import TABLE, read_instances
+from headrace.job.spec import InstanceGroup, JobSpec
 
 GROUPS = (InstanceGroup("data_group", "ml.c5.18xlarge", 2), InstanceGroup("dnn_group", "ml.p4d.24xlarge", 1))
 SPEC = JobSpec("job", GROUPS, "service", 8)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from headrace.errors import InputError
-from headrace.rank_failure import first_failure, in_a_line, leave_failure
+from headrace.rank.failure import first_failure, in_a_line, leave_failure
 
 
 def test_the_rank_that_raised_first_is_found_with_its_traceback(tmp_path):

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from headrace.host import rank_processes
-from headrace.host.plan import HostPlan, python_environ, trainer_environ
-from headrace.host.services.none import NoDataService
-from headrace.resource_config import topology_from
-from headrace.settings import Settings
+from headrace.cluster.sagemaker import topology_from
+from headrace.host.host_plan import HostPlan, python_environ, trainer_environ
+from headrace.host.mpi import rank_processes
+from headrace.host.services.local import NoDataService
+from headrace.job.settings import Settings
 
 from tests.unit.test_topology import hetero, homogeneous
 

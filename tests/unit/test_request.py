@@ -5,13 +5,13 @@ import json
 import re
 
 import pytest
+from headrace.backends.sagemaker.cloud_options import CloudOptions
+from headrace.backends.sagemaker.metrics import metric_definitions
+from headrace.backends.sagemaker.request import build_request, source_uri
+from headrace.backends.sagemaker.request_check import check_instance_type, check_request
 from headrace.errors import InputError
 from headrace.events import format_event
-from headrace.job import Channel, InstanceGroup, JobSpec
-from headrace.submit.cloud_options import CloudOptions
-from headrace.submit.metrics import metric_definitions
-from headrace.submit.request import build_request, source_uri
-from headrace.submit.validate import check_instance_type, check_request
+from headrace.job.spec import Channel, InstanceGroup, JobSpec
 
 ROLE = "arn:aws:iam::123456789012:role/service-role/Trainer"
 OPTIONS = CloudOptions(ROLE, "us-east-1", "1.dkr.ecr.us-east-1.amazonaws.com/tf:2.21", "s3://bucket/headrace")

@@ -3,11 +3,11 @@
 import dataclasses
 
 import pytest
+from headrace.cluster.sagemaker import topology_from
 from headrace.errors import InputError
-from headrace.host.plan import HostPlan, ToolkitRank
-from headrace.host.secret import derived_secret, with_secret
-from headrace.resource_config import topology_from
-from headrace.settings import PLACEHOLDER_SECRET, Settings
+from headrace.host.control.secret import derived_secret, with_secret
+from headrace.host.host_plan import HostPlan, ToolkitRank
+from headrace.job.settings import PLACEHOLDER_SECRET, Settings
 
 ARN = {"TRAINING_JOB_ARN": "arn:aws:sagemaker:eu-west-1:1:training-job/a"}
 

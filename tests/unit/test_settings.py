@@ -3,14 +3,11 @@
 import json
 
 import pytest
-from headrace.context import TrainerContext
-from headrace.endpoints import Endpoint, encode_endpoints
+from headrace.cluster.endpoints import Endpoint, encode_endpoints
 from headrace.errors import InputError
-from headrace.host.plan import script_arguments
-from headrace.settings import (
-    Settings,
-    read_settings,
-)
+from headrace.host.host_plan import script_arguments
+from headrace.job.settings import Settings, read_settings
+from headrace.rank.context import TrainerContext
 
 
 def read(*argv, **environ):

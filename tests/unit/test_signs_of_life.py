@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from headrace import progress, received
+from headrace.rank import liveness, receipts
 from headrace.training.signal_files import SignalFiles
 
 from tests.support import wait_for
@@ -13,15 +13,15 @@ from tests.support import wait_for
 def steps(monkeypatch):
     """A script that has made a step each time that somebody looks."""
     made = []
-    monkeypatch.setattr(progress, "_counters", [lambda: len(made.append(1) or made)])
-    monkeypatch.setattr(progress, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(liveness, "_counters", [lambda: len(made.append(1) or made)])
+    monkeypatch.setattr(liveness, "LOOK_EVERY_S", 0.01)
     return made
 
 
 def test_a_disk_that_fails_for_a_moment_is_told_of_once_and_signs_of_life_go_on(tmp_path, monkeypatch, capfd, steps):
     monkeypatch.setattr(sys, "__stderr__", sys.stderr)
     folder = tmp_path / "signals"  # where there is none, nothing can be written
-    watch = progress.Watch(folder, 3)
+    watch = liveness.Watch(folder, 3)
     wait_for(lambda: len(steps) > 5, "several looks")
     folder.mkdir()
     try:
@@ -32,17 +32,17 @@ def test_a_disk_that_fails_for_a_moment_is_told_of_once_and_signs_of_life_go_on(
 
 
 def test_a_rank_without_progress_gives_no_strong_sign_while_the_disk_fails(tmp_path, monkeypatch):
-    monkeypatch.setattr(progress, "_counters", [lambda: 1])
-    monkeypatch.setattr(progress, "LOOK_EVERY_S", 0.01)
-    monkeypatch.setattr(received, "_sources", [lambda: {"a:7001": (1, 1)}])
+    monkeypatch.setattr(liveness, "_counters", [lambda: 1])
+    monkeypatch.setattr(liveness, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(receipts, "_sources", [lambda: {"a:7001": (1, 1)}])
     looks = []
 
     def full(self, force=False):
         looks.append(1)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(received.Receipts, "look", full)
-    watch = progress.Watch(tmp_path, 0)
+    monkeypatch.setattr(receipts.Receipts, "look", full)
+    watch = liveness.Watch(tmp_path, 0)
     try:
         wait_for(lambda: looks, "the first look")
         (tmp_path / "rank0").unlink()

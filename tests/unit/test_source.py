@@ -7,10 +7,10 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from headrace.backends.sagemaker.pack import files_to_send, pack_source
 from headrace.errors import InputError
-from headrace.own_files import own_folder
-from headrace.source import host_files, refuse_too_much, source_files
-from headrace.submit.pack import files_to_send, pack_source
+from headrace.job.bundled import own_folder
+from headrace.job.source import host_files, refuse_too_much, source_files
 
 CODE = own_folder()
 
@@ -199,7 +199,7 @@ def test_names_that_nobody_imports_on_hosts_are_left_alone(tmp_path):
 
 
 def test_a_link_to_a_folder_of_many_files_is_refused_before_all_are_listed(tmp_path, monkeypatch):
-    monkeypatch.setattr("headrace.source.MAX_SOURCE_FILES", 5)
+    monkeypatch.setattr("headrace.job.source.MAX_SOURCE_FILES", 5)
     write(tmp_path / "images", **{f"cats__{number}.jpg": "" for number in range(9)})
     write(tmp_path / "project", **{"train_dot_py": ""})
     (tmp_path / "project" / "data").symlink_to(tmp_path / "images")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from headrace.__main__ import main as headrace
+from headrace.cli.flags import build_parser, build_spec, parse_cpus
+from headrace.cli.start import main
 from headrace.errors import InputError
-from headrace.flags import build_parser, build_spec, parse_cpus
-from headrace.instances import read_instances
-from headrace.start import main
+from headrace.job.instances import read_instances
 
 ROOT = Path(__file__).parents[2]
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, 6_000, tzinfo=datetime.timezone.utc)
@@ -86,7 +86,7 @@ def test_in_a_homogeneous_job_a_channel_of_the_dnn_group_is_seen_by_all():
 )
 def test_wrong_arguments_are_one_line_and_exit_2(argv, said, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("headrace.start.check_installation", lambda *modules: None)
+    monkeypatch.setattr("headrace.cli.start.check_installation", lambda *modules: None)
     argv = argv if "--no-is_cloud_job" in argv else ["--no-is_cloud_job", *argv]
     assert main(argv) == 2
     captured = capsys.readouterr()
@@ -113,7 +113,7 @@ def test_cpu_lists():
 
 def test_help_needs_neither_tensorflow_nor_anything_installed():
     code = "import sys; sys.argv = ['start_job.py', '--help']; sys.path.insert(0, 'code')\n"
-    code += "from headrace.start import main\ntry: main(['--help'])\n"
+    code += "from headrace.cli.start import main\ntry: main(['--help'])\n"
     code += "finally: assert not {'tensorflow', 'grpc', 'psutil', 'boto3'} & set(sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
@@ -121,7 +121,7 @@ def test_help_needs_neither_tensorflow_nor_anything_installed():
 
 
 def test_a_python_without_the_packages_is_told_what_to_do(capsys, monkeypatch):
-    monkeypatch.setattr("headrace.start.find_spec", lambda module: None)
+    monkeypatch.setattr("headrace.cli.start.find_spec", lambda module: None)
     assert main(["--no-is_cloud_job"]) == 1
     error = capsys.readouterr().err
     assert "has no tensorflow: in a checkout, `make setup`" in error
@@ -129,7 +129,7 @@ def test_a_python_without_the_packages_is_told_what_to_do(capsys, monkeypatch):
 
 
 def test_what_the_system_refuses_is_told_in_a_line(capsys, monkeypatch):
-    monkeypatch.setattr("headrace.start.check_installation", lambda *modules: None)
+    monkeypatch.setattr("headrace.cli.start.check_installation", lambda *modules: None)
     assert main(["--no-is_cloud_job", "--source_dir", 300 * "x"]) == 1
     error = capsys.readouterr().err
     assert "File name too long" in error and error.count("\n") == 1

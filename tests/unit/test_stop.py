@@ -3,10 +3,10 @@
 import io
 
 import pytest
+from headrace.cluster.paths import STOP_REQUEST
 from headrace.events import CHECKPOINTS_ON_REQUEST, Event
-from headrace.host.leader.stop import StopRequest
+from headrace.host.leader.stop_request import StopRequest
 from headrace.host.log import HostLog
-from headrace.paths import STOP_REQUEST
 
 ASKED = {"algo-1": "", "algo-2": "SIGTERM"}
 DUE = ("algo-2", "SIGTERM")

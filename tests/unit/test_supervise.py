@@ -4,7 +4,7 @@ import io
 
 import pytest
 from headrace.host.log import HostLog
-from headrace.host.supervise import ChildSpec, Supervisor
+from headrace.host.supervisor import ChildSpec, Supervisor
 
 
 class FakeProcess:

@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from headrace.cluster.sagemaker import read_topology, topology_from
+from headrace.cluster.topology import natural_key
 from headrace.errors import TopologyError
-from headrace.resource_config import read_topology, topology_from
-from headrace.topology import natural_key
 
 
 def hetero(**changes):

@@ -3,10 +3,10 @@
 import os
 import urllib.parse
 
+from headrace.cluster.sagemaker import topology_from
 from headrace.events import WAITS_FOR_ENDS, format_event
 from headrace.host.leader.watchdog import StallWatchdog, diagnose
-from headrace.host.rank_log import RankLog
-from headrace.resource_config import topology_from
+from headrace.host.mpi.output import RankLog
 
 
 def ranks(lines=0):

@@ -1,8 +1,8 @@
 """What workers deliver, counted where it is received."""
 
 import pytest
-from headrace import received
 from headrace.host.leader.workers import WorkersOverTime, workers
+from headrace.rank import receipts as received
 
 
 def receipt(at, **counts):

@@ -11,23 +11,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 
-from headrace import received
 from headrace.errors import SetupError
-from headrace.host import install_horovod, mpi
-from headrace.host.daemon import MpiDaemon, write_agent
-from headrace.host.gpus import Gpus
+from headrace.host import install_horovod
+from headrace.host.host_plan import HostPlan, server_environ, trainer_environ
 from headrace.host.inbox import HostAnswered, Inbox, MpiDaemonAsked, RankSaid, ServerSaid, Stamped, StopAsked
 from headrace.host.log import HostLog
-from headrace.host.plan import HostPlan, server_environ, trainer_environ
-from headrace.host.rank_log import WITHOUT_A_WORD, RankLog
-from headrace.host.rank_processes import dump_ranks, suspended_ranks
-from headrace.host.resource_usage import ResourceUsage
+from headrace.host.mpi import mpirun
+from headrace.host.mpi.orted import MpiDaemon, write_agent
+from headrace.host.mpi.output import WITHOUT_A_WORD, RankLog
+from headrace.host.mpi.rank_processes import dump_ranks, suspended_ranks
+from headrace.host.mpi.toolkit import rank_command, without_mpi
 from headrace.host.services.contract import DataService
 from headrace.host.state import HostState
-from headrace.host.supervise import Child, ChildSpec, Supervisor
-from headrace.host.toolkit import rank_command, without_mpi
+from headrace.host.supervisor import Child, ChildSpec, Supervisor
+from headrace.host.usage.gpus import Gpus
+from headrace.host.usage.host_usage import ResourceUsage
 from headrace.outcome import RootCause
-from headrace.rank_failure import first_failure
+from headrace.rank import receipts
+from headrace.rank.failure import first_failure
 
 TICK_S = 0.2
 PUBLISH_INTERVAL_S = 1.0
@@ -80,7 +81,7 @@ class HostRun:
         needs_horovod = plan.topology.current.role == "dnn" and plan.settings.framework == "tensorflow"
         if needs_horovod and install_horovod.is_needed(plan.source_dir, plan.environ):
             command = install_horovod.install_command(plan.source_dir)
-            environ = {**without_mpi(plan.environ), **mpi.python_path(plan.source_dir, plan.environ)}
+            environ = {**without_mpi(plan.environ), **mpirun.python_path(plan.source_dir, plan.environ)}
             self.supervisor.start(ChildSpec(INSTALLER, INSTALLER, command, environ, plan.source_dir))
             self.state.installing = True
         self.state.servers_started = True
@@ -94,7 +95,7 @@ class HostRun:
         else:
             script = [str(plan.source_dir / plan.settings.training_script), *plan.script_arguments]
             write_agent(plan.paths.work_dir)
-            command = mpi.trainer_command(
+            command = mpirun.trainer_command(
                 plan.topology, plan.settings, plan.ranks_per_host, script, plan.paths.work_dir
             )
         spec = ChildSpec(
@@ -162,8 +163,8 @@ class HostRun:
 
     def _start_mpi_daemon(self, arguments: tuple[str, ...]) -> None:
         environ = trainer_environ(self.plan, self.service)
-        argv = mpi.daemon_command(arguments)
-        self.supervisor.start(ChildSpec("mpi-daemon", mpi.ORTED, argv, environ, self.plan.source_dir))
+        argv = mpirun.daemon_command(arguments)
+        self.supervisor.start(ChildSpec("mpi-daemon", mpirun.ORTED, argv, environ, self.plan.source_dir))
 
 
 @contextlib.contextmanager
@@ -188,7 +189,7 @@ def host_run(plan: HostPlan, service: DataService, log: HostLog) -> Iterator[Hos
             service,
             inbox,
             suspended=lambda: supervisor.suspended() + suspended_ranks(),
-            received=lambda: received.read(plan.paths.signal_dir),
+            received=lambda: receipts.read(plan.paths.signal_dir),
         )
 
         def stop(signum: int, _: FrameType | None) -> None:
@@ -198,7 +199,7 @@ def host_run(plan: HostPlan, service: DataService, log: HostLog) -> Iterator[Hos
         previous = {signum: signal.signal(signum, handler) for signum, handler in handled.items()}
         try:
             daemon = MpiDaemon(plan.settings.endpoint(leader).address, plan.paths.work_dir, inbox)
-            hosts_of_ranks = mpi.hosts_of_ranks(plan.topology, plan.settings)
+            hosts_of_ranks = mpirun.hosts_of_ranks(plan.topology, plan.settings)
             ranks = RankLog(leader, hosts_of_ranks, plan.ranks_per_host, plan.trainer_name)
             yield HostRun(plan, log, supervisor, service, state, inbox, daemon, ranks)
         finally:

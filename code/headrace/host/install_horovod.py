@@ -17,8 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from headrace.errors import SetupError
-from headrace.settings import WHEELS_VARIABLE
-from headrace.store import Store, open_store
+from headrace.job.artifact_cache import Store, open_store
+from headrace.job.settings import WHEELS_VARIABLE
 
 RECIPE_FOLDER = Path("third_party") / "horovod"
 RECIPE_ARCHIVE = "recipe.tar.gz"

@@ -9,26 +9,27 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from headrace import __version__, prctl
+from headrace import __version__
+from headrace.cluster.paths import ARRAYS_FOLDER, HostPaths
+from headrace.cluster.sagemaker import read_topology
+from headrace.cluster.topology import Host
 from headrace.errors import HeadraceError, InputError
-from headrace.host.causes import failure_of, leave, unexpected, write_failure
-from headrace.host.control import ControlServer, Handler
-from headrace.host.follow import follow
+from headrace.host.control.channel import ControlServer, Handler
+from headrace.host.control.file_receiver import FileKeeper
+from headrace.host.control.secret import with_secret
+from headrace.host.failures import failure_of, leave, unexpected, write_failure
+from headrace.host.follower import follow
+from headrace.host.host_plan import HostPlan, script_arguments, trainer_environ
 from headrace.host.host_run import HostRun, host_run
-from headrace.host.keep_files import FileKeeper
 from headrace.host.leader.lead import lead
 from headrace.host.log import HostLog
-from headrace.host.plan import HostPlan, script_arguments, trainer_environ
-from headrace.host.secret import with_secret
+from headrace.host.mpi.toolkit import become_rank, check_rank, toolkit_rank
 from headrace.host.services import data_service
 from headrace.host.services.contract import DataService
-from headrace.host.toolkit import become_rank, check_rank, toolkit_rank
+from headrace.job.settings import VERSION_VARIABLE, find_source_dir, read_base_dir, read_settings
+from headrace.linux import prctl
 from headrace.outcome import Outcome
-from headrace.paths import ARRAYS_FOLDER, HostPaths
-from headrace.resource_config import read_topology
-from headrace.settings import VERSION_VARIABLE, find_source_dir, read_base_dir, read_settings
-from headrace.standard_streams import print_every_character
-from headrace.topology import Host
+from headrace.terminal.standard_streams import print_every_character
 
 HELP = """usage: launcher.py [--NAME VALUE ...] | --describe
 

@@ -10,13 +10,13 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.host.control import Body
-from headrace.host.in_parts import InParts
+from headrace.host.control.channel import Body
+from headrace.host.control.in_parts import InParts
 from headrace.host.inbox import Inbox, LeaderSaid, ServerSaid, Stamped, StopAsked
 from headrace.host.log import LAUNCHER
-from headrace.host.memory import KernelKills, explained
-from headrace.host.resource_usage import ResourceUsage
 from headrace.host.services.contract import DataService, Report
+from headrace.host.usage.host_usage import ResourceUsage
+from headrace.host.usage.oom import KernelKills, explained
 from headrace.outcome import Outcome, RootCause
 
 STARTING, STEPPING = "starting", "stepping"

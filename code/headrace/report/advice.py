@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.errors import InputError
-from headrace.report.options import NEARLY, Option, cheapest, fastest, worth_showing
+from headrace.report.candidates import NEARLY, Option, cheapest, fastest, worth_showing
 
 HARDLY_WAITS = 0.05
 """Data hosts can save no more than this share of a step, so nobody needs them. Above, prices decide."""

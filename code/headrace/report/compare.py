@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError
+from headrace.job.settings import OneLineParser
 from headrace.report.prices import Price
 from headrace.report.runs import (
     INPUT_BOUND_FROM,
@@ -22,8 +23,7 @@ from headrace.report.runs import (
     waited_share,
     was_interrupted,
 )
-from headrace.settings import OneLineParser
-from headrace.tables import Table
+from headrace.terminal.tables import Table
 
 Summary = Mapping[str, Any]
 

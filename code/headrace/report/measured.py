@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.cluster.topology import DATA_GROUP
 from headrace.errors import InputError
-from headrace.instances import InstanceTable, InstanceType
+from headrace.job.instances import InstanceTable, InstanceType
 from headrace.report.predict import GIB, TRANSFER_CPU_S_PER_GIB, Group, Placement, Workload, predict
 from headrace.report.runs import was_interrupted
-from headrace.topology import DATA_GROUP
 
 FEW_STEPS = 20
 SHORT_EPOCH = 50

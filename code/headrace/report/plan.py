@@ -10,16 +10,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from headrace.cluster.topology import DATA_GROUP, DNN_GROUP
 from headrace.errors import InputError
-from headrace.instances import InstanceTable, InstanceType, read_instances
+from headrace.job.instances import InstanceTable, InstanceType, read_instances
+from headrace.job.settings import OneLineParser
 from headrace.report.advice import Advice, advise
-from headrace.report.cheaper import Looked, look_at
+from headrace.report.candidates import Option, options
 from headrace.report.measured import Measured, measured
-from headrace.report.options import Option, options
+from headrace.report.pipeline_findings import Looked, look_at
 from headrace.report.runs import Finder, as_given, read_summary
-from headrace.settings import OneLineParser
-from headrace.tables import Table
-from headrace.topology import DATA_GROUP, DNN_GROUP
+from headrace.terminal.tables import Table
 
 WHO_MAKES = {"trainer": "dnn hosts alone", "data": "data hosts alone", "both": "both"}
 MOST_DATA_HOSTS = 8

@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from headrace.errors import InputError, SetupError
+from headrace.report.candidates import Option
 from headrace.report.measured import Measured
-from headrace.report.options import Option
 from headrace.report.timeline import Timeline
 
 matplotlib.rcParams["text.parse_math"] = False  # a "$" in a name is one

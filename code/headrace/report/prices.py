@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.cluster.topology import DATA_GROUP, DNN_GROUP
 from headrace.errors import InputError
-from headrace.instances import InstanceTable, InstanceType
-from headrace.topology import DATA_GROUP, DNN_GROUP
+from headrace.job.instances import InstanceTable, InstanceType
 
 
 @dataclass(frozen=True)

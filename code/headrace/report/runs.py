@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.context import EMPTY_REPORT
+from headrace.cluster.paths import RunPaths
 from headrace.errors import InputError
-from headrace.paths import RunPaths
+from headrace.rank.context import EMPTY_REPORT
 
 Finder = Callable[[str | None], Callable[[Path], Path]]
 """Given a region: what finds the folder of a run that is named. It may have to be fetched."""

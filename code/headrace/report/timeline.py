@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.paths import RunPaths
+from headrace.cluster.paths import RunPaths
 from headrace.report.runs import MOST, as_text
 
 Series = tuple[list[float], list[float]]

@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headrace.cluster.topology import DATA_GROUP
 from headrace.report.advice import HARDLY_WAITS
 from headrace.report.prices import Price
 from headrace.report.runs import INPUT_BOUND_FROM, unlike, waited_share, was_interrupted
-from headrace.topology import DATA_GROUP
 
 
 def verdict(summaries: Sequence[Mapping[str, Any]], prices: Sequence[Price | None]) -> list[str]:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from headrace.errors import InputError
 from headrace.tensorflow import origin
-from headrace.tensorflow.graph import INFINITE
+from headrace.tensorflow.sharding.dataset_graph import INFINITE
 
 _results: weakref.WeakSet[Any] = weakref.WeakSet()
 """What `data.distribute` and `data.split_by_rank` have returned."""

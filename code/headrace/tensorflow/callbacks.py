@@ -10,16 +10,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from headrace.tensorflow import keras_looks, progress, world
-from headrace.tensorflow.checkpoint import Checkpoint
-from headrace.tensorflow.ideal import measure_ideal_step
-from headrace.tensorflow.loop import Training
-from headrace.tensorflow.meter import open_meter
+from headrace.tensorflow.keras import looks, progress_counts
+from headrace.tensorflow.keras.custom_loop import Training
+from headrace.tensorflow.keras.model_checkpoint import Checkpoint
+from headrace.tensorflow.keras.rank_meter import open_meter
+from headrace.tensorflow.keras.step_time import measure_ideal_step
+from headrace.tensorflow.ranks import collectives
 
 __all__ = ["Checkpoint", "Measure", "Training", "on_rank_0"]
 
 Logs = dict[str, Any] | None
-keras_looks.look()
+looks.look()
 
 
 class Measure(keras.callbacks.Callback):
@@ -63,7 +64,7 @@ class Measure(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         now = time.perf_counter()
-        self._meter.resumes(progress.resumed_at())
+        self._meter.resumes(progress_counts.resumed_at())
         # More than one with `steps_per_execution`; Keras tells a last execution that is cut short as a whole one.
         of_epoch = min(batch + 1, self.params.get("steps") or batch + 1)
         made, self._batch = of_epoch - self._batch, of_epoch
@@ -92,4 +93,4 @@ def on_rank_0(*given: keras.callbacks.Callback) -> list[keras.callbacks.Callback
     Not for what changes training (EarlyStopping, ReduceLROnPlateau: all ranks must decide alike, after
     `MetricAverageCallback`), nor for BackupAndRestore, whose place `callbacks.Checkpoint` takes.
     """
-    return list(given) if world.rank() == 0 else []
+    return list(given) if collectives.rank() == 0 else []

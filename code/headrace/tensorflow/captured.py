@@ -17,7 +17,7 @@ import tensorflow as tf
 from headrace.errors import InputError
 from headrace.tensorflow import origin
 from headrace.tensorflow.now_and_then import now_and_then
-from headrace.tensorflow.variables import written_by
+from headrace.tensorflow.sharding.random_state import written_by
 
 SHARE = 50
 """Of the time, at most the so-manieth part goes into looks at variables."""

@@ -13,7 +13,7 @@ import sysconfig
 from collections.abc import Sequence
 
 from headrace.errors import SetupError
-from headrace.settings import OneLineParser
+from headrace.job.settings import OneLineParser
 
 TRY_TIMEOUT_S = 120
 _TENSORFLOW = """
@@ -51,7 +51,7 @@ _HEADRACE = """
 import grpc, psutil, headrace
 from headrace.tensorflow import callbacks, data, horovod_keras, transfer
 built = transfer.library_path().is_file() and transfer.load()
-batches = "its own protocol" if built else "gRPC (python -m headrace.tensorflow.transfer.build is faster)"
+batches = "its own protocol" if built else "gRPC (python -m headrace.tensorflow.service.transfer.build is faster)"
 tell(True, headrace.__version__, f"grpc {grpc.__version__}, psutil {psutil.__version__}, batches over {batches}")
 """
 CHECKS = {"tensorflow": _TENSORFLOW, "keras": _KERAS, "horovod": _HOROVOD, "mpi": _MPI, "headrace": _HEADRACE}

@@ -12,30 +12,23 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 from tensorflow.python.data.experimental.ops import data_service_ops
 
-from headrace.context import GRPC, TrainerContext
 from headrace.errors import InputError
-from headrace.settings import STARTUP_TIMEOUT_VARIABLE
-from headrace.tensorflow import (
-    afterwards,
-    arrays,
-    checks,
-    iterators,
-    keras_looks,
-    parts,
-    progress,
-    sample_size,
-    stream_names,
-    transfer,
-    world,
-)
-from headrace.tensorflow.arrays import from_arrays
+from headrace.job.settings import STARTUP_TIMEOUT_VARIABLE
+from headrace.rank.context import GRPC, TrainerContext
+from headrace.tensorflow import afterwards, iterators
 from headrace.tensorflow.captured import refuse_changes
-from headrace.tensorflow.compression import choose_compression
-from headrace.tensorflow.distribution import COMPRESSIONS, Distribution
-from headrace.tensorflow.ends import end_together, read_alike
-from headrace.tensorflow.passes import in_turn
-from headrace.tensorflow.shards import Shards
-from headrace.tensorflow.transfer import agreed
+from headrace.tensorflow.io import arrays
+from headrace.tensorflow.io.arrays import from_arrays
+from headrace.tensorflow.keras import looks, progress_counts, sample_size
+from headrace.tensorflow.options import COMPRESSIONS, Distribution
+from headrace.tensorflow.ranks import collectives
+from headrace.tensorflow.ranks.ends import end_together, read_alike
+from headrace.tensorflow.resume import Shards
+from headrace.tensorflow.service import stream_names, transfer
+from headrace.tensorflow.service.compression import choose_compression
+from headrace.tensorflow.service.transfer import agreed
+from headrace.tensorflow.sharding import refusals, split
+from headrace.tensorflow.sharding.epoch_orders import in_turn
 from headrace.training.freed_memory import keep_freed_memory
 
 __all__ = ["Distribution", "Shards", "distribute", "from_arrays", "seed", "split_by_rank"]
@@ -54,7 +47,7 @@ SHARE = 4
 afterwards.look_after()
 arrays.take_over()
 iterators.end_before_python()
-keras_looks.look()
+looks.look()
 
 
 def distribute(
@@ -111,8 +104,8 @@ def distribute(
         uneven=uneven,
         exact=exact,
     )
-    checks.refuse_other_kinds(dataset)
-    world.refuse_several_devices()
+    refusals.refuse_other_kinds(dataset)
+    collectives.refuse_several_devices()
     job_name = stream_names.own_name(job_name)
     context = TrainerContext.from_environ(os.environ)
     if target_workers == "local" and context.local_workers == "off":
@@ -124,19 +117,19 @@ def distribute(
     keep_freed_memory()
     sample_size.note(dataset.element_spec)
     if context.tf_data_mode == "local":
-        return _on_trainer(parts.on_this_rank(dataset, how, job_name), shared=shared)
-    checks.refuse_elements(dataset)
-    prepared, endless, batches, likely = parts.prepare(dataset, how, job_name)
-    if shared and uneven == "pad" and 0 <= batches < world.size() and world.size() > 1:
+        return _on_trainer(split.on_this_rank(dataset, how, job_name), shared=shared)
+    refusals.refuse_elements(dataset)
+    prepared, endless, batches, likely = split.prepare(dataset, how, job_name)
+    if shared and uneven == "pad" and 0 <= batches < collectives.size() and collectives.size() > 1:
         raise InputError(
-            f"the dataset {job_name!r} has {batches} batches for {world.size()} ranks: make batches smaller, use fewer "
-            "ranks, or have each rank read its own part: data.split_by_rank"
+            f"the dataset {job_name!r} has {batches} batches for {collectives.size()} ranks: make batches smaller, "
+            "use fewer ranks, or have each rank read its own part: data.split_by_rank"
         )
     if compression == "auto":
         uncompressed = _protocol(how.data_transfer_protocol, "none", context, dataset.element_spec)
         stream = f"{context.job_name}-{job_name}"
         compression = choose_compression(dataset, f"grpc://{context.dispatcher}", stream, uncompressed)
-    numbers = parts.register(prepared, f"grpc://{context.dispatcher}", COMPRESSIONS[compression], shared)
+    numbers = split.register(prepared, f"grpc://{context.dispatcher}", COMPRESSIONS[compression], shared)
     ahead, streams = _ahead(how, likely), []
     for order, number in enumerate(numbers):
         name = f"{job_name}-order-{order}" if order else job_name
@@ -159,8 +152,8 @@ def split_by_rank(dataset: tf.data.Dataset, *, uneven: str = "keep", name: str =
     Raises:
         InputError: it cannot be read in parts; the text says what to change.
     """
-    checks.refuse_other_kinds(dataset)
-    return _on_trainer(parts.of_this_rank(dataset, Distribution(uneven=uneven).uneven, name), stream=False)
+    refusals.refuse_other_kinds(dataset)
+    return _on_trainer(split.of_this_rank(dataset, Distribution(uneven=uneven).uneven, name), stream=False)
 
 
 def seed(base: int, epoch: int = 0, rank: int = 0) -> int:
@@ -177,7 +170,7 @@ def _on_trainer(dataset: tf.data.Dataset, *, stream: bool = True, shared: bool =
     options = tf.data.Options()
     options.autotune.enabled = False
     own = dataset.options().autotune.initial_parallelism
-    options.autotune.initial_parallelism = own or max(world.processors(), TENSORFLOWS_PARALLELISM)
+    options.autotune.initial_parallelism = own or max(collectives.processors(), TENSORFLOWS_PARALLELISM)
     return afterwards.given_out(dataset.with_options(options), stream=stream, shared=shared)
 
 
@@ -200,7 +193,7 @@ def _read(
         cache = tf.data.experimental.service.CrossTrainerCache(trainer_id=f"{how.cross_trainer_cache}-{hvd.rank()}")
     protocol = _protocol(how.data_transfer_protocol, compression, context, spec)
     if protocol == transfer.PROTOCOL:
-        progress.count_transferred()
+        progress_counts.count_transferred()
     # TensorFlow's own name for it leaves out how often to ask.
     return data_service_ops._from_dataset_id(
         processing_mode=_POLICIES[how.sharding],
@@ -222,7 +215,7 @@ def _ahead(how: Distribution, batches: int) -> int | None:
     """How many batches a rank asks for ahead; of few so few that the first rank to ask does not get them all."""
     if how.max_outstanding_requests or how.coordinated:
         return how.max_outstanding_requests
-    return REQUESTS if batches < 0 or not how.shared else min(max(batches // (SHARE * world.size()), 1), REQUESTS)
+    return REQUESTS if batches < 0 or not how.shared else min(max(batches // (SHARE * collectives.size()), 1), REQUESTS)
 
 
 _POLICIES = {
@@ -244,7 +237,7 @@ def _protocol(asked: str, compression: str, context: TrainerContext, spec: objec
     loaded = transfer.load()
     if asked == transfer.PROTOCOL and not loaded:
         raise InputError(
-            f"data_transfer_protocol={asked!r} is not built here: python -m headrace.tensorflow.transfer.build, "
+            f"data_transfer_protocol={asked!r} is not built: python -m headrace.tensorflow.service.transfer.build, "
             "or leave it at 'auto'"
         )
     timeout_s = float(os.environ.get(STARTUP_TIMEOUT_VARIABLE) or 900)

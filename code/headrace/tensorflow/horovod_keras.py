@@ -33,16 +33,12 @@ from horovod.tensorflow import (
     size,
 )
 
-from headrace.tensorflow import horovod_callbacks as callbacks
-from headrace.tensorflow import trained, world
-from headrace.tensorflow.distributed_optimizer import (
-    check_options,
-    distributed_class,
-    is_distributed,
-    reduce_gradients,
-)
-from headrace.tensorflow.sync_batch_norm import SyncBatchNormalization
-from headrace.tensorflow.world import init
+from headrace.tensorflow import trained
+from headrace.tensorflow.keras import horovod_callbacks as callbacks
+from headrace.tensorflow.keras.optimizer import check_options, distributed_class, is_distributed, reduce_gradients
+from headrace.tensorflow.keras.sync_batch_norm import SyncBatchNormalization
+from headrace.tensorflow.ranks import collectives
+from headrace.tensorflow.ranks.collectives import init
 
 __all__ = [
     "Average",
@@ -119,7 +115,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     """
     check_options(op, horovods)
     init()
-    world.refuse_several_devices()
+    collectives.refuse_several_devices()
     optimizer = keras.optimizers.get(optimizer)
     if is_distributed(optimizer) and not optimizer.built:
         return optimizer
@@ -172,7 +168,7 @@ class DistributedGradientTape:
         """The gradients of all ranks, averaged; in the structure of `sources`."""
         gradients = self._tape.gradient(target, sources, *args, **options)
         flat = tf.nest.flatten(gradients, expand_composites=False)
-        if world.size() > 1:
+        if collectives.size() > 1:
             trained.note(tf.nest.flatten(sources, expand_composites=False))
             flat = reduce_gradients(flat, *self._how)
         return tf.nest.pack_sequence_as(gradients, flat, expand_composites=False)
@@ -202,7 +198,7 @@ def broadcast_global_variables(model: keras.Model, root_rank: int = 0) -> None:
 
 def broadcast_variables(variables: Any, root_rank: int = 0) -> None:
     """Give every rank the values that these variables (Keras's or TensorFlow's) have on `root_rank`."""
-    if world.size() > 1:
+    if collectives.size() > 1:
         _hvd.broadcast_variables([getattr(each, "value", each) if isinstance(each, keras.Variable) else each
                                   for each in variables], root_rank=root_rank)  # fmt: skip
 
@@ -211,5 +207,5 @@ def average_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Numbers of this rank, averaged over all ranks. Every rank must give the same names."""
     names = sorted(metrics)
     mine = tf.constant([float(metrics[name]) for name in names], tf.float64)
-    means = _hvd.allreduce(mine, op=Average, name="headrace.metrics") if world.size() > 1 else mine
+    means = _hvd.allreduce(mine, op=Average, name="headrace.metrics") if collectives.size() > 1 else mine
     return dict(zip(names, means.numpy().tolist(), strict=True))

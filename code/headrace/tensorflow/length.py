@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.tensorflow.graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
-from headrace.tensorflow.kinds import BATCHES, EXPANDING
-from headrace.tensorflow.records import names_of
-from headrace.tensorflow.splits import Source, is_endless
+from headrace.tensorflow.sharding.dataset_graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
+from headrace.tensorflow.sharding.dataset_ops import BATCHES, EXPANDING
+from headrace.tensorflow.sharding.records import names_of
+from headrace.tensorflow.sharding.split_points import Source, is_endless
 from headrace.tensorflow.tfrecords import CHECKSUM_BYTES, HEADER
 
 SAMPLE_BYTES = 1 << 16

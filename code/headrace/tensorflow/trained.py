@@ -18,8 +18,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from headrace.tensorflow import agreement_thread, progress, world
 from headrace.tensorflow.alike import Comparison, Glance
+from headrace.tensorflow.keras import progress_counts
+from headrace.tensorflow.ranks import agreement_thread, collectives
 
 LOOKED_AT = 1 << 16
 """Numbers of each variable, from its beginning, that are looked at."""
@@ -52,7 +53,9 @@ def compare() -> None:
 
     One in which no gradients were averaged is none that all ranks make.
     """
-    steps = progress.steps() if world.size() > 1 and _variables and not _comparison.over else _compared_at[0]
+    steps = (
+        progress_counts.steps() if collectives.size() > 1 and _variables and not _comparison.over else _compared_at[0]
+    )
     if steps != _compared_at[0]:
         _compared_at[0] = steps
         _say(next(_epochs) * EPOCH + steps)
@@ -69,7 +72,7 @@ def _compare_in_loops() -> None:
             return original(self)
         taken = self.headrace_taken = getattr(self, "headrace_taken", -1) + 1
         if not taken:
-            self.headrace_steps = progress.steps()
+            self.headrace_steps = progress_counts.steps()
         if taken in LOOKED_AT_BATCHES:
             _compare_since(self.headrace_steps)
         try:
@@ -89,14 +92,14 @@ def _compare_since(began: int) -> None:
     """
     if not _variables or _comparison.over or threading.current_thread() is not threading.main_thread():
         return
-    if (steps := progress.steps()) >= max(_next_at[0], began + 1):
+    if (steps := progress_counts.steps()) >= max(_next_at[0], began + 1):
         _next_at[0] = 2 * steps
         _say(-steps)
 
 
 def _say(moment: int) -> None:
     """Of the end of an epoch, after so many steps; or, below 0, of a step."""
-    if world.rank() == 0:
+    if collectives.rank() == 0:
         _hear(0, moment, _glance())
     else:
         agreement_thread.tell(moment, *_glance().packed())
@@ -134,7 +137,7 @@ def _rate(optimizer: Any) -> float:
 
 
 def _heard(rank: int, moment: int, first: int, second: int) -> None:
-    if world.rank() == 0:
+    if collectives.rank() == 0:
         _hear(rank, moment, Glance.unpacked(first, second))
 
 

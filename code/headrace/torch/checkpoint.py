@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
-from headrace.context import TrainerContext
 from headrace.errors import InputError
 from headrace.events import CHECKPOINTS_ON_REQUEST, say
+from headrace.rank.context import TrainerContext
 from headrace.torch import distributed
 from headrace.training.checkpoint_folder import EVERY_S, KEPT_CHECKPOINTS, CheckpointFolder
 from headrace.training.signal_files import SignalFiles

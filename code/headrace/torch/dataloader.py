@@ -16,10 +16,10 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler
 from torch.utils.data import DataLoader as TorchDataLoader
 
-from headrace import progress
 from headrace.errors import InputError
 from headrace.events import READS_DATA, say
-from headrace.settings import SECRET_VARIABLE, STALL_TIMEOUT_VARIABLE
+from headrace.job.settings import SECRET_VARIABLE, STALL_TIMEOUT_VARIABLE
+from headrace.rank import liveness
 from headrace.torch import distributed
 from headrace.torch.feed import script
 from headrace.torch.feed.client import FeedClient, FeedClients, wait_until_known
@@ -43,7 +43,7 @@ DEFAULT_PREFETCH_FACTOR = 2
 Step = tuple[Any, Callable[[], None]]
 """A batch, and what notes that it is handed out."""
 _batches_taken = 0
-progress.add_counter(lambda: _batches_taken)
+liveness.add_counter(lambda: _batches_taken)
 _told: set[str] = set()
 
 

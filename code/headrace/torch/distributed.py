@@ -21,8 +21,8 @@ import torch.distributed as dist
 import headrace
 from headrace.errors import InputError
 from headrace.events import WAITS_FOR_RANKS, say
-from headrace.progress import innermost_frame
-from headrace.settings import MASTER_VARIABLE, STALL_TIMEOUT_VARIABLE
+from headrace.job.settings import MASTER_VARIABLE, STALL_TIMEOUT_VARIABLE
+from headrace.rank.liveness import innermost_frame
 
 ALONE = {
     "RANK": "0",

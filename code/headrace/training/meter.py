@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Protocol
 
-from headrace import rank_failure
-from headrace.context import TrainerContext
+from headrace.cluster.paths import METRICS, TENSORBOARD, TRAINER_REPORT
 from headrace.events import say
-from headrace.paths import METRICS, TENSORBOARD, TRAINER_REPORT
+from headrace.rank import failure
+from headrace.rank.context import TrainerContext
 from headrace.training.fits import Fit, together
 from headrace.training.ideal_step import IdealStep
 from headrace.training.signal_files import SignalFiles
@@ -100,7 +100,7 @@ class Meter:
                 say("ideal_step", step_ms=ideal.ms, error_ms=ideal.error_ms)
             # Where the script raises or exits, it has made more steps than the last report says.
             atexit.register(self.write_report)
-            rank_failure.last_words.append(self.write_report)
+            failure.last_words.append(self.write_report)
         self._train_begin = time.perf_counter()
 
     def progress(self) -> None:
@@ -159,8 +159,8 @@ class Meter:
         """Training is over. Another may begin: one of the same script's, which goes on counting."""
         self._signals.ended()
         atexit.unregister(self.write_report)
-        if self.write_report in rank_failure.last_words:
-            rank_failure.last_words.remove(self.write_report)
+        if self.write_report in failure.last_words:
+            failure.last_words.remove(self.write_report)
         if self._rank() == 0:
             self.write_report()
             for stream in (self._metrics, self._scalars):

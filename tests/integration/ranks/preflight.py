@@ -4,8 +4,8 @@ import os
 import signal
 import sys
 
-from headrace.host.preflight import checks, meeting
-from headrace.host.preflight.run import run_preflight
+from headrace.rank.preflight import checks, meeting
+from headrace.rank.preflight.run import run_preflight
 from mpi4py import MPI
 
 culprit, where, how = [*sys.argv[1:], "", "", ""][:3]

@@ -2,7 +2,7 @@
 
 import os
 
-from headrace.tensorflow import checkpoint
+from headrace.tensorflow.keras import model_checkpoint
 
 
 def signals_beside(folder):
@@ -10,5 +10,5 @@ def signals_beside(folder):
     signals = folder.parent / "signals"
     signals.mkdir(exist_ok=True)
     os.environ["HEADRACE_SIGNAL_DIR"] = str(signals)
-    checkpoint.STOPPING_S = 0.0
+    model_checkpoint.STOPPING_S = 0.0
     return signals

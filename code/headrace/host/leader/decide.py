@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.host.causes import stopped
+from headrace.cluster.topology import Topology
+from headrace.host.failures import stopped
 from headrace.host.inbox import RankSaid, Stamped
 from headrace.host.leader.end_watch import END_S, EndWatch
-from headrace.host.leader.hosts import Hosts
-from headrace.host.leader.stop import StopRequest
+from headrace.host.leader.peers import Hosts
+from headrace.host.leader.stop_request import StopRequest
 from headrace.host.leader.watchdog import PreflightWatch, diagnose_start
 from headrace.host.log import HostLog
-from headrace.host.mpi import ORTED
+from headrace.host.mpi.mpirun import ORTED
 from headrace.host.services.contract import DataService
 from headrace.host.state import HostState
+from headrace.job.settings import Settings
 from headrace.outcome import RootCause
-from headrace.settings import Settings
-from headrace.topology import Topology
 
 ORTED_PATIENCE_S = 3.0
 """An MPI daemon ends with its ranks; which rank failed is known to mpirun, a little later."""

@@ -6,15 +6,15 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.host.causes import leave
+from headrace.cluster.paths import SUMMARY, write_json
+from headrace.host.failures import leave
 from headrace.host.host_run import PUBLISH_INTERVAL_S, HostRun
 from headrace.host.leader import summary
-from headrace.host.leader.hosts import Hosts
 from headrace.host.leader.lease import Lease
+from headrace.host.leader.peers import Hosts
 from headrace.host.leader.times import JobTimes
-from headrace.host.memory import explained
+from headrace.host.usage.oom import explained
 from headrace.outcome import Outcome, RootCause
-from headrace.paths import SUMMARY, write_json
 
 NEWS_TIMEOUT_S = 3.5
 """How long a host's next report is awaited."""

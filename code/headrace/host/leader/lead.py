@@ -6,26 +6,26 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from headrace.cluster.ports import CONTROL_PORT
 from headrace.errors import HeadraceError
-from headrace.host.causes import failure_of, unexpected
-from headrace.host.control import Body
+from headrace.host.control.channel import Body
+from headrace.host.exporters.choose import open_outlets
+from headrace.host.failures import failure_of, unexpected
 from headrace.host.host_run import HostRun
 from headrace.host.inbox import RankSaid, Stamped
 from headrace.host.leader.decide import Decider, Verdict
 from headrace.host.leader.deliver import deliver, settle, write_summary
-from headrace.host.leader.hosts import Hosts
+from headrace.host.leader.job_timeline import Timeline
 from headrace.host.leader.lease import Lease
-from headrace.host.leader.ready import Readiness
-from headrace.host.leader.stop import StopRequest
-from headrace.host.leader.timeline import Timeline
+from headrace.host.leader.peers import Hosts
+from headrace.host.leader.readiness import Readiness
+from headrace.host.leader.stop_request import StopRequest
 from headrace.host.leader.times import JobTimes
 from headrace.host.leader.watchdog import StallWatchdog, diagnose
-from headrace.host.outlets.choose import open_outlets
-from headrace.host.rank_processes import dump_ranks
+from headrace.host.mpi.rank_processes import dump_ranks
 from headrace.host.services.contract import Decision
 from headrace.host.state import STARTING, STEPPING
 from headrace.outcome import Outcome, RootCause
-from headrace.ports import CONTROL_PORT
 
 DUMP_TIMEOUT_S = 3.0
 PROGRESS_INTERVAL_S = 5.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from headrace.host.control import Body, ControlClient, ControlError
+from headrace.host.control.channel import Body, ControlClient, ControlError
 from headrace.host.inbox import HostAnswered, HostInformed, HostSilent, Inbox
 from headrace.host.state import STEPPING
 from headrace.outcome import Outcome

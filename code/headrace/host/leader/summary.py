@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.context import EMPTY_REPORT
+from headrace.cluster.paths import TRAINER_REPORT
+from headrace.cluster.topology import Topology
 from headrace.host.leader.workers import workers
 from headrace.host.services.contract import DataService
 from headrace.outcome import Outcome
-from headrace.paths import TRAINER_REPORT
-from headrace.topology import Topology
+from headrace.rank.context import EMPTY_REPORT
 
 
 def take_trainer_report(output_dir: Path, *, leave_it: bool = False) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace.events import PREFLIGHT_FAILED, PREFLIGHT_STARTED, Event
-from headrace.host.mpi import MPIRUN, ORTED
-from headrace.host.rank_log import RankLog
+from headrace.host.mpi.mpirun import MPIRUN, ORTED
+from headrace.host.mpi.output import RankLog
+from headrace.job.settings import Settings
 from headrace.outcome import RootCause
-from headrace.settings import Settings
 
 ABORT_S = 5.0
 """How long ranks may take to end once their preflight has failed."""
@@ -21,7 +21,7 @@ STILL_S = 10.0
 
 
 class StallWatchdog:
-    """Watches for the signs of life of `headrace.progress`; no script needs to do anything for it.
+    """Watches for the signs of life of `headrace.rank.liveness`; no script needs to do anything for it.
 
     Steps, batches and collectives count always. Movement of a main thread counts, except while ranks wait in an
     allreduce: then a rank that moves but never joins is the one that has hung. Output counts until steps are made.

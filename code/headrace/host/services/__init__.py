@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from headrace.cluster.topology import Topology
 from headrace.errors import InputError
 from headrace.host.services.contract import DataService
-from headrace.host.services.none import NoDataService
+from headrace.host.services.local import NoDataService
 from headrace.host.services.tf_data import TfDataService
 from headrace.host.services.torch_feed import TorchFeed
-from headrace.settings import Settings, default_mode
-from headrace.topology import Topology
+from headrace.job.settings import Settings, default_mode
 
 SERVICES: dict[tuple[str, str], Callable[[Topology, Settings, Path, Path, Sequence[str]], DataService]] = {
     ("tensorflow", "service"): TfDataService,

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from headrace.cluster.topology import Host, Topology
 from headrace.events import Event
-from headrace.settings import Settings
-from headrace.topology import Host, Topology
+from headrace.job.settings import Settings
 
 Report = Mapping[str, Any]
 """What a host's servers have told, as JSON-ready data: only the service that made it reads it."""

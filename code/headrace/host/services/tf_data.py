@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.context import GRPC
+from headrace.cluster.ports import DISPATCHER_PORT, TRANSFER_PORT_OFFSET
+from headrace.cluster.topology import Topology
 from headrace.events import WORKER_OFFERS, Event
 from headrace.host.services.contract import (
     KINDS,
@@ -24,9 +25,8 @@ from headrace.host.services.contract import (
     servers_by_address,
     servers_of,
 )
-from headrace.ports import DISPATCHER_PORT, TRANSFER_PORT_OFFSET
-from headrace.settings import STALL_TIMEOUT_VARIABLE, Settings
-from headrace.topology import Topology
+from headrace.job.settings import STALL_TIMEOUT_VARIABLE, Settings
+from headrace.rank.context import GRPC
 
 LATE_WORKERS_S = 60.0
 """How long ranks wait for a host that is late, once there are enough others: it may be building the transfer."""

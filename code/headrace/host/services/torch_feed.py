@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from headrace.cluster.topology import Topology
 from headrace.events import FEED_READY, Event
 from headrace.host.services.contract import (
     KINDS,
@@ -20,8 +21,7 @@ from headrace.host.services.contract import (
     servers_by_address,
     servers_of,
 )
-from headrace.settings import FEEDS_VARIABLE, STALL_TIMEOUT_VARIABLE, Settings
-from headrace.topology import Topology
+from headrace.job.settings import FEEDS_VARIABLE, STALL_TIMEOUT_VARIABLE, Settings
 
 MODULE = "headrace.torch.feed.server"
 

@@ -14,8 +14,8 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from headrace import progress, received
 from headrace.errors import DeadlineError, InputError
+from headrace.rank import liveness, receipts
 from headrace.torch.feed import protocol
 from headrace.torch.feed.decode import Decoder
 from headrace.torch.feed.scheduler import Schedule
@@ -35,11 +35,11 @@ LEAVE_S = 10.0
 """How long closing waits for threads with an open connection, which end as soon as they have a processor."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 """Before a connection is tried again."""
-_received = received.Counter()
-received.add_source(_received.counts)
+_received = receipts.Counter()
+receipts.add_source(_received.counts)
 _clients: weakref.WeakSet[FeedClient] = weakref.WeakSet()
 _waits = 0
-progress.add_counter(lambda: _waits)
+liveness.add_counter(lambda: _waits)
 
 
 class NotKnown(InputError):

@@ -19,11 +19,11 @@ from typing import Any, NoReturn
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from headrace.context import TrainerContext
+from headrace.cluster.ports import free_ports
 from headrace.errors import InputError, SetupError
-from headrace.execs import refuse_exec
-from headrace.ports import free_ports
-from headrace.rank_failure import in_a_line
+from headrace.rank.context import TrainerContext
+from headrace.rank.failure import in_a_line
+from headrace.rank.no_exec import refuse_exec
 from headrace.torch import distributed
 from headrace.torch.fetch.rng import loader_seed
 

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headrace import progress
 from headrace.errors import DeadlineError
+from headrace.rank import liveness
 from headrace.torch.feed import protocol
 from headrace.torch.feed.client import enter, join, receive
 from headrace.torch.feed.scheduler import MOST_BREAKS
@@ -33,7 +33,7 @@ silent for twice as long."""
 PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 LOOK_EVERY_S = 0.25
 _samples_passed = 0
-progress.add_counter(lambda: _samples_passed)
+liveness.add_counter(lambda: _samples_passed)
 
 
 class StreamEpoch:

@@ -27,8 +27,8 @@ import torch
 from torch.utils.data import _utils
 
 from headrace.errors import HeadraceError, InputError
-from headrace.prctl import die_with_parent
-from headrace.processes import close_sockets_on, reopen_files
+from headrace.linux.prctl import die_with_parent
+from headrace.linux.processes import close_sockets_on, reopen_files
 from headrace.torch.feed import protocol, script
 from headrace.torch.feed.encode import encode
 from headrace.torch.fetch.iterable_fetcher import IterableFetcher, ShardRequest, set_worker_info

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, get_worker_info
 
 from headrace.errors import HeadraceError
-from headrace.processes import reopen_files
+from headrace.linux.processes import reopen_files
 from headrace.torch import distributed
 from headrace.torch.fetch.map_fetcher import Fetched, SampleError
 from headrace.torch.fetch.rng import WORKER, Apart, sample_seed

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
 
-from headrace import progress
 from headrace.errors import InputError
+from headrace.rank import liveness
 from headrace.torch.fetch.map_fetcher import plain_index
 from headrace.torch.fetch.rng import SAMPLER, Apart, sample_seed, seed_all
 
@@ -26,7 +26,7 @@ _MORE_THAN_SAID = 64
 _CHUNK = 1 << 10
 """Samples that are drawn at once."""
 _chunks = 0
-progress.add_counter(lambda: _chunks)
+liveness.add_counter(lambda: _chunks)
 
 
 def is_distributed(sampler: Any, world: int, dataset: Any) -> bool:

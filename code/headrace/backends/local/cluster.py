@@ -1,0 +1,236 @@
+"""Runs a job on simulated hosts, from its spec to its summary and exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from headrace import __version__
+from headrace.backends.local import opt_ml
+from headrace.backends.local.local_options import LocalOptions
+from headrace.backends.local.log_console import Console, open_log
+from headrace.backends.local.loopback import Loopback
+from headrace.backends.local.namespaces import Namespaces
+from headrace.backends.local.run_folder import collect, write_summary
+from headrace.errors import InputError, SetupError
+from headrace.job.settings import MPI_OPTIONS_VARIABLE, SECRET_VARIABLE, VERSION_VARIABLE
+from headrace.job.source import refuse_too_much, source_files
+from headrace.job.spec import JobSpec
+from headrace.linux import prctl, processes
+
+LEFT_BEHIND_TIMEOUT_S = 60.0
+"""How long the others may take once the leader has ended, or the leader once it is alone; they decide far sooner."""
+INTERRUPT_GRACE_S = 120.0
+"""From asking the hosts to end to killing them, as on SageMaker; a second interrupt kills at once."""
+KILL_GRACE_S = 2.0
+POLL_S = 0.05
+EXISTS = "exists already; choose another --job_name, or delete it"
+_FOREIGN_PREFIXES = (
+    *("SM_", "HEADRACE_", "OMPI_", "PMIX_", "PMI_", "SAGEMAKER_", "TRAINING_JOB_", "PYTHONPATH"),
+    *("SLURM_", "PBS_", "LSB_", "FLUX_", "PE_HOSTFILE"),  # mpirun would take the nodes of the shell's allocation
+    *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "UCX_NET_DEVICES"),  # interfaces of this machine, not of its hosts
+)
+"""Of variables that are not the simulated hosts'."""
+
+
+def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str, Any]:
+    """Run the job to its end and return its summary; its files are in `output_dir/job_name`.
+
+    Raises:
+        InputError: the job's folder exists already, or a channel does not.
+        SetupError: this machine cannot simulate the hosts as asked.
+    """
+    folder = options.output_dir.resolve() / spec.job_name
+    if os.path.exists(folder):  # or it cannot be: told where it is made
+        raise InputError(f"{folder} {EXISTS}")
+    for channel in spec.channels:
+        opt_ml.channel_path(channel)
+    refuse_too_much(spec.source_dir, source_files(spec.source_dir, spec.left_out))
+    checkpoints = None if options.checkpoints is None else opt_ml.checkpoint_path(options.checkpoints, spec.source_dir)
+    if options.isolation != "loopback":
+        opt_ml.refuse_hidden(filter(None, [folder, checkpoints, *map(opt_ml.channel_path, spec.channels)]))
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir()  # from here on the name is this start's
+    except FileExistsError as error:
+        raise InputError(f"{folder} {EXISTS}") from error
+    except OSError as error:
+        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
+    try:
+        for host in spec.hosts():
+            opt_ml.write_host_folder(folder / host, spec, host, checkpoints)
+    except OSError as error:  # shutil.Error, which tells of several files, is one too
+        shutil.rmtree(folder, ignore_errors=True)
+        raise InputError(f"cannot write the hosts' folders in {folder}: {error.strerror or error}") from error
+    (folder / ".gitignore").write_text("*\n")  # a run is no source, wherever it lies
+    prctl.adopt_orphans()
+    with _isolation(spec, options, folder, console) as isolation:
+        console.say(f"{spec.job_name}: {len(spec.hosts())} hosts {isolation.description}; logs in {_short(folder)}")
+        cluster = _Cluster(spec, options, folder, isolation, console)
+        try:
+            with console.display:
+                exit_codes = cluster.run()
+        finally:
+            processes.end_all_descendants(KILL_GRACE_S, spare=cluster.spared)
+    summary = collect(spec, folder, exit_codes, cluster.killed, cluster.interrupted)
+    try:
+        write_summary(summary, folder)
+    except OSError as error:
+        console.say(f"{spec.job_name} {summary['outcome']}, and its summary cannot be written: {error.strerror}")
+    return summary
+
+
+@contextlib.contextmanager
+def _isolation(spec: JobSpec, options: LocalOptions, folder: Path, console: Console) -> Iterator[Namespaces | Loopback]:
+    """Namespaces where the machine allows them, else loopback addresses, as asked."""
+    hosts = list(spec.hosts())
+    with contextlib.ExitStack() as stack:
+        chosen: Namespaces | Loopback = Loopback(folder, hosts, spec.num_of_data_workers)
+        if options.isolation != "loopback":
+            try:
+                chosen = stack.enter_context(Namespaces(folder, hosts, spec.job_name))
+            except SetupError as error:
+                if options.isolation == "namespaces":
+                    raise SetupError(
+                        f"This machine allows no namespaces ({error}); use --isolation loopback"
+                    ) from error
+                console.say(f"namespaces are not allowed here ({error}); simulating hosts on loopback addresses")
+        yield chosen
+
+
+class _Cluster:
+    """The hosts of one running job."""
+
+    def __init__(
+        self, spec: JobSpec, options: LocalOptions, folder: Path, isolation: Namespaces | Loopback, console: Console
+    ) -> None:
+        self._spec, self._options, self._folder = spec, options, folder
+        self._isolation, self._console = isolation, console
+        self._hosts: dict[str, subprocess.Popen[bytes]] = {}
+        self._readers: list[threading.Thread] = []
+        self._interrupts = 0
+        self.killed: list[str] = []
+        self.spared = {process.pid for process in processes.descendants()}  # the isolation's own
+
+    @property
+    def interrupted(self) -> bool:
+        return self._interrupts > 0
+
+    def run(self) -> dict[str, int]:
+        """Exit codes by host."""
+
+        def interrupt(signum: int, _: FrameType | None) -> None:
+            self._interrupts += 1
+
+        previous = {signum: signal.signal(signum, interrupt) for signum in (signal.SIGINT, signal.SIGTERM)}
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+            previous[signal.SIGHUP] = signal.signal(signal.SIGHUP, interrupt)
+        try:
+            for host in self._spec.hosts():
+                self._start(host)
+            self._wait()
+        finally:
+            for signum, handler in previous.items():
+                signal.signal(signum, handler)
+            self._end_all()
+        return {host: _shell_code(process.returncode) for host, process in self._hosts.items()}
+
+    def _start(self, host: str) -> None:
+        base_dir = self._isolation.base_dir(host)
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN_PREFIXES)}
+        programs = sysconfig.get_path("scripts")
+        environ = {
+            **inherited,
+            **opt_ml.toolkit_environ(self._spec, host, base_dir),
+            **self._isolation.environ(),
+            SECRET_VARIABLE: self._options.secret,
+            VERSION_VARIABLE: __version__,
+            MPI_OPTIONS_VARIABLE: self._spec.custom_mpi_options,
+            "PATH": f"{programs}:{inherited.get('PATH', os.defpath)}",
+        }
+        argv = [sys.executable, str(base_dir / "code" / "launcher.py"), *opt_ml.script_arguments(self._spec)]
+        cpus = self._options.cpus.get(self._spec.hosts()[host].name)
+
+        def prepare() -> None:
+            prctl.die_with_parent()
+            if cpus:
+                os.sched_setaffinity(0, cpus)
+
+        process = subprocess.Popen(
+            self._isolation.command(host, self._folder / host, argv),
+            env=environ,
+            cwd=self._folder / host / "code",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=prepare,
+        )
+        processes.own_child(process.pid)
+        self._hosts[host] = process
+        reader = threading.Thread(target=self._read, args=(host, process), name=f"read {host}", daemon=True)
+        reader.start()
+        self._readers.append(reader)
+
+    def _read(self, host: str, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        with process.stdout as stream, open_log(self._folder, host) as file:
+            for raw in stream:
+                self._console.host_line(host, raw.decode("utf-8", "replace").rstrip("\r\n"), file)
+
+    def _wait(self) -> None:
+        """Until all hosts have ended, by themselves or because the user asked."""
+        leader = next(host for host, group in self._spec.hosts().items() if group == self._spec.dnn_group)
+        decided: float | None = None
+        asked: float | None = None
+        while running := [host for host, process in self._hosts.items() if process.poll() is None]:
+            now = time.monotonic()
+            if decided is None and (leader not in running or (running == [leader] and len(self._hosts) > 1)):
+                decided = now
+            if decided is not None and now - decided > LEFT_BEHIND_TIMEOUT_S:
+                self._console.say(f"{', '.join(running)} did not end with the others; killing")
+                self.killed = running
+                return
+            if self._interrupts and asked is None:
+                asked = now
+                self._console.say("interrupted: ending the hosts (once more to kill them)")
+                self._signal(signal.SIGTERM)
+            if asked is not None and (self._interrupts > 1 or now - asked > INTERRUPT_GRACE_S):
+                self._console.say(f"killing {', '.join(running)}")
+                self.killed = running
+                return
+            time.sleep(POLL_S)
+
+    def _signal(self, signum: int) -> None:
+        for process in self._hosts.values():
+            if process.poll() is None:
+                process.send_signal(signum)
+
+    def _end_all(self) -> None:
+        self._signal(signal.SIGKILL)
+        for process in self._hosts.values():
+            process.wait()
+        processes.end_all_descendants(KILL_GRACE_S, spare=self.spared)
+        for reader in self._readers:
+            reader.join(KILL_GRACE_S)
+
+
+def _shell_code(return_code: int) -> int:
+    return 128 - return_code if return_code < 0 else return_code
+
+
+def _short(path: Path) -> str:
+    with contextlib.suppress(ValueError):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)

@@ -1,0 +1,38 @@
+"""What only a run on this machine has: processors, isolation, folders. Frozen, validated at the door."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.errors import InputError
+from headrace.job.spec import ISOLATIONS
+
+
+@dataclass(frozen=True)
+class LocalOptions:
+    """How and where a run on this machine runs."""
+
+    output_dir: Path = Path("runs")
+    isolation: str = "auto"
+    cpus: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Processors by group; a group without runs on all."""
+    checkpoints: str | None = None
+    """The folder that all hosts see as /opt/ml/checkpoints; made where it is missing. None: each has its own."""
+    secret: str = ""
+
+    def __post_init__(self) -> None:
+        if self.isolation not in ISOLATIONS:
+            raise InputError(f"--isolation is {self.isolation!r}; expected one of {', '.join(ISOLATIONS)}")
+        present = os.sched_getaffinity(0)
+        for group, cpus in self.cpus.items():
+            if missing := sorted(cpus - present):
+                raise InputError(
+                    f"--cpus {group}: this machine has no processor {missing[0]}; it has {_ranges(present)}"
+                )
+
+
+def _ranges(cpus: Iterable[int]) -> str:
+    return ",".join(str(cpu) for cpu in sorted(cpus))

@@ -1,0 +1,46 @@
+"""Hosts as loopback addresses, where namespaces are forbidden: 127.0.0.1, 127.0.0.2, …
+
+Names do not resolve and ports are shared, so the hosts are told each other's addresses, and their
+workers get different ports (TensorFlow's servers listen on all addresses).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from headrace.cluster.endpoints import ENDPOINTS_VARIABLE, Endpoint, encode_endpoints
+from headrace.cluster.ports import FIRST_WORKER_PORT
+
+
+class Loopback:
+    """The same face as `Namespaces`."""
+
+    def __init__(self, work_dir: Path, host_names: Sequence[str], workers_per_host: int) -> None:
+        self._work_dir = work_dir
+        self._endpoints = {
+            name: Endpoint(f"127.0.0.{index + 1}", f"127.0.0.{index + 1}", FIRST_WORKER_PORT + index * workers_per_host)
+            for index, name in enumerate(host_names)
+        }
+
+    def __enter__(self) -> Loopback:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    @property
+    def description(self) -> str:
+        return "on loopback addresses"
+
+    def base_dir(self, host: str) -> Path:
+        """Where the host sees its SageMaker folder: where it lies."""
+        return self._work_dir / host
+
+    def environ(self) -> dict[str, str]:
+        """Where every host is."""
+        return {ENDPOINTS_VARIABLE: encode_endpoints(self._endpoints)}
+
+    def command(self, host: str, folder: Path, argv: Sequence[str]) -> list[str]:
+        """`argv`, as it is."""
+        return list(argv)

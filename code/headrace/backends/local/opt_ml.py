@@ -1,0 +1,192 @@
+"""A host's SageMaker folder and environment, in the layout and wording that the platform uses.
+
+Sources: the SageMaker documentation on how training containers get their configuration, and the
+sagemaker-training toolkit, against which the tests hold `toolkit_environ` and `script_arguments`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace.cluster.paths import HostPaths
+from headrace.errors import InputError
+from headrace.job.source import host_files
+from headrace.job.spec import Channel, InstanceGroup, JobSpec, as_flag
+
+BASE_DIR = Path("/opt/ml")
+SOURCE_ON_HOSTS = "/opt/ml/code"
+
+
+def write_host_folder(folder: Path, spec: JobSpec, host: str, checkpoints: Path | None = None) -> None:
+    """Everything that a host finds under /opt/ml when its entry script starts.
+
+    Args:
+        checkpoints: a folder of the user's that takes the place of the host's own.
+
+    Raises:
+        InputError: a channel's folder does not exist.
+    """
+    paths = HostPaths(folder)
+    for place in (paths.config_dir, paths.channel_dir, paths.model_dir, paths.output_dir):
+        place.mkdir(parents=True, exist_ok=True)
+    if checkpoints:
+        paths.checkpoint_dir.symlink_to(checkpoints)
+    else:
+        paths.checkpoint_dir.mkdir()
+    for place, content in host_files(spec.source_dir, spec.left_out).items():
+        (paths.code_dir / place).parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, bytes):
+            (paths.code_dir / place).write_bytes(content)
+        else:
+            shutil.copy2(content, paths.code_dir / place)
+    config = paths.config_dir
+    _write(paths.resource_config, resource_config(spec, host))
+    _write(paths.hyperparameters, {name: json.dumps(value) for name, value in _hyperparameters(spec).items()})
+    _write(config / "inputdataconfig.json", input_data_config(spec, host))
+    for channel in visible_channels(spec, host):
+        (paths.channel_dir / channel.name).symlink_to(channel_path(channel))
+
+
+def channel_path(channel: Channel) -> Path:
+    """A channel's folder on this machine. Raises `InputError` when there is none."""
+    uri = channel.uri.removeprefix("file://")
+    path = Path(os.path.expanduser(uri)).resolve()
+    if channel.uri.startswith("s3://"):
+        raise InputError(f"channel {channel.name!r} is {channel.uri}; on this machine a channel is a local folder")
+    if not path.is_dir():
+        wrong = "a channel is a folder, and this is a file" if path.exists() else "no such folder"
+        raise InputError(f"channel {channel.name!r}: {wrong}: {path}")
+    return path
+
+
+def checkpoint_path(uri: str, source_dir: Path) -> Path:
+    """The folder on this machine where checkpoints are kept; made if need be. Raises `InputError`."""
+    if uri.startswith("s3://"):
+        raise InputError(f"--checkpoint_s3_uri is {uri}; on this machine it is a local folder")
+    path = Path(os.path.expanduser(uri.removeprefix("file://"))).resolve()
+    if not uri or path == source_dir.resolve():
+        raise InputError(f"--checkpoint_s3_uri is {uri!r}; expected a folder, and not --source_dir itself")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--checkpoint_s3_uri: cannot make the folder {path}: {error.strerror}") from error
+    return path
+
+
+def refuse_hidden(folders: Iterable[Path]) -> None:
+    """Raises `InputError` for a folder that hosts with namespaces cannot see: each has a /opt/ml of its own."""
+    for folder in folders:
+        if folder.is_relative_to(BASE_DIR):
+            raise InputError(
+                f"{folder} lies in {BASE_DIR}, where each simulated host has its own folder: choose another, or use "
+                "--isolation loopback"
+            )
+
+
+def visible_channels(spec: JobSpec, host: str) -> list[Channel]:
+    """The channels that this host's group sees."""
+    group = spec.hosts()[host].name
+    return [channel for channel in spec.channels if not channel.groups or group in channel.groups]
+
+
+def resource_config(spec: JobSpec, host: str) -> dict[str, Any]:
+    """The content of resourceconfig.json on `host`."""
+    hosts = spec.hosts()
+    return {
+        "current_host": host,
+        "current_instance_type": hosts[host].instance_type,
+        "current_group_name": hosts[host].name,
+        "hosts": list(hosts),
+        "instance_groups": [
+            {
+                "instance_group_name": group.name,
+                "instance_type": group.instance_type,
+                "hosts": _members(group, hosts),
+            }
+            for group in spec.groups
+        ],
+        "network_interface_name": "eth0",
+    }
+
+
+def input_data_config(spec: JobSpec, host: str) -> dict[str, Any]:
+    """The content of inputdataconfig.json on `host`."""
+    described = {"TrainingInputMode": "File", "S3DistributionType": "FullyReplicated", "RecordWrapperType": "None"}
+    return {channel.name: described for channel in visible_channels(spec, host)}
+
+
+def script_arguments(spec: JobSpec) -> list[str]:
+    """The arguments that the toolkit gives the entry script: sorted, `--name value`."""
+    pairs = sorted(spec.all_hyperparameters().items())
+    return [text for pair in pairs for text in as_flag(*pair)]
+
+
+def toolkit_environ(spec: JobSpec, host: str, base_dir: Path) -> dict[str, str]:
+    """The variables that the toolkit and the platform set, all but `SM_TRAINING_ENV`, which repeats the others."""
+    config = resource_config(spec, host)
+    group = spec.hosts()[host]
+    paths, channels = HostPaths(base_dir), [channel.name for channel in visible_channels(spec, host)]
+    groups = {each["instance_group_name"]: each for each in config["instance_groups"]}
+    hyperparameters = spec.all_hyperparameters()
+    return {
+        "SAGEMAKER_BASE_DIR": str(base_dir),
+        "TRAINING_JOB_NAME": spec.job_name,
+        "TRAINING_JOB_ARN": f"arn:aws:sagemaker:local:000000000000:training-job/{spec.job_name}",
+        "SM_HOSTS": _compact(config["hosts"]),
+        "SM_CURRENT_HOST": host,
+        "SM_CURRENT_INSTANCE_TYPE": group.instance_type,
+        "SM_CURRENT_INSTANCE_GROUP": group.name,
+        "SM_CURRENT_INSTANCE_GROUP_HOSTS": _compact(_members(group, spec.hosts())),
+        "SM_INSTANCE_GROUPS": _compact(list(groups)),
+        "SM_INSTANCE_GROUPS_DICT": _compact(groups),
+        "SM_IS_HETERO": _compact(spec.is_hetero),
+        "SM_NETWORK_INTERFACE_NAME": config["network_interface_name"],
+        "SM_RESOURCE_CONFIG": _compact(config),
+        "SM_INPUT_DIR": str(paths.config_dir.parent),
+        "SM_INPUT_CONFIG_DIR": str(paths.config_dir),
+        "SM_OUTPUT_DIR": str(paths.output_dir.parent),
+        "SM_OUTPUT_DATA_DIR": str(paths.output_dir),
+        "SM_OUTPUT_INTERMEDIATE_DIR": str(paths.output_dir.parent / "intermediate"),
+        "SM_MODEL_DIR": str(paths.model_dir),
+        "SM_MODULE_NAME": "launcher",
+        "SM_USER_ENTRY_POINT": "launcher.py",
+        "SM_MODULE_DIR": str(paths.code_dir),
+        "SM_LOG_LEVEL": "20",
+        "SM_FRAMEWORK_MODULE": "",
+        "SM_FRAMEWORK_PARAMS": "{}",
+        "SM_DISTRIBUTION_INSTANCE_GROUPS": "[]",
+        "SM_USER_ARGS": _compact(script_arguments(spec)),
+        "SM_NUM_CPUS": str(os.cpu_count()),
+        "SM_NUM_GPUS": "0",
+        "SM_NUM_NEURONS": "0",
+        "SM_INPUT_DATA_CONFIG": _compact(input_data_config(spec, host)),
+        "SM_CHANNELS": _compact(sorted(channels)),
+        **{f"SM_CHANNEL_{name.upper()}": str(paths.channel_dir / name) for name in channels},
+        "SM_HPS": _compact(hyperparameters),
+        **{f"SM_HP_{name.upper()}": value for name, value in hyperparameters.items()},
+    }
+
+
+def _hyperparameters(spec: JobSpec) -> Mapping[str, str]:
+    return {
+        **spec.all_hyperparameters(),
+        "sagemaker_program": "launcher.py",
+        "sagemaker_submit_directory": SOURCE_ON_HOSTS,
+    }
+
+
+def _members(group: InstanceGroup, hosts: Mapping[str, InstanceGroup]) -> list[str]:
+    return [name for name, member in hosts.items() if member == group]
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _write(path: Path, record: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,108 @@
+"""What a run leaves: the leader's results in the run's folder, with the exit codes as they really were."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.cluster.paths import RESULTS, ROOT_CAUSE, RunPaths
+from headrace.job.spec import JobSpec
+from headrace.outcome import RootCause, describe_return_code
+from headrace.rank.context import EMPTY_REPORT
+
+
+def collect(
+    spec: JobSpec, folder: Path, exit_codes: Mapping[str, int], killed: Sequence[str], interrupted: bool
+) -> dict[str, Any]:
+    """The leader's results moved to the run's folder, with the exit codes as they really were."""
+    leader = next(host for host, group in spec.hosts().items() if group == spec.dnn_group)
+    run = RunPaths(folder)
+    results = run.host(leader).output_dir
+    for name in RESULTS:
+        if (results / name).exists():
+            shutil.move(results / name, folder / name)
+    try:
+        summary: dict[str, Any] = json.loads(run.summary.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        summary = _summary_without_leader(spec, folder, exit_codes, killed)
+    lost = [host for host, record in summary["hosts"].items() if record.get("lost")]
+    failed = {host: code for host, code in exit_codes.items() if code and host not in lost}
+    if failed and summary["outcome"] == "succeeded":
+        host, code = next(iter(failed.items()))
+        summary["outcome"] = "failed"
+        message = f"exited with {code} after the leader had reported success"
+        summary["root_cause"] = {"host": host, "role": "launcher", "pid": None, "exit_code": code, "message": message,
+                                 "log_tail": []}  # fmt: skip
+    summary["interrupted"] = interrupted
+    summary["simulated"] = True
+    for host, code in exit_codes.items():
+        summary["hosts"].setdefault(host, {})["exit_code"] = code
+    return summary
+
+
+def write_summary(summary: Mapping[str, Any], folder: Path) -> None:
+    """The run's summary; where that cannot be, the leader's own stays. Raises `OSError`."""
+    path = RunPaths(folder).summary
+    written = path.with_name(f"{path.name}.part")
+    try:
+        written.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        written.replace(path)
+    except OSError:
+        written.unlink(missing_ok=True)
+        raise
+
+
+def _summary_without_leader(
+    spec: JobSpec, folder: Path, exit_codes: Mapping[str, int], killed: Sequence[str]
+) -> dict[str, Any]:
+    """What is known when the leader could not write a summary: a failure, told by some host's failure file."""
+    cause = _cause_without_leader(folder, exit_codes, killed)
+    hosts = {
+        host: {
+            "group": group.name,
+            "instance_type": group.instance_type,
+            "exit_code": exit_codes.get(host),
+            "cpu_utilization": 0.0,
+            "restarts": {"dispatcher": 0, "worker": 0},
+        }
+        for host, group in spec.hosts().items()
+    }
+    return {
+        "job_name": spec.job_name,
+        "outcome": "failed",
+        "root_cause": cause,
+        "framework": spec.framework,
+        "training_script": spec.training_script,
+        "tf_data_mode": spec.tf_data_mode,
+        "is_hetero": spec.is_hetero,
+        "local_workers": spec.local_workers,
+        **EMPTY_REPORT,
+        "time_to_first_step_s": 0.0,
+        "teardown_s": 0.0,
+        "hosts": hosts,
+    }
+
+
+def _cause_without_leader(folder: Path, exit_codes: Mapping[str, int], killed: Sequence[str]) -> dict[str, Any]:
+    """The host that ended without a word, if one did by itself; else what some host took for the root cause."""
+    run = RunPaths(folder)
+    words: list[RootCause] = []
+    for host, code in exit_codes.items():
+        try:
+            words.append(RootCause.from_json(json.loads((run.host(host).output_dir / ROOT_CAUSE).read_text())))
+        except (OSError, ValueError):
+            if not code or host in killed:
+                continue
+            failure = run.host(host).failure
+            said = failure.read_text(encoding="utf-8").splitlines() if failure.is_file() else []
+            exit_code, signal, phrase = describe_return_code(code if code < 128 else 128 - code)
+            message = said[0] if said else f"{phrase} and left no word"
+            return RootCause(host, "launcher", message, None, exit_code, signal, tuple(said[1:])).as_json()
+    if words:
+        return words[0].as_json()
+    culprit = killed[0] if killed else next(iter(exit_codes))
+    message = "did not end with the other hosts" if killed else "ended without a summary"
+    return RootCause(culprit, "launcher", message, exit_code=exit_codes.get(culprit)).as_json()

@@ -1,0 +1,173 @@
+"""The AWS account that a job is submitted to: region, role, bucket; and AWS's errors as one line each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import boto3
+import botocore.config
+from botocore import exceptions
+
+from headrace.backends.sagemaker.cloud_options import ROLE_ARN
+from headrace.errors import HeadraceError, InputError, SetupError
+
+_CLIENT = botocore.config.Config(
+    retries={"mode": "standard", "max_attempts": 5}, connect_timeout=10, read_timeout=60, user_agent_extra="headrace"
+)
+_DENIED = {"AccessDenied", "AccessDeniedException", "403", "Forbidden", "UnauthorizedOperation"}
+_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId", "UnrecognizedClientException",
+            "InvalidAccessKeyId", "SignatureDoesNotMatch"}  # fmt: skip
+
+
+_PARTITIONS = {
+    "cn-": ("aws-cn", "console.amazonaws.cn"),
+    "us-gov-": ("aws-us-gov", "console.amazonaws-us-gov.com"),
+    "": ("aws", "console.aws.amazon.com"),
+}
+"""By the beginning of a region's name: what ARNs there begin with, and where the console is."""
+
+
+def find_region(given: str | None, environ: Mapping[str, str]) -> str | None:
+    """The region to use: the flag, the environment, the profile of the AWS configuration, or none."""
+    if given:
+        return given
+    named = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    if named:
+        return named
+    try:
+        found: str | None = boto3.Session().region_name
+        return found
+    except exceptions.BotoCoreError as error:
+        raise InputError(f"the AWS configuration is broken: {error}") from error
+
+
+class Account:
+    """One account in one region."""
+
+    def __init__(self, region: str) -> None:
+        self.region = region
+        with aws_errors("finding AWS credentials"):
+            self._session = boto3.Session(region_name=region)
+            self.id = str(self.client("sts").get_caller_identity()["Account"])
+
+    def client(self, service: str) -> Any:
+        """A boto3 client with deadlines on every call."""
+        return self._session.client(service, config=_CLIENT)
+
+    def role_arn(self, role: str) -> str:
+        """The ARN of a role given by ARN or by name.
+
+        Raises:
+            InputError: there is no such role.
+        """
+        if role.startswith("arn:"):
+            return role
+        with aws_errors(f"looking up the role {role!r}"):
+            try:
+                return str(self.client("iam").get_role(RoleName=role)["Role"]["Arn"])
+            except exceptions.ClientError as error:
+                if error.response["Error"]["Code"] in ("NoSuchEntity", "ValidationError"):
+                    raise InputError(f"--role {role!r}: this account has no such role") from error
+                raise
+
+    def make_default_bucket(self) -> None:
+        """The bucket that SageMaker's own tools use by default; made when it is missing."""
+        bucket, s3 = default_bucket(self.region, self.id), self.client("s3")
+        with aws_errors(f"looking at the bucket {bucket}"):
+            try:
+                s3.head_bucket(Bucket=bucket, ExpectedBucketOwner=self.id)
+                return
+            except exceptions.ClientError as error:
+                if error.response["Error"]["Code"] not in ("404", "NoSuchBucket"):
+                    raise
+        with aws_errors(f"making the bucket {bucket}"):
+            where = {"CreateBucketConfiguration": {"LocationConstraint": self.region}}
+            s3.create_bucket(Bucket=bucket, **(where if self.region != "us-east-1" else {}))
+
+    def upload(self, path: Path, uri: str) -> None:
+        """Put a file to an `s3://` address."""
+        bucket, key = split_s3(uri)
+        with aws_errors(f"uploading to {uri}"):
+            self.client("s3").upload_file(str(path), bucket, key)
+
+    def download(self, uri: str, path: Path) -> bool:
+        """Fetch an object into a file; False when there is none."""
+        bucket, key = split_s3(uri)
+        with aws_errors(f"fetching {uri}"):
+            try:
+                self.client("s3").download_file(bucket, key, str(path))
+            except exceptions.ClientError as error:
+                if error.response["Error"]["Code"] in ("404", "NoSuchKey", "NoSuchBucket"):
+                    return False
+                raise
+        return True
+
+
+def default_bucket(region: str, account_id: str) -> str:
+    """The name that SageMaker's SDKs give the bucket they make."""
+    return f"sagemaker-{region}-{account_id}"
+
+
+def account_of(role: str) -> str | None:
+    """The account in a role's ARN."""
+    match = ROLE_ARN.fullmatch(role)
+    return match[1] if match else None
+
+
+def role_arn_of(name: str, region: str, account_id: str) -> str:
+    """The ARN that a role without a path has."""
+    return f"arn:{_partition(region)[0]}:iam::{account_id}:role/{name}"
+
+
+def console(region: str, page: str) -> str:
+    """The address of a page of the AWS console: `sagemaker/home`."""
+    return f"https://{region}.{_partition(region)[1]}/{page}?region={region}"
+
+
+def _partition(region: str) -> tuple[str, str]:
+    return next(found for begin, found in _PARTITIONS.items() if region.startswith(begin))
+
+
+def split_s3(uri: str) -> tuple[str, str]:
+    """Bucket and key of an `s3://` address."""
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    return bucket, key
+
+
+def is_denied(error: HeadraceError) -> bool:
+    """Whether these credentials are valid, and may not do what they were used for."""
+    cause = error.__cause__
+    return isinstance(cause, exceptions.ClientError) and cause.response["Error"].get("Code") in _DENIED
+
+
+@contextlib.contextmanager
+def aws_errors(doing: str) -> Iterator[None]:
+    """Turns what AWS and the network answer into one line that says what to do."""
+    try:
+        yield
+    except HeadraceError:
+        raise
+    except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.TokenRetrievalError,
+            exceptions.SSOError, exceptions.CredentialRetrievalError) as error:  # fmt: skip
+        raise InputError(
+            f"{doing}: no usable AWS credentials ({error}); run `aws configure` or `aws sso login`, or set AWS_PROFILE"
+        ) from error
+    except exceptions.ProfileNotFound as error:
+        raise InputError(f"{doing}: {error}; AWS_PROFILE names it, or the AWS configuration") from error
+    except (exceptions.EndpointConnectionError, exceptions.ConnectionError, exceptions.HTTPClientError) as error:
+        raise SetupError(f"{doing}: cannot reach AWS ({error}); look at the network and at --region") from error
+    except exceptions.ClientError as error:
+        code, said = error.response["Error"].get("Code", ""), error.response["Error"].get("Message", "")
+        hint = ""
+        if code in _DENIED:
+            hint = "; these credentials may not do it: ask for the permission, or use others (AWS_PROFILE)"
+        elif code in _EXPIRED:
+            hint = "; the credentials are not valid any more: run `aws configure` or `aws sso login`"
+        raise SetupError(f"{doing}: AWS refuses: {code}: {' '.join(said.split())}{hint}") from error
+    except Exception as error:
+        if isinstance(error, exceptions.BotoCoreError) or type(error).__module__.startswith(("boto3", "s3transfer")):
+            raise SetupError(f"{doing}: {' '.join(str(error).split())}") from error
+        raise

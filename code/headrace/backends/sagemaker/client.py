@@ -1,0 +1,177 @@
+"""Submits a job to SageMaker: upload, create, retry, stop, results."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import secrets
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from botocore import exceptions
+
+from headrace.backends.sagemaker.account import Account, aws_errors, console
+from headrace.backends.sagemaker.cloud_options import CloudOptions
+from headrace.backends.sagemaker.console import Console
+from headrace.backends.sagemaker.job_follow import Follower, goes_on
+from headrace.backends.sagemaker.pack import pack_source
+from headrace.backends.sagemaker.pricing import cost_usd
+from headrace.backends.sagemaker.recipe import upload_library, upload_recipe
+from headrace.backends.sagemaker.request import build_request, source_uri
+from headrace.backends.sagemaker.request_check import check_request
+from headrace.backends.sagemaker.results import fetch_results
+from headrace.errors import HeadraceError, SetupError
+from headrace.job.instances import InstanceTable
+from headrace.job.spec import JobSpec
+
+FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 30.0, 300.0
+LONGEST_NAME = 63
+_SHORT_OF = ("CapacityError", "ResourceLimitExceeded", "InsufficientInstanceCapacity")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A job at its end: its last description, and the folder with its results, if it left any."""
+
+    description: dict[str, Any]
+    folder: Path | None
+
+    @property
+    def succeeded(self) -> bool:
+        return bool(self.description["TrainingJobStatus"] == "Completed")
+
+
+class Submission:
+    """One job, through all its tries."""
+
+    def __init__(self, spec: JobSpec, options: CloudOptions, account: Account, console: Console) -> None:
+        self._spec = spec
+        self._options = options
+        self._account = account
+        self._console = console
+        self._client = account.client("sagemaker")
+        self._source = source_uri(spec, options)
+        self._tries = 0
+        """Requests sent so far. Each has a name of its own, whether SageMaker refused it or ended its job."""
+
+    def start(self, retries: int) -> JobSpec:
+        """Upload the source dir and create the job; the spec under the name that it got.
+
+        Raises:
+            SetupError: SageMaker refuses it, or has no capacity for it after all retries.
+        """
+        check_request(self._request(self._spec))  # before anything is sent
+        with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+            archive = Path(folder) / "sourcedir.tar.gz"
+            files = pack_source(self._spec.source_dir, archive, self._spec.left_out)
+            size_kb = archive.stat().st_size / 1000
+            self._console.say(f"uploading {len(files)} files ({size_kb:.0f} kB) to {self._source}")
+            self._account.upload(archive, self._source)
+        if self._spec.framework == "tensorflow":
+            upload_recipe(self._account, self._options.output_s3_uri)
+            upload_library(self._account, self._options.output_s3_uri)
+        return self._create(retries)
+
+    def follow(self, spec: JobSpec, retries: int, table: InstanceTable, output_dir: Path) -> Ended:
+        """Follow the job and its logs to the end, in further tries where SageMaker had no capacity for it."""
+        while True:
+            follower = Follower(self._account, spec.job_name, self._console)
+            try:
+                description = follower.wait()
+            except KeyboardInterrupt:
+                description = self._interrupted(spec, follower)
+            reason = description.get("FailureReason", "")
+            if (
+                description["TrainingJobStatus"] != "Failed"
+                or not reason.startswith(_SHORT_OF)
+                or self._tries > retries
+            ):
+                break
+            self._console.say(f"{spec.job_name}: {reason}")
+            self._back_off()
+            spec = self._create(retries)
+        self._tell_end(spec, description, table)
+        output = self._options.output_s3_uri
+        results = fetch_results(self._account, output, spec.job_name, output_dir, self._console.say)
+        return Ended(description, results)
+
+    def link(self, job_name: str) -> str:
+        """The job's page in the AWS console."""
+        return f"{console(self._options.region, 'sagemaker/home')}#/jobs/{job_name}"
+
+    def _request(self, spec: JobSpec) -> dict[str, Any]:
+        return build_request(spec, self._options, secrets.token_hex(32), self._source)
+
+    def _create(self, retries: int) -> JobSpec:
+        """Create the job; again, under a fresh name each time, while the account's limits are reached."""
+        while True:
+            spec = _renamed(self._spec, self._tries)
+            self._tries += 1
+            with aws_errors(f"creating the training job {spec.job_name}"):
+                try:
+                    self._client.create_training_job(**self._request(spec))
+                    self._console.say(f"created {spec.job_name}: {self.link(spec.job_name)}")
+                    return spec
+                except exceptions.ClientError as error:
+                    if error.response["Error"]["Code"] not in _SHORT_OF or self._tries > retries:
+                        raise
+                    self._console.say(f"{spec.job_name}: {error.response['Error']['Message']}")
+            self._back_off()
+
+    def _back_off(self) -> None:
+        seconds = min(FIRST_BACK_OFF_S * 2 ** (self._tries - 1), LONGEST_BACK_OFF_S)
+        self._console.say(f"trying again in {seconds:.0f} s, as {_renamed(self._spec, self._tries).job_name}")
+        self._console.sleep(seconds)
+
+    def _interrupted(self, spec: JobSpec, follower: Follower) -> dict[str, Any]:
+        """Ctrl-C: stop the job if the person says so, else leave it running. Raises KeyboardInterrupt then."""
+        after = goes_on(spec.job_name, self._options.region)
+        if not self._console.confirm(f"Stop {spec.job_name}? It is billed until it ends. [y/N] "):
+            self._console.say(f"{after} ({self.link(spec.job_name)})")
+            raise KeyboardInterrupt
+        try:
+            with aws_errors(f"stopping {spec.job_name}"):
+                try:
+                    Account(self._options.region).client("sagemaker").stop_training_job(TrainingJobName=spec.job_name)
+                except exceptions.ClientError as error:  # it has just ended
+                    if error.response["Error"]["Code"] != "ValidationException":
+                        raise
+                    self._console.say(error.response["Error"]["Message"])
+        except HeadraceError as error:
+            raise SetupError(f"{error}; {after}") from error
+        self._console.say(f"stopping {spec.job_name}, which SageMaker gives two minutes (Ctrl-C leaves it to that)")
+        return follower.wait()
+
+    def _tell_end(self, spec: JobSpec, description: dict[str, Any], table: InstanceTable) -> None:
+        say, status = self._console.say, description["TrainingJobStatus"]
+        say(
+            f"{spec.job_name}: {status}"
+            + (f": {description['FailureReason']}" if "FailureReason" in description else "")
+        )
+        billable_s = description.get("BillableTimeInSeconds")
+        if billable_s is not None:
+            cost = cost_usd(spec, table, billable_s)
+            hosts = len(spec.hosts())
+            money = f" = about {cost:.2f} USD ({table.dated})" if cost is not None else ""
+            say(f"billable: {billable_s} s × {hosts} hosts{money}")
+        say(self.link(spec.job_name))
+
+
+def ask(question: str) -> bool:
+    """Yes or no from the terminal; no where there is none."""
+    if not sys.stdin.isatty():
+        return False
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
+        return input(question).strip().lower() in ("y", "yes")
+    return False
+
+
+def _renamed(spec: JobSpec, tries: int) -> JobSpec:
+    """The spec under the name that it has after this many tries."""
+    if not tries:
+        return spec
+    suffix = f"-{tries + 1}"
+    return dataclasses.replace(spec, job_name=spec.job_name[: LONGEST_NAME - len(suffix)].rstrip("-") + suffix)

@@ -1,0 +1,161 @@
+"""`headrace dashboard JOB_NAME`: a job in CloudWatch: utilisation of each group, scaled to 100 %, and its metrics."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from botocore import exceptions
+
+from headrace.backends.sagemaker.account import Account, aws_errors, console, find_region
+from headrace.backends.sagemaker.logs import LOG_GROUP
+from headrace.backends.sagemaker.metrics import METRICS
+from headrace.cluster.topology import DATA_GROUP, natural_key
+from headrace.errors import InputError, SetupError
+from headrace.events import parse_event
+from headrace.job.instances import InstanceTable, read_instances
+from headrace.job.settings import OneLineParser
+
+NAMESPACE = "/aws/sagemaker/TrainingJobs"
+PERIOD_S = 60
+FIRST_LINES = 2000
+"""A host's topology event stands among its first lines."""
+TITLES = {
+    "headrace:step_ms": "Step time and ideal step time, ms",
+    "headrace:samples_per_s": "Samples per second, all ranks",
+    "headrace:input_bound_share": "Share of a step spent waiting for data",
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the dashboard's JSON, or with --create put it into the account."""
+    parser = OneLineParser(prog="headrace dashboard", description=__doc__)
+    parser.add_argument("job_name", metavar="JOB_NAME")
+    parser.add_argument("--region", metavar="NAME", help="default: that of the AWS configuration")
+    parser.add_argument("--create", action="store_true", help="put it into the account, under the job's name")
+    arguments = parser.parse_args(argv)
+    region = find_region(arguments.region, os.environ)
+    if region is None:
+        raise InputError("no region: give --region, set AWS_REGION, or run `aws configure`")
+    account = Account(region)
+    with aws_errors(f"asking after {arguments.job_name}"):
+        try:
+            job = account.client("sagemaker").describe_training_job(TrainingJobName=arguments.job_name)
+        except exceptions.ClientError as error:
+            if "not found" in str(error).lower() or "could not find" in str(error).lower():
+                raise InputError(f"there is no training job {arguments.job_name!r} in {region}") from error
+            raise
+    hosts = hosts_by_group(job, logged_groups(account, arguments.job_name))
+    body = dashboard_body(arguments.job_name, region, hosts, _types(job), read_instances())
+    if not arguments.create:
+        print(json.dumps(body, indent=2))
+        return 0
+    with aws_errors("creating the dashboard"):
+        answer = account.client("cloudwatch").put_dashboard(
+            DashboardName=arguments.job_name, DashboardBody=json.dumps(body)
+        )
+    if answer.get("DashboardValidationMessages"):
+        raise SetupError(f"CloudWatch found fault with the dashboard: {answer['DashboardValidationMessages']}")
+    print(f"{console(region, 'cloudwatch/home')}#dashboards:name={arguments.job_name}")
+    return 0
+
+
+def logged_groups(account: Account, job_name: str) -> dict[str, str]:
+    """Each host's group, as its launcher said in its log; empty while nothing was logged."""
+    logs, groups = account.client("logs"), {}
+    with aws_errors(f"reading the logs of {job_name}"):
+        try:
+            pages = logs.get_paginator("describe_log_streams")  # of fifty hosts each
+            found = pages.paginate(logGroupName=LOG_GROUP, logStreamNamePrefix=f"{job_name}/")
+            for stream in (each for page in found for each in page["logStreams"]):
+                answer = logs.get_log_events(logGroupName=LOG_GROUP, logStreamName=stream["logStreamName"],
+                                             startFromHead=True, limit=FIRST_LINES)  # fmt: skip
+                for event in map(parse_event, (line["message"] for line in answer["events"])):
+                    if event and event.name == "topology" and {"host", "group"} <= event.fields.keys():
+                        groups[event.fields["host"]] = event.fields["group"]
+        except exceptions.ClientError as error:
+            if error.response["Error"]["Code"] != "ResourceNotFoundException":
+                raise
+    return groups
+
+
+def hosts_by_group(job: Mapping[str, Any], logged: Mapping[str, str]) -> dict[str, list[str]]:
+    """Host names by group: what the hosts logged, else in the order that SageMaker usually gives them."""
+    groups = _groups(job)
+    total = sum(count for _, count in groups.values())
+    if set(logged.values()) <= set(groups) and len(logged) == total:
+        return {group: [host for host in sorted(logged, key=natural_key) if logged[host] == group] for group in groups}
+    if len(groups) > 1:
+        print(
+            "which host is in which group is not in the logs yet: taking the data group's to be first", file=sys.stderr
+        )
+    names = iter(f"algo-{number}" for number in range(1, total + 1))
+    ordered = sorted(groups, key=lambda group: group != DATA_GROUP)
+    return {group: [next(names) for _ in range(groups[group][1])] for group in ordered}
+
+
+def dashboard_body(
+    job_name: str, region: str, hosts: Mapping[str, Sequence[str]], types: Mapping[str, str], table: InstanceTable
+) -> dict[str, Any]:
+    """The dashboard: CPU and GPU utilisation of each group between 0 and 100, and the job's own metrics.
+
+    SageMaker reports the utilisation of a host as the sum over its processors, up to 100 % times their
+    number (SageMaker documentation, "Amazon CloudWatch metrics for training jobs").
+    """
+    rows: list[list[dict[str, Any]]] = []
+    for group, members in hosts.items():
+        kind = table.get(types[group])
+        counts = {"CPUUtilization": kind.vcpus if kind else None, "GPUUtilization": kind.gpus if kind else None}
+        rows.append([
+            _widget(f"{group}: {metric.removesuffix('Utilization')} utilisation of {len(members)} × {types[group]}, %"
+                    + ("" if count else " times processors"), region,
+                    _scaled(job_name, members, metric, count or 1), {"min": 0, **({"max": 100} if count else {})})
+            for metric, count in counts.items() if count != 0
+        ])  # fmt: skip
+    own = []
+    for name, title in TITLES.items():
+        names = [name, "headrace:ideal_step_ms"] if name == "headrace:step_ms" else [name]
+        assert set(names) <= set(METRICS)
+        own.append(
+            _widget(title, region, [[NAMESPACE, each, "TrainingJobName", job_name] for each in names], {"min": 0})
+        )
+    return {"start": "-PT3H", "periodOverride": "inherit", "widgets": _laid_out([*rows, own])}
+
+
+def _scaled(job_name: str, members: Sequence[str], metric: str, count: int) -> list[list[Any]]:
+    lines: list[list[Any]] = []
+    for number, host in enumerate(members, 1):
+        lines.append([{"expression": f"m{number}/{count}", "label": host, "id": f"e{number}"}])
+        lines.append([NAMESPACE, metric, "Host", f"{job_name}/{host}", {"id": f"m{number}", "visible": False}])
+    return lines
+
+
+def _widget(title: str, region: str, metrics: list[list[Any]], axis: Mapping[str, int]) -> dict[str, Any]:
+    properties = {"title": title, "region": region, "view": "timeSeries", "stat": "Average", "period": PERIOD_S,
+                  "metrics": metrics, "yAxis": {"left": dict(axis)}}  # fmt: skip
+    return {"type": "metric", "properties": properties}
+
+
+def _laid_out(rows: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Widgets with their places: a dashboard is 24 units wide."""
+    height, placed = 6, []
+    for y, row in enumerate(row for row in rows if row):
+        width = 24 // len(row)
+        placed += [{**widget, "x": x * width, "y": y * height, "width": width, "height": height}
+                   for x, widget in enumerate(row)]  # fmt: skip
+    return placed
+
+
+def _groups(job: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
+    resources = job["ResourceConfig"]
+    if resources.get("InstanceGroups"):
+        return {each["InstanceGroupName"]: (each["InstanceType"], each["InstanceCount"])
+                for each in resources["InstanceGroups"]}  # fmt: skip
+    return {"dnn hosts": (resources["InstanceType"], resources["InstanceCount"])}
+
+
+def _types(job: Mapping[str, Any]) -> dict[str, str]:
+    return {group: instance_type for group, (instance_type, _) in _groups(job).items()}

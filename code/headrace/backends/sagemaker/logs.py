@@ -1,0 +1,138 @@
+"""A job's logs as they come, with host, group and role in front of every line.
+
+CloudWatch names a stream after the job and the host; which group a host is in, its launcher says
+with its first event (`topology`). Until then a stream's lines are held back, but not for ever.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from botocore import exceptions
+
+from headrace.backends.sagemaker.account import aws_errors, is_denied
+from headrace.errors import HeadraceError
+from headrace.events import parse_event
+
+LOG_GROUP = "/aws/sagemaker/TrainingJobs"
+HOLD_S = 60.0
+"""How long lines wait for the topology event; installing requirements comes before it."""
+
+
+@dataclass
+class _Stream:
+    host: str
+    token: str | None = None
+    tag: str | None = None
+    held: list[str] = field(default_factory=list)
+    since: float = 0.0
+
+
+class LogTail:
+    """Follows all log streams of a job."""
+
+    def __init__(
+        self, client: Any, job_name: str, say: Callable[[str], None], now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client = client
+        self._job_name = job_name
+        self._say = say
+        self._now = now
+        self._streams: dict[str, _Stream] = {}
+        self._is_denied = self._is_failing = False
+        self._lines = 0
+
+    def use(self, client: Any) -> None:
+        """Go on with this client."""
+        self._client = client
+
+    def poll(self) -> bool:
+        """Print what has come since the last time. What cannot be read now, the next time will bring.
+
+        Returns:
+            Whether another look is worth it: lines have come, or could not be read.
+        """
+        lines, is_unread = self._lines, False
+        try:
+            with aws_errors(f"reading the logs of {self._job_name}"):
+                is_unread = self._read()
+            self._is_failing = False
+        except HeadraceError as error:
+            self._complain(error)
+            is_unread = not self._is_denied
+        for stream in self._streams.values():
+            if stream.held and self._now() - stream.since > HOLD_S:
+                self._release(stream, f"{stream.host} ?")
+        return is_unread or self._lines > lines
+
+    def _read(self) -> bool:
+        """Take what there is; whether too many questions kept it from that."""
+        if self._is_denied:
+            return False
+        try:
+            self._find_streams()
+            for name, stream in self._streams.items():
+                for line in self._new_lines(name, stream):
+                    self._take(stream, line)
+        except exceptions.ClientError as error:
+            code = str(error.response["Error"]["Code"])
+            if code not in ("ResourceNotFoundException", "ThrottlingException"):
+                raise  # no stream yet, or too many questions
+            return code == "ThrottlingException"
+        return False
+
+    def _complain(self, error: HeadraceError) -> None:
+        """Once in a row; without logs a job can still be followed."""
+        self._is_denied = is_denied(error)
+        if self._is_denied:
+            self._say(f"{error}; following {self._job_name} without its logs")
+        elif not self._is_failing:
+            self._say(f"{error}; trying again")
+        self._is_failing = True
+
+    def release(self) -> None:
+        """Print what is held back."""
+        for stream in self._streams.values():
+            self._release(stream, f"{stream.host} ?")
+
+    def _find_streams(self) -> None:
+        pages = self._client.get_paginator("describe_log_streams").paginate(
+            logGroupName=LOG_GROUP, logStreamNamePrefix=f"{self._job_name}/"
+        )
+        for page in pages:
+            for record in page["logStreams"]:
+                name = record["logStreamName"]
+                if name not in self._streams:  # JOB/algo-1-1700000000
+                    self._streams[name] = _Stream(name.split("/")[-1].rpartition("-")[0] or name.split("/")[-1])
+
+    def _new_lines(self, name: str, stream: _Stream) -> Iterator[str]:
+        while True:
+            after = {"nextToken": stream.token} if stream.token else {}
+            answer = self._client.get_log_events(
+                logGroupName=LOG_GROUP, logStreamName=name, startFromHead=True, **after
+            )
+            yield from (event["message"].rstrip("\n") for event in answer["events"])
+            if answer["nextForwardToken"] == stream.token:
+                return
+            stream.token = answer["nextForwardToken"]  # only now: what was not taken comes again
+
+    def _take(self, stream: _Stream, line: str) -> None:
+        self._lines += 1
+        event = parse_event(line) if stream.tag is None else None
+        if event and event.name == "topology":
+            host = event.fields.get("host", stream.host)
+            stream.tag = f"{host} {event.fields.get('group', '?')} {event.fields.get('role', '?')}"
+            self._release(stream, stream.tag)
+        if stream.tag is not None:
+            self._say(f"{stream.tag} | {line}")
+            return
+        stream.since = stream.since if stream.held else self._now()
+        stream.held.append(line)
+
+    def _release(self, stream: _Stream, tag: str) -> None:
+        for line in stream.held:
+            self._say(f"{tag} | {line}")
+        stream.held.clear()

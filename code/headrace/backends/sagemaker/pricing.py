@@ -1,0 +1,46 @@
+"""What a job costs: per hour and group, at most, and in the end."""
+
+from __future__ import annotations
+
+from headrace.job.instances import InstanceTable
+from headrace.job.spec import JobSpec
+
+SECONDS_PER_HOUR = 3600.0
+
+
+def hourly_usd(spec: JobSpec, table: InstanceTable) -> dict[str, float | None]:
+    """Dollars per hour by group; None where the type's price is not known."""
+    prices = {group.name: table.get(group.instance_type) for group in spec.groups}
+    return {
+        group.name: group.count * price.usd_per_hour if (price := prices[group.name]) else None for group in spec.groups
+    }
+
+
+def cost_usd(spec: JobSpec, table: InstanceTable, seconds: float) -> float | None:
+    """Dollars for all hosts over `seconds`; None when a price is not known. Storage is not counted.
+
+    SageMaker bills every host for the job's whole time (`BillableTimeInSeconds` times the hosts).
+    """
+    hourly = hourly_usd(spec, table).values()
+    if None in hourly:
+        return None
+    return sum(price for price in hourly if price is not None) * seconds / SECONDS_PER_HOUR
+
+
+def describe_cost(spec: JobSpec, table: InstanceTable, max_run_s: int, spot: bool) -> str:
+    """A few lines: each group's hosts, what they have, their hourly price, and the most that the job can cost."""
+    lines = []
+    for group, price in zip(spec.groups, hourly_usd(spec, table).values(), strict=True):
+        kind = table.get(group.instance_type)
+        has = f"{kind.vcpus} vCPU" + (f" + {kind.gpus} {kind.gpu}" if kind.gpus else "") if kind else "not in the table"
+        money = f"{price:8.2f} USD/h" if price is not None else "price unknown: give --price or --prices"
+        lines.append(f"  {group.name:<12} {group.count} × {group.instance_type:<18} {has:<16} {money}")
+    most = cost_usd(spec, table, max_run_s)
+    if most is not None:
+        hourly = most * SECONDS_PER_HOUR / max_run_s
+        lines.append(
+            f"  at most {most:.2f} USD: {hourly:.2f} USD/h for --max_run {max_run_s} s"
+            + (" (spot instances cost less)" if spot else "")
+        )
+    lines.append(f"  {table.dated}, storage not counted")
+    return "\n".join(lines)

@@ -1,0 +1,76 @@
+"""What a job on SageMaker has left: its summary and figures, fetched to a folder here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+from botocore import exceptions
+
+from headrace.backends.sagemaker.account import Account, aws_errors, find_region
+from headrace.cluster.paths import RESULTS, SUMMARY
+from headrace.errors import InputError, SetupError
+
+
+def fetch_results(
+    account: Account, output_s3_uri: str, job_name: str, output_dir: Path, say: Callable[[str], None]
+) -> Path | None:
+    """What the leader left (`RESULTS`), in `output_dir/JOB_NAME`; None when it left no summary."""
+    uri = f"{output_s3_uri.rstrip('/')}/{job_name}/output/output.tar.gz"
+    with tempfile.TemporaryDirectory(prefix="headrace-") as temporary:
+        archive, fetched = Path(temporary) / "output.tar.gz", Path(temporary) / "fetched"
+        try:
+            if not account.download(uri, archive):
+                return None
+            fetched.mkdir()
+            with tarfile.open(archive) as tar:
+                files = {PurePosixPath(member.name): member for member in tar if member.isfile()}
+                # A file of that name in a folder of the script's own lies deeper than headrace's.
+                summaries = [path for path in files if path.name == SUMMARY]
+                top = min((path.parent for path in summaries), key=lambda path: len(path.parts), default=None)
+                if top is None:
+                    return None
+                for path, member in files.items():
+                    below = path.relative_to(top) if path.is_relative_to(top) else path
+                    content = tar.extractfile(member) if below.parts[0] in RESULTS and ".." not in below.parts else None
+                    if content:
+                        (fetched / below).parent.mkdir(parents=True, exist_ok=True)
+                        with (fetched / below).open("wb") as file:
+                            shutil.copyfileobj(content, file)
+            folder = output_dir / job_name
+            shutil.copytree(fetched, folder, dirs_exist_ok=True)
+            return folder
+        except (OSError, EOFError, zlib.error, tarfile.TarError, SetupError) as error:
+            say(f"the job's results stay in {uri}: {error}")
+            return None
+
+
+def fetch_job(job_name: str, region: str | None, output_dir: Path, say: Callable[[str], None]) -> Path:
+    """The folder with the results of a job that has ended, fetched by its name alone.
+
+    Raises:
+        InputError: there is no such job, it still runs, or it has left no results.
+        SetupError: AWS refuses or cannot be reached.
+    """
+    found = find_region(region, os.environ)
+    if found is None:
+        raise InputError(f"{job_name} is no folder; to fetch a job of that name give --region, or set AWS_REGION")
+    account = Account(found)
+    with aws_errors(f"asking after {job_name}"):
+        try:
+            description = account.client("sagemaker").describe_training_job(TrainingJobName=job_name)
+        except exceptions.ClientError as error:
+            if error.response["Error"]["Code"] not in ("ValidationException", "ResourceNotFound"):
+                raise
+            raise InputError(f"{job_name} is neither a folder here nor a training job in {found}") from error
+    if description["TrainingJobStatus"] in ("InProgress", "Stopping"):
+        raise InputError(f"{job_name} still runs; its report can be made when it has ended")
+    folder = fetch_results(account, description["OutputDataConfig"]["S3OutputPath"], job_name, output_dir, say)
+    if folder is None:
+        raise InputError(f"{job_name} ({description['TrainingJobStatus']}) has left no results of headrace")
+    return folder

@@ -1,0 +1,163 @@
+"""From start_job.py's flags to a submitted job, or with --dry_run to its request on standard output."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+
+from headrace.backends.sagemaker.account import Account, account_of, default_bucket, find_region, role_arn_of
+from headrace.backends.sagemaker.client import Ended, Submission, ask
+from headrace.backends.sagemaker.cloud_options import CloudOptions
+from headrace.backends.sagemaker.console import Console
+from headrace.backends.sagemaker.images import FRAMEWORK_VERSIONS, default_image
+from headrace.backends.sagemaker.pack import files_to_send
+from headrace.backends.sagemaker.pricing import describe_cost
+from headrace.backends.sagemaker.request import build_request, checkpoint_uri
+from headrace.backends.sagemaker.request_check import check_request
+from headrace.errors import InputError
+from headrace.events import parse_event
+from headrace.job.instances import InstanceTable
+from headrace.job.phases import Phases
+from headrace.job.settings import MLFLOW_EXPERIMENT_VARIABLE, MLFLOW_URI_VARIABLE, PLACEHOLDER_SECRET, without_password
+from headrace.job.spec import JobSpec
+from headrace.terminal.display import Display
+
+PREFIX = "headrace"
+DEFAULT_RETRIES = 5
+MLFLOW_VARIABLES = (MLFLOW_URI_VARIABLE, MLFLOW_EXPERIMENT_VARIABLE)
+# What a dry run puts where only an account could tell; the documentation's own examples use them too.
+PLACEHOLDER_ACCOUNT, PLACEHOLDER_REGION, PLACEHOLDER_ROLE = "123456789012", "us-east-1", "SageMakerRole"
+
+
+def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable) -> Ended | None:
+    """The ended job; None when it was not to be waited for, or not to be sent.
+
+    Raises:
+        InputError: the flags describe no job that SageMaker would take.
+        SetupError: AWS refuses or cannot be reached.
+    """
+    retries = DEFAULT_RETRIES if arguments.retries is None else arguments.retries
+    if retries < 0:
+        raise InputError(f"--retries is {retries}; expected 0 or more")
+    files_to_send(spec.source_dir, spec.left_out)  # what is wrong with them is told before AWS is asked anything
+    if arguments.dry_run:
+        options = _dry_options(spec, arguments)
+        request = build_request(spec, options, PLACEHOLDER_SECRET)
+        check_request(request)
+        _explain(spec, options, table)
+        print(json.dumps(request, indent=2))
+        return None
+    region = find_region(arguments.region, os.environ)
+    if region is None:
+        raise InputError("no region: give --region, set AWS_REGION, or run `aws configure`")
+    role = arguments.role or os.environ.get("SAGEMAKER_ROLE")
+    if not role:
+        raise InputError("no role: give --role or set SAGEMAKER_ROLE to the IAM role that the job runs as")
+    # What is wrong is told before AWS is asked for anything.
+    check_request(build_request(spec, _options(spec, arguments, region, role, PLACEHOLDER_ACCOUNT), "secret"))
+    account = Account(region)
+    options = _options(spec, arguments, region, account.role_arn(role), account.id)
+    _explain(spec, options, table)
+    if not arguments.output_s3_uri:
+        account.make_default_bucket()
+    phases = Phases.of(spec)
+    display = Display(sys.stderr, phases.text)
+
+    def say(text: str) -> None:
+        event = parse_event(text)
+        if event:
+            phases.take(text.split(" ", 1)[0], event)  # lines of the job's log begin with the host
+        display.line(text)
+
+    def confirm(question: str) -> bool:
+        with display.paused():
+            return ask(question)
+
+    submission = Submission(spec, options, account, Console(say, confirm))
+    created = submission.start(retries)
+    if not arguments.wait:
+        _say(f"not waiting; to stop it: aws sagemaker stop-training-job --training-job-name {created.job_name}")
+        return None
+    with display:
+        return submission.follow(created, retries, table, arguments.output_dir)
+
+
+def _dry_options(spec: JobSpec, arguments: argparse.Namespace) -> CloudOptions:
+    """Options without asking AWS anything; says where a placeholder stands."""
+    region = find_region(arguments.region, os.environ)
+    role = arguments.role or os.environ.get("SAGEMAKER_ROLE")
+    if region is None:
+        region = PLACEHOLDER_REGION
+        _say(f"no --region: the request is for {region}")
+    if not role:
+        role = PLACEHOLDER_ROLE
+        _say("no --role: a placeholder stands in the request; give one before you send it")
+    elif not account_of(role):
+        _say(f"--role {role} is a name, not an ARN: the request has it in a placeholder's account, without a path")
+    return _options(spec, arguments, region, role, account_of(role) or PLACEHOLDER_ACCOUNT)
+
+
+def _options(spec: JobSpec, arguments: argparse.Namespace, region: str, role: str, account: str) -> CloudOptions:
+    image = arguments.image_uri or default_image(
+        region,
+        spec.framework,
+        arguments.framework_version or FRAMEWORK_VERSIONS[spec.framework],
+        spec.dnn_group.instance_type,
+    )
+    given = {
+        "max_run_s": arguments.max_run,
+        "volume_size_gb": arguments.volume_size,
+        "spot": arguments.spot,
+        "max_wait_s": arguments.max_wait,
+        "checkpoint_s3_uri": arguments.checkpoint_s3_uri,
+        "subnets": arguments.subnets and tuple(arguments.subnets),
+        "security_group_ids": arguments.security_group_ids and tuple(arguments.security_group_ids),
+        "encrypt_inter_container_traffic": arguments.encrypt_inter_container_traffic,
+        "enable_network_isolation": arguments.enable_network_isolation,
+        "input_mode": arguments.input_mode,
+        "sharded_channels": arguments.sharded_channel and tuple(arguments.sharded_channel),
+        "keep_alive_period_s": arguments.keep_alive_period,
+    }
+    return CloudOptions(
+        role_arn=role if role.startswith("arn:") else role_arn_of(role, region, account),
+        region=region,
+        image_uri=image,
+        output_s3_uri=arguments.output_s3_uri or f"s3://{default_bucket(region, account)}/{PREFIX}",
+        distribution=arguments.distribution,
+        tags=_tags(arguments.tag or []),
+        environment={name: os.environ[name] for name in MLFLOW_VARIABLES if os.environ.get(name)},
+        **{name: value for name, value in given.items() if value is not None},
+    )
+
+
+def _tags(texts: list[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    if len({key for key, _, _ in pairs}) < len(pairs):
+        raise InputError("--tag gives one key twice")
+    for key, separator, _ in pairs:
+        if not key or not separator:
+            raise InputError(f"--tag {key!r} is not of the form KEY=VALUE")
+    return {key: value for key, _, value in pairs}
+
+
+def _explain(spec: JobSpec, options: CloudOptions, table: InstanceTable) -> None:
+    """What the job is and costs, and what its choices mean, on standard error."""
+    _say(f"{spec.job_name} in {options.region}, {spec.processes_per_host} ranks on each dnn host, {options.image_uri}")
+    _say(describe_cost(spec, table, options.max_run_s, options.spot))
+    if uri := options.environment.get(MLFLOW_URI_VARIABLE):
+        where = without_password(uri)
+        _say(f"figures go to MLflow too, at {where}; hosts need mlflow-skinny: put it into your requirements.txt")
+    if options.enable_network_isolation:
+        _say("network isolation: nothing can be installed at the start; --image_uri must bring all that headrace needs")
+    if spec.tf_data_mode == "service" and options.sharded_channels:
+        own = "shard_by_rank=False" if spec.framework == "pytorch" else "distribute(..., shared=False)"
+        _say(f"a sharded channel gives each host its own files: give its datasets {own}")
+    if not options.checkpoint_s3_uri:
+        uri = checkpoint_uri(spec, options)
+        _say(f"checkpoints of this job alone: {uri}; to go on from them in another: --checkpoint_s3_uri {uri}")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""What people type: the commands of headrace and start_job.py."""

@@ -1,0 +1,47 @@
+"""`headrace report` and `headrace plan` for runs here and jobs on SageMaker: a name that is no folder is a job's."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from headrace.cli.start import check_installation
+from headrace.cluster.paths import RunPaths
+from headrace.errors import InputError
+from headrace.report import command, plan
+
+OUTPUT_DIR = Path("runs")
+"""Where results of jobs are fetched to, as `start_job.py` does."""
+
+
+def report(argv: Sequence[str]) -> int:
+    """See `headrace.report.command`."""
+    return command.main(argv, _finder)
+
+
+def plan_from(argv: Sequence[str]) -> int:
+    """See `headrace.report.plan`."""
+    return plan.main(argv, _finder)
+
+
+def _finder(region: str | None) -> Callable[[Path], Path]:
+    return functools.partial(_folder_of, region)
+
+
+def _folder_of(region: str | None, run: Path) -> Path:
+    if run.exists():
+        return run
+    if RunPaths(OUTPUT_DIR / run).summary.is_file():
+        return OUTPUT_DIR / run
+    if any((OUTPUT_DIR / run).glob("algo-*")):
+        raise InputError(
+            f"{OUTPUT_DIR / run} has no summary: the job still runs, or was killed before it could leave one"
+        )
+    if len(run.parts) != 1:
+        raise InputError(f"{run}: no such folder")
+    check_installation(("boto3",))
+    from headrace.backends.sagemaker.results import fetch_job
+
+    return fetch_job(str(run), region, OUTPUT_DIR, lambda text: print(text, file=sys.stderr, flush=True))

@@ -1,0 +1,247 @@
+"""start_job.py's flags, and the one job spec that they make for either backend."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from dataclasses import replace
+from pathlib import Path
+
+from headrace.cluster.paths import as_given
+from headrace.cluster.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP
+from headrace.errors import InputError
+from headrace.job.bundled import TRAINING_SCRIPTS, own_folder
+from headrace.job.instances import InstanceTable
+from headrace.job.settings import FRAMEWORKS, LOCAL_WORKERS, TF_DATA_MODES, OneLineParser, default_mode
+from headrace.job.spec import DISTRIBUTIONS, ISOLATIONS, LOCAL_PROCESSES_PER_HOST, Channel, InstanceGroup, JobSpec
+
+DESCRIPTION = """Train on accelerators that need not wait for data: run a TensorFlow or PyTorch job on CPU hosts that
+preprocess (data_group) and hosts that train (dnn_group), on SageMaker or simulated on this machine."""
+EXAMPLE = """examples:
+  {prog} --role ROLE --channel training=s3://BUCKET/images@data_group   submit to SageMaker
+  {prog} --role ROLE --dry_run > job.json                               only show the request
+  {prog} --no-is_cloud_job --num_of_data_instances 2 --processes_per_host 2 \\
+      --hyperparameter model=small_cnn --channel training=data/digits         run it on this machine"""
+DEFAULT_DATA_INSTANCES = 2
+MOST_CPUS = 8_192
+"""Linux has no more."""
+HERE_ONLY = ("cpus", "isolation")
+CLOUD_ONLY = (
+    "role", "region", "image_uri", "framework_version", "output_s3_uri", "max_run", "volume_size", "spot", "max_wait",
+    "subnets", "security_group_ids", "encrypt_inter_container_traffic",
+    "enable_network_isolation", "keep_alive_period", "input_mode", "sharded_channel", "tag", "prices", "price",
+    "retries",
+)  # fmt: skip
+
+
+def build_parser(prog: str = "start_job.py", source_dir: Path | None = None) -> argparse.ArgumentParser:
+    """All flags, grouped as --help shows them.
+
+    Args:
+        prog: how the command is called.
+        source_dir: the default of --source_dir; headrace's own where it is not given.
+    """
+    parser = OneLineParser(
+        prog=prog,
+        description=DESCRIPTION,
+        epilog=EXAMPLE.format(prog=prog),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    yes_no = argparse.BooleanOptionalAction
+    job = parser.add_argument_group("what to run")
+    job.add_argument("--framework", choices=FRAMEWORKS, default=FRAMEWORKS[0], help="of the script (%(default)s)")
+    job.add_argument("--tf_data_mode", choices=TF_DATA_MODES,
+                     help="batches from tf.data service (PyTorch: feed servers), or made by the training process "
+                          "(default: service with a data group, else local)")  # fmt: skip
+    job.add_argument("--is_cloud_job", action=yes_no, default=True, help="on SageMaker, or on this machine")
+    job.add_argument("--is_hetero", action=yes_no, default=True, help="data_group and dnn_group, or dnn hosts alone")
+    job.add_argument("--source_dir", type=as_given, default=source_dir or own_folder(), metavar="DIR",
+                     help="what every host gets: the training script and what it needs (%(default)s)")  # fmt: skip
+    job.add_argument(
+        "--training_script", metavar="FILE", help="runs on the ranks (train_dnn.py, with PyTorch train_torch.py)"
+    )
+    job.add_argument("--job_name", metavar="NAME", help="default: mode and UTC time")
+    job.add_argument("--output_dir", type=as_given, default=Path("runs"), metavar="DIR",
+                     help="runs, or a job's results, land in DIR/JOB_NAME (%(default)s)")  # fmt: skip
+    job.add_argument("--hyperparameter", action="append", default=[], metavar="NAME=VALUE",
+                     help="reaches the training script as --NAME VALUE; repeatable")  # fmt: skip
+    job.add_argument("--channel", action="append", default=[], metavar="NAME=URI[@GROUP[,GROUP]]",
+                     help="data: s3://… in the cloud, a folder here; for the named groups; repeatable")  # fmt: skip
+    job.add_argument("--checkpoint_s3_uri", metavar="URI",
+                     help="where checkpoints are kept and found again: s3://… in the cloud, a folder here")  # fmt: skip
+    job.add_argument("--batch_size", type=int, metavar="N", help="per rank")
+    job.add_argument("--epochs", type=int, metavar="N")
+    job.add_argument("--steps_per_epoch", type=int, metavar="N")
+    job.add_argument("--preflight", nargs="?", const="first", choices=["first", "only"],
+                     help="ranks first try MPI with each other: links, collectives; or do only that")  # fmt: skip
+    job.add_argument("--metrics_port", type=int, metavar="PORT",
+                     help="the leader serves OpenMetrics there, to anybody (default: nowhere)")  # fmt: skip
+    hosts = parser.add_argument_group("hosts")
+    hosts.add_argument("--num_of_data_instances", type=int, metavar="N",
+                       help=f"data hosts (default: {DEFAULT_DATA_INSTANCES})")  # fmt: skip
+    hosts.add_argument("--num_of_dnn_instances", type=int, default=1, metavar="N", help="dnn hosts (%(default)s)")
+    hosts.add_argument("--data_instance_type", default="ml.c5.18xlarge", metavar="TYPE", help="(%(default)s)")
+    hosts.add_argument("--dnn_instance_type", default="ml.p4d.24xlarge", metavar="TYPE", help="(%(default)s)")
+    hosts.add_argument("--num_of_data_workers", type=int, metavar="N",
+                       help="workers (PyTorch: feed servers) per host (default: 1 with the service)")  # fmt: skip
+    hosts.add_argument("--local_workers", choices=LOCAL_WORKERS, default=LOCAL_WORKERS[0],
+                       help="off: data hosts alone make batches, dnn hosts only train (%(default)s)")  # fmt: skip
+    hosts.add_argument("--processes_per_host", type=int, metavar="N",
+                       help=f"ranks per dnn host (default: its GPUs; {LOCAL_PROCESSES_PER_HOST} here)")  # fmt: skip
+    hosts.add_argument("--custom_mpi_options", default="", metavar="TEXT",
+                       help="further options of mpirun, with =: --custom_mpi_options='-x NCCL_DEBUG=INFO'")  # fmt: skip
+    cloud = parser.add_argument_group("on SageMaker only")
+    cloud.add_argument("--dry_run", action="store_true", help="print the CreateTrainingJob request, send nothing")
+    cloud.add_argument("--wait", action=yes_no, default=True, help="follow the job and its logs to the end")
+    cloud.add_argument("--role", metavar="ARN", help="the job's IAM role, ARN or name (default: SAGEMAKER_ROLE)")
+    cloud.add_argument("--region", metavar="NAME", help="default: that of the AWS configuration")
+    cloud.add_argument("--image_uri", metavar="URI", help="default: AWS's training image of the framework")
+    cloud.add_argument(
+        "--framework_version", metavar="V", help="the framework's, of that image (default: the one tested)"
+    )
+    cloud.add_argument("--output_s3_uri", metavar="URI",
+                       help="for source, model, results (default: s3://sagemaker-REGION-ACCOUNT/headrace)")  # fmt: skip
+    cloud.add_argument("--max_run", type=int, metavar="S", help="end the job after S seconds (default: a day)")
+    cloud.add_argument("--volume_size", type=int, metavar="GB", help="disk of each host (default: 50)")
+    cloud.add_argument("--spot", action="store_true", default=None, help="managed spot training, with checkpoints")
+    cloud.add_argument("--max_wait", type=int, metavar="S", help="with --spot: waiting and running together")
+    cloud.add_argument("--subnets", nargs="+", action="extend", metavar="ID", help="of the VPC that the hosts join")
+    cloud.add_argument("--security_group_ids", nargs="+", action="extend", metavar="ID")
+    cloud.add_argument("--encrypt_inter_container_traffic", action=yes_no, help="default: with more than one host")
+    cloud.add_argument("--enable_network_isolation", action="store_true", default=None,
+                       help="no network but between the hosts; needs an image that has everything")  # fmt: skip
+    cloud.add_argument("--distribution", choices=DISTRIBUTIONS, default="launcher",
+                       help="who starts MPI: headrace's launcher, or the SageMaker toolkit (%(default)s)")  # fmt: skip
+    cloud.add_argument("--keep_alive_period", type=int, metavar="S", help="warm pool; homogeneous jobs only")
+    cloud.add_argument("--input_mode", choices=["File", "FastFile"], help="copy the channels, or stream them")
+    cloud.add_argument("--sharded_channel", action="append", metavar="NAME",
+                       help="split this channel's objects between the hosts; repeatable")  # fmt: skip
+    cloud.add_argument("--tag", action="append", metavar="KEY=VALUE", help="repeatable")
+    cloud.add_argument("--retries", type=int, metavar="N", help="when SageMaker has no capacity (default: 5)")
+    cloud.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly price; repeatable")
+    cloud.add_argument("--prices", type=Path, metavar="CSV", help="your table, columns as in instances.csv")
+    here = parser.add_argument_group("on this machine only")
+    here.add_argument("--cpus", metavar="GROUP=LIST[;GROUP=LIST]",
+                      help="pin a group's hosts to processors: data_group=1;dnn_group=0")  # fmt: skip
+    here.add_argument("--isolation", choices=ISOLATIONS,
+                      help="how hosts are simulated (default auto: namespaces where allowed)")  # fmt: skip
+    return parser
+
+
+def build_spec(arguments: argparse.Namespace, now: datetime.datetime, table: InstanceTable) -> JobSpec:
+    """The job that the flags describe.
+
+    Raises:
+        InputError: they describe none.
+    """
+    mode = arguments.tf_data_mode or default_mode(arguments.is_hetero)
+    dnn_name = DNN_GROUP if arguments.is_hetero else HOMOGENEOUS_GROUP
+    groups = [InstanceGroup(dnn_name, arguments.dnn_instance_type, arguments.num_of_dnn_instances)]
+    if arguments.is_hetero:
+        count = _or(arguments.num_of_data_instances, DEFAULT_DATA_INSTANCES)
+        groups.insert(0, InstanceGroup(DATA_GROUP, arguments.data_instance_type, count))
+    elif arguments.num_of_data_instances:
+        raise InputError(
+            f"--num_of_data_instances {arguments.num_of_data_instances} needs a data group; leave out --no-is_hetero"
+        )
+    workers = arguments.num_of_data_workers
+    kind = "hetero" if arguments.is_hetero else "homog"
+    default_name = f"{kind}-{mode}-{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}"
+    return JobSpec(
+        job_name=arguments.job_name or default_name,
+        groups=tuple(groups),
+        tf_data_mode=mode,
+        processes_per_host=_processes(arguments, table),
+        num_of_data_workers=_or(workers, 1 if mode == "service" else 0),
+        local_workers=arguments.local_workers,
+        hyperparameters=_hyperparameters(arguments),
+        channels=tuple(_channel(text, arguments.is_hetero) for text in arguments.channel),
+        source_dir=arguments.source_dir,
+        training_script=arguments.training_script or TRAINING_SCRIPTS[arguments.framework],
+        custom_mpi_options=arguments.custom_mpi_options,
+        framework=arguments.framework,
+        left_out=_not_for_hosts(arguments),
+    )
+
+
+def parse_cpus(text: str, is_hetero: bool) -> dict[str, frozenset[int]]:
+    """Processors by group from `GROUP=LIST[;GROUP=LIST]`; a list is `0,2-3`."""
+    pinned: dict[str, frozenset[int]] = {}
+    groups = (DATA_GROUP, DNN_GROUP) if is_hetero else (DNN_GROUP, HOMOGENEOUS_GROUP)
+    for part in filter(None, text.split(";")):
+        group, _, listed = part.partition("=")
+        try:
+            cpus = frozenset(cpu for item in listed.split(",") for cpu in _cpu_range(item))
+        except ValueError as error:
+            raise InputError(
+                f"--cpus {part!r} is not of the form GROUP=LIST, such as data_group=0,2-3, or no machine has so many"
+            ) from error
+        if group not in groups:
+            raise InputError(f"--cpus names group {group!r}; this job has {', '.join(groups)}")
+        pinned[HOMOGENEOUS_GROUP if not is_hetero else group] = cpus
+    return pinned
+
+
+def refuse_flags(arguments: argparse.Namespace, names: tuple[str, ...], where: str) -> None:
+    """Raises `InputError` when a flag was given that means nothing where the job runs."""
+    for name in names:
+        if getattr(arguments, name) is not None:
+            raise InputError(f"--{name} is for jobs {where}")
+
+
+def _processes(arguments: argparse.Namespace, table: InstanceTable) -> int:
+    given: int | None = arguments.processes_per_host
+    if not arguments.is_cloud_job:
+        return _or(given, LOCAL_PROCESSES_PER_HOST)
+    return table.ranks_on(arguments.dnn_instance_type, given)
+
+
+def _hyperparameters(arguments: argparse.Namespace) -> dict[str, str]:
+    given: dict[str, str] = {"preflight": arguments.preflight} if arguments.preflight else {}
+    for name in ("batch_size", "epochs", "steps_per_epoch", "metrics_port"):
+        value = getattr(arguments, name)
+        if value is not None:
+            if value < 1:
+                raise InputError(f"--{name} is {value}; expected 1 or more")
+            given[name] = str(value)
+    for text in arguments.hyperparameter:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise InputError(f"--hyperparameter {text!r} is not of the form NAME=VALUE")
+        if name in given:
+            raise InputError(f"hyperparameter {name!r} is given twice")
+        given[name] = value
+    return given
+
+
+def _not_for_hosts(arguments: argparse.Namespace) -> tuple[Path, ...]:
+    """What may lie in the source dir and is not source: runs, channels, checkpoints."""
+    uris = [Channel.parse(text).uri for text in arguments.channel] + [arguments.checkpoint_s3_uri or ""]
+    if arguments.output_dir.resolve() == arguments.source_dir.resolve():
+        raise InputError(f"--output_dir {arguments.output_dir} is --source_dir itself: hosts would get earlier runs")
+    here = [uri.removeprefix("file://") for uri in uris if uri and not uri.startswith("s3://")]
+    return (arguments.output_dir, *(as_given(path) for path in here))
+
+
+def _channel(text: str, is_hetero: bool) -> Channel:
+    """A channel; in a homogeneous job the dnn group is all there is, whatever SageMaker calls it."""
+    channel = Channel.parse(text)
+    if is_hetero:
+        return channel
+    if set(channel.groups) == {DATA_GROUP}:
+        raise InputError(
+            f"channel {channel.name!r} is for data_group alone, and this job has none: nobody would see it"
+        )
+    return replace(channel, groups=tuple(each for each in channel.groups if each not in (DNN_GROUP, DATA_GROUP)))
+
+
+def _cpu_range(item: str) -> range:
+    first, dash, last = item.partition("-")
+    cpus = range(int(first), int(last if dash else first) + 1)
+    if not cpus or cpus[-1] >= MOST_CPUS:
+        raise ValueError(f"{item} is empty, or too much")
+    return cpus
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value

@@ -1,0 +1,40 @@
+"""`headrace new DIR`: a training script to edit, and how to run it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from headrace.errors import InputError
+from headrace.job.bundled import TRAINING_SCRIPTS, own_folder
+from headrace.job.settings import FRAMEWORKS, OneLineParser
+
+NEXT = """{script} is yours: dataset, model, training. Then, in {folder}:
+  headrace start{flag} --no-is_cloud_job --num_of_data_instances 1 --hyperparameter model=small_cnn   run it here
+  headrace start{flag} --dry_run                 the request to SageMaker"""
+LINT = """
+  headrace lint {script}                         what costs most in its pipeline"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit code. Raises `InputError` when a file is there already."""
+    parser = OneLineParser(prog="headrace new", description="Begin a project: a training script to edit.")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="made where it is missing")
+    parser.add_argument("--framework", choices=FRAMEWORKS, default=FRAMEWORKS[0], help="(%(default)s)")
+    given = parser.parse_args(argv)
+    folder: Path = given.folder
+    name = TRAINING_SCRIPTS[given.framework]
+    if (folder / name).exists():
+        raise InputError(f"{folder / name} exists already; choose another folder, or delete it")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(own_folder() / name, folder / name)
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror or error}") from error
+    is_default = given.framework == FRAMEWORKS[0]
+    text = NEXT + LINT if is_default else NEXT
+    flag = "" if is_default else f" --framework {given.framework}"
+    print(text.format(folder=folder, script=name, flag=flag), file=sys.stderr)
+    return 0

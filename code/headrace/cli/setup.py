@@ -1,0 +1,29 @@
+"""`headrace setup`: what pip cannot bring, built for this Python once and kept: Horovod, and the transfer library."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from headrace.cli.start import check_installation
+from headrace.errors import SetupError
+from headrace.job.bundled import horovod_recipe
+from headrace.job.settings import OneLineParser
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit code. Raises `SetupError` when something that is needed is missing."""
+    OneLineParser(prog="headrace setup", description=(__doc__ or "").partition(": ")[2]).parse_args(argv)
+    check_installation(("tensorflow", "mpi4py"))
+    for program in ("gcc", "g++", "make"):
+        if not shutil.which(program):
+            raise SetupError(
+                f"{program} is not installed; it is needed to build Horovod (Debian: apt-get install gcc g++ make)"
+            )
+    if subprocess.call([sys.executable, str(horovod_recipe() / "build.py")]):
+        raise SetupError("Horovod was not built; the reason is above")
+    # Without it everything works as well, if slower; it says so itself.
+    subprocess.call([sys.executable, "-m", "headrace.tensorflow.service.transfer.build"])
+    return 0

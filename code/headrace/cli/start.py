@@ -1,0 +1,143 @@
+"""What start_job.py does: run the job that its flags describe, here or on SageMaker. Joins the packages."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import difflib
+import secrets
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from headrace.cli.flags import CLOUD_ONLY, HERE_ONLY, build_parser, build_spec, parse_cpus, refuse_flags
+from headrace.cluster.paths import RunPaths
+from headrace.errors import HeadraceError, InputError, SetupError
+from headrace.job.instances import read_instances
+from headrace.job.phases import Phases
+from headrace.job.settings import HYPERPARAMETERS
+from headrace.job.spec import JobSpec
+from headrace.terminal.standard_streams import print_every_character
+
+MODULES = {"tensorflow": ("tensorflow", "horovod"), "pytorch": ("torch",)}
+"""What a job here needs, beside what all need."""
+INSTALL = {
+    "tensorflow": "in a checkout, `make setup` and use .venv/bin/python; "
+    "else `pip install headrace[local]` (or [submit]) and `headrace setup`",
+    "pytorch": "in a checkout, `make setup-torch` and use .venv-torch/bin/python; else `pip install headrace[torch]`",
+}
+
+MOST_SAID = 300
+"""Characters of what the system says of a file, whose name may be of any length."""
+ALIKE = 0.8
+"""Of difflib's ratio: `lease` and `lease_s` have 0.83."""
+
+
+def main(argv: Sequence[str], prog: str = "start_job.py", source_dir: Path | None = None) -> int:
+    """The exit code: 0 the job succeeded, 1 it failed, 2 the arguments are wrong.
+
+    Args:
+        prog: how the command is called.
+        source_dir: what hosts get unless a flag says otherwise; None: headrace's own `code`.
+    """
+    print_every_character()
+    try:
+        arguments = build_parser(prog, source_dir).parse_args(argv)
+        return _submit(arguments) if arguments.is_cloud_job else _run_here(arguments)
+    except HeadraceError as error:
+        print(f"{prog}: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:  # a name that is too long, a folder that has gone, hyperparameters that no program takes
+        print(f"{prog}: error: {str(error)[:MOST_SAID]}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"{prog}: interrupted", file=sys.stderr)
+        return 1
+
+
+def start_here(argv: Sequence[str]) -> int:
+    """`headrace start`: start_job.py for the project in the current folder."""
+    return main(argv, "headrace start", Path("."))
+
+
+def check_installation(modules: Sequence[str], framework: str = "tensorflow") -> None:
+    """Raises `SetupError` when this Python lacks a module."""
+    for module in modules:
+        if find_spec(module) is None:
+            raise SetupError(f"{sys.executable} has no {module}: {INSTALL[framework]}")
+
+
+def _run_here(arguments: argparse.Namespace) -> int:
+    if arguments.dry_run:
+        raise InputError("--dry_run shows a request to SageMaker; leave out --no-is_cloud_job")
+    spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), read_instances())
+    cpus = parse_cpus(arguments.cpus or "", arguments.is_hetero)
+    _warn_of_misspelt(spec)
+    check_installation(
+        (*MODULES[spec.framework], "mpi4py", "psutil", "grpc", "pyroute2", "pathspec", "packaging"), spec.framework
+    )
+    from headrace.backends.local.cluster import run_job
+    from headrace.backends.local.local_options import LocalOptions
+    from headrace.backends.local.log_console import Console
+    from headrace.report.runs import describe_run
+
+    unused = [f"--{name}" for name in CLOUD_ONLY if getattr(arguments, name) is not None]
+    if unused:
+        print(f"headrace: of no effect on this machine: {', '.join(unused)}", file=sys.stderr)
+    options = LocalOptions(
+        arguments.output_dir, arguments.isolation or "auto", cpus, arguments.checkpoint_s3_uri, secrets.token_hex(32)
+    )
+    summary = run_job(spec, options, Console(Phases.of(spec)))
+    with contextlib.suppress(OSError):  # whoever read along is gone; the job has ended as it has
+        trains = arguments.preflight != "only"
+        print(describe_run(summary, arguments.output_dir / spec.job_name, trains), flush=True)
+    return 0 if summary["outcome"] == "succeeded" else 1
+
+
+def _warn_of_syntax(script: Path) -> None:
+    """Hosts are billed until they find out. A warning only: their Python may be newer than this one."""
+    try:
+        compile(script.read_bytes(), str(script), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        version = ".".join(map(str, sys.version_info[:2]))
+        print(f"headrace: warning: {script} does not compile with this Python {version}: {error}", file=sys.stderr)
+
+
+def _warn_of_misspelt(spec: JobSpec) -> None:
+    """A setting of the launcher with a slip in its name would reach the script alone, which takes what it knows."""
+    try:
+        script = (spec.source_dir / spec.training_script).read_text(encoding="utf-8", errors="replace")
+    except OSError:  # the job's to say
+        return
+    for name in sorted(set(spec.hyperparameters) - set(HYPERPARAMETERS)):
+        close = difflib.get_close_matches(name.replace("-", "_").lower(), HYPERPARAMETERS, 1, ALIKE)
+        if close and name not in script:
+            nobody = f"the launcher has no {name!r}, and {spec.training_script} does not name it"
+            print(f"headrace: warning: {nobody}; did you mean {close[0]}?", file=sys.stderr)
+
+
+def _submit(arguments: argparse.Namespace) -> int:
+    refuse_flags(arguments, HERE_ONLY, "on this machine (--no-is_cloud_job)")
+    table = read_instances(arguments.prices).with_prices(arguments.price or ())
+    check_installation(("boto3", "pathspec", "packaging"))
+    from headrace.backends.sagemaker.request_check import check_instance_type
+    from headrace.backends.sagemaker.start import submit
+
+    for instance_type in [arguments.dnn_instance_type] + [arguments.data_instance_type] * arguments.is_hetero:
+        check_instance_type(instance_type)
+    spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), table)
+    _warn_of_syntax(spec.source_dir / spec.training_script)
+    _warn_of_misspelt(spec)
+    ended = submit(spec, arguments, table)
+    if ended is None:
+        return 0
+    if ended.folder and RunPaths(ended.folder).summary.is_file():
+        from headrace.report.runs import describe_run, read_summary
+
+        try:
+            print(describe_run(read_summary(ended.folder), ended.folder))
+        except InputError as error:  # the job has ended as it has, whatever its summary is
+            print(f"headrace: {error}", file=sys.stderr)
+    return 0 if ended.succeeded else 1

@@ -1,0 +1,107 @@
+"""Who is who in a job: hosts, instance groups, roles, the dispatcher's host and the leader.
+
+Every host comes to the same answer without talking to any other (`headrace.cluster.sagemaker`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+DATA_GROUP = "data_group"
+DNN_GROUP = "dnn_group"
+HOMOGENEOUS_GROUP = "homogeneousCluster"
+"""What SageMaker calls the one group of a job that was submitted without instance groups."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host: its name, its instance group and type, and its role (`data` or `dnn`)."""
+
+    name: str
+    group: str
+    instance_type: str
+    role: str
+
+
+@dataclass(frozen=True)
+class Topology:
+    """All hosts of the job, and which one this is. In natural order, unless the toolkit starts MPI."""
+
+    hosts: tuple[Host, ...]
+    current: Host
+    network_interface: str
+    source: str
+    """Where this was read, for messages."""
+
+    @property
+    def data_hosts(self) -> tuple[Host, ...]:
+        return tuple(host for host in self.hosts if host.role == "data")
+
+    @property
+    def dnn_hosts(self) -> tuple[Host, ...]:
+        return tuple(host for host in self.hosts if host.role == "dnn")
+
+    @property
+    def leader(self) -> Host:
+        """The first dnn host, which has rank 0: it starts mpirun, unless the toolkit does, and decides the outcome."""
+        return self.dnn_hosts[0]
+
+    @property
+    def dispatcher_host(self) -> Host:
+        """The first data host; the leader when there is no data group."""
+        return (self.data_hosts or self.dnn_hosts)[0]
+
+    @property
+    def is_hetero(self) -> bool:
+        return bool(self.data_hosts)
+
+    @property
+    def is_leader(self) -> bool:
+        return self.current == self.leader
+
+    def peers(self) -> tuple[Host, ...]:
+        """Every host but this one."""
+        return tuple(host for host in self.hosts if host != self.current)
+
+    def describe(self) -> dict[str, Any]:
+        """The topology as JSON-ready data."""
+        return {
+            "current_host": self.current.name,
+            "leader": self.leader.name,
+            "dispatcher_host": self.dispatcher_host.name,
+            "is_hetero": self.is_hetero,
+            "network_interface_name": self.network_interface,
+            "source": self.source,
+            "groups": {
+                group: [host.name for host in self.hosts if host.group == group]
+                for group in dict.fromkeys(host.group for host in self.hosts)
+            },
+            "hosts": {
+                host.name: {"group": host.group, "instance_type": host.instance_type, "role": host.role}
+                for host in self.hosts
+            },
+        }
+
+    def table(self, servers: Callable[[Host], Sequence[str]] = lambda host: ()) -> str:
+        """The topology as a table for people.
+
+        Args:
+            servers: which servers a host runs.
+        """
+        rows = [("host", "group", "instance type", "role", "runs")]
+        for host in self.hosts:
+            runs = [*servers(host), *(["ranks"] if host.role == "dnn" else [])]
+            runs += ["mpirun (leader)"] if host == self.leader else []
+            name = host.name + (" *" if host == self.current else "")
+            rows.append((name, host.group, host.instance_type, host.role, ", ".join(runs)))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+        return "\n".join([*(line.rstrip() for line in lines), f"* this host; read from {self.source}"])
+
+
+def natural_key(name: str) -> tuple[tuple[str, int], ...]:
+    """Sort key that puts `algo-2` before `algo-10`."""
+    return tuple((text, int(digits or -1)) for text, digits in re.findall(r"(\D*)(\d*)", name))

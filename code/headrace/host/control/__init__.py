@@ -1,0 +1,1 @@
+"""The control channel between hosts: authentication, calls, files."""

@@ -1,0 +1,231 @@
+"""The control channel: authenticated gRPC on port 16000, a few small calls, a deadline on each.
+
+Every host serves. The leader calls `renew` on every other host every 1 to 2.5 s, headrace's MPI agent calls
+`start_mpi_daemon`, and a rank that sends files calls `has` and `keep`. Unauthenticated callers, garbage and silence
+change nothing.
+
+Importing this module sets two environment variables, because gRPC reads them when it is imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures.thread  # whole, before a process is forked: its locks know of forks
+import contextlib
+import functools
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from typing import Any
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # Its own log lines about refused calls are noise here.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # Children are forked and exec'd at once.
+
+import grpc
+
+from headrace.errors import SetupError
+from headrace.host.control.auth import ClientAuth, Refused, ServerAuth
+from headrace.host.log import HostLog
+
+SERVICE = "headrace.Control"
+MAX_MESSAGE_BYTES = 256 * 1024
+CALL_TIMEOUT_S = 3.0
+REFUSAL_LOG_INTERVAL_S = 5.0
+SILENT_MS = 5000
+"""A connection that says nothing is closed after so long."""
+START_TIMEOUT_S = 10.0
+STOP_GRACE_S = 2.0
+
+Body = dict[str, Any]
+Handler = Callable[[Body], Body]
+StreamHandler = Callable[[Body, AsyncIterator[bytes]], Coroutine[Any, Any, Body]]
+
+
+class ControlServer:
+    """Serves this host's side of the control channel. Use as a context manager.
+
+    It runs on an event loop in a thread of its own: a call that anybody begins and never completes
+    holds some memory, and no thread that others wait for.
+    """
+
+    def __init__(self, address: str, host: str, secret: str, handlers: Mapping[str, Handler], log: HostLog,
+                 streams: Mapping[str, StreamHandler] | None = None) -> None:  # fmt: skip
+        self._streams = streams or {}
+        self._auth = ServerAuth(secret, host)
+        self._address = address
+        self._handlers = handlers
+        self._refusals = _RefusalLog(log)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="control", daemon=True)
+        self._thread.start()
+        try:
+            self._server, self.port = self._await(self._start(), START_TIMEOUT_S)
+        except (RuntimeError, TimeoutError) as error:
+            self._end_loop()
+            raise SetupError(
+                f"Cannot serve the control channel on {address}: another job here? The port is taken ({error})"
+            ) from error
+
+    def __enter__(self) -> ControlServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Replies under way must arrive: the one to the outcome is how the leader knows that it was heard.
+        with contextlib.suppress(TimeoutError):
+            self._await(self._server.stop(STOP_GRACE_S), STOP_GRACE_S + 1.0)
+        self._end_loop()
+
+    async def _start(self) -> tuple[grpc.aio.Server, int]:
+        options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+                   ("grpc.server_handshake_timeout_ms", SILENT_MS)]  # fmt: skip
+        server = grpc.aio.server(options=options)
+        methods = {"hello": self._unary("hello", self._auth.hello)}
+        for name in self._handlers:
+            methods[name] = self._unary(name, functools.partial(self._call, name))
+        for name, take in self._streams.items():
+            methods[name] = self._stream(name, take)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+        port = server.add_insecure_port(self._address)
+        if not port:
+            raise RuntimeError("no port")
+        await server.start()
+        return server, port
+
+    def _await(self, work: Coroutine[Any, Any, Any], timeout_s: float) -> Any:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(timeout_s)
+        except concurrent.futures.TimeoutError as error:  # another class than TimeoutError before Python 3.11
+            future.cancel()
+            raise TimeoutError(f"nothing within {timeout_s:g} s") from error
+
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(1.0)
+
+    def _unary(self, name: str, answer: Callable[[bytes], bytes]) -> grpc.RpcMethodHandler:
+        async def handle(message: bytes, context: grpc.aio.ServicerContext) -> bytes:
+            try:
+                return answer(message)
+            except Refused as error:
+                self._refusals.add(f"{name} from {context.peer()}: {error}")
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+                raise AssertionError("abort raises") from error
+
+        return grpc.unary_unary_rpc_method_handler(handle)
+
+    def _stream(self, name: str, take: StreamHandler) -> grpc.RpcMethodHandler:
+        """A call whose first message is authenticated and says what the others, raw, will be."""
+
+        async def handle(messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
+            try:
+                first = await asyncio.wait_for(messages.__anext__(), CALL_TIMEOUT_S)
+                body, seal = self._auth.open(name, first)
+            except (Refused, asyncio.TimeoutError, StopAsyncIteration) as error:
+                self._refusals.add(f"{name} from {context.peer()}: {error}")
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+                raise AssertionError("abort raises") from error
+            return seal.seal(await take(body, messages))
+
+        return grpc.stream_unary_rpc_method_handler(handle)
+
+    def _call(self, name: str, message: bytes) -> bytes:
+        body, seal = self._auth.open(name, message)
+        return seal.seal(self._handlers[name](body))
+
+
+class ControlClient:
+    """Calls one host. Not thread-safe: one client, one thread."""
+
+    def __init__(self, address: str, host: str, secret: str) -> None:
+        self._address, self._secret, self._host = address, secret, host
+        self._auth: ClientAuth | None = None
+        self._open()
+
+    def _open(self) -> None:
+        self._methods: dict[str, grpc.UnaryUnaryMultiCallable] = {}
+        self._channel = grpc.insecure_channel(
+            self._address,
+            options=[
+                ("grpc.enable_http_proxy", 0),
+                ("grpc.initial_reconnect_backoff_ms", 200),
+                ("grpc.min_reconnect_backoff_ms", 1000),
+                ("grpc.max_reconnect_backoff_ms", 1000),
+                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+                ("grpc.use_local_subchannel_pool", 1),
+            ],
+        )
+
+    def __enter__(self) -> ControlClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()
+
+    def call(self, method: str, body: Body, timeout_s: float = CALL_TIMEOUT_S) -> Body:
+        """One authenticated call. Raises `ControlError` when the host does not answer, or not authentically."""
+        return self._exchange(method, body, timeout_s, None)
+
+    def stream(self, method: str, body: Body, chunks: Iterable[bytes], timeout_s: float) -> Body:
+        """An authenticated call that raw messages follow. Raises `ControlError`."""
+        return self._exchange(method, body, timeout_s, chunks)
+
+    def _exchange(self, method: str, body: Body, timeout_s: float, chunks: Iterable[bytes] | None) -> Body:
+        deadline = time.monotonic() + timeout_s
+        try:
+            if self._auth is None:
+                auth = ClientAuth(self._secret, self._host)
+                auth.greeted(self._send("hello", auth.hello(), deadline))
+                self._auth = auth
+            message, seal = self._auth.seal(method, body)
+            if chunks is None:
+                return seal.open(self._send(method, message, deadline))
+            call = self._channel.stream_unary(f"/{SERVICE}/{method}")
+            return seal.open(call(_in_turn(message, chunks), timeout=max(deadline - time.monotonic(), 0.001)))
+        except grpc.RpcError as error:
+            if error.code() == grpc.StatusCode.UNAUTHENTICATED:
+                self._auth = None  # The host was started anew, or we hold the wrong secret: greet again.
+            if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+                # After a cut, TCP sends again what is under way only once as long again has gone by.
+                self._channel.close()
+                self._open()
+            raise ControlError(f"{error.code().name.lower()}: {error.details()}") from error
+        except Refused as error:
+            self._auth = None
+            raise ControlError(str(error)) from error
+
+    def _send(self, method: str, message: bytes, deadline: float) -> bytes:
+        if method not in self._methods:
+            self._methods[method] = self._channel.unary_unary(f"/{SERVICE}/{method}")
+        reply: bytes = self._methods[method](message, timeout=max(deadline - time.monotonic(), 0.001))
+        return reply
+
+
+def _in_turn(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from rest
+
+
+class ControlError(Exception):
+    """A control call that did not succeed; the text says why."""
+
+
+class _RefusalLog:
+    """Says that messages were refused, at a limited rate, with a count of those not shown."""
+
+    def __init__(self, log: HostLog) -> None:
+        self._log = log
+        self._lock = threading.Lock()
+        self._next = 0.0
+        self._hidden = 0
+
+    def add(self, text: str) -> None:
+        with self._lock:
+            now = time.monotonic()
+            if now < self._next:
+                self._hidden += 1
+                return
+            self._next = now + REFUSAL_LOG_INTERVAL_S
+            hidden, self._hidden = self._hidden, 0
+        self._log.say(f"control channel refused {text}" + (f" (and {hidden} more)" if hidden else ""))

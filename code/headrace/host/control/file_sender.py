@@ -1,0 +1,54 @@
+"""Hand files to all hosts of the job; a rank runs this as a program of its own.
+
+Usage: `python -m headrace.host.control.file_sender FILE SHA256 [FILE SHA256 …]`
+
+Each host gets what it does not have. A host that is not there yet is waited for, as long as the job's start may take.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import sys
+import time
+from pathlib import Path
+
+from headrace.host.control.channel import ControlClient, ControlError
+from headrace.host.control.file_receiver import chunks_of
+from headrace.job.settings import CONTROL_HOSTS_VARIABLE, SECRET_VARIABLE, STARTUP_TIMEOUT_VARIABLE
+
+RETRY_S = 0.5
+SEND_TIMEOUT_S = 600.0
+
+
+def main() -> int:
+    files = [(Path(path), sha256) for path, sha256 in zip(sys.argv[1::2], sys.argv[2::2], strict=True)]
+    hosts = dict(pair.split("=", 1) for pair in os.environ.get(CONTROL_HOSTS_VARIABLE, "").split(",") if pair)
+    deadline = time.monotonic() + float(os.environ.get(STARTUP_TIMEOUT_VARIABLE) or 900)
+    with concurrent.futures.ThreadPoolExecutor(max(len(hosts), 1)) as pool:
+        failed = [error for error in pool.map(lambda host: _send(host, hosts[host], files, deadline), hosts) if error]
+    for error in failed:
+        print(error, file=sys.stderr, flush=True)
+    return 1 if failed else 0
+
+
+def _send(host: str, address: str, files: list[tuple[Path, str]], deadline: float) -> str:
+    """Why a host did not get its files; empty when it did."""
+    with ControlClient(address, host, os.environ[SECRET_VARIABLE]) as client:
+        while True:
+            try:
+                for path, sha256 in files:
+                    body = {"path": str(path), "bytes": path.stat().st_size, "sha256": sha256}
+                    if not client.call("has", body).get("has"):
+                        error = client.stream("keep", body, chunks_of(path), SEND_TIMEOUT_S).get("error")
+                        if error:
+                            return f"{host} cannot take {path.name}: {error}"
+                return ""
+            except ControlError as error:
+                if time.monotonic() > deadline:
+                    return f"{host} was not reached to hand it {len(files)} files ({error})"
+                time.sleep(RETRY_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

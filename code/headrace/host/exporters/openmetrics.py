@@ -1,0 +1,60 @@
+"""An endpoint for Prometheus and others that read OpenMetrics: `http://LEADER:PORT/metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from headrace.host.exporters.exporter import Record, Write
+
+OF_A_STEP = {
+    "step_ms": ("headrace_step_seconds", "Time of a training step, lately", 1e-3),
+    "data_wait_ms": ("headrace_data_wait_seconds", "Part of a step that waits for data, lately", 1e-3),
+    "samples_per_s": ("headrace_samples_per_second", "Samples a second, over all ranks", 1.0),
+    "input_bound": ("headrace_input_bound_ratio", "Part of a step that waits for data, 0 to 1", 1.0),
+    "step": ("headrace_steps", "Training steps made", 1.0),
+}
+"""By field of a step's record: name, what it is, and the factor to its unit."""
+OF_A_GROUP = {
+    "cpu_utilization": ("headrace_cpu_utilization_ratio", "CPU use of a group's hosts, 0 to 1"),
+    "gpu_utilization": ("headrace_gpu_utilization_ratio", "GPU use of a group's hosts, 0 to 1"),
+    "memory_bytes": ("headrace_memory_bytes", "Memory of the job's processes on a group's hosts"),
+    "network_in_bytes_per_s": ("headrace_network_receive_bytes_per_second", "Bytes that a group's hosts receive"),
+    "network_out_bytes_per_s": ("headrace_network_transmit_bytes_per_second", "Bytes that a group's hosts send"),
+}
+OF_A_WORKER = {
+    "batches_per_s": ("headrace_worker_batches_per_second", "Batches that ranks receive from a worker"),
+    "bytes_per_s": ("headrace_worker_bytes_per_second", "Bytes that ranks receive from a worker"),
+}
+
+
+def to_endpoint(port: int, job_name: str, say: Callable[[], None]) -> Write:
+    """Serves the latest figures on this port until the process ends, and says so. Raises `OSError`, `ImportError`."""
+    from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+
+    registry = CollectorRegistry()
+    steps = {field: Gauge(name, text, ["job"], registry=registry) for field, (name, text, _) in OF_A_STEP.items()}
+    of_parts = {
+        kind: {field: Gauge(name, text, ["job", label], registry=registry) for field, (name, text) in fields.items()}
+        for kind, label, fields in (("groups", "group", OF_A_GROUP), ("workers", "worker", OF_A_WORKER))
+    }
+    events = Counter("headrace_events", "Checkpoints, restarts, lost hosts", ["job", "event"], registry=registry)
+    start_http_server(port, registry=registry)
+    say()
+
+    def write(records: Sequence[Record]) -> None:
+        for record in records:
+            take(record)
+
+    def take(record: Record) -> None:
+        for field, gauge in steps.items():
+            if field in record:
+                gauge.labels(job_name).set(float(record[field]) * OF_A_STEP[field][2])
+        for kind, gauges in of_parts.items():
+            for part, figures in record.get(kind, {}).items():
+                for field, gauge in gauges.items():
+                    if field in figures:
+                        gauge.labels(job_name, part).set(figures[field])
+        if "event" in record:
+            events.labels(job_name, record["event"]).inc()
+
+    return write

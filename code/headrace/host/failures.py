@@ -1,0 +1,46 @@
+"""What ended a job, as its root cause: a stop request, an error of ours, an error that nobody foresaw."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+
+from headrace.cluster.paths import ROOT_CAUSE, HostPaths, write_json
+from headrace.errors import HeadraceError
+from headrace.host.log import LAUNCHER, HostLog
+from headrace.outcome import RootCause
+
+
+def leave(paths: HostPaths, cause: RootCause) -> None:
+    """Write the root cause where people and SageMaker look for it; done twice it does no harm."""
+    write_failure(paths, "\n".join([cause.one_line(), *cause.log_tail]))
+    with contextlib.suppress(OSError):
+        write_json(paths.output_dir / ROOT_CAUSE, cause.as_json())
+
+
+def write_failure(paths: HostPaths, text: str) -> None:
+    """SageMaker's file of why a job has failed."""
+    try:
+        paths.failure.parent.mkdir(parents=True, exist_ok=True)
+        paths.failure.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        print(f"headrace: cannot write {paths.failure}: {error}", file=sys.stderr)
+
+
+def stopped(host: str, signal_name: str) -> RootCause:
+    """A stop request as the root cause of a job that it ended."""
+    return RootCause(host, LAUNCHER, f"was stopped by {signal_name}", signal=signal_name)
+
+
+def failure_of(error: HeadraceError, host: str) -> RootCause:
+    """A headrace error as the root cause of a job."""
+    return RootCause(host, LAUNCHER, str(error), os.getpid(), exit_code=error.exit_code)
+
+
+def unexpected(error: Exception, host: str, log: HostLog) -> RootCause:
+    """An error nobody foresaw, as the root cause of a job; its traceback goes to the log."""
+    for line in "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines():
+        log.say(line)
+    return RootCause(host, LAUNCHER, f"failed with {type(error).__name__}: {error}", os.getpid(), exit_code=1)

@@ -1,0 +1,56 @@
+"""Every host but the leader: runs its children until the leader says how the job ended, or is gone."""
+
+from __future__ import annotations
+
+import time
+
+from headrace.errors import HeadraceError
+from headrace.host.failures import failure_of, stopped, unexpected
+from headrace.host.host_run import HostRun
+from headrace.host.mpi.mpirun import ORTED
+from headrace.outcome import Outcome, RootCause
+
+STOP_MARGIN_S = 5.0
+"""How much longer than the leader a host that was asked to stop waits for the leader's word."""
+UNHEARD_FAILURE_S = 60.0
+"""How long a host that has failed waits for a leader that was never heard, to tell it why."""
+
+
+def follow(run: HostRun) -> Outcome:
+    """The outcome that the leader decided; a failure of its own when the leader is gone."""
+    settings, leader = run.plan.settings, run.plan.topology.leader.name
+    try:
+        run.start_servers()
+        if run.plan.rank:
+            run.start_trainer()
+    except HeadraceError as error:
+        run.state.fail(failure_of(error, run.state.host))
+    stop_asked_at: float | None = None
+    while run.state.outcome is None:
+        for work in (run.check_children, run.wait):
+            try:
+                work()
+            except HeadraceError as error:
+                run.state.fail(failure_of(error, run.state.host))
+            except Exception as error:  # whatever it is, the leader must hear of it
+                run.state.fail(unexpected(error, run.state.host, run.log))
+        now = time.monotonic()
+        if run.state.stop_signal and stop_asked_at is None:
+            stop_asked_at = now
+        if stop_asked_at is not None and now - stop_asked_at > settings.stop_grace_s + STOP_MARGIN_S:
+            run.state.fail(stopped(run.state.host, run.state.stop_signal))
+            return Outcome(run.state.failure)
+        silence_s = run.state.silence_s(now)
+        failure = run.state.failure
+        if silence_s is None:
+            if run.state.stop_signal:
+                return Outcome(failure or stopped(run.state.host, run.state.stop_signal))
+            patience_s = min(settings.startup_timeout_s, UNHEARD_FAILURE_S) if failure else settings.startup_timeout_s
+            if now - run.started > patience_s:
+                never = f"was never heard within startup_timeout_s={settings.startup_timeout_s:g}"
+                return Outcome(failure or RootCause(leader, "launcher", never))
+        elif silence_s > settings.lease_s:
+            gone = RootCause(leader, "launcher", f"has not been heard for {settings.lease_s:g} s (lease_s)")
+            # An MPI daemon ends when its mpirun is gone.
+            return Outcome(failure if failure and failure.process != ORTED else gone)
+    return run.state.outcome

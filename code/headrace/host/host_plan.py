@@ -1,0 +1,219 @@
+"""What a host knows before it starts anything, and the environments that its children get from that."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.cluster.paths import HostPaths
+from headrace.cluster.ports import CONTROL_PORT
+from headrace.cluster.topology import Topology
+from headrace.errors import InputError
+from headrace.host.mpi import mpirun
+from headrace.host.mpi.network import network_environ, without_proxy
+from headrace.host.services.contract import DataService
+from headrace.job.settings import (
+    CONTROL_HOSTS_VARIABLE,
+    HOST_NAMES_VARIABLE,
+    HYPERPARAMETERS,
+    MASTER_VARIABLE,
+    PREFLIGHT_TIMEOUT_VARIABLE,
+    PREFLIGHT_VARIABLE,
+    SECRET_VARIABLE,
+    STALL_TIMEOUT_VARIABLE,
+    STARTUP_TIMEOUT_VARIABLE,
+    TRUST_NETWORK_VARIABLE,
+    Settings,
+    pairs,
+)
+from headrace.rank.context import TrainerContext
+
+LONGEST_SOCKET_PATH, LONGEST_SOCKET_NAME = 107, 32
+"""Bytes: of a path that a socket may have (unix(7)), and of what Python's multiprocessing adds to its folder's."""
+CYCLE_TIME_VARIABLE, CYCLE_TIME_OF_ONE_RANK_MS = "HOROVOD_CYCLE_TIME", 5
+
+OF_TUNING_JOBS = "_tuning_"
+"""Begins the names of hyperparameters that SageMaker adds to each job of a tuning job."""
+
+
+@dataclass(frozen=True)
+class ToolkitRank:
+    """The rank that this launcher was started as."""
+
+    world: int
+    local: int
+
+    @property
+    def supervises(self) -> bool:
+        """Whether this one looks after the host."""
+        return self.local == 0
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """All that a host needs to know before it starts anything."""
+
+    topology: Topology
+    settings: Settings
+    source_dir: Path
+    script_arguments: Sequence[str]
+    """What the user gave the training script."""
+    environ: Mapping[str, str]
+    rank: ToolkitRank | None = None
+    """Set when the SageMaker toolkit's mpirun started this launcher as one of its ranks."""
+
+    @property
+    def paths(self) -> HostPaths:
+        return HostPaths(self.settings.base_dir)
+
+    @property
+    def ranks_per_host(self) -> int:
+        return self.settings.processes_per_host or int(self.environ.get("SM_NUM_GPUS") or 0) or 1
+
+    @property
+    def trainer_name(self) -> str:
+        """The process that this host starts for the trainer: mpirun, or the toolkit's rank."""
+        return f"rank{self.rank.world}" if self.rank else mpirun.MPIRUN
+
+    @property
+    def takes_mpi_daemon(self) -> bool:
+        """Whether the leader's mpirun may ask this host for its MPI daemon."""
+        topology = self.topology
+        return topology.current.role == "dnn" and not topology.is_leader and self.rank is None
+
+    def refuse_open_launch(self) -> None:
+        """Raises `InputError` where anybody could have this job's hosts run programs."""
+        settings, several = self.settings, len(self.topology.dnn_hosts) > 1
+        if several and self.rank is None and settings.secret_is_derived and not settings.trust_network:
+            raise InputError(
+                f"without {SECRET_VARIABLE}, who reaches these hosts and knows the job's ARN could start programs on "
+                f"them through MPI: submit with start_job.py, set {SECRET_VARIABLE} to a random text in the job's "
+                f"environment, use the toolkit's own MPI, or set {TRUST_NETWORK_VARIABLE}=1 if nobody else is there"
+            )
+
+    @property
+    def control_address(self) -> str:
+        """Where this host serves its side of the control channel."""
+        return f"{self.settings.endpoint(self.topology.current.name).bind_address}:{CONTROL_PORT}"
+
+
+def script_arguments(argv: Sequence[str], hyperparameters: Path) -> list[str]:
+    """The launcher's arguments that the training script gets: what the user gave it, as `--name value`.
+
+    Args:
+        hyperparameters: the host's hyperparameters.json. What is not in there is an addition of SageMaker's toolkit.
+    """
+    try:
+        given = json.loads(hyperparameters.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        given = None
+    words: list[str] = []
+    for flag, value in pairs(argv):
+        name = flag.lstrip("-")
+        not_given = isinstance(given, dict) and name not in given
+        if not (name in HYPERPARAMETERS or name.startswith(OF_TUNING_JOBS) or not_given):
+            words += [flag, value]
+    return words
+
+
+def settings_environ(settings: Settings) -> dict[str, str]:
+    """The launcher's settings as training scripts may read them: `HEADRACE_` and the setting's name."""
+    values = {name: getattr(settings, name) for name in HYPERPARAMETERS}
+    return {
+        f"HEADRACE_{name.upper()}": f"{value:g}" if isinstance(value, float) else str(value)
+        for name, value in values.items()
+    }
+
+
+def trainer_environ(plan: HostPlan, service: DataService) -> dict[str, str]:
+    """The environment of mpirun, MPI daemons and ranks on this host."""
+    settings = plan.settings
+    paths = plan.paths
+    context = TrainerContext(
+        job_name=settings.job_name or "headrace",
+        output_dir=paths.output_dir,
+        model_dir=paths.model_dir,
+        checkpoint_dir=paths.checkpoint_dir,
+        signal_dir=paths.signal_dir,
+    )
+    names = {settings.endpoint(host.name).address: host.name for host in plan.topology.hosts}
+    return {
+        **plan.environ,
+        **network_environ(plan.topology, plan.environ),
+        **python_environ(plan),
+        **mpirun.mpi_environ(plan.source_dir, plan.environ),
+        **settings_environ(settings),
+        **context.environ(),
+        **service.trainer_environ(),
+        SECRET_VARIABLE: settings.secret,
+        # Horovod names the ranks that an allreduce waits for. It must do so before the stall watchdog acts, and takes
+        # up to three of these: one to begin, one to forget what it had cached. Sixty is its own default.
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": str(min(max(int(settings.stall_timeout_s / 5), 1), 60)),
+        # The second line of defence: Horovod ends the ranks itself, should nobody else.
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(int(settings.stall_timeout_s * 2) + 60),
+        **_horovod_environ(plan),
+        CONTROL_HOSTS_VARIABLE: ",".join(f"{name}={address}:{CONTROL_PORT}" for address, name in names.items()),
+        **_torch_environ(plan),
+        **({"KERAS_BACKEND": "tensorflow"} if settings.framework == "tensorflow" else {}),
+        STARTUP_TIMEOUT_VARIABLE: f"{settings.startup_timeout_s:g}",
+        # MPI then starts before TensorFlow is loaded, whose libraries have functions of the same names (hwloc's). Open
+        # MPI's must be found at once and not at their first call, or MPI's end calls TensorFlow's and crashes.
+        **({"LD_BIND_NOW": "1"} if settings.preflight else {}),
+        PREFLIGHT_VARIABLE: settings.preflight,
+        PREFLIGHT_TIMEOUT_VARIABLE: f"{settings.preflight_timeout_s:g}",
+        HOST_NAMES_VARIABLE: ",".join(f"{address}={name}" for address, name in names.items()),
+    }
+
+
+def _horovod_environ(plan: HostPlan) -> dict[str, str]:
+    """One rank has nobody to reduce with: Horovod's thread need not look for work each millisecond, its default."""
+    alone = len(plan.topology.dnn_hosts) * plan.ranks_per_host == 1 and CYCLE_TIME_VARIABLE not in plan.environ
+    return {CYCLE_TIME_VARIABLE: str(CYCLE_TIME_OF_ONE_RANK_MS)} if alone else {}
+
+
+def _torch_environ(plan: HostPlan) -> dict[str, str]:
+    """What PyTorch's ranks need to find each other (`headrace.rank.rendezvous`), and how long they wait."""
+    if plan.settings.framework != "pytorch":
+        return {}
+    leader = plan.settings.endpoint(plan.topology.leader.name).address
+    return {
+        MASTER_VARIABLE: leader,
+        STALL_TIMEOUT_VARIABLE: str(math.ceil(plan.settings.stall_timeout_s)),
+        # Hosts whose addresses have no names are warned of at each connection.
+        "TORCH_CPP_LOG_LEVEL": plan.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
+    }
+
+
+def python_environ(plan: HostPlan) -> dict[str, str]:
+    """What every Python child of this host gets."""
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": plan.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
+    names = [host.name for host in plan.topology.hosts]
+    direct = without_proxy([*names, *(plan.settings.endpoint(name).address for name in names)], plan.environ)
+    # Whatever is made of a set, a vocabulary for one, is the same in all processes of the job.
+    given = plan.environ.get("PYTHONHASHSEED", "")
+    hashes = {"PYTHONHASHSEED": given if given.isdecimal() else "0"}  # "random" would be another in each
+    # The log is UTF-8 to whoever reads it, and no character is worth a crash.
+    own = {"SM_CURRENT_HOST": plan.topology.current.name, "PYTHONIOENCODING": "utf-8:backslashreplace"}
+    return {**own, **_temporary_files(plan), **hashes, **quiet, **direct}
+
+
+def _temporary_files(plan: HostPlan) -> dict[str, str]:
+    """They go where they are removed even when their process is killed.
+
+    But for PyTorch on a simulated host whose folder is deep: loader processes hand tensors over by sockets there.
+    """
+    folder = str(plan.paths.work_dir)
+    too_long = len(os.fsencode(folder)) + LONGEST_SOCKET_NAME > LONGEST_SOCKET_PATH
+    return {} if too_long and plan.settings.framework == "pytorch" else {"TMPDIR": folder}
+
+
+def server_environ(plan: HostPlan) -> dict[str, str]:
+    """What every data service's servers get beside the host's own environment."""
+    return {
+        **python_environ(plan),
+        SECRET_VARIABLE: plan.settings.secret,
+    }

@@ -1,0 +1,50 @@
+"""mpirun's remote-launch agent: asks a host's launcher, over the control channel, to start the MPI daemon.
+
+mpirun runs `AGENT HOST COMMAND…` (see `daemon.write_agent`); the command is a line of shell that ends
+in `orted ARGUMENTS…`. Only the arguments travel: what runs is the host's own orted.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+
+from headrace.cluster.ports import CONTROL_PORT
+from headrace.errors import InputError
+from headrace.host.control.channel import ControlClient, ControlError
+from headrace.job.settings import HOST_NAMES_VARIABLE, SECRET_VARIABLE
+
+LAUNCH_TIMEOUT_S = 20.0
+
+
+def orted_arguments(words: list[str]) -> list[str]:
+    """The arguments of orted in the command line that mpirun made.
+
+    Raises:
+        InputError: the line starts no orted.
+    """
+    tokens = shlex.split(" ".join(words))
+    for index, token in enumerate(tokens):
+        if os.path.basename(token) == "orted":
+            return tokens[index + 1 :]
+    raise InputError(f"mpirun asked for something other than orted: {' '.join(words)}")
+
+
+def main() -> int:
+    try:
+        address, arguments = sys.argv[1], orted_arguments(sys.argv[2:])
+        names = dict(pair.split("=", 1) for pair in os.environ.get(HOST_NAMES_VARIABLE, "").split(",") if pair)
+        host = names.get(address, address)
+        with ControlClient(f"{address}:{CONTROL_PORT}", host, os.environ[SECRET_VARIABLE]) as client:
+            reply = client.call("start_mpi_daemon", {"arguments": arguments}, LAUNCH_TIMEOUT_S)
+        if reply.get("error"):
+            raise ControlError(str(reply["error"]))
+    except (ControlError, InputError, LookupError, ValueError) as error:
+        print(f"Cannot start the MPI daemon on {' '.join(sys.argv[1:2])}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

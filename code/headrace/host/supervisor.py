@@ -1,0 +1,247 @@
+"""The supervisor: starts a host's children, restarts the servers among them, ends them all.
+
+Each child runs in a session of its own and dies with this process. A thread reads its output, writes it to the log and
+hands log events on. All else happens in `poll`, which the main loop calls: restarts, and who ended for good.
+"""
+
+from __future__ import annotations
+
+import collections
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Protocol
+
+from headrace.errors import InputError, SetupError
+from headrace.events import Event, parse_event
+from headrace.host.log import HostLog
+from headrace.linux import prctl, processes
+from headrace.outcome import LOG_TAIL_LINES, RootCause, describe_return_code
+
+FIRST_BACK_OFF_S = 0.5
+LONGEST_BACK_OFF_S = 8.0
+FORGIVEN_AFTER_S = 600.0
+"""A child that ran this long has recovered; what went before no longer counts against the cap."""
+MAX_LINE_CHARS = 16_384
+READ_REST_S = 1.0
+"""How long an ended child's last lines are waited for; something else may hold its pipe open."""
+
+FINAL_EXIT = InputError.exit_code
+"""Of a server whose next attempt would fail as well."""
+
+
+@dataclass(frozen=True)
+class ChildSpec:
+    """What to run, and what to do when it ends."""
+
+    kind: str
+    """What it is: a data service's server, `trainer`, `mpi-daemon`, `installer`; restarts and CPU time are by kind."""
+    name: str
+    """The kind, with a number where a host has several; stands in front of its log lines."""
+    argv: Sequence[str]
+    environ: Mapping[str, str]
+    cwd: Path
+    restart: bool = False
+    """Start it again, on the same port, when it ends."""
+    nice: int = 0
+    label: Callable[[str], tuple[str, str]] | None = field(default=None, compare=False)
+    """Splits an output line into who said it and what; by default the child's name and the line."""
+    on_event: Callable[[Event], None] | None = field(default=None, compare=False)
+    """Gets the log events among the output lines, from the reader's thread."""
+
+
+class Process(Protocol):
+    """The part of `subprocess.Popen` that the supervisor needs."""
+
+    pid: int
+    stdout: IO[bytes] | None
+
+    def poll(self) -> int | None: ...
+
+
+@dataclass
+class Child:
+    """A started child: its process, restarts so far, and the last lines it said."""
+
+    spec: ChildSpec
+    process: Process
+    started_at: float
+    restarts: int = 0
+    in_succession: int = 0
+    restart_at: float | None = None
+    tail: collections.deque[str] = field(default_factory=lambda: collections.deque(maxlen=LOG_TAIL_LINES))
+    reader: threading.Thread | None = None
+    ended: bool = False
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A child that ended and will not be started again."""
+
+    spec: ChildSpec
+    pid: int
+    return_code: int
+    tail: tuple[str, ...]
+    restarts: int
+
+    def root_cause(self, host: str) -> RootCause:
+        exit_code, signal, phrase = describe_return_code(self.return_code)
+        if self.restarts:
+            phrase += f" after {self.restarts} restarts"
+        if self.spec.restart and exit_code == FINAL_EXIT and self.tail:
+            phrase += f" ({self.tail[-1]})"
+        return RootCause(host, self.spec.name, phrase, self.pid, exit_code, signal, self.tail)
+
+
+def spawn(spec: ChildSpec) -> Process:
+    """Start a child in its own session, at its priority, bound to this process's life."""
+
+    def prepare() -> None:
+        prctl.die_with_parent()
+        if spec.nice:
+            prctl.yield_to_others(spec.nice)
+
+    try:
+        process = subprocess.Popen(
+            spec.argv,
+            env=dict(spec.environ),
+            cwd=spec.cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=prepare,
+        )
+    except OSError as error:
+        raise SetupError(f"Cannot start the {spec.name} ({spec.argv[0]}): {error}") from error
+    processes.own_child(process.pid)
+    return process
+
+
+class Supervisor:
+    """The children of one host. Use as a context manager: leaving it ends them all."""
+
+    def __init__(
+        self,
+        log: HostLog,
+        max_restarts: int,
+        grace_s: float,
+        spawn: Callable[[ChildSpec], Process] = spawn,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log = log
+        self._max_restarts = max_restarts
+        self._grace_s = grace_s
+        self._spawn = spawn
+        self._clock = clock
+        self.children: list[Child] = []
+
+    def __enter__(self) -> Supervisor:
+        prctl.adopt_orphans()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.teardown()
+
+    def start(self, spec: ChildSpec) -> Child:
+        """Start a child. Raises `SetupError` when it cannot be started at all."""
+        child = Child(spec, self._spawn(spec), self._clock())
+        self.children.append(child)
+        self._read(child)
+        return child
+
+    def poll(self) -> list[Ended]:
+        """Start again what is due, and say who ended for good since the last call."""
+        ended: list[Ended] = []
+        for child in self.children:
+            if child.ended:
+                continue
+            if child.restart_at is not None:
+                if self._clock() >= child.restart_at:
+                    self._restart(child)
+                continue
+            code = child.process.poll()
+            if code is None:
+                continue
+            if self._clock() - child.started_at > FORGIVEN_AFTER_S:
+                child.in_succession = 0
+            if child.spec.restart and code != FINAL_EXIT and child.in_succession < self._max_restarts:
+                wait_s = min(FIRST_BACK_OFF_S * 2**child.in_succession, LONGEST_BACK_OFF_S)
+                child.restart_at = self._clock() + wait_s
+                phrase = describe_return_code(code)[2]
+                self._log.say(f"{child.spec.name} (pid {child.process.pid}) {phrase}; restarting it in {wait_s:g} s")
+            else:
+                child.ended = True
+                if child.reader:
+                    child.reader.join(READ_REST_S)
+                ended.append(Ended(child.spec, child.process.pid, code, tuple(child.tail), child.restarts))
+        return ended
+
+    def restarts(self) -> dict[str, int]:
+        """Restarts so far by kind."""
+        counts: collections.Counter[str] = collections.Counter()
+        for child in self.children:
+            counts[child.spec.kind] += child.restarts
+        return dict(counts)
+
+    def suspended(self) -> list[str]:
+        """The children that something has stopped (SIGSTOP): alive, and doing nothing."""
+        return [
+            child.spec.name
+            for child in self.children
+            if not child.ended and child.restart_at is None and processes.is_stopped(child.process.pid)
+        ]
+
+    def teardown(self) -> None:
+        """End every child and whatever the children started: TERM, one shared deadline, KILL, reap."""
+        for child in self.children:
+            child.restart_at, child.ended = None, True
+        killed = processes.end_all_descendants(self._grace_s)
+        for child in self.children:
+            child.process.poll()
+            if child.reader:
+                child.reader.join(READ_REST_S)
+        if killed:
+            self._log.say(f"{killed} processes did not end within {self._grace_s:g} s and were killed")
+
+    def _restart(self, child: Child) -> None:
+        child.restart_at = None
+        child.restarts += 1
+        child.in_succession += 1
+        child.started_at = self._clock()
+        child.process = self._spawn(child.spec)
+        self._read(child)
+        self._log.event("restarted", role=child.spec.kind, pid=child.process.pid, name=child.spec.name,
+                        restarts=child.restarts)  # fmt: skip
+
+    def _read(self, child: Child) -> None:
+        """Read the child's output to its end in a thread of its own (a full pipe would stop the child)."""
+        stream = child.process.stdout
+        if stream is None:
+            return
+        spec = child.spec
+
+        def pump() -> None:
+            with stream:
+                while raw := stream.readline(MAX_LINE_CHARS):
+                    line = raw.decode("utf-8", "replace").rstrip("\r\n").rpartition("\r")[2]
+                    self._take_line(child, line)
+
+        child.reader = threading.Thread(target=pump, name=f"read {spec.name}", daemon=True)
+        child.reader.start()
+
+    def _take_line(self, child: Child, line: str) -> None:
+        spec = child.spec
+        try:
+            who, text = spec.label(line) if spec.label else (spec.name, line)
+            event = parse_event(text)
+            if event and spec.on_event:
+                spec.on_event(event)
+        except Exception as error:  # a line that we misread must not stop the child by filling its pipe
+            who, text = spec.name, line
+            self._log.say(f"cannot make sense of a line of {spec.name} ({type(error).__name__}: {error})")
+        child.tail.append(text if who == spec.name else f"{who}: {text}")
+        self._log.line(who, text)

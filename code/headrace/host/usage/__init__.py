@@ -1,0 +1,1 @@
+"""What a host's processes use: CPU time, memory, network, GPUs."""

@@ -1,0 +1,150 @@
+"""What this host's children use: CPU time, memory, network, GPUs."""
+
+from __future__ import annotations
+
+import collections
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import psutil
+
+from headrace.host.usage.gpus import Gpus
+from headrace.linux.processes import cpu_seconds, resident_bytes, tree
+
+Child = tuple[str, str]
+"""Kind and name."""
+SAMPLE_INTERVAL_S = 0.5
+REPORTED_SIZES = 32
+SCAN_INTERVAL_S = 5.0
+"""Finding descendants means reading all processes of the machine; reading the CPU time of known ones does not."""
+
+
+def available_cpus() -> int:
+    """The CPUs that this host may run on (affinity counts, unlike the toolkit's SM_NUM_CPUS)."""
+    return len(os.sched_getaffinity(0))
+
+
+class ResourceUsage:
+    """CPU seconds by kind of child, ended ones too, from `mark` to `freeze`; what processes hold. Thread-safe.
+
+    Args:
+        roots: kind, name and pid of every child that runs now.
+        own_network: whether this host's network is its own; simulated hosts may share the machine's.
+        gpus: None: they are not looked at.
+    """
+
+    def __init__(
+        self, roots: Callable[[], Iterable[tuple[str, str, int]]], own_network: bool = False, gpus: Gpus | None = None
+    ) -> None:
+        self._roots, self._own_network, self._gpus = roots, own_network, gpus
+        self._network_base = self._network()
+        self._memory_bytes = self._most_memory = 0
+        self._seen: dict[tuple[int, float], tuple[Child, float]] = {}
+        self._resident: dict[int, tuple[float, int]] = {}
+        self._base: dict[Child, float] = {}
+        self._since = time.monotonic()
+        self._frozen: dict[str, Any] | None = None
+        self._next_sample = self._next_scan = 0.0
+        self._processes: list[tuple[Child, psutil.Process]] = []
+        self._lock = threading.Lock()
+
+    def sample(self, force: bool = False) -> None:
+        """Read the CPU times of all children; at most every `SAMPLE_INTERVAL_S` unless forced."""
+        with self._lock:
+            self._sample(force)
+
+    def mark(self) -> None:
+        """Count from now on: what came before was start-up."""
+        with self._lock:
+            self._sample(force=True)
+            self._base, self._network_base, self._most_memory = self._totals(), self._network(), 0
+            if self._gpus:
+                self._gpus.mark()
+            self._since = time.monotonic()
+
+    def freeze(self) -> None:
+        """Count no further: what comes now is teardown."""
+        with self._lock:
+            if self._frozen is None:
+                self._sample(force=True)
+                self._frozen = self._report()
+
+    def report(self) -> dict[str, Any]:
+        """What was used since `mark`.
+
+        `utilization` (0 to 1 of the host's CPUs), `cpus`, `seconds` by kind of child, `seconds_by_name`, `over_s`,
+        `since` (monotonic); `memory_bytes` now and `most_memory_bytes`, both with what processes share counted for
+        each; `memory_total_bytes`; `network_bytes` `in` and `out`, None where the network is not this host's own;
+        `gpu`, see `Gpus.report`.
+        """
+        with self._lock:
+            return self._frozen or self._report()
+
+    def resident_bytes(self) -> dict[str, int]:
+        """The resident size of the largest processes when they were last seen, lately, by pid."""
+        with self._lock:
+            sizes = sorted(((size, pid) for pid, (_, size) in self._resident.items()), reverse=True)
+        return {str(pid): size for size, pid in sizes[:REPORTED_SIZES]}
+
+    def _sample(self, force: bool) -> None:
+        now = time.monotonic()
+        if now < self._next_sample and not force:
+            return
+        self._next_sample = now + SAMPLE_INTERVAL_S
+        if now >= self._next_scan or force:
+            self._next_scan = now + SCAN_INTERVAL_S
+            self._processes = [((kind, name), each) for kind, name, pid in self._roots() for each in tree(pid)]
+        self._memory_bytes = 0
+        for child, process in self._processes:
+            try:
+                key = (process.pid, process.create_time())
+            except psutil.NoSuchProcess:
+                continue
+            if size := resident_bytes(process):
+                self._resident[process.pid] = (now, size)
+                self._memory_bytes += size
+            self._seen[key] = (child, max(cpu_seconds(process), self._seen.get(key, (child, 0.0))[1]))
+
+        lately = now - 2 * SCAN_INTERVAL_S
+        self._resident = {pid: seen for pid, seen in self._resident.items() if seen[0] >= lately}
+        self._most_memory = max(self._most_memory, self._memory_bytes)
+
+    def _network(self) -> tuple[int, int] | None:
+        """Bytes in and out so far, those within this host left out."""
+        if not self._own_network:
+            return None
+        cards = [each for name, each in psutil.net_io_counters(pernic=True).items() if name != "lo"]
+        return sum(each.bytes_recv for each in cards), sum(each.bytes_sent for each in cards)
+
+    def _totals(self) -> dict[Child, float]:
+        totals: dict[Child, float] = collections.defaultdict(float)
+        for child, seconds in self._seen.values():
+            totals[child] += seconds
+        return dict(totals)
+
+    def _report(self) -> dict[str, Any]:
+        elapsed_s = max(time.monotonic() - self._since, 1e-3)
+        seconds: dict[str, float] = {}
+        by_name: dict[str, float] = {}
+        for (kind, name), total in self._totals().items():
+            spent = total - self._base.get((kind, name), 0.0)
+            seconds[kind] = round(seconds.get(kind, 0.0) + spent, 3)
+            by_name[name] = round(spent, 3)
+        utilization = sum(seconds.values()) / (elapsed_s * available_cpus())
+        now, base = self._network(), self._network_base
+        return {
+            "utilization": round(min(utilization, 1.0), 4),
+            "cpus": available_cpus(),
+            "seconds": seconds,
+            "seconds_by_name": by_name,
+            "since": self._since,
+            "over_s": round(elapsed_s, 3),
+            "memory_bytes": self._memory_bytes,
+            "most_memory_bytes": self._most_memory,
+            "memory_total_bytes": psutil.virtual_memory().total,
+            "network_bytes": {"in": now[0] - base[0], "out": now[1] - base[1]} if now and base else None,
+            "gpu": self._gpus.report() if self._gpus else None,
+        }

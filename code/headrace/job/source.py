@@ -1,0 +1,177 @@
+"""The source dir as hosts get it: which files it holds for them. The same for SageMaker and for simulated hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import itertools
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from pathspec import GitIgnoreSpec
+
+from headrace.errors import InputError
+from headrace.job.bundled import CONSTRAINTS, INSTALLED, PACKAGE, REQUIREMENTS, SCRIPTS, own_folder
+from headrace.job.requirements import host_constraints, join_requirements
+
+ALWAYS_IGNORED = (
+    "__pycache__/", "*.pyc", ".git/", ".*_cache/", ".venv/", "venv/", "*.egg-info/", ".ipynb_checkpoints/", ".DS_Store",
+)  # fmt: skip
+IGNORE_FILE = ".gitignore"
+MAX_SOURCE_BYTES, MAX_SOURCE_FILES = 200 * 1024 * 1024, 50_000
+_LIBRARIES = ("grpc", "horovod", "keras", "mpi4py", "numpy", "psutil", "tensorflow", "torch")
+_IMPORTED_BY_NOBODY = frozenset(("antigravity", "idlelib", "this", "trace", "turtle", "turtledemo"))
+IMPORTED_ON_HOSTS = frozenset(_LIBRARIES) | (sys.stdlib_module_names - _IMPORTED_BY_NOBODY)
+"""Modules of Python and of libraries that a launcher, a rank or what these import may need."""
+_SECRET_NAMES = (
+    ".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*",
+    ".netrc", ".pypirc", ".npmrc", "credentials", "credentials.json", "*service_account*.json", "*.kdbx",
+)  # fmt: skip
+_SECRET_TEXT = re.compile(
+    rb"-----BEGIN [A-Z ]*PRIVATE KEY-----|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|aws_secret_access_key\s*[=:]\s*['\"]?[\w/+]{40}"
+)
+_SCANNED_BYTES = 1024 * 1024
+
+
+def source_files(source_dir: Path, left_out: Collection[Path] = ()) -> list[Path]:
+    """The user's files that hosts get, relative to `source_dir`, sorted; without what .gitignore files there exclude.
+
+    Links are followed; what they point to travels.
+
+    Args:
+        left_out: folders and files that hosts do not get, wherever they lie; not `source_dir` itself.
+
+    Raises:
+        InputError: a file or an ignore file cannot be read, or there are too many.
+    """
+    not_these = frozenset(os.path.realpath(each) for each in left_out) - {os.path.realpath(source_dir)}
+    try:
+        walk = _walk(source_dir, Path(), [GitIgnoreSpec.from_lines(ALWAYS_IGNORED)], [Path()], not_these)
+        files = list(itertools.islice(walk, MAX_SOURCE_FILES + 1))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--source_dir {source_dir}: {error}") from error
+    if len(files) > MAX_SOURCE_FILES:  # a folder of images, or a link to one, would take minutes
+        folder, count = Counter(str(file.parent) for file in files).most_common(1)[0]
+        raise InputError(
+            f"--source_dir {source_dir} holds more than {MAX_SOURCE_FILES:,} files, {count:,} of them in {folder}; "
+            f"data belongs in a --channel, and what hosts do not need in {IGNORE_FILE}"
+        )
+    return sorted(files)
+
+
+def host_files(source_dir: Path, left_out: Collection[Path] = ()) -> dict[Path, Path | bytes]:
+    """All that hosts get, by its place in their source dir: the user's files, and headrace's own beside them.
+
+    A source dir with a headrace of its own, as the `code` of a checkout, is taken as it is, but for versions that are
+    of no concern to hosts.
+
+    Raises:
+        InputError: one of the user's files would take the place of one of headrace's.
+    """
+    files: dict[Path, Path | bytes] = {file: source_dir / file for file in source_files(source_dir, left_out)}
+    if has_headrace(source_dir):
+        told = {Path(CONSTRAINTS): host_constraints(source_dir).encode()}
+        return files | {file: content for file, content in told.items() if file in files}
+    refuse_shadows(source_dir, files)
+    own = own_folder()
+    files |= {Path(name): own / name for name in SCRIPTS}
+    files |= {Path(PACKAGE.name, file): PACKAGE / file for file in source_files(PACKAGE, [INSTALLED])}
+    files[Path(PACKAGE.name, CONSTRAINTS)] = host_constraints(own).encode()
+    theirs = files.get(Path(REQUIREMENTS)) if source_dir.resolve() != own else None
+    files[Path(REQUIREMENTS)] = join_requirements(theirs, own).encode()
+    return dict(sorted(files.items()))
+
+
+def refuse_shadows(source_dir: Path, theirs: Collection[Path]) -> None:
+    """Raises `InputError` where one of the user's files would take the place of one of headrace's, or of a library."""
+    for file in theirs:
+        module = file.stem if len(file.parts) == 1 else file.parts[0] if file.name == "__init__.py" else ""
+        if file.suffix == ".py" and len(file.parts) <= 2 and module in IMPORTED_ON_HOSTS:
+            raise InputError(
+                f"--source_dir {source_dir} holds {file}, which every import of Python's or a library's own {module} "
+                "would find on hosts: rename it"
+            )
+    if has_headrace(source_dir) or source_dir.resolve() == own_folder():
+        return
+    for name in (*SCRIPTS, PACKAGE.name):
+        if any(file.parts[0] == name for file in theirs):
+            raise InputError(
+                f"--source_dir {source_dir} holds {name}, which is the name of one of headrace's own files on hosts: "
+                "rename it"
+            )
+
+
+def has_headrace(source_dir: Path) -> bool:
+    """Whether a source dir has the launcher and the package itself."""
+    return (source_dir / SCRIPTS[0]).is_file() and (source_dir / PACKAGE.name / "__init__.py").is_file()
+
+
+def refuse_secrets(source_dir: Path, files: list[Path]) -> None:
+    """Raises `InputError` when a file looks like one that must not be uploaded."""
+    for file in files:
+        pattern = next((each for each in _SECRET_NAMES if fnmatch.fnmatch(file.name.lower(), each)), None)
+        if pattern is None:
+            with open(source_dir / file, "rb") as stream:
+                found = _SECRET_TEXT.search(stream.read(_SCANNED_BYTES))
+            if found is None:
+                continue
+        reason = f"its name is one of a secret ({pattern})" if pattern else "it holds what looks like a private key"
+        raise InputError(
+            f"--source_dir holds {file}: {reason}, and all of it would be uploaded; "
+            f"move it away, or name it in {source_dir / IGNORE_FILE}"
+        )
+
+
+def refuse_too_much(source_dir: Path, files: list[Path], limit_bytes: int = MAX_SOURCE_BYTES) -> None:
+    """Raises `InputError` when the files together are too large to be source code."""
+    sizes = {file: (source_dir / file).stat().st_size for file in files}
+    total = sum(sizes.values())
+    if total > limit_bytes:
+        largest = max(sizes, key=lambda file: sizes[file])
+        raise InputError(
+            f"--source_dir {source_dir} holds {total / 1e6:.0f} MB (limit {limit_bytes / 1e6:.0f}), {largest} alone "
+            f"{sizes[largest] / 1e6:.0f}; data belongs in a --channel, and what hosts do not need in {IGNORE_FILE}"
+        )
+
+
+def _walk(
+    top: Path, folder: Path, specs: list[GitIgnoreSpec], bases: list[Path], above: frozenset[str]
+) -> Iterator[Path]:
+    real = os.path.realpath(top / folder)
+    if real in above or (top / folder / "pyvenv.cfg").is_file():
+        return  # left out, a link to a folder that it lies in, or a virtual environment
+    ignore_file = top / folder / IGNORE_FILE
+    if ignore_file.is_file():
+        specs, bases = [*specs, _spec(ignore_file.read_text().splitlines())], [*bases, folder]
+    for entry in sorted(os.scandir(top / folder), key=lambda entry: entry.name):
+        path = folder / entry.name
+        is_folder = entry.is_dir()
+        if _ignored(path, is_folder, specs, bases):
+            continue
+        if is_folder:
+            yield from _walk(top, path, specs, bases, above | {real})
+        elif entry.is_file() and os.path.realpath(entry.path) not in above:  # not a dangling link, a socket or a pipe
+            yield path
+
+
+def _spec(lines: list[str]) -> GitIgnoreSpec:
+    """A .gitignore's patterns; as git does, without those that are none."""
+    patterns: list[Any] = []
+    for line in lines:
+        with contextlib.suppress(ValueError, re.error):
+            patterns += GitIgnoreSpec.from_lines([line]).patterns
+    return GitIgnoreSpec(patterns)
+
+
+def _ignored(path: Path, is_folder: bool, specs: list[GitIgnoreSpec], bases: list[Path]) -> bool:
+    """What git would say: the innermost ignore file that speaks of the path decides."""
+    for spec, base in zip(reversed(specs), reversed(bases), strict=True):
+        verdict = spec.check_file(str(path.relative_to(base)) + ("/" if is_folder else "")).include
+        if verdict is not None:
+            return bool(verdict)
+    return False

@@ -1,0 +1,206 @@
+"""What a job is, before it runs anywhere: the one spec behind both backends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.cluster.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP
+from headrace.errors import InputError
+from headrace.job.settings import FRAMEWORKS, LOCAL_WORKERS, TF_DATA_MODES, Settings, parse_settings, split_mpi_options
+from headrace.job.source import refuse_shadows, source_files
+
+MAX_INSTANCE_GROUPS = 5
+MAX_INSTANCES = 1000
+"""Of a group. SageMaker's interface allows more; a number above this is a typing error."""
+MAX_PROCESSES = 999
+LOCAL_PROCESSES_PER_HOST = 2
+"""Ranks of a simulated dnn host, where nobody says."""
+"""On a host, of a kind: workers' ports begin at 6001, and those of the transfer at 7001."""
+DISTRIBUTIONS = ("launcher", "mpi")
+"""Who starts MPI on SageMaker: headrace's launcher, or the toolkit."""
+ISOLATIONS = ("auto", "namespaces", "loopback")
+"""How hosts are simulated on one machine; auto: namespaces where it allows them."""
+_JOB_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
+_CHANNEL_NAME = re.compile(r"[A-Za-z0-9.\-_]{1,64}")
+_HYPERPARAMETER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]{0,255}")
+_NO_ARGUMENT = re.compile("[\0\ud800-\udfff]")
+"""NUL, and what is no Unicode text."""
+
+
+@dataclass(frozen=True)
+class InstanceGroup:
+    """Equal hosts: their group name, instance type and count."""
+
+    name: str
+    instance_type: str
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.count <= MAX_INSTANCES:
+            instead = "; for a job without data hosts give --no-is_hetero" if self.name == DATA_GROUP else ""
+            raise InputError(f"{self.name} has {self.count} instances; a group has 1 to {MAX_INSTANCES}{instead}")
+        if not re.fullmatch(r"ml\.[a-z0-9\-]+\.[a-z0-9]+", self.instance_type):
+            raise InputError(
+                f"{self.name}: {self.instance_type!r} is no instance type; expected one like ml.c5.18xlarge"
+            )
+
+
+@dataclass(frozen=True)
+class Channel:
+    """Input data: a name, where it lies, and the groups that see it (none named: all)."""
+
+    name: str
+    uri: str
+    groups: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not _CHANNEL_NAME.fullmatch(self.name) or not self.name.strip("."):
+            raise InputError(f"channel name {self.name!r} is not made of 1 to 64 letters, digits, '.', '-' and '_'")
+        if not self.uri:
+            raise InputError(f"channel {self.name!r} has no location; write --channel {self.name}=URI")
+
+    @classmethod
+    def parse(cls, text: str) -> Channel:
+        """A channel from `NAME=URI[@GROUP[,GROUP]]`."""
+        name, separator, rest = text.partition("=")
+        if not separator:
+            raise InputError(f"channel {text!r} is not of the form NAME=URI[@GROUP[,GROUP]]")
+        uri, at, groups = rest.rpartition("@")
+        if not at or "/" in groups:  # an @ inside the location
+            uri, groups = rest, ""
+        return cls(name, uri, tuple(group for group in groups.split(",") if group))
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """A training job: groups, data, hyperparameters, code. Validated here."""
+
+    job_name: str
+    groups: tuple[InstanceGroup, ...]
+    tf_data_mode: str
+    processes_per_host: int
+    num_of_data_workers: int = 1
+    hyperparameters: Mapping[str, str] = field(default_factory=dict)
+    channels: tuple[Channel, ...] = ()
+    source_dir: Path = Path("code")
+    training_script: str = "train_dnn.py"
+    custom_mpi_options: str = ""
+    """Further options for mpirun, as one text."""
+    framework: str = "tensorflow"
+    left_out: tuple[Path, ...] = ()
+    """Folders that hosts do not get a copy of, wherever in the source dir they lie."""
+    local_workers: str = "on"
+    """Whether the dnn hosts of a job with data hosts make batches too."""
+
+    def __post_init__(self) -> None:
+        if not _JOB_NAME.fullmatch(self.job_name):
+            raise InputError(
+                f"job name {self.job_name!r} must be 1 to 63 letters, digits and '-', starting with a letter or digit"
+            )
+        names = [group.name for group in self.groups]
+        if not 1 <= len(names) <= MAX_INSTANCE_GROUPS or len(set(names)) < len(names):
+            raise InputError(f"a job has 1 to {MAX_INSTANCE_GROUPS} instance groups of different names, not {names}")
+        if self.framework not in FRAMEWORKS:
+            raise InputError(f"--framework is {self.framework!r}; expected one of {', '.join(FRAMEWORKS)}")
+        if self.tf_data_mode not in TF_DATA_MODES:
+            raise InputError(f"--tf_data_mode is {self.tf_data_mode!r}; expected one of {', '.join(TF_DATA_MODES)}")
+        if self.is_hetero and self.tf_data_mode == "local":
+            raise InputError("--tf_data_mode local leaves the data group idle; use service, or --no-is_hetero")
+        if not 0 <= self.num_of_data_workers <= MAX_PROCESSES:
+            raise InputError(f"--num_of_data_workers is {self.num_of_data_workers}; expected 0 to {MAX_PROCESSES}")
+        if self.tf_data_mode == "service" and self.num_of_data_workers < 1:
+            raise InputError("--tf_data_mode service needs --num_of_data_workers 1 or more")
+        if self.local_workers == "off" and not self.is_hetero:
+            raise InputError("--local_workers off needs data hosts, and this job has none: leave out --no-is_hetero")
+        if not 1 <= self.processes_per_host <= MAX_PROCESSES:
+            raise InputError(f"--processes_per_host is {self.processes_per_host}; expected 1 to {MAX_PROCESSES}")
+        reserved = sorted(set(self.hyperparameters) & {*self._own_hyperparameters(), "framework", "local_workers"})
+        if reserved:
+            raise InputError(f"hyperparameter {reserved[0]!r} has a flag of its own: --{reserved[0]}")
+        Settings(**parse_settings([text for pair in self.all_hyperparameters().items() for text in as_flag(*pair)]))
+        for name, value in self.hyperparameters.items():
+            if not _HYPERPARAMETER_NAME.fullmatch(name):
+                raise InputError(f"hyperparameter name {name!r} may hold letters, digits, '_' and '-' only")
+            if name.startswith("sagemaker_"):
+                raise InputError(
+                    f"hyperparameter {name!r} would not reach the script: sagemaker_… are for SageMaker's toolkit"
+                )
+            if _NO_ARGUMENT.search(value):
+                raise InputError(f"hyperparameter {name!r} is {value!r}, which no program can get as an argument")
+            if value == ":":
+                raise InputError(
+                    f"hyperparameter {name!r} is ':', which mpirun takes for the beginning of another program: have "
+                    "the script take a word for it"
+                )
+        split_mpi_options(self.custom_mpi_options)
+        self._check_channels(names)
+        self._check_source()
+
+    def _check_channels(self, groups: list[str]) -> None:
+        seen = set()
+        for channel in self.channels:
+            if channel.name in seen:
+                raise InputError(f"channel {channel.name!r} is given twice")
+            seen.add(channel.name)
+            for group in channel.groups:
+                if group not in groups:
+                    raise InputError(
+                        f"channel {channel.name!r} names group {group!r}; this job has {', '.join(groups)} "
+                        "(behind a location with an @, name its groups: NAME=URI@GROUP)"
+                    )
+
+    def _check_source(self) -> None:
+        if not self.source_dir.is_dir():
+            raise InputError(f"--source_dir {self.source_dir}: no such folder")
+        script = self.source_dir / self.training_script
+        if not script.is_file():
+            wrong = (
+                f"{script} is a folder" if script.is_dir() else f"--source_dir {self.source_dir} holds no {script.name}"
+            )
+            raise InputError(
+                f"{wrong}; name a file with --training_script, or begin with `headrace new {self.source_dir}`"
+            )
+        theirs = source_files(self.source_dir, self.left_out)
+        if Path(self.training_script) not in theirs:
+            raise InputError(
+                f"--training_script {self.training_script} would not reach the hosts: a .gitignore, --output_dir, a "
+                "--channel or --checkpoint_s3_uri names it or its folder, or it lies in a virtual environment"
+            )
+        refuse_shadows(self.source_dir, theirs)
+
+    @property
+    def is_hetero(self) -> bool:
+        return len(self.groups) > 1
+
+    @property
+    def dnn_group(self) -> InstanceGroup:
+        return next(group for group in self.groups if group.name in (DNN_GROUP, HOMOGENEOUS_GROUP))
+
+    def all_hyperparameters(self) -> dict[str, str]:
+        """What the launcher receives as `--name value`."""
+        return {**self.hyperparameters, **self._own_hyperparameters()}
+
+    def _own_hyperparameters(self) -> dict[str, str]:
+        return {
+            "tf_data_mode": self.tf_data_mode,
+            "num_of_data_workers": str(self.num_of_data_workers),
+            "processes_per_host": str(self.processes_per_host),
+            "training_script": self.training_script,
+            # Left out where they are the default: most jobs' requests stay as they were.
+            **({"local_workers": self.local_workers} if self.local_workers != LOCAL_WORKERS[0] else {}),
+            **({"framework": self.framework} if self.framework != FRAMEWORKS[0] else {}),
+        }
+
+    def hosts(self) -> dict[str, InstanceGroup]:
+        """Host names as SageMaker gives them, `algo-1`, …, each with its group; the data group first."""
+        ordered = sorted(self.groups, key=lambda group: group.name != DATA_GROUP)
+        members = [group for group in ordered for _ in range(group.count)]
+        return {f"algo-{number}": group for number, group in enumerate(members, 1)}
+
+
+def as_flag(name: str, value: str) -> tuple[str, str]:
+    """A hyperparameter as the toolkit passes it to the entry script."""
+    return f"--{name}" if len(name) > 1 else f"-{name}", value

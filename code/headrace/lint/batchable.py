@@ -1,0 +1,50 @@
+"""Whether a function of elements could as well be one of batches."""
+
+from __future__ import annotations
+
+import re
+
+import tensorflow as tf
+
+from headrace.lint.findings import BETWEEN, is_fixed, only_regroups
+from headrace.lint.measure import vectorised
+from headrace.lint.pipeline import MAPS, PIXELS_THROUGH, Pipeline, Stage, batch_size
+
+_NOT_BATCHABLE = re.compile(
+    r"Decode|Encode|Parse|ReadFile|Stateless(Random|Truncated|Multinomial|Parameter)|String|Regex|While|TensorList"
+    r"|TensorArray|PyFunc|Dataset|Lookup|Resource|ReadVariable|VarHandle|Assign|Assert|Print|Rng"
+)
+_BATCHED_OPS = {"ResizeBilinear", "ResizeBicubic", "ResizeArea", "ResizeNearestNeighbor", "ImageProjectiveTransformV3"}
+_SIMPLE_OPS = {*PIXELS_THROUGH, "Placeholder", "Const", "NoOp", "Shape", "RandomUniform", "Sin", "Cos", "Neg", "Less",
+               "Greater", "ZerosLike", "OnesLike", "Fill"}  # fmt: skip
+
+
+def batch_size_after(pipeline: Pipeline, stage: Stage) -> int:
+    """The size of the batches that a map's elements go to, if the map may as well stand after it; else 0."""
+    between: list[Stage] = []
+    for each in pipeline.after(stage):
+        if each.kind in ("Batch", "ParallelBatch"):
+            movable = all(other.kind in BETWEEN or how_batchable(other, 2) for other in between)
+            return batch_size(each) if movable else 0
+        if each.kind not in (*BETWEEN, *MAPS):
+            return 0
+        between.append(each)
+    return 0
+
+
+def how_batchable(stage: Stage, size: int) -> str:
+    """`vectorised`: TensorFlow itself makes it a function of batches; `native`: its operations take batches."""
+    if any(_NOT_BATCHABLE.search(op) for op in stage.ops) or only_regroups(stage):
+        return ""
+    if not all(is_fixed(spec) and spec.dtype != tf.string for spec in [*stage.inputs[0].spec, *stage.spec]):
+        return ""
+    specs = [tf.TensorSpec([size, *spec.shape], spec.dtype) for spec in stage.inputs[0].spec]
+    logger, level = tf.get_logger(), tf.get_logger().level
+    logger.setLevel("CRITICAL")  # what TensorFlow cannot vectorise, it tells at length
+    try:
+        tf.function(vectorised(stage)).get_concrete_function(*specs)
+    except (ValueError, TypeError, NotImplementedError, tf.errors.OpError):
+        return "native" if stage.ops & _BATCHED_OPS and stage.ops <= _SIMPLE_OPS | _BATCHED_OPS else ""
+    finally:
+        logger.setLevel(level)
+    return "vectorised"

@@ -1,0 +1,192 @@
+"""Rules on what functions do to elements: types too wide, calls too many, work done again."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from headrace.lint import measure
+from headrace.lint.batchable import batch_size_after, how_batchable
+from headrace.lint.findings import WORTH_GAIN, WORTH_SHARE, WORTH_SPEEDUP, Finding, Subject, is_fixed, size_text, where
+from headrace.lint.pipeline import (
+    BATCHES,
+    MAPS,
+    PIXELS_THROUGH,
+    Consumer,
+    Stage,
+    batch_size,
+    flow,
+    flow_in_graph,
+    inner_maps,
+    static,
+)
+
+LARGE_VALUES = 1024
+"""Values of a component, per example, from which its type matters: a 32 × 32 image has as many pixels."""
+CACHE_LIMIT_BYTES = 2**30
+"""What is safe to keep on any data host: the smallest in instances.csv has 8 GiB."""
+UNMEASURED_BATCHING, UNMEASURED_CROP = 1.5, 1.4
+"""`images.augment` on 32 images of 64 × 64 instead of one by one; 224 × 224 out of a JPEG of 375 × 500: both measured
+on one core of a two-core x86-64 machine with TensorFlow 2.21."""
+_ASKS_SHAPE = {"Shape", "Size", "Rank", "ShapeN"}
+
+
+def wide_wire(subject: Subject) -> Iterator[Finding]:
+    """Floats to `distribute` where fewer bytes would do."""
+    end = subject.pipeline.end
+    from_pixels = flow(end, lambda tensor: getattr(tensor, "dtype", None) == tf.uint8, PIXELS_THROUGH, [])
+    shapes = _batch_shapes(subject)
+    if shapes is None:
+        return
+    now = then = 0
+    any_pixels = any(marked and spec.dtype.is_floating for spec, marked in zip(end.spec, from_pixels, strict=True))
+    wide, pixels = [], False
+    for spec, shape, marked in zip(end.spec, shapes, from_pixels, strict=True):
+        size = narrow = spec.dtype.size
+        if spec.dtype.is_floating and math.prod(shape[1:]) >= LARGE_VALUES and marked >= any_pixels:
+            narrow = 1 if marked else max(size // 2, 2)
+        if narrow < size:
+            wide.append(f"{spec.dtype.name} {' × '.join(map(str, shape))}")
+            pixels |= marked
+        now, then = now + math.prod(shape) * size, then + math.prod(shape) * narrow
+    if wide and pixels:
+        origin, narrow_type = "made of uint8 pixels", "uint8"
+        by_image = any("Mean" in stage.ops for stage in subject.pipeline.stages)
+        layer = "Lambda(tf.image.per_image_standardization)" if by_image else "Rescaling(1 / 255)"
+        fix = f"stay uint8 up to distribute, and scale in the model: keras.layers.{layer}"
+    else:
+        origin, narrow_type = "a narrower type will do only if the values fit", "half as wide"
+        fix = "if the values fit: tf.cast before distribute, and back in the model"
+    if wide:
+        cost = f"{', '.join(wide)}, {origin}: {size_text(now)} a batch, {size_text(then)} as {narrow_type}"
+        yield Finding("wide-wire", subject.distributed_at, cost, now / then, "fewer bytes on the wire", True, fix)
+
+
+def map_before_batch(subject: Subject) -> Iterator[Finding]:
+    """A function called on each element that could be called on batches."""
+    for stage in subject.pipeline.stages:
+        if stage.kind not in MAPS or any(each.kind in BATCHES for each in stage.before()):
+            continue
+        size = batch_size_after(subject.pipeline, stage)
+        how = how_batchable(stage, size) if size > 1 else ""
+        if not how:
+            continue
+        share = subject.meter.share(stage) if subject.meter else None
+        if share is not None and share < WORTH_SHARE:
+            continue
+        speedup = UNMEASURED_BATCHING
+        if subject.meter and how == "vectorised":
+            speedup = subject.meter.batching_speedup(stage, size) or 1.0
+        if speedup < WORTH_SPEEDUP:
+            continue
+        rate = f"{speedup:.1f}× on batches of {size}" + (
+            "" if how == "vectorised" and share is not None else " (a rule)"
+        )
+        name, several = stage.in_code, len(stage.inputs[0].spec) > 1
+        call = f"lambda *batch: tf.vectorized_map(lambda each: {name}(*each), batch)" if several else (
+            f"lambda batch: tf.vectorized_map({name}, batch)")  # fmt: skip
+        fix = f".batch({size}).map({call if how == 'vectorised' else f'{name} for a batch'}, …)"
+        if share is None:
+            yield Finding("map-before-batch", where(stage), f"called once per element; {rate}", speedup,
+                          "faster, this map", False, fix)  # fmt: skip
+        elif (gain := 1 / (1 - share * (1 - 1 / speedup))) >= WORTH_GAIN:
+            cost = f"called once per element, {share:.0%} of the pipeline's processor time; {rate}"
+            yield Finding("map-before-batch", where(stage), cost, gain, "less processor time, the whole pipeline",
+                          how == "vectorised", fix)  # fmt: skip
+
+
+def no_cache(subject: Subject) -> Iterator[Finding]:
+    """A small finite dataset that is decoded again in every epoch."""
+    chain = subject.pipeline.stages
+    if any(len(stage.inputs) > 1 or stage.kind.startswith("Cache") for stage in chain):
+        return
+    end = next((place for place, each in enumerate(chain) if not _is_made_alike(each)), len(chain))
+    maps = [stage for stage in chain[:end] if stage.kind in MAPS]
+    repeated = any(each.kind == "Repeat" and static(each.dataset._count) != 1 for each in chain[end:])
+    if not maps or not repeated or not any(re.search("Decode|ReadFile", op) for each in maps for op in each.ops):
+        return
+    last = maps[-1]
+    elements = int(last.dataset.cardinality())
+    if elements < 1 or not all(is_fixed(spec) and spec.dtype != tf.string for spec in last.spec):
+        return
+    size = elements * sum(math.prod(spec.shape) * spec.dtype.size for spec in last.spec)
+    if size > CACHE_LIMIT_BYTES:
+        return
+    cost = f"{elements} elements are made again in every epoch; made, they are {size_text(size)}"
+    fix = f".cache() after .map({last.in_code}), before shuffle and repeat"
+    per_batch = subject.meter.elements_per_batch(last) if subject.meter else None
+    if not subject.meter or not per_batch or not subject.meter.batch_s:
+        yield Finding("no-cache", where(last), cost, None, "not measured", False, fix)
+        return
+    share = min(subject.meter.cost_of_all_to(last) * per_batch / subject.meter.batch_s, 0.99)
+    if 1 / (1 - share) >= WORTH_GAIN:
+        yield Finding("no-cache", where(last), f"{cost}; {share:.0%} of the processor time", 1 / (1 - share),
+                      "less processor time from the second epoch, the whole pipeline", True, fix)  # fmt: skip
+
+
+def decode_then_crop(subject: Subject) -> Iterator[Finding]:
+    """JPEGs of which all is decoded and a part is used."""
+    whole = ("Identity", "IdentityN", "EnsureShape")
+    consumers: list[Consumer] = []
+    kept = any(flow(subject.pipeline.end, _is_jpeg, whole, consumers))
+    decoding = [stage for stage in subject.pipeline.stages if stage.kind in MAPS and "DecodeJpeg" in stage.ops]
+    cases = [(decoding[0], consumers, kept)] if decoding else []
+    for stage in subject.pipeline.stages:
+        for graph in inner_maps(stage):
+            inner: list[Consumer] = []
+            kept = any(flow_in_graph(graph, [], _is_jpeg, whole, inner))
+            cases.append((stage, inner, kept))
+    for stage, used, kept in cases:
+        crops = [result for name, result in used if name == "crop"]
+        if kept or not crops or any(name not in ("crop", *_ASKS_SHAPE) for name, _ in used):
+            continue
+        height, width = _crop_size(crops[0])
+        speedup, measured = UNMEASURED_CROP, False
+        if subject.meter and height and width:
+            speedup, measured = measure.jpeg_crop_speedup(height, width), True
+        if speedup < WORTH_GAIN:
+            continue
+        cost = f"whole JPEGs are decoded, of which {height or '?'} × {width or '?'} pixels are used"
+        yield Finding("decode-then-crop", where(stage), cost, speedup, "faster decoding, of a JPEG of 375 × 500",
+                      measured, "tf.image.decode_and_crop_jpeg(bytes, [y, x, height, width]), "
+                      "with tf.io.extract_jpeg_shape(bytes)")  # fmt: skip
+
+
+def _batch_shapes(subject: Subject) -> list[list[int]] | None:
+    """The shapes of a batch, from a real one where they are open; None where they cannot be told."""
+    end = subject.pipeline.end
+    size = next((batch_size(each) for each in [end, *end.before()] if each.kind in BATCHES), -1)
+    if not all(isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None for spec in end.spec):
+        return None
+    shapes = [
+        [size if not place and each is None else each for place, each in enumerate(spec.shape)] for spec in end.spec
+    ]
+    if all(each is not None and each >= 0 for shape in shapes for each in shape):
+        return shapes
+    return subject.meter.batch_shapes() if subject.meter else None
+
+
+def _is_made_alike(stage: Stage) -> bool:
+    """Whether a stage makes the same elements in every epoch, of inputs that are the same."""
+    fixed = not stage.inputs or stage.kind in ("Options", "AssertCardinality", "Take", "Skip", *MAPS)
+    return fixed and not stage.is_random
+
+
+def _crop_size(crop: Any) -> list[int | None]:
+    """Rows and columns of what an operation cuts out, where it says so."""
+    if crop.shape.rank and all(crop.shape[:2]):
+        return list(crop.shape[:2])
+    begin, end = (tf.get_static_value(crop.op.inputs[place]) for place in (1, 2))
+    if crop.op.type != "StridedSlice" or begin is None or end is None or len(end) < 2:
+        return [None, None]
+    return [int(last - first) if last > first >= 0 else None for first, last in zip(begin[:2], end[:2], strict=True)]
+
+
+def _is_jpeg(tensor: Any) -> bool:
+    # A reduced size (`ratio`) cannot be had together with a crop's exact pixels.
+    op = getattr(tensor, "op", None)
+    return op is not None and op.type == "DecodeJpeg" and op.get_attr("ratio") == 1

@@ -1,0 +1,181 @@
+"""Runs a training script up to the moment it would train, and keeps the datasets it made on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from headrace.errors import InputError
+from headrace.tensorflow import data, origin
+from headrace.tensorflow.ranks import collectives
+
+_LAUNCHER_WORDS = ("HEADRACE_TF_DATA_MODE", "HEADRACE_DISPATCHER")
+
+
+class _Reached(BaseException):
+    """The script is about to train. No `Exception`, so that no handler of the script's keeps it."""
+
+
+@dataclass
+class Captured:
+    """What a script made before it would have trained."""
+
+    wires: list[tf.data.Dataset] = field(default_factory=list)
+    """What `data.distribute` was given, in order."""
+    shardings: list[str] = field(default_factory=list)
+    """… and how it was told to split each."""
+    sources: dict[int, str] = field(default_factory=dict)
+    """`id(dataset)`: `file:line` of the script's that made it. Only datasets of `kept` and their inputs are alive."""
+    distributed: list[tf.data.Dataset] = field(default_factory=list)
+    """What `data.distribute` returned, in the same order."""
+    trained: tf.data.Dataset | None = None
+    """What training would have read; None: the script ended before."""
+    kept: list[tf.data.Dataset] = field(default_factory=list)
+
+
+def run_to_training(script: Path, arguments: Sequence[str], show_traceback: bool = False) -> Captured:
+    """Run `script` as `__main__` until it calls `fit`, or loops over what it distributed; a look at one batch is none.
+
+    Raises:
+        InputError: there is no such script, it raised, or it never called `data.distribute`.
+    """
+    if not script.is_file():
+        raise InputError(f"no script {script}")
+    captured = Captured()
+    ended = "ended"
+    try:
+        with _hooks(captured), _as_main(script, arguments):
+            runpy.run_path(str(script), run_name="__main__")
+    except _Reached as reached:
+        ended = f"came to {reached}"
+    except SystemExit as exit_:
+        if exit_.code not in (None, 0):
+            raise InputError(f"{script} ended itself with exit code {exit_.code} before it would train") from None
+    except Exception as error:  # Whatever the script raises is the script's.
+        if show_traceback:
+            traceback.print_exc()
+        reason = (" ".join(str(error).split()) or "no message")[:300]
+        raise InputError(f"{_line_of(error, script)}: {type(error).__name__}: {reason}") from error
+    if not captured.wires:
+        raise InputError(
+            f"{script} {ended} without calling headrace.tensorflow.data.distribute: there is no pipeline to look at"
+        )
+    return captured
+
+
+class _Look:
+    """What a script iterates over: a `for` loop trains, but the first `next` may only look at a batch."""
+
+    def __init__(self, begin: Callable[[], Iterator[Any]], dataset: tf.data.Dataset, captured: Captured) -> None:
+        self._begin, self._dataset, self._captured = begin, dataset, captured
+        self._taken = 0
+
+    def __iter__(self) -> _Look:
+        return self
+
+    def __next__(self) -> Any:
+        caller = sys._getframe(1)
+        loops = dis.opname[caller.f_code.co_code[caller.f_lasti]] == "FOR_ITER"
+        self._taken += 1
+        if loops or self._taken > 1 or not tf.executing_eagerly():
+            self._captured.trained = self._dataset
+            raise _Reached("a loop over its dataset")
+        return next(self._begin())
+
+    def get_next(self) -> Any:
+        """As TensorFlow's own iterators have it."""
+        return next(self)
+
+
+def _is_one_batch(dataset: tf.data.Dataset) -> bool:
+    """Whether it is `take(1)`, at which a script looks before it trains."""
+    return type(dataset).__name__ == "_TakeDataset" and int(dataset._count) == 1
+
+
+@contextlib.contextmanager
+def _hooks(captured: Captured) -> Iterator[None]:
+    base = origin.dataset_base()
+    originals = (data.distribute, keras.Model.fit, base.__init__, base.__iter__)
+
+    def distribute(dataset: tf.data.Dataset, **how: Any) -> tf.data.Dataset:
+        # An object of its own, so that what is made after it is told from what it was given.
+        wire = originals[0](dataset, **how).with_options(tf.data.Options())
+        captured.wires.append(dataset)
+        captured.shardings.append(how.get("sharding", "dynamic"))
+        captured.distributed.append(wire)
+        return wire
+
+    def fit(model: keras.Model, x: Any = None, *_: Any, **__: Any) -> None:
+        captured.trained = x if isinstance(x, tf.data.Dataset) else None
+        raise _Reached("fit")
+
+    def init(self: tf.data.Dataset, *args: Any, **options: Any) -> None:
+        captured.sources[id(self)] = origin.users_line(sys._getframe(1))
+        captured.kept.append(self)
+        originals[2](self, *args, **options)
+
+    def iterate(self: tf.data.Dataset) -> Any:
+        if not any(_is_made_from(self, wire) for wire in captured.distributed) or _is_one_batch(self):
+            return originals[3](self)
+        return _Look(lambda: originals[3](self), self, captured)
+
+    _patch(base, distribute, fit, init, iterate)
+    try:
+        yield
+    finally:
+        _patch(base, *originals)
+
+
+def _patch(base: Any, distribute: Callable[..., Any], fit: Any, init: Any, iterate: Any) -> None:
+    data.distribute, keras.Model.fit, base.__init__, base.__iter__ = distribute, fit, init, iterate
+
+
+@contextlib.contextmanager
+def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
+    """As `python SCRIPT ARGUMENTS` has it; what the script prints goes to stderr, no file is written for it."""
+    before = sys.argv, sys.path[:], sys.dont_write_bytecode
+    service = {name: os.environ.pop(name) for name in _LAUNCHER_WORDS if name in os.environ}
+    collectives.find_open_mpi()
+    sys.argv, sys.dont_write_bytecode = [str(script), *arguments], True
+    sys.path.insert(0, str(script.resolve().parent))
+    try:
+        with contextlib.redirect_stdout(sys.stderr), _descriptor_to_stderr():
+            yield
+    finally:
+        sys.argv, sys.path[:], sys.dont_write_bytecode = before
+        os.environ.update(service)
+
+
+@contextlib.contextmanager
+def _descriptor_to_stderr() -> Iterator[None]:
+    """What is written past `sys.stdout`, by a library or a program that the script starts, too."""
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _is_made_from(dataset: tf.data.Dataset, source: tf.data.Dataset) -> bool:
+    return dataset is source or any(_is_made_from(each, source) for each in dataset._inputs())
+
+
+def _line_of(error: Exception, script: Path) -> str:
+    """Where in the script it was raised; of a SyntaxError, where it is."""
+    if isinstance(error, SyntaxError) and error.filename == str(script):
+        return f"{script}:{error.lineno}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(script)]
+    return f"{script}:{frames[-1].lineno}" if frames else str(script)

@@ -1,0 +1,1 @@
+"""Linux calls: processes, their trees and their end."""

@@ -1,0 +1,1 @@
+"""What a rank and the launcher of its host tell each other."""

@@ -1,0 +1,174 @@
+"""Starts one rank: `python -m headrace.rank -m mpi4py SCRIPT ARGS…`.
+
+mpirun runs it, or the launcher that the toolkit's mpirun has started as that rank.
+
+The script runs under mpi4py's runner. Beyond that, a rank dies with its MPI daemon, prints the
+stacks of all its threads on SIGUSR1, and an uncaught exception ends all ranks at once: it is
+announced in the log and MPI aborts, before exit handlers can wait for other ranks for ever.
+A program that the script started and left running ends with it: it would keep mpirun waiting.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import faulthandler
+import functools
+import os
+import signal
+import string
+import sys
+import threading
+import time
+import traceback
+import urllib.parse
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.events import RANK_ENDED, RANK_FAILED, RANK_LEAVING, keep_output, say
+from headrace.job.settings import PREFLIGHT_VARIABLE
+from headrace.linux.prctl import adopt_orphans, die_with_parent
+from headrace.linux.processes import end_children, wait_for_threads
+from headrace.rank import rendezvous
+from headrace.rank.context import TrainerContext
+from headrace.rank.failure import in_a_line, last_words, leave_failure, text_of
+from headrace.rank.liveness import Watch
+from headrace.rank.no_exec import refuse_exec
+from headrace.rank.preflight.run import run_preflight
+
+_HOROVOD_SHUT_DOWN = "Horovod has been shut down"
+"""A rank's error once another has ended."""
+_over: list[bool] = []
+"""Not empty: the script has come to its end."""
+GLOO_S = 5.0
+"""How long a rank that ends waits for gloo's threads; two looks, some 40 ms, where they are at rest."""
+
+
+def main() -> None:
+    die_with_parent()
+    adopt_orphans()  # of `program &`, whose shell has ended, too
+    # Whole lines, so that mpirun's tags stand in front of them and not inside.
+    sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
+    keep_output()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    arguments = sys.argv[1:]
+    if arguments[:2] != ["-m", "mpi4py"] or len(arguments) < 3:
+        sys.exit("usage: python -m headrace.rank -m mpi4py SCRIPT [ARGUMENT ...]")
+    from mpi4py.run import run_command_line
+
+    atexit.register(_leave)  # first of all, so that it runs last: libraries end their own
+    threading.excepthook = functools.partial(_thread_failed, arguments[2])
+    watch = _watch()
+    preflight = os.environ.get(PREFLIGHT_VARIABLE, "")
+    try:
+        if preflight:
+            run_preflight(os.environ)
+        if rendezvous.is_wanted(os.environ):
+            rendezvous.set_environ(os.environ)
+        if preflight != "only":
+            refuse_exec()
+            run_command_line(arguments[2:])
+        _script_is_over()
+    except SystemExit as leaving:
+        code = int(leaving.code) if isinstance(leaving.code, int) else int(leaving.code is not None)
+        if isinstance(leaving.code, str):
+            print(leaving.code, file=sys.stderr)
+        if code:
+            _abort(code & 0xFF or 1, in_a_line(leaving))  # sys.exit(os.system(…)) gives 256, and that ends with 0
+        _script_is_over()
+    except BaseException as error:
+        _failed(arguments[2], error)
+    finally:
+        if watch:
+            watch.stop()
+
+
+def _failed(script: str, error: BaseException) -> None:
+    broken = _HOROVOD_SHUT_DOWN in text_of(error)
+    broken |= rendezvous.is_wanted(os.environ) and rendezvous.is_consequence(error)
+    if broken:
+        time.sleep(rendezvous.CONSEQUENCE_S)
+    trace = _own_trace(error, script)
+    with contextlib.suppress(Exception):  # the script closed it, or has put something else in its place
+        sys.stderr.write("".join(trace))
+    _abort(1, in_a_line(error), "".join(trace).splitlines(), broken)
+
+
+def _thread_failed(script: str, thread: threading.ExceptHookArgs) -> None:
+    """The script goes on without it, as ever; but not where it trained there, and another rank has ended."""
+    if thread.exc_value and _HOROVOD_SHUT_DOWN in text_of(thread.exc_value) and not _over:
+        _failed(script, thread.exc_value)
+    threading.__excepthook__(thread)
+
+
+def _script_is_over() -> None:
+    """Its exit handlers follow. Horovod's, which ends MPI, is to be the last of them."""
+    _over.append(True)
+    if horovod := _horovod():
+        atexit.unregister(horovod.shutdown)
+    _say_how_far(RANK_ENDED)
+
+
+def _leave() -> None:
+    """The last exit handler. From here on nothing is lost if MPI's end never comes, so the launcher bounds it."""
+    end_children()
+    # They let go of the last collective's tensors a moment after it. Once Python ends, that aborts the process:
+    # pytorch/pytorch#190489.
+    wait_for_threads("pt_gloo", GLOO_S)
+    _say_how_far(RANK_LEAVING)
+    if horovod := _horovod():
+        horovod.shutdown()
+
+
+def _horovod() -> Any:
+    """Horovod, where the script has started it; else None."""
+    module = sys.modules.get("horovod.tensorflow.mpi_ops")
+    return module if module is not None and module.is_initialized() else None
+
+
+def _say_how_far(event: str) -> None:
+    if number := os.environ.get("OMPI_COMM_WORLD_RANK"):
+        say(event, rank=number)
+
+
+def _watch() -> Watch | None:
+    """Shows the launcher that this rank lives, where there is a launcher."""
+    folder = TrainerContext.from_environ(os.environ).signal_dir
+    number = os.environ.get("OMPI_COMM_WORLD_RANK", "")
+    return Watch(folder, int(number)) if folder.name and number.isdecimal() else None
+
+
+def _own_trace(error: BaseException, script: str) -> list[str]:
+    """The traceback as the script's author knows it: from the script on, without what started it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != script:
+        trace = trace.tb_next
+    return traceback.format_exception(type(error), error, trace or error.__traceback__)
+
+
+def _abort(code: int, error: str, trace: Sequence[str] = (), broken: bool = False) -> None:
+    """`broken`: another rank's end has broken a connection."""
+    for each in last_words:
+        with contextlib.suppress(Exception):
+            each()
+    rank = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
+    if rank.isdecimal():
+        leave_failure(TrainerContext.from_environ(os.environ).signal_dir, int(rank), code, error, list(trace))
+    # A name of a file may be no text.
+    quoted = urllib.parse.quote(error, safe=string.punctuation.replace("%", ""), errors="replace")
+    with contextlib.suppress(Exception):
+        say(RANK_FAILED, rank=rank, pid=os.getpid(), exit_code=code, broken=int(broken), error=quoted)
+    with contextlib.suppress(Exception):
+        sys.stderr.flush()
+    import mpi4py
+
+    mpi4py.rc.initialize = False
+    from mpi4py import MPI
+
+    if MPI.Is_initialized() and not MPI.Is_finalized():
+        MPI.COMM_WORLD.Abort(code)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

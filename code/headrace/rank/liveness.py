@@ -1,0 +1,98 @@
+"""Signs of life of a rank, for its host's launcher: files in a folder, touched when something has moved.
+
+`rankN` changes when the rank has made a step, taken a batch or finished a collective; `moved-rankN` when its main
+thread is at another place of its program than before, which is a weaker sign: it may go round in circles.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from headrace.events import keep_going
+from headrace.rank.receipts import Receipts
+
+LOOK_EVERY_S = 0.5
+_counters: list[Callable[[], int]] = []
+
+
+def add_counter(counter: Callable[[], int]) -> None:
+    """A number that grows as the rank makes progress; read from another thread."""
+    _counters.append(counter)
+
+
+def innermost_frame(thread: int) -> FrameType | None:
+    """Where a thread is; None: it has ended.
+
+    Of early releases of Python 3.11, a collection of garbage in there could stop the whole interpreter (CPython's
+    gh-106883).
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames().get(thread)
+    finally:
+        if collects:
+            gc.enable()
+
+
+class Watch:
+    """Looks at the counters and at the main thread until it is stopped."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._strong, self._weak = folder / f"rank{rank}", folder / f"moved-rank{rank}"
+        self._receipts = Receipts(folder, rank)
+        self._counts: list[int] = []
+        self._place: tuple[Any, ...] = ()
+        self._has_failed = False
+        self._stopped = threading.Event()
+        self._main = threading.get_ident()
+        self._thread = threading.Thread(target=self._run, name="signs of life", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more: the script is over, and with it what the counters read."""
+        self._stopped.set()
+        self._thread.join(2 * LOOK_EVERY_S)
+        with contextlib.suppress(OSError):
+            self._receipts.look(force=True)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(LOOK_EVERY_S):
+            for work in (self._show_life, self._receipts.look):
+                try:
+                    work()
+                except OSError as error:  # a full disk, no free descriptor: it may pass, and the rank lives meanwhile
+                    self._say_once(error)
+
+    def _show_life(self) -> None:
+        """Touch the files whose sign has changed; a sign that could not be given is given at the next look."""
+        counts = self._counts
+        with keep_going():
+            counts = [counter() for counter in list(_counters)]
+        if sum(counts) != sum(self._counts):
+            self._strong.touch()
+            self._counts = counts
+        place = self._main_thread_at()
+        if place != self._place:
+            self._weak.touch()
+            self._place = place
+
+    def _say_once(self, error: OSError) -> None:
+        if not self._has_failed:
+            with contextlib.suppress(OSError, ValueError):
+                print(f"signs of life cannot be written ({error}); trying again", file=sys.__stderr__, flush=True)
+        self._has_failed = True
+
+    def _main_thread_at(self) -> tuple[Any, ...]:
+        frame, found = innermost_frame(self._main), []
+        while frame is not None:
+            found.append((id(frame.f_code), frame.f_lasti))
+            frame = frame.f_back
+        return tuple(found)

@@ -1,0 +1,143 @@
+"""What is tried: messages between two ranks, broadcast, gather and average, allreduce; checked and timed."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from headrace.rank.preflight.meeting import Meeting, PreflightError
+
+PING_BYTES, LOAD_BYTES, GATHERED_BYTES, REDUCED_BYTES = 8, 4 << 20, 64, 16 << 20
+"""A message that only tests latency; one that tests bandwidth; a few metrics; gradients of a small network."""
+PINGS, LOADS, ROUNDS = 200, 12, 3
+ENOUGH_S = 0.4
+"""No kind of message is repeated for longer than this."""
+ALL_PAIRS_HOSTS = 8
+"""Up to so many hosts each pair is tried; of more, neighbours, and each host with the first."""
+NAMED_PAIRS = 3
+"""Of the pairs that are tried at the same time, so many are named in messages."""
+PING_TAG = 20
+
+Prepared = tuple[Callable[[], Any], Callable[[], Any]]
+"""What begins, and whether all values are right. Both hold the buffers, as mpi4py's requests may not."""
+Prepare = Callable[[], Prepared]
+
+
+def links(hosts: Sequence[str]) -> list[list[tuple[int, int]]]:
+    """The pairs of ranks to try, given each rank's host: a pair of hosts at a time, then within all hosts at once."""
+    ranks: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        ranks.setdefault(host, []).append(rank)
+    firsts = [here[0] for here in ranks.values()]
+    pairs = list(itertools.combinations(firsts, 2))
+    if len(firsts) > ALL_PAIRS_HOSTS:
+        near = {(0, rank) for rank in firsts[1:]} | set(itertools.pairwise(firsts))
+        pairs = [pair for pair in pairs if pair in near]
+    within = [
+        [(here[0], here[place]) for here in ranks.values() if place < len(here)]
+        for place in range(1, max(map(len, ranks.values())))
+    ]
+    return [[pair] for pair in pairs] + within
+
+
+def try_links(meeting: Meeting, pairs: Sequence[tuple[int, int]]) -> list[tuple[float, float]]:
+    """Messages there and back within each pair: the best latency of a way in s, the best bandwidth in bytes/s."""
+    named = ", ".join(f"{meeting.name(a)} with {meeting.name(b)}" for a, b in pairs[:NAMED_PAIRS])
+    more = len(pairs) - NAMED_PAIRS
+    what = f"messages of {named}" + (f" and {more} more pairs" if more > 0 else "")
+    begins = dict(pairs)
+    others = {**begins, **{b: a for a, b in pairs}}
+
+    def exchange() -> tuple[float, float]:
+        other, is_first = others[meeting.rank], meeting.rank in begins
+        ping_s = _there_and_back(meeting, other, is_first, PING_BYTES, PINGS, what)
+        load_s = _there_and_back(meeting, other, is_first, LOAD_BYTES, LOADS, what)
+        return ping_s / 2, 2 * LOAD_BYTES / load_s
+
+    made = meeting.stage(what, others, exchange)
+    return [made.get(a, (0.0, 0.0)) for a, _ in pairs]
+
+
+def _there_and_back(meeting: Meeting, other: int, is_first: bool, size: int, times: int, what: str) -> float:
+    """The shortest time in s. The bytes are checked outside of it; the first says whether this message is the last."""
+    comm = meeting.comm
+    sent, got = _pattern(size), np.empty(size, np.uint8)
+    best, started = float("inf"), time.monotonic()
+    for number in range(times):
+        if is_first:
+            sent[0], sent[1] = number == times - 1 or time.monotonic() - started > ENOUGH_S, number % 256
+            began = time.monotonic()
+            meeting.wait([comm.Isend(sent, other, PING_TAG), comm.Irecv(got, other, PING_TAG)], what, rest=False)
+            best = min(best, time.monotonic() - began)
+        else:
+            meeting.wait([comm.Irecv(got, other, PING_TAG)], what, rest=False)
+            meeting.wait([comm.Isend(got, other, PING_TAG)], what, rest=False)
+            sent[0], sent[1] = got[0], number % 256
+        if not np.array_equal(sent, got):
+            # Its partner may wait for more, so there is no going on.
+            raise PreflightError(meeting.rank, f"{what}: other bytes arrived than were sent", is_final=True)
+        if sent[0]:
+            break
+    return best
+
+
+def _pattern(size: int) -> Any:
+    """Bytes that differ from place to place."""
+    return (np.arange(size, dtype=np.uint32) % 251).astype(np.uint8)
+
+
+def try_collectives(meeting: Meeting) -> dict[str, tuple[int, float]]:
+    """Each collective's bytes per rank and seconds (of its slowest rank, in its best round); on rank 0."""
+    found = {}
+    for name, size, prepare in _collectives(meeting):
+        times = meeting.stage(name, range(meeting.size), _timed(meeting, name, prepare))
+        if times:
+            found[name] = (size, min(max(rounds) for rounds in zip(*times.values(), strict=True)))
+    return found
+
+
+def _timed(meeting: Meeting, name: str, prepare: Prepare) -> Callable[[], list[float]]:
+    def rounds() -> list[float]:
+        seconds, right = [], True
+        for _ in range(ROUNDS):
+            begin, is_right = prepare()
+            meeting.wait([meeting.comm.Ibarrier()], name, rest=False)
+            began = time.monotonic()
+            meeting.wait([begin()], name, rest=False)
+            seconds.append(time.monotonic() - began)
+            right &= bool(is_right())
+        if not right:
+            raise PreflightError(meeting.rank, f"{name}: {meeting.name(meeting.rank)} has wrong values")
+        return seconds
+
+    return rounds
+
+
+def _collectives(meeting: Meeting) -> list[tuple[str, int, Prepare]]:
+    comm, rank, size = meeting.comm, meeting.rank, meeting.size
+    mean = (size + 1) / 2  # of 1 … size, which is what the ranks hold
+
+    def broadcast() -> Prepared:
+        right = np.arange(LOAD_BYTES // 4, dtype=np.float32)
+        values = right.copy() if rank == 0 else np.zeros_like(right)
+        return lambda: comm.Ibcast(values, 0), lambda: np.array_equal(values, right)
+
+    def gather() -> Prepared:
+        mine = np.full(GATHERED_BYTES // 8, rank + 1, np.float64)
+        gathered = np.zeros((size, mine.size)) if rank == 0 else None
+        return lambda: comm.Igather(mine, gathered, 0), lambda: gathered is None or (gathered.mean(0) == mean).all()
+
+    def allreduce() -> Prepared:
+        mine = np.full(REDUCED_BYTES // 4, rank + 1, np.float32)
+        total = np.zeros_like(mine)
+        return lambda: comm.Iallreduce(mine, total), lambda: (total / size == mean).all()
+
+    return [
+        ("broadcast", LOAD_BYTES, broadcast),
+        ("gather and average", GATHERED_BYTES, gather),
+        ("allreduce", REDUCED_BYTES, allreduce),
+    ]

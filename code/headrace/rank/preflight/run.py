@@ -1,0 +1,106 @@
+"""The preflight of this process's rank, from MPI's start to the table that rank 0 prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import string
+import sys
+import time
+import urllib.parse
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.cluster.paths import PREFLIGHT_REPORT
+from headrace.events import PREFLIGHT_FAILED, PREFLIGHT_STARTED, format_event
+from headrace.job.settings import PREFLIGHT_TIMEOUT_VARIABLE
+from headrace.rank.context import TrainerContext
+from headrace.rank.preflight.table import Link, table
+
+HOSTS_TAG, HOSTS_BYTES = 30, 8 << 20
+PASSED, SLOW_LINK = "preflight_passed", "preflight_slow_link"
+
+
+def run_preflight(environ: Mapping[str, str]) -> None:
+    """Try MPI with all other ranks. Ends all of them when something is wrong."""
+    # Here, so that it is MPI's start that is waited for and not numpy's.
+    from headrace.rank.preflight.checks import links, try_collectives, try_links
+    from headrace.rank.preflight.meeting import Meeting, PreflightError
+
+    started = time.monotonic()
+    from mpi4py import MPI
+
+    meeting = Meeting(MPI.COMM_WORLD, float(environ.get(PREFLIGHT_TIMEOUT_VARIABLE) or 60), _host(environ))
+    if meeting.rank == 0:
+        print(format_event(PREFLIGHT_STARTED, ranks=meeting.size), flush=True)
+    try:
+        told = meeting.stage("who is where", range(meeting.size), lambda: _about(environ))
+        meeting.hosts = _everywhere(meeting, [told[rank]["host"] for rank in sorted(told)])
+        found = []
+        for pairs in links(meeting.hosts):
+            for (a, b), measured in zip(pairs, try_links(meeting, pairs), strict=True):
+                found.append(Link(a, b, meeting.hosts[a], meeting.hosts[b], *measured))
+        collectives = try_collectives(meeting)
+    except PreflightError as error:
+        _fail(meeting, error)
+    if meeting.rank == 0:
+        _report(environ, [told[rank] for rank in sorted(told)], found, collectives, time.monotonic() - started)
+
+
+def _host(environ: Mapping[str, str]) -> str:
+    return environ.get("SM_CURRENT_HOST") or os.uname().nodename
+
+
+def _about(environ: Mapping[str, str]) -> dict[str, Any]:
+    from mpi4py import MPI
+
+    return {
+        "rank": MPI.COMM_WORLD.Get_rank(),
+        "host": _host(environ),
+        "local_rank": int(environ.get("OMPI_COMM_WORLD_LOCAL_RANK") or 0),
+        "pid": os.getpid(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "mpi": " ".join(MPI.Get_library_version().replace(",", "").split()[:3]),
+    }
+
+
+def _everywhere(meeting: Any, hosts: list[str]) -> list[str]:
+    """Rank 0's list, on all ranks."""
+    if meeting.rank:
+        got: list[str] = meeting.wait([meeting.comm.irecv(HOSTS_BYTES, source=0, tag=HOSTS_TAG)], "who is where")[0]
+        return got
+    meeting.wait([meeting.comm.isend(hosts, rank, HOSTS_TAG) for rank in range(1, meeting.size)], "who is where")
+    return hosts
+
+
+def _report(
+    environ: Mapping[str, str],
+    ranks: list[dict[str, Any]],
+    found: list[Link],
+    collectives: dict[str, tuple[int, float]],
+    seconds: float,
+) -> None:
+    slow = [link for link in found if link.is_slow(found)]
+    print("\n".join(table(ranks, found, collectives)), flush=True)
+    for link in slow:
+        print(format_event(SLOW_LINK, **link.as_fields()), flush=True)
+    between = len({rank["host"] for rank in ranks})
+    print(format_event(PASSED, ranks=len(ranks), hosts=between, slow_links=len(slow), seconds=seconds), flush=True)
+    record = {
+        "ranks": ranks,
+        "links": [{**link.as_fields(), "slow": link in slow} for link in found],
+        "collectives": {name: {"bytes": size, "ms": 1000 * took} for name, (size, took) in collectives.items()},
+        "seconds": seconds,
+    }
+    folder = TrainerContext.from_environ(environ).output_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / PREFLIGHT_REPORT).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def _fail(meeting: Any, error: Any) -> None:
+    """End all ranks; the launcher takes the root cause from the event."""
+    said = urllib.parse.quote(str(error), safe=string.punctuation.replace("%", ""))
+    host = meeting.hosts[error.rank]
+    print(format_event(PREFLIGHT_FAILED, rank=error.rank, host=host, error=said), flush=True)
+    print(f"preflight: {error}", file=sys.stderr, flush=True)
+    meeting.comm.Abort(1)

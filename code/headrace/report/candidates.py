@@ -1,0 +1,134 @@
+"""The jobs that one could run instead: hosts and placement, each with its step, its price, and its flags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from headrace.job.instances import InstanceType
+from headrace.job.settings import FRAMEWORKS
+from headrace.job.spec import LOCAL_PROCESSES_PER_HOST
+from headrace.report.measured import NO_LIMIT, Measured, group_of
+from headrace.report.predict import PLACEMENTS, Group, Placement, Prediction, predict
+
+NEARLY = 1.02
+"""As good as the best: a difference that is smaller than the error of predictions counts for nothing."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One job, as it would be."""
+
+    placement: Placement
+    data_hosts: int
+    data_type: str
+    """Empty without data hosts, and where their type is not known."""
+    prediction: Prediction
+    samples_per_s: float
+    input_bound_share: float
+    hosts: int
+    """Of both groups."""
+    usd_per_hour: float | None
+    """None: not known, as of simulated hosts."""
+
+    @property
+    def usd_per_million(self) -> float | None:
+        """For a million samples."""
+        return None if self.usd_per_hour is None else self.usd_per_hour / 3600 / self.samples_per_s * 1e6
+
+    def hours(self, samples: float) -> float:
+        """For so many samples."""
+        return samples / self.samples_per_s / 3600
+
+    def cost_usd(self, samples: float) -> float | None:
+        """For so many samples."""
+        return None if self.usd_per_hour is None else self.usd_per_hour * self.hours(samples)
+
+    @property
+    def relative_cost(self) -> float:
+        """Of a sample, to compare with others': dollars, or without prices host seconds."""
+        return (self.hosts if self.usd_per_hour is None else self.usd_per_hour) / self.samples_per_s
+
+    def flags(self, run: Measured) -> str:
+        """start_job.py's, for hosts of the plan's; the script's own are the user's."""
+        here = "--no-is_cloud_job " if run.is_simulated else ""
+        here += f"--framework {run.framework} " if run.framework != FRAMEWORKS[0] else ""
+        kind = f" --dnn_instance_type {run.trainer_type_name}" if run.trainer_type_name else ""
+        dnn = f"--num_of_dnn_instances {run.trainer.hosts}{kind}{self._ranks(run)}"
+        if not self.data_hosts:
+            service = " --tf_data_mode service" if run.has_service and not run.has_data_hosts else ""
+            return f"{here}--no-is_hetero {dnn}{service}"
+        data_type = f" --data_instance_type {self.data_type}" if self.data_type else ""
+        workers = " --local_workers off" if self.placement == "data" else ""
+        return f"{here}--num_of_data_instances {self.data_hosts}{data_type} {dnn}{workers}"
+
+    @staticmethod
+    def _ranks(run: Measured) -> str:
+        """The flag for the run's ranks on a host, unless start_job.py takes as many by itself.
+
+        A simulated run that stands for a type has that one's.
+        """
+        own = max(run.trainer_type.gpus, 1) if run.trainer_type else LOCAL_PROCESSES_PER_HOST * run.is_simulated
+        as_by_itself = run.stands_for_type or run.ranks_per_host == own
+        return "" if as_by_itself else f" --processes_per_host {run.ranks_per_host:g}"
+
+
+def options(run: Measured, data_types: Sequence[InstanceType], most_hosts: int, like_cpus: float = 0) -> list[Option]:
+    """Every job with 0 to `most_hosts` data hosts of one type; the one without comes first.
+
+    Args:
+        data_types: candidates. Where there are none, data hosts are of no known type and price:
+        like_cpus: they have so many CPUs each.
+    """
+    found = [_option(run, "trainer", Group(0, 0, NO_LIMIT), None)]
+    for count in range(1, most_hosts + 1):
+        groups: list[tuple[Group, InstanceType | None]] = [(group_of(count, kind), kind) for kind in data_types]
+        for group, kind in groups or [(Group(count, like_cpus, NO_LIMIT), None)]:
+            found += [_option(run, each, group, kind) for each in PLACEMENTS if each != "trainer"]
+    return found
+
+
+def cheapest(among: Iterable[Option]) -> Option:
+    """The least for a sample; of those about as cheap the fastest, and of those about as fast the fewest hosts."""
+    found = list(among)
+    least = min(each.relative_cost for each in found)
+    return fastest(each for each in found if each.relative_cost <= least * NEARLY)
+
+
+def fastest(among: Iterable[Option]) -> Option:
+    """The shortest step; of those about as fast the cheapest."""
+    found = list(among)
+    least = min(each.prediction.step_s for each in found)
+    nearly = [each for each in found if each.prediction.step_s <= least * NEARLY]
+    return min(nearly, key=lambda each: (_per_hour(each), each.hosts))
+
+
+def worth_showing(among: Iterable[Option]) -> list[Option]:
+    """Those that no other beats in time and in money; without prices, in time and number of hosts."""
+    kept: list[Option] = []
+    for each in sorted(among, key=lambda each: (_per_hour(each), each.hosts, each.prediction.step_s)):
+        if all(each.prediction.step_s * NEARLY < other.prediction.step_s for other in kept):
+            kept.append(each)
+    return kept
+
+
+def _per_hour(option: Option) -> float:
+    return option.hosts if option.usd_per_hour is None else option.usd_per_hour
+
+
+def _option(run: Measured, placement: Placement, data: Group, kind: InstanceType | None) -> Option:
+    has_service = run.has_service and not run.has_data_hosts
+    prediction = predict(run.work, run.trainer, data, placement, has_service)
+    price = None
+    if run.trainer_type and (kind or not data.hosts):
+        price = run.trainer.hosts * run.trainer_type.usd_per_hour + data.hosts * (kind.usd_per_hour if kind else 0.0)
+    return Option(
+        placement=placement,
+        data_hosts=data.hosts,
+        data_type=kind.name if kind else "",
+        prediction=prediction,
+        samples_per_s=run.work.batch / prediction.step_s,
+        input_bound_share=prediction.input_bound_share(run.work.ideal_step_s),
+        hosts=run.trainer.hosts + data.hosts,
+        usd_per_hour=price,
+    )

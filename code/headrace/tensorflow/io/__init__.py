@@ -1,0 +1,1 @@
+"""Input: images in folders, arrays in memory, image operations on batches."""

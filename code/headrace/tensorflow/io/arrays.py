@@ -1,0 +1,150 @@
+"""Arrays in memory, as datasets that other processes can make: a file that every host gets once, mapped into memory.
+
+As a constant in a dataset's graph an array goes to the dispatcher, to every worker and through every optimisation of
+the graph, which takes seconds for each 100 MB and ends at 2 GB.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+from tensorflow.python.data.util import nest  # which, as tf.data does, takes a list for a tensor
+
+from headrace.cluster.paths import ARRAYS_FOLDER
+from headrace.errors import InputError
+from headrace.rank.context import TrainerContext
+
+LARGE_BYTES = 16 << 20
+"""From here on `from_tensor_slices` is taken over: below, a constant is as quick."""
+BLOCK = 256
+"""Rows that are mapped at once."""
+ARRAY = "headrace_array_"
+"""The name of the operation that maps a component, with the component's number."""
+_from_tensor_slices = tf.data.Dataset.from_tensor_slices
+
+
+def from_arrays(arrays: Any) -> tf.data.Dataset:
+    """The rows of arrays in memory: `tf.data.Dataset.from_tensor_slices`, for arrays of any size in a job.
+
+    Args:
+        arrays: a NumPy array or tensor of numbers, or a tuple or dictionary of them, of equal length.
+
+    Raises:
+        InputError: there are no rows, lengths differ, or something holds no numbers.
+    """
+    given = nest.map_structure(_plain, arrays)
+    flat = nest.flatten(given)
+    lengths = {len(each) if each.ndim else -1 for each in flat}
+    if len(lengths) != 1 or min(lengths) < 1:
+        raise InputError(f"from_arrays: arrays have {sorted(lengths)} rows; expected equal numbers of them, 1 or more")
+    if not all(_is_mappable(each) for each in flat):
+        raise InputError("from_arrays takes numbers; use tf.data.Dataset.from_tensor_slices for text")
+    if not _is_shared():
+        return _from_tensor_slices(given)
+    rows, paths = lengths.pop(), [_stored(each) for each in flat]
+
+    def block(number: tf.Tensor) -> tf.data.Dataset:
+        first = number * BLOCK
+        parts = [
+            mapped(str(path), each.dtype, each.shape, place)[first : first + BLOCK]
+            for place, (path, each) in enumerate(zip(paths, flat, strict=True))
+        ]
+        return tf.data.Dataset.from_tensor_slices(nest.pack_sequence_as(given, parts))
+
+    blocks = tf.data.Dataset.range(-(-rows // BLOCK)).flat_map(tf.autograph.experimental.do_not_convert(block))
+    return blocks.apply(tf.data.experimental.assert_cardinality(rows))
+
+
+def _plain(array: Any) -> NDArray[Any]:
+    """Its memory as TensorFlow has it: in a row, in this machine's order of bytes (FITS and IDX files have another)."""
+    plain = np.ascontiguousarray(array)
+    return plain if plain.dtype.isnative else plain.astype(plain.dtype.newbyteorder("="))
+
+
+def mapped(path: str, dtype: Any, shape: Collection[int], place: int) -> tf.Tensor:
+    """A file as a tensor, read from the disk (or the page cache) where it is used."""
+    return tf.raw_ops.ImmutableConst(dtype=dtype, shape=shape, memory_region_name=path, name=f"{ARRAY}{place}")
+
+
+def take_over() -> None:
+    """Have `from_tensor_slices` make large arrays so, in the ranks of a job that shares datasets."""
+
+    def from_tensor_slices(tensors: Any, name: str | None = None) -> tf.data.Dataset:
+        if tf.executing_eagerly() and _is_shared() and _large(tensors):
+            return from_arrays(tensors)
+        return _from_tensor_slices(tensors, name=name)
+
+    tf.data.Dataset.from_tensor_slices = staticmethod(from_tensor_slices)
+
+
+def send(graph: Any) -> None:
+    """Hand the arrays of a dataset's GraphDef to every host of the job. Raises `InputError`."""
+    paths = {
+        node.attr["memory_region_name"].s.decode()
+        for function in graph.library.function
+        for node in function.node_def
+        if node.op == "ImmutableConst"
+    }
+    if not paths:
+        return
+    command = [sys.executable, "-m", "headrace.host.control.file_sender"]
+    for path in sorted(paths):
+        command += [path, Path(path).stem]
+    sent = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if sent.returncode:
+        raise InputError(f"the arrays did not reach all hosts: {' '.join(sent.stdout.split())[-500:]}")
+
+
+def _is_shared() -> bool:
+    context = TrainerContext.from_environ(os.environ)
+    return context.tf_data_mode == "service" or int(os.environ.get("OMPI_COMM_WORLD_SIZE") or 1) > 1
+
+
+def _large(tensors: Any) -> bool:
+    flat = nest.flatten(tensors)
+    arrays = all(isinstance(each, (np.ndarray, tf.Tensor)) and _is_mappable(each) for each in flat)
+    return arrays and sum(map(_size_bytes, flat)) >= LARGE_BYTES
+
+
+def _size_bytes(array: Any) -> int:
+    """Of an array or a tensor of numbers; 0 for what has no fixed size."""
+    size = int(tf.as_dtype(array.dtype).size)
+    return int(np.prod(array.shape)) * size if None not in tuple(array.shape) else 0
+
+
+def _is_mappable(array: Any) -> bool:
+    try:
+        dtype = tf.as_dtype(array.dtype)
+    except TypeError:  # records, or Python objects
+        return False
+    return (dtype.is_floating or dtype.is_integer or dtype.is_bool) and len(array.shape) > 0
+
+
+def _stored(array: NDArray[Any]) -> Path:
+    """The file that holds an array, named by its content; it goes with the host's working folder."""
+    content = array.reshape(-1).view(np.uint8)
+    digest = hashlib.sha256(content.data).hexdigest()
+    path = Path(tempfile.gettempdir()) / ARRAYS_FOLDER / f"{digest}.bin"
+    if path.is_file() and path.stat().st_size == array.nbytes:
+        return path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+        array.tofile(partial)
+        os.replace(partial, path)
+    except OSError as error:
+        raise InputError(
+            f"{array.nbytes / 2**30:.2f} GiB of arrays cannot be written to {path.parent} ({error.strerror}): "
+            "write them to files that all hosts see (TFRecords, say), or make room there"
+        ) from error
+    return path

@@ -1,0 +1,179 @@
+"""Checkpoints to resume from: whole or not there, at each epoch's end, every ten minutes, and before a stop."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import horovod.tensorflow as hvd
+import keras
+import tensorflow as tf
+
+from headrace.errors import InputError
+from headrace.events import CHECKPOINTS_ON_REQUEST, say
+from headrace.rank.context import TrainerContext
+from headrace.tensorflow.keras import building, progress_counts
+from headrace.tensorflow.keras.horovod_callbacks import broadcast_state
+from headrace.tensorflow.ranks import collectives
+from headrace.training.checkpoint_folder import EVERY_S, KEPT_CHECKPOINTS, CheckpointFolder
+from headrace.training.signal_files import SignalFiles
+
+Logs = dict[str, Any] | None
+STOPPING_S = 30.0
+"""After a checkpoint on request, rank 0 waits here to be ended."""
+WEIGHTS_FILE = "model.weights.h5"
+LEDGER_FILE = "ledger.json"
+PROGRESS_FILE = "progress.json"
+EPOCH_OVER = "the resumed epoch is over"
+"""Set as the model's `stop_training` to end the loop over a resumed epoch's steps; another callback's True stays."""
+
+
+class Stream(Protocol):
+    """A stream of data that goes on where the checkpoint was made (`headrace.tensorflow.resume`)."""
+
+    def start(self) -> None:
+        """Training begins to read."""
+
+    def consumed(self, batches: int) -> None:
+        """Steps were made, with so many batches."""
+
+    def gather(self) -> None:
+        """All ranks learn what each has consumed."""
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it, as JSON has it."""
+
+    def report(self) -> None:
+        """Say how the stream goes on after a restart."""
+
+
+class Checkpoint(keras.callbacks.Callback):
+    """Keeps a checkpoint of each epoch, and in long ones more, on rank 0, and resumes from the newest whole one.
+
+    A checkpoint is a folder `epoch-NNNN` (or `epoch-NNNN-step-NNNNNN`, made when the job was asked to stop or when
+    the last one was `every_s` ago) that appears under its name only when all of it is on disk. It has the ledger of
+    the data too, where `data.Shards` makes them.
+
+    Args:
+        folder: where; by default the job's checkpoint folder.
+        kept: how many to keep.
+        every_s: seconds after which one is made in mid-epoch; 0: none is.
+    """
+
+    def __init__(
+        self, folder: str | Path | None = None, kept: int = KEPT_CHECKPOINTS, every_s: float = EVERY_S
+    ) -> None:
+        super().__init__()
+        self._every_s = every_s
+        context = TrainerContext.from_environ(os.environ)
+        self._folder = CheckpointFolder(Path(folder) if folder else context.checkpoint_dir, WEIGHTS_FILE, kept)
+        self._signals = SignalFiles(context.signal_dir, collectives.rank)
+        self._epoch = self._batch = 0
+        self._first_epoch = True
+        self._resumed = (0, 0, 1)  # steps of the first epoch made before this run, how many it had then, and ranks
+        self._skipped_steps = self._last_steps = 0
+        self._stream: Stream | None = None
+
+    def keep_stream(self, stream: Stream) -> Any:
+        """From now on checkpoints hold the state of this stream too; what the newest one holds of one, if any."""
+        self._stream = stream
+        return self._folder.record(LEDGER_FILE) if collectives.rank() == 0 else None
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        if collectives.rank() == 0:
+            say(CHECKPOINTS_ON_REQUEST)
+        self._first_epoch = True
+
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        if self._first_epoch and self._stream:
+            self._stream.start()  # `fit` asks for the first batch after this
+        made, of, ranks = self._resumed
+        # Another number of ranks may have made other steps of the same epoch.
+        steps = self._steps() or of * ranks // collectives.size()
+        self._skipped_steps = made * steps // of if of else 0
+        self._last_steps = steps if of else self._last_steps
+        progress_counts.resume_at(self._skipped_steps)
+        self._epoch, self._batch, self._first_epoch, self._resumed = epoch, 0, False, (0, 0, 1)
+
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        # More than one with `steps_per_execution`; Keras tells a last execution that is cut short as a whole one.
+        of_epoch = min(batch + 1, self._steps() or batch + 1)
+        made, self._batch = of_epoch - self._batch, of_epoch
+        if self._stream:
+            self._stream.consumed(made)
+        step, steps = self._batch + self._skipped_steps, self._steps()
+        if self._skipped_steps and step >= (steps or self._last_steps):
+            self.model.stop_training = EPOCH_OVER
+        if collectives.rank() != 0:
+            return
+        over = 0 < steps <= step
+        # All ranks hold the same weights, so rank 0 can save them alone.
+        if self._signals.stop_requested():
+            self._save(self._epoch + over, 0 if over else step)
+            time.sleep(STOPPING_S)  # the launcher ends the job
+        elif not over and self._folder.is_due(self._every_s):
+            self._save(self._epoch, step)
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps of the present epoch that an earlier run has made."""
+        return self._skipped_steps
+
+    def _steps(self) -> int:
+        """Steps of an epoch; 0 when Keras does not know."""
+        return int((self.params or {}).get("steps") or 0)
+
+    def restore(self, model: keras.Model) -> int:
+        """Load the newest checkpoint, if there is one, and say which epoch comes next (0 without).
+
+        Of an epoch that was begun, only the remaining steps are made. Where Keras does not know how many it has, it is
+        taken to have as many as the one before; a first one is made whole. Call it on every rank: rank 0 reads, and all
+        have its weights and its optimizer's state. Raises `InputError` for a model that has no weights yet.
+        """
+        epoch = step = steps = 0
+        ranks = collectives.size()
+        weights = self._folder.newest_weights()
+        if not model.weights:
+            raise InputError(
+                "the model has no weights yet into which a checkpoint's could be loaded: begin it with keras.Input(…), "
+                "or call it on a batch, before restore"
+            )
+        if collectives.rank() == 0 and weights:
+            self._folder.tell_of_own()
+            building.build_optimizer(model, model.optimizer)
+            with building.called_built(model):
+                model.load_weights(weights)
+            epoch, step = self._folder.place()
+            record = self._folder.record(PROGRESS_FILE) or {}
+            steps, ranks = int(record.get("steps_per_epoch", 0)), int(record.get("ranks", ranks))
+            say("resumed", epoch=epoch, step=step, path=weights.parent)
+            if self._stream:
+                self._stream.report()
+        if collectives.size() > 1:
+            known = hvd.broadcast(tf.constant([epoch, step, steps, ranks, weights is not None], tf.int32), root_rank=0)
+            epoch, step, steps, ranks, loaded = (int(each) for each in known)
+            if loaded:
+                broadcast_state(model)
+        self._resumed = (step, steps, ranks)
+        return epoch
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        self._last_steps = self._batch + self._skipped_steps
+        self._skipped_steps = 0
+        if getattr(self.model, "stop_training", False) is EPOCH_OVER:
+            self.model.stop_training = False
+        if self._stream:
+            self._stream.gather()
+        if collectives.rank() == 0:
+            self._save(epoch + 1, 0)
+
+    def _save(self, epoch: int, step: int) -> None:
+        # Of a dataset that does not tell its length, as long as the epoch before.
+        records = {PROGRESS_FILE: {"steps_per_epoch": self._steps() or self._last_steps, "ranks": collectives.size()}}
+        if self._stream:
+            records[LEDGER_FILE] = self._stream.state()
+        with building.called_built(self.model):
+            path = self._folder.save(epoch, step, self.model.save_weights, records)
+        say("checkpoint", epoch=epoch, path=path)

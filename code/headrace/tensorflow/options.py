@@ -1,0 +1,71 @@
+"""How a dataset is spread over the workers: every choice of `data.distribute`, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.errors import InputError
+from headrace.tensorflow.service.transfer import PROTOCOL
+
+COMPRESSIONS = {"none": None, "snappy": "SNAPPY"}
+SHARDINGS = ("dynamic", "off")
+PROTOCOLS = ("auto", PROTOCOL, "grpc")
+TARGET_WORKERS = ("any", "local", "auto")
+UNEVEN = ("pad", "drop", "keep")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distribution:
+    """How a dataset is spread over the workers; every choice, with the default that suits a cluster network."""
+
+    compression: str = "none"
+    """`none`: on a cluster network snappy costs more than it saves; `snappy`; `auto`: measured before training."""
+    sharding: str = "dynamic"
+    """`dynamic`: the workers split the elements (or the files that the dataset begins with), each is made once; `off`:
+    each worker makes the whole dataset, so repeat it and shuffle it."""
+    shared: bool = True
+    """All ranks have one dataset and split its stream. False: each rank has all of its own."""
+    coordinated: bool = False
+    """At each step all ranks get batches of one worker's round, made alike: for variable-length data that
+    is bucketed by length, so that no rank waits for another's longer batch."""
+    cross_trainer_cache: str = ""
+    """A name under which ranks or jobs share batches from the workers' memory instead of each having them made;
+    a batch may then be seen by several, and skipped by slow ones."""
+    data_transfer_protocol: str = "auto"
+    """`headrace`: our own, straight from the worker's tensors into the rank's; `grpc`: TensorFlow's, half as fast;
+    `auto`: ours where it is built and nothing is compressed."""
+    target_workers: str = "any"
+    """`any` worker; `local`: only those on the reader's own host; `auto`: TensorFlow decides."""
+    max_outstanding_requests: int | None = None
+    """Batches that a rank asks for ahead; None: 8."""
+    deterministic: bool | None = None
+    """Whether parallel calls on the workers keep their order; None: as the dataset says."""
+    uneven: str = "pad"
+    """How a dataset with an end ends where ranks get unequal numbers of batches. `pad`: all go on to the longest's
+    end, and who has none left sees its last batch again; `drop`: all end with the shortest; `keep`: each ends by
+    itself, which hangs in training, and makes exact metrics of an evaluation. With `pad`, what Keras evaluates or
+    predicts ends as with `keep`, unless steps of that wait for other ranks."""
+    exact: bool = True
+    """Refuse what splitting would change. False: hand it to tf.data service as it is."""
+
+    def __post_init__(self) -> None:
+        choices = (
+            ("compression", self.compression, (*COMPRESSIONS, "auto")),
+            ("sharding", self.sharding, SHARDINGS),
+            ("data_transfer_protocol", self.data_transfer_protocol, PROTOCOLS),
+            ("target_workers", self.target_workers, TARGET_WORKERS),
+            ("uneven", self.uneven, UNEVEN),
+        )
+        for name, value, allowed in choices:
+            if value not in allowed:
+                raise InputError(f"{name} is {value!r}; expected one of {', '.join(allowed)}")
+        if self.max_outstanding_requests is not None and self.max_outstanding_requests < 1:
+            raise InputError(f"max_outstanding_requests is {self.max_outstanding_requests}; expected 1 or more")
+        if self.data_transfer_protocol == PROTOCOL and self.compression != "none":
+            raise InputError(f"{PROTOCOL} sends what is not compressed: leave data_transfer_protocol at 'auto'")
+        if self.cross_trainer_cache and self.coordinated:
+            raise InputError("cross_trainer_cache and coordinated exclude each other: a cached batch has no round")
+        if self.coordinated and self.sharding == "dynamic":
+            raise InputError("coordinated reads need every worker to make the whole dataset: add sharding='off'")
+        if self.coordinated and not self.shared:
+            raise InputError("coordinated reads are of one stream: leave shared=True")

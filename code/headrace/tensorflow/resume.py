@@ -1,0 +1,246 @@
+"""A dataset's files or blocks of its elements as an endless shuffled stream that a later run of the job can go on with.
+
+Workers get positions to work on, one at a time; each stands for a file or a block of elements, in an order that depends
+on the seed and the epoch alone. Every element carries its tag to the trainer, which notes it once it was trained on.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import horovod.tensorflow as hvd
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from headrace.errors import InputError
+from headrace.events import say
+from headrace.tensorflow.keras.model_checkpoint import Checkpoint
+from headrace.tensorflow.ranks import collectives
+from headrace.tensorflow.sharding.dataset_graph import DatasetGraph
+from headrace.tensorflow.sharding.refusals import AS_IT_IS
+from headrace.tensorflow.sharding.slicing import block_of
+from headrace.tensorflow.sharding.split_points import as_listing
+from headrace.tensorflow.tfrecords import count_records
+from headrace.training.ledger import PLACE_BITS, Ledger
+
+AUTOTUNE = tf.data.AUTOTUNE
+BLOCK = 256
+"""Indices that a worker gets at once; it asks the dispatcher for each, a third of a millisecond."""
+BATCHES_WITHOUT_A_STEP = 10_000
+"""So many batches came and no step was counted: nobody counts steps."""
+GATHER_EVERY = 50
+"""Steps after which the ranks tell each other what they consumed; a checkpoint on request may be that old."""
+Reader = Callable[[tf.Tensor, tf.Tensor], tf.data.Dataset]
+"""From a unit's number and the tag of its first element to its elements with their tags."""
+_END = np.iinfo(np.int64).max >> PLACE_BITS
+
+
+class Shards:
+    """Use `of_files`, `of_dataset` or `of_indices`, with the `Checkpoint` that `fit` gets.
+
+    Distribute the stream with dynamic sharding and shared by all ranks (the defaults): otherwise elements come several
+    times. An element that is filtered out on its way counts as skipped, epochs later.
+
+    Attributes:
+        elements: of one epoch.
+    """
+
+    def __init__(self, names: Sequence[str], counts: Sequence[int], read: Reader,
+                 seed: int, checkpoint: Checkpoint | None) -> None:  # fmt: skip
+        self._units, self._seed, self._read = len(counts), seed, read
+        described = json.dumps([list(names), list(map(int, counts)), seed])
+        self._what = hashlib.sha256(described.encode()).hexdigest()[:16]
+        self.elements = int(sum(counts))
+        self.ledger = Ledger(counts, self._order)
+        self._arrived: collections.deque[NDArray[Any]] = collections.deque()
+        self._not_gathered: list[NDArray[Any]] = []
+        self._steps = self._repeated = 0
+        self._restored = False
+        self._tracks = checkpoint is not None
+        if checkpoint:
+            self._restore(collectives.same_on_all_ranks(checkpoint.keep_stream(self)))
+
+    @classmethod
+    def of_files(cls, files: Sequence[str | Path], checkpoint: Checkpoint | None = None, seed: int = 0,
+                 counts: Sequence[int] | None = None) -> Shards:  # fmt: skip
+        """The records of uncompressed TFRecord files, which workers and trainer see under the same paths.
+
+        Args:
+            checkpoint: what `fit` gets; its newest checkpoint says where to go on.
+            seed: of the order of files; each epoch has another one.
+            counts: records of each file, in the order of `files`; by default files are sorted, and rank 0 counts
+                them by reading every record's length.
+
+        Raises:
+            InputError: there are no files, or one is not an uncompressed TFRecord file.
+        """
+        if not files:
+            raise InputError("there are no files to read records from; look at the channel's folder and the pattern")
+        if counts is None:
+            files = sorted(files, key=str)  # the same order on every host and in every run
+            counts = collectives.same_on_all_ranks(
+                [count_records(Path(file)) for file in files] if collectives.rank() == 0 else []
+            )
+        if len(counts) != len(files):
+            raise InputError(f"counts has {len(counts)} entries for {len(files)} files")
+        full = [(str(file), int(count)) for file, count in zip(files, counts, strict=True) if count]
+        if not full:
+            raise InputError(f"there is no record in any of the {len(files)} files, as {files[0]}")
+        paths, names = tf.constant([path for path, _ in full]), [Path(path).name for path, _ in full]
+        return cls(
+            names,
+            [count for _, count in full],
+            lambda unit, tag: tf.data.TFRecordDataset(tf.gather(paths, unit)).enumerate(tag),
+            seed,
+            checkpoint,
+        )
+
+    @classmethod
+    def of_indices(cls, count: int, checkpoint: Checkpoint | None = None, seed: int = 0, block: int = BLOCK) -> Shards:
+        """The numbers from 0 to `count` - 1, in blocks, to look elements up by."""
+        return cls.of_dataset(tf.data.Dataset.range(count), checkpoint, seed, block)
+
+    @classmethod
+    def of_dataset(cls, listing: tf.data.Dataset, checkpoint: Checkpoint | None = None, seed: int = 0,
+                   block: int = BLOCK) -> Shards:  # fmt: skip
+        """The elements of any dataset that lists what there is, in a fixed order: rows of a table, arrays, paths with
+        their labels (`zip`), a part of them (`take`, `skip`).
+
+        Args:
+            listing: not batched and not repeated; what is costly, as decoding, comes after `tagged`.
+            block: elements that a worker gets at once; blocks are drawn in another order each epoch, so shuffle too.
+                A listing whose elements cannot be had by their number (lines of files, a filter) has 32 blocks at most.
+
+        Raises:
+            InputError: the order is not fixed, there is no end, or nothing in it.
+        """
+        graph = DatasetGraph(listing)
+        try:
+            count, block = as_listing(graph, block)
+        except InputError as error:
+            raise InputError(str(error).removesuffix(AS_IT_IS)) from None
+        if count < 1 or block < 1:
+            raise InputError(f"there are {count} elements, in blocks of {block}: both must be 1 or more")
+        counts = [min(block, count - first) for first in range(0, count, block)]
+
+        def read(unit: tf.Tensor, tag: tf.Tensor) -> tf.data.Dataset:
+            size = tf.constant(block, tf.int64)
+            return block_of(graph.sink, unit * size, size, listing.element_spec).enumerate(tag)
+
+        return cls([f"{graph.fingerprints.of(graph.sink.name):x} in blocks of {block}"], counts, read, seed, checkpoint)
+
+    def tagged(self, cycle_length: int = 4) -> tf.data.Dataset:
+        """`(tag, element)`, without end, from where the ledger stands; keep the tag beside what is made of the element.
+
+        Every rank must call it, at the same step.
+
+        Args:
+            cycle_length: units that are read at once.
+        """
+        self._share_ledger()
+        positions = tf.data.Dataset.range(self.ledger.mark, _END)
+        positions = _without(positions, self.ledger.done_positions())
+
+        def elements(position: tf.Tensor) -> tf.data.Dataset:
+            return self._read(self._unit(position), position * (1 << PLACE_BITS))
+
+        stream = positions.interleave(elements, cycle_length, num_parallel_calls=AUTOTUNE)
+        endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+        return _without(stream, self.ledger.done_tags()).apply(endless)
+
+    def track(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        """On the trainer, after `distribute`: takes the tags (the first component) off and remembers them."""
+
+        def note(tags: tf.Tensor, *rest: Any) -> Any:
+            noted = [tf.numpy_function(self._arrive, [tags], [], stateful=True)] if self._tracks else []
+            with tf.control_dependencies(noted):
+                return tuple(tf.nest.map_structure(tf.identity, each) for each in rest)
+
+        return dataset.map(note)
+
+    def start(self) -> None:
+        """A new iterator over the stream begins; what earlier ones have read ahead was not trained on."""
+        self._arrived.clear()
+
+    def consumed(self, batches: int) -> None:
+        """Steps were made, with the oldest of this rank's batches."""
+        for _ in range(min(batches, len(self._arrived))):
+            self._not_gathered.append(self._arrived.popleft())
+        before, self._steps = self._steps, self._steps + batches
+        if self._steps // GATHER_EVERY != before // GATHER_EVERY:
+            self.gather()
+
+    def gather(self) -> None:
+        """All ranks learn what each has consumed. Every rank must call it at the same step."""
+        mine = np.concatenate([np.zeros(0, np.int64), *self._not_gathered])
+        everyones = hvd.allgather(tf.constant(mine), name="headrace.ledger").numpy() if collectives.size() > 1 else mine
+        self._not_gathered = []
+        if collectives.rank() == 0:
+            self.ledger.add(everyones)
+
+    def _share_ledger(self) -> None:
+        """All ranks have rank 0's ledger, which alone is kept up."""
+        if self._steps and collectives.size() > 1:
+            self.gather()
+            self.ledger.restore(collectives.same_on_all_ranks(self.ledger.state(), "headrace.ledger"))
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint: the ledger, and how many elements that other ranks trained on it does not know of."""
+        unknown = sum(map(len, self._not_gathered)) * (collectives.size() - 1)
+        self.ledger.add(np.concatenate([np.zeros(0, np.int64), *self._not_gathered]))
+        return {"what": self._what, "repeated": unknown, **self.ledger.state()}
+
+    def report(self) -> None:
+        """Say how the stream goes on after a restart."""
+        if not self._restored:
+            say("data_restarted", reason="the-checkpoint-has-no-ledger-of-these-data-with-this-seed")
+            return
+        ledger = self.ledger
+        say("data_resumed", position=ledger.mark, epoch=ledger.mark // self._units, left_out=ledger.begun_elements,
+            repeated_at_most=self._repeated, skipped=ledger.skipped)  # fmt: skip
+
+    def _restore(self, saved: Any) -> None:
+        if saved is None or saved.get("what") != self._what:
+            return
+        self.ledger.restore(saved)
+        self._restored, self._repeated = True, int(saved["repeated"])
+
+    def _arrive(self, tags: NDArray[Any]) -> None:
+        if len(self._arrived) >= BATCHES_WITHOUT_A_STEP:
+            raise InputError(
+                f"{BATCHES_WITHOUT_A_STEP} batches came and no step was counted: give fit the Checkpoint, as callback"
+            )
+        self._arrived.append(np.atleast_1d(tags).astype(np.int64))
+
+    def _order(self, epoch: int) -> NDArray[Any]:
+        units: NDArray[Any] = self._shuffled(
+            tf.range(self._units, dtype=tf.int64), tf.constant(epoch, tf.int64)
+        ).numpy()
+        return units
+
+    def _unit(self, position: tf.Tensor) -> tf.Tensor:
+        return self._shuffled(position % self._units, position // self._units)
+
+    def _shuffled(self, places: tf.Tensor, epoch: tf.Tensor) -> tf.Tensor:
+        seed = tf.stack([tf.constant(self._seed, tf.int64), epoch])
+        last = tf.constant(self._units - 1, tf.int64)
+        return tf.random.experimental.index_shuffle(places, seed=seed, max_index=last)
+
+
+def _without(dataset: tf.data.Dataset, numbers: NDArray[Any]) -> tf.data.Dataset:
+    """Without the elements whose (first) number is among these ascending ones."""
+    if not len(numbers):
+        return dataset
+    left_out = tf.constant(numbers, tf.int64)
+
+    def keep(number: tf.Tensor, *_: Any) -> tf.Tensor:
+        place = tf.searchsorted(left_out, number[None])[0]
+        return tf.logical_or(place >= len(numbers), tf.gather(left_out, tf.minimum(place, len(numbers) - 1)) != number)
+
+    return dataset.filter(keep)

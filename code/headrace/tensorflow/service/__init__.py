@@ -1,0 +1,1 @@
+"""tf.data service: its servers, and the transfer of batches."""

@@ -1,0 +1,99 @@
+"""TensorFlow's own tf.data service servers without TensorFlow's Python: half a second to start instead of four.
+
+A dispatcher or worker is C++ behind two calls. What makes `import tensorflow` slow is the Python around it, which a
+server never uses: batches are made by kernels of the shared library, loaded with the extension. So the packages on the
+way to the extension are entered without running their `__init__`. Where that fails, TensorFlow is imported whole.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+from headrace.tensorflow.service import transfer
+
+_LIBRARY = "tensorflow.python.data.experimental.service._pywrap_server_lib"
+_CONFIGS = "tensorflow.core.protobuf.service_config_pb2"
+_PACKAGES = (
+    "tensorflow", "tensorflow.core", "tensorflow.core.protobuf", "tensorflow.core.framework",
+    "tensorflow.python", "tensorflow.python.data", "tensorflow.python.data.experimental",
+    "tensorflow.python.data.experimental.service",
+)  # fmt: skip
+
+
+def start_dispatcher(port: int, work_dir: Path) -> Any:
+    """A running, fault-tolerant dispatcher; `num_workers()` tells how many workers it has."""
+    library, configs = _load()
+    config = configs.DispatcherConfig(port=port, protocol="grpc", fault_tolerant_mode=True, work_dir=str(work_dir))
+    server = library.TF_DATA_NewDispatchServer(config.SerializeToString())
+    server.start()
+    return server
+
+
+def start_worker(
+    port: int,
+    address: str,
+    dispatcher: str,
+    heartbeat_interval_ms: int,
+    dispatcher_timeout_ms: int,
+    transfer_address: str = "",
+) -> Any:
+    """A running worker, registered with its dispatcher; returns once that answers.
+
+    Args:
+        transfer_address: `HOST:PORT` where it also sends batches by our own protocol, which is loaded; or empty.
+
+    Raises:
+        HeadraceError: that port is taken.
+    """
+    library, configs = _load()
+    config = configs.WorkerConfig(
+        port=port,
+        protocol="grpc",
+        dispatcher_address=dispatcher,
+        worker_address=address,
+        heartbeat_interval_ms=heartbeat_interval_ms,
+        dispatcher_timeout_ms=dispatcher_timeout_ms,
+        data_transfer_protocol=transfer.PROTOCOL if transfer_address else "",
+        data_transfer_address=transfer_address,
+        data_transfer_port=int(transfer_address.rpartition(":")[2] or 0),
+    )
+    server = library.TF_DATA_NewWorkerServer(config.SerializeToString())
+    server.start()
+    if transfer_address:
+        transfer.check_server(transfer_address)
+    return server
+
+
+def _load() -> tuple[Any, Any]:
+    """The extension and its configuration messages."""
+    try:
+        if "tensorflow" not in sys.modules:
+            _enter_packages()
+        return importlib.import_module(_LIBRARY), importlib.import_module(_CONFIGS)
+    except (ImportError, AttributeError) as error:
+        print(f"importing TensorFlow whole, its servers do not load alone here: {error}", file=sys.stderr, flush=True)
+        for name in [name for name in sys.modules if name == "tensorflow" or name.startswith("tensorflow.")]:
+            del sys.modules[name]
+        return importlib.import_module(_LIBRARY), importlib.import_module(_CONFIGS)
+
+
+def _enter_packages() -> None:
+    """Put bare packages in place of those whose `__init__` would import all of TensorFlow."""
+    found = importlib.util.find_spec("tensorflow")
+    if found is None or not found.submodule_search_locations:
+        raise ImportError("tensorflow is not installed")
+    root = Path(next(iter(found.submodule_search_locations)))
+    for name in _PACKAGES:
+        folder = root.joinpath(*name.split(".")[1:])
+        if not folder.is_dir():
+            raise ImportError(f"there is no {folder}")
+        module = types.ModuleType(name)
+        module.__path__ = [str(folder)]
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        sys.modules[name] = module

@@ -1,0 +1,124 @@
+"""The tf.data service dispatcher and worker, each in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from headrace.errors import HeadraceError, SetupError
+from headrace.events import WORKER_OFFERS, say
+from headrace.job.settings import OneLineParser
+from headrace.rank.context import GRPC
+from headrace.tensorflow.service import pywrap_servers, transfer
+from headrace.tensorflow.service.transfer import agreed
+from headrace.training.freed_memory import keep_freed_memory
+
+SERVER_NAME_VARIABLE = "HEADRACE_SERVER_NAME"
+REGISTERED_POLL_S = 0.1
+HEARTBEAT_INTERVAL_MS = 1_000
+"""How often a worker reports to the dispatcher; tasks for new datasets reach it with the reply."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve until killed."""
+    parser = OneLineParser(prog="train_data.py", description="Runs one tf.data service server until it is killed.")
+    roles = parser.add_subparsers(dest="role", required=True, metavar="{dispatcher,worker}")
+    dispatcher = roles.add_parser("dispatcher", help="hands datasets out to the workers")
+    dispatcher.add_argument("--port", type=int, required=True)
+    dispatcher.add_argument("--work_dir", type=Path, required=True, help="journal, for a restart on the same port")
+    worker = roles.add_parser("worker", help="makes batches and sends them to the trainers")
+    worker.add_argument("--port", type=int, required=True)
+    worker.add_argument(
+        "--address", type=_host_and_port, required=True, help="HOST:PORT under which trainers reach this worker"
+    )
+    worker.add_argument(
+        "--transfer_address", type=_host_and_port, default="", help="HOST:PORT for batches by headrace's own protocol"
+    )
+    worker.add_argument("--protocol_file", type=Path, help="where the launcher leaves how the job's batches travel")
+    worker.add_argument("--dispatcher", type=_host_and_port, required=True, help="HOST:PORT of the dispatcher")
+    worker.add_argument("--timeout_s", type=float, default=900.0, help="how long to wait for the dispatcher")
+    try:
+        arguments = parser.parse_args(argv)
+    except HeadraceError as error:
+        print(f"train_data.py: error: {error}", file=sys.stderr)
+        return error.exit_code
+    try:
+        if arguments.role == "dispatcher":
+            serve_dispatcher(arguments.port, arguments.work_dir)
+        else:
+            transfer_address = offered(arguments.transfer_address, arguments.protocol_file, arguments.timeout_s)
+            serve_worker(arguments.port, arguments.address, transfer_address, arguments.dispatcher, arguments.timeout_s)
+    except HeadraceError as error:
+        print(f"{_name(arguments.role)}: error: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    return 0
+
+
+def _host_and_port(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form HOST:PORT")
+    return text
+
+
+def serve_dispatcher(port: int, work_dir: Path) -> None:
+    """Run a fault-tolerant dispatcher and report how many workers are registered."""
+    work_dir.mkdir(parents=True, exist_ok=True)
+    server = pywrap_servers.start_dispatcher(port, work_dir)
+    say("dispatcher_ready", port=port)
+    say("server_ready", name=_name("dispatcher"), port=port)
+    _report_changes(server.num_workers)
+
+
+def offered(transfer_address: str, protocol_file: Path | None, timeout_s: float) -> str:
+    """`transfer_address` where batches can be sent from there, else empty; the launcher hears which.
+
+    Raises:
+        SetupError: they cannot, and the job's ranks read from nowhere else.
+        DeadlineError: they cannot, and the leader does not say whether that matters.
+    """
+    has_transfer = bool(transfer_address) and transfer.load()
+    say(WORKER_OFFERS, name=_name("worker"), data_transfer_protocol=transfer.PROTOCOL if has_transfer else GRPC)
+    if has_transfer or not protocol_file:
+        return transfer_address if has_transfer else ""
+    # Registered workers are read at once, so not before ranks know how.
+    if agreed.agreed_protocol(protocol_file, timeout_s) == transfer.PROTOCOL:
+        raise SetupError(
+            f"this host cannot send batches by {transfer.PROTOCOL}'s own transfer (the reason is said above), "
+            "by which the job's other workers send them; data_transfer_protocol='grpc' needs no such library"
+        )
+    return ""
+
+
+def serve_worker(port: int, address: str, transfer_address: str, dispatcher: str, timeout_s: float) -> None:
+    """Run a worker that registers with the dispatcher, which may come up later."""
+    keep_freed_memory()
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # each consumer takes one
+    server = pywrap_servers.start_worker(
+        port, address, dispatcher, HEARTBEAT_INTERVAL_MS, int(timeout_s * 1000), transfer_address
+    )
+    protocol = transfer.PROTOCOL if transfer_address else GRPC
+    say("server_ready", name=_name("worker"), port=port, data_transfer_protocol=protocol)
+    server.join()
+
+
+def _report_changes(count: Callable[[], int]) -> None:
+    """Print the number of registered workers whenever it changes, for ever."""
+    reported = -1
+    pause = threading.Event()
+    while True:
+        registered = count()
+        if registered != reported:
+            reported = registered
+            say("workers_registered", n=registered)
+        pause.wait(REGISTERED_POLL_S)
+
+
+def _name(default: str) -> str:
+    return os.environ.get(SERVER_NAME_VARIABLE, default)

@@ -1,0 +1,162 @@
+"""`python -m headrace.tensorflow.service.transfer.build` builds the library for the installed TensorFlow, and tries it.
+
+It takes g++, and half a minute. What is built already is not built again; later jobs with the same `HEADRACE_WHEELS`
+fetch it. Its place is taken only once batches have gone from one process to another through it, bit for bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from headrace.errors import SetupError
+from headrace.job.artifact_cache import LIBRARY_KEY, Store, open_store
+from headrace.job.settings import OneLineParser
+from headrace.tensorflow.service.transfer import build_environ, library_path, tensorflow_dir, tensorflow_version
+
+LOAD = "import ctypes, sys; problem = ctypes.CDLL(sys.argv[1]).headrace_transfer_problem; \
+problem.restype = ctypes.c_char_p; sys.exit(problem().decode() or None)"
+COMPILE_LIMIT_S = 300
+TRIAL_LIMIT_S = 120
+
+
+def main(argv: Sequence[str]) -> int:
+    """Build; 0 when it is there."""
+    parser = OneLineParser(prog="build.py", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--once", action="store_true", help="do not try again what has failed")
+    parser.add_argument("--library", type=Path, help="where to (default: where workers and ranks look for it)")
+    arguments = parser.parse_args(argv)
+    try:
+        path = arguments.library or library_path()
+        with _alone(path.parent):
+            if path.is_file():
+                return 0
+            store = open_store(os.environ)
+            if store and _fetch(store, path):
+                return 0
+            if arguments.once and _failure(path).is_file():
+                raise SetupError(_failure(path).read_text(encoding="utf-8").partition("\n")[0])
+            print("transfer: compiling (half a minute) …", flush=True)
+            started = time.monotonic()
+            build(path)
+            print(f"transfer: ready after {time.monotonic() - started:.0f} s", flush=True)
+            if store:
+                store.keep(path, f"{LIBRARY_KEY}/{path.name}")
+    except (SetupError, ImportError, OSError) as error:
+        print(f"transfer: batches will travel over gRPC, at half the rate: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _fetch(store: Store, path: Path) -> bool:
+    """Whether an earlier job, or who submitted this one, has left the library, and it loads here."""
+    with tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as folder:
+        fetched = store.fetch_kept(LIBRARY_KEY, path.name, Path(folder))
+        if fetched is None:
+            return False
+        # Where it was built it was tried; another compiler's C++ library may still be missing here.
+        try:
+            _run([sys.executable, "-c", LOAD, str(fetched)], TRIAL_LIMIT_S, "the library built before does not load")
+        except SetupError as error:
+            print(f"transfer: {error}", file=sys.stderr)
+            return False
+        os.replace(fetched, path)
+    return True
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One builder at a time: a host's workers and ranks ask for it all at once. Ends with the process at the latest."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _failure(path: Path) -> Path:
+    return path.with_suffix(".failed")
+
+
+def build(path: Path) -> None:
+    """Compile to `path`, all or nothing. What would fail again is noted beside it, for `--once`.
+
+    Raises:
+        SetupError: no compiler, or it failed, or the library does not work with this TensorFlow.
+        OSError: the folder cannot be written.
+    """
+    for left_over in path.parent.glob("build-*"):  # by a builder that was killed
+        shutil.rmtree(left_over, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as folder:
+        library = Path(folder) / path.name
+        try:
+            _run(_compiler(library), COMPILE_LIMIT_S, "it does not compile against this TensorFlow")
+            trial = [sys.executable, "-m", "headrace.tensorflow.service.transfer.trial", str(library)]
+            try:
+                _run(trial, TRIAL_LIMIT_S, "it does not work with this TensorFlow")
+            except _Late:  # on a machine that is busy with other things
+                _run(trial, TRIAL_LIMIT_S, "it does not work with this TensorFlow")
+        except _Late:
+            raise
+        except SetupError as error:
+            _failure(path).write_text(str(error), encoding="utf-8")
+            raise
+        os.replace(library, path)
+
+
+class _Late(SetupError):
+    """No end in time, which may go better another time."""
+
+
+def _compiler(library: Path) -> list[str]:
+    """The command that compiles to `library`. Raises `SetupError`."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        raise SetupError("g++ is not installed (Debian: apt-get install g++)")
+    return [
+        compiler,
+        "-O2",
+        "-shared",
+        str(Path(__file__).parent / "transfer.cc"),
+        "-o",
+        str(library),
+        *compile_flags(),
+    ]
+
+
+def compile_flags() -> list[str]:
+    """What g++ needs to know of TensorFlow. Raises `SetupError` where it is not one that the library is for."""
+    tensorflow = tensorflow_dir()
+    include = tensorflow / "include"
+    # Beside TensorFlow, wherever that is; else where it is here.
+    places = ":".join(("$ORIGIN/../tensorflow", "$ORIGIN/../../tensorflow", str(tensorflow)))
+    return [
+        "-fPIC", "-std=c++17", "-fmax-errors=3", "-Wall", "-Wextra", "-pthread",
+        f'-DHEADRACE_TENSORFLOW="{tensorflow_version()}"', "-D_GLIBCXX_USE_CXX11_ABI=1",
+        "-isystem", str(include), "-isystem", str(include / "external" / "boringssl" / "src" / "include"),
+        f"-L{tensorflow}", "-l:libtensorflow_cc.so.2", "-l:libtensorflow_framework.so.2",
+        "-Xlinker", "-rpath", "-Xlinker", places,
+    ]  # fmt: skip
+
+
+def _run(command: list[str], limit_s: float, problem: str) -> None:
+    environ = build_environ() | {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    try:
+        done = subprocess.run(
+            command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit_s
+        )
+    except subprocess.TimeoutExpired as error:
+        raise _Late(f"{problem}: no end after {limit_s:g} s") from error
+    if done.returncode:
+        raise SetupError(f"{problem} (exit code {done.returncode}):\n{done.stdout[-3000:]}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,112 @@
+"""Batches of every kind from a worker in one process to a reader in another: `build.py` asks whether they arrive."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from headrace.cluster.ports import free_ports
+from headrace.tensorflow.service.transfer import PROTOCOL, batches_received
+
+ELEMENTS = 5
+WAIT_S = 0.5
+CANCEL_LIMIT_S = 10.0
+
+SERVERS = """
+import ctypes, pathlib, sys
+library, work_dir, dispatcher, worker, transfer = sys.argv[1:]
+ctypes.CDLL(library)
+from headrace.tensorflow import native
+kept = native.start_dispatcher(int(dispatcher), pathlib.Path(work_dir))
+also = native.start_worker(int(worker), f"127.0.0.1:{worker}", f"127.0.0.1:{dispatcher}", 100, 30_000,
+                           f"127.0.0.1:{transfer}")
+print("ready", flush=True)
+sys.stdin.read()  # until the reader is gone, however it went
+"""
+
+
+def main(library: str) -> int:
+    """0 when what was read is what was made, and came by the protocol."""
+    dispatcher, worker, transfer = (str(port) for port in free_ports(3))
+    with tempfile.TemporaryDirectory(prefix="headrace-trial-") as work_dir:
+        servers = subprocess.Popen(
+            [sys.executable, "-c", SERVERS, library, work_dir, dispatcher, worker, transfer],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            ctypes.CDLL(library)
+            import tensorflow as tf
+
+            assert servers.stdout is not None
+            if servers.stdout.readline() != "ready\n":
+                raise RuntimeError("the servers did not start")
+            service = f"grpc://127.0.0.1:{dispatcher}"
+            wrong = _differences(tf, service) + _unusual(tf, service)
+        finally:
+            servers.kill()
+            servers.communicate()
+    if batches_received(Path(library)) < ELEMENTS:
+        wrong.append("batches did not come by the protocol")
+    print("\n".join(wrong))
+    return int(bool(wrong))
+
+
+def _differences(tf: Any, service: str) -> list[str]:
+    made = tf.data.Dataset.range(ELEMENTS).map(
+        lambda n: {
+            "large": tf.random.stateless_uniform([300, 1000], [n, 1]),
+            "pixels": tf.cast(tf.random.stateless_uniform([64, 50, 50, 3], [n, 2], 0, 256, tf.int32), tf.uint8),
+            "bytes": tf.cast(tf.fill([3, 1], n), tf.uint8),
+            "text": tf.strings.as_string(tf.range(n)),
+            "scalar": n,
+            "half": tf.cast(tf.fill([7], n), tf.bfloat16),
+        }
+    )
+    read = _read(tf, service, made)
+    expected = list(made.as_numpy_iterator())
+    arrived = sorted(read.as_numpy_iterator(), key=lambda element: int(element["scalar"]))
+    if len(arrived) != len(expected):
+        return [f"{len(arrived)} elements came of {len(expected)}"]
+    return [
+        f"element {n}: {name} is not what it was"
+        for n, (one, other) in enumerate(zip(expected, arrived, strict=True))
+        for name in one
+        if one[name].tolist() != other[name].tolist()
+    ]
+
+
+def _unusual(tf: Any, service: str) -> list[str]:
+    """What is wrong with an error on the way, and with a reader that ends while it waits."""
+    failing = tf.data.Dataset.range(2).map(lambda n: tf.debugging.check_numerics(1 / n, "a worker's own words"))
+    try:
+        list(_read(tf, service, failing))
+        return ["an error did not arrive"]
+    except tf.errors.InvalidArgumentError as error:
+        if "a worker's own words" not in error.message:
+            return [f"an error arrived as {error.message}"]
+    never = _read(tf, service, tf.data.Dataset.counter().filter(lambda n: n < 0))
+    batches = iter(tf.data.Dataset.range(1).concatenate(never).prefetch(2))
+    next(batches)  # reading ahead begins with the first
+    time.sleep(WAIT_S)  # until it asks; nothing shows that it does
+    started = time.monotonic()
+    del batches
+    ended_s = time.monotonic() - started
+    return [f"a reader that waited took {ended_s:.0f} s to end"] if ended_s > CANCEL_LIMIT_S else []
+
+
+def _read(tf: Any, service: str, dataset: Any) -> Any:
+    how = tf.data.experimental.service.distribute(
+        "parallel_epochs", service, compression=None, data_transfer_protocol=PROTOCOL
+    )
+    return dataset.apply(how)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,249 @@
+"""A dataset as a tree of its transformations, read from the graph that TensorFlow would send to a worker.
+
+The graph is the truth: Python's dataset objects are ornaments on it. They only tell which line made what.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from headrace.errors import InputError
+from headrace.tensorflow import origin
+from headrace.tensorflow.ranks.fingerprint import Fingerprints
+from headrace.tensorflow.sharding import graphdef
+
+INFINITE, UNKNOWN_SIZE = tf.data.INFINITE_CARDINALITY, tf.data.UNKNOWN_CARDINALITY
+_DATASET_OP = re.compile(r"Dataset(V\d)?$")
+_NO_DATASETS = ("DatasetToGraph", "DatasetFromGraph")
+_SINK = "_Retval"
+_TOO_LONG = "the dataset is hundreds of transformations in a row: where a loop concatenates, interleave over a list"
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One transformation: its operation, and the transformations that it reads."""
+
+    name: str
+    op: str
+    """TensorFlow's name without a version: `MapDataset`, `ParallelMapDataset`, `ShuffleDataset`."""
+    inputs: tuple[Node, ...]
+    where: str
+    """`file:line` of the script."""
+    definition: Any = field(repr=False)
+    graph: DatasetGraph = field(repr=False)
+
+    def value(self, argument: str) -> NDArray[Any]:
+        """A constant argument, by the name that TensorFlow's operation has for it."""
+        return self.graph.constant(graphdef.arguments(self.definition)[argument][0])
+
+    def attribute(self, name: str) -> Any:
+        """An attribute's protocol buffer."""
+        return self.definition.attr[name]
+
+    @cached_property
+    def functions(self) -> list[str]:
+        """The functions that it calls for its elements."""
+        return list(graphdef.functions(self.definition).values())
+
+    @cached_property
+    def function_ops(self) -> set[str]:
+        """The types of all operations in its functions, and in those that these call."""
+        return {node.op for name in self.functions for node in self.graph.nodes_of(name)}
+
+    @property
+    def edges(self) -> list[str]:
+        """Where its inputs come in."""
+        return [_full(edge) for edge in self.definition.input if self.graph.makes_dataset(edge)]
+
+    @property
+    def specs(self) -> tuple[tf.TensorSpec, ...]:
+        """The components of an element, flat."""
+        given = self.definition.attr
+        types = given["output_types" if "output_types" in given else "Toutput_types"]
+        shapes = given["output_shapes"].list.shape
+        pairs = zip(types.list.type, shapes, strict=True)
+        return tuple(tf.TensorSpec(tf.TensorShape(shape), tf.as_dtype(dtype)) for dtype, shape in pairs)
+
+    def subtree(self, ends: Collection[Node] = ()) -> Iterator[Node]:
+        """Itself and all that it reads, a reader before what it reads; `ends`: nodes to stop at."""
+        yield self
+        for each in self.inputs if self not in ends else ():
+            yield from each.subtree(ends)
+
+    def on(self, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+        """The same transformation of other inputs, within the graph that is being made."""
+        return self.graph.build(self, dict(zip(self.edges, inputs, strict=True)), ordered=True)
+
+    @cached_property
+    def size(self) -> int:
+        """Its number of elements as TensorFlow knows it; `INFINITE` or `UNKNOWN_SIZE`."""
+        with tf.init_scope():  # also where a function is being made
+            return int(self.graph.dataset(self, asserts=True).cardinality())
+
+    @cached_property
+    def kind(self) -> str:
+        """As users call it: `map`, `take`, `from_tensor_slices`."""
+        return _NAMES.get(self.op) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", self.op.removesuffix("Dataset")).lower()
+
+
+_NAMES = {
+    "ParallelMapDataset": "map", "ParallelInterleaveDataset": "interleave", "LegacyParallelInterleaveDataset":
+    "interleave", "ParallelBatchDataset": "batch", "TensorSliceDataset": "from_tensor_slices", "TensorDataset":
+    "from_tensors", "DirectedInterleaveDataset": "choose_from_datasets or sample_from_datasets", "ZipDataset":
+    "zip or enumerate", "ListDataset": "from_list", "RandomDataset": "Dataset.random", "CSVDataset": "CsvDataset",
+}  # fmt: skip
+
+
+class DatasetGraph:
+    """The graph of a dataset. `sink` is its last transformation."""
+
+    def __init__(self, dataset: tf.data.Dataset) -> None:
+        self._spec = dataset.element_spec
+        self.definition = graphdef.graph_of(dataset)
+        self.look_again()
+        sink = next(node for node in self.definition.node if node.op == _SINK)
+        try:
+            self.sink = self._node(sink.input[0], dataset)
+        except RecursionError:
+            raise InputError(_TOO_LONG) from None
+
+    def look_again(self) -> None:
+        """Its definition has changed."""
+        self.functions = {function.signature.name: function for function in self.definition.library.function}
+        self._by_name = {node.name: node for node in self.definition.node}
+
+    def nodes_of(self, function: str) -> Iterator[Any]:
+        """All operations of a function and of those that it calls."""
+        seen, waiting = set(), [function]
+        while waiting:
+            name = waiting.pop()
+            if name in seen or name not in self.functions:
+                continue
+            seen.add(name)
+            for node in self.functions[name].node_def:
+                yield node
+                for each in node.attr.values():
+                    called = [each.func] if each.WhichOneof("value") == "func" else each.list.func  # of a switch_case
+                    waiting += [one.name for one in called]
+
+    @cached_property
+    def fingerprints(self) -> Fingerprints:
+        """By the names of nodes."""
+        return Fingerprints(self.definition)
+
+    def constant(self, edge: str) -> NDArray[Any]:
+        """The value of a constant; raises `InputError` where the value is only known later."""
+        node = self.behind(edge)
+        if node.op != "Const":
+            raise InputError(f"an argument of the dataset is made by {node.op}, which is no constant")
+        return np.asarray(tf.make_ndarray(node.attr["value"].tensor))
+
+    def dataset(
+        self,
+        node: Node,
+        new: Mapping[Node, tf.data.Dataset] | None = None,
+        asserts: bool = False,
+        ordered: bool = False,
+    ) -> tf.data.Dataset:
+        """A transformation as a dataset of its own, of flat tuples; `new` as for `spliced`.
+
+        `asserts`: with what the script says of sizes, which does not hold of parts. `ordered`: as for `build`.
+        """
+        return tf.data.experimental.from_variant(self._made(node, new or {}, asserts, ordered), node.specs)
+
+    def spliced(self, new: Mapping[Node, tf.data.Dataset]) -> tf.data.Dataset:
+        """The whole dataset, with other datasets in the place of some of its transformations."""
+        return tf.data.experimental.from_variant(self._made(self.sink, new), self._spec)
+
+    def _made(
+        self, node: Node, new: Mapping[Node, tf.data.Dataset], asserts: bool = False, ordered: bool = False
+    ) -> tf.Tensor:
+        """A transformation's variant, eagerly."""
+        names, values = [f"{each.name}:0" for each in new], [each._variant_tensor for each in new.values()]
+
+        def build(*given: tf.Tensor) -> list[tf.Tensor]:
+            return [self.build(node, dict(zip(names, given, strict=True)), asserts, ordered)]
+
+        return tf.compat.v1.wrap_function(build, [tf.TensorSpec([], tf.variant) for _ in values])(*values)[0]
+
+    def build(
+        self, node: Node, new: Mapping[str, tf.Tensor], asserts: bool = False, ordered: bool = False
+    ) -> tf.Tensor:
+        """The same within a graph that is being made: what the node needs, and no more, is added to it.
+
+        Args:
+            new: other datasets' variants, by the edges whose place they take.
+            ordered: parallel calls keep their order, whatever the options of the whole dataset say.
+        """
+        from tensorflow.core.framework import graph_pb2
+
+        part = graph_pb2.GraphDef(versions=self.definition.versions, library=self.definition.library)
+        wanted, used, added = f"{node.name}:0", {}, set()
+        if wanted in new:
+            return new[wanted]
+        waiting = [wanted]
+        while waiting:
+            name = waiting.pop().removeprefix("^").partition(":")[0]
+            if name in added:
+                continue
+            added.add(name)
+            definition = part.node.add()
+            definition.CopyFrom(self._by_name[name])
+            if ordered and "deterministic" in definition.attr and definition.attr["deterministic"].s == b"default":
+                definition.attr["deterministic"].s = b"true"
+            if definition.op == "AssertCardinalityDataset" and not asserts and not self._is_endless(definition):
+                graphdef.pass_on(definition)  # of a part it does not hold
+            if definition.op == "CacheDatasetV2":
+                added.add(graphdef.put_own_cache(part, definition))
+            for edge in map(_full, definition.input):
+                if edge in new:
+                    used[edge] = new[edge]
+                else:
+                    waiting.append(edge)
+        return tf.graph_util.import_graph_def(part, input_map=used, return_elements=[wanted])[0]
+
+    def _is_endless(self, definition: Any) -> bool:
+        return int(self.constant(definition.input[1])) == INFINITE
+
+    def tensors(self, node: Node, argument: str) -> list[tf.Tensor]:
+        """A node's constant arguments, as tensors within the graph that is being made."""
+        from tensorflow.core.framework import graph_pb2
+
+        edges = [_full(edge) for edge in graphdef.arguments(node.definition)[argument]]
+        part = graph_pb2.GraphDef(versions=self.definition.versions)
+        part.node.extend(self._by_name[name] for name in dict.fromkeys(edge.partition(":")[0] for edge in edges))
+        return list(tf.graph_util.import_graph_def(part, return_elements=edges))
+
+    def makes_dataset(self, edge: str) -> bool:
+        """Whether it is a dataset that comes in there."""
+        if edge.startswith("^"):
+            return False
+        op = self.behind(edge).op
+        return bool(_DATASET_OP.search(op)) and op not in _NO_DATASETS
+
+    def behind(self, edge: str) -> Any:
+        """The node that makes an edge's value."""
+        node = self._by_name[edge.partition(":")[0]]
+        return self.behind(node.input[0]) if node.op == "Identity" else node
+
+    def _node(self, edge: str, dataset: Any) -> Node:
+        definition = self.behind(edge)
+        where = origin.line_of(dataset)
+        edges = [each for each in definition.input if self.makes_dataset(each)]
+        made_of = dataset._inputs() if dataset is not None else []
+        # Some datasets of Python's are several operations: what is within has the same line.
+        known = made_of if len(made_of) == len(edges) else [origin.Line(where)] * len(edges)
+        inputs = tuple(self._node(each, part) for each, part in zip(edges, known, strict=True))
+        return Node(definition.name, re.sub(r"V\d$", "", definition.op), inputs, where, definition, self)
+
+
+def _full(edge: str) -> str:
+    return edge if ":" in edge else f"{edge}:0"

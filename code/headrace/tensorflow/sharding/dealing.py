@@ -1,0 +1,54 @@
+"""How a listing, or the records of a few files, are dealt to ranks that read them themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from headrace.errors import InputError
+from headrace.tensorflow.ranks import collectives
+from headrace.tensorflow.sharding.dataset_graph import INFINITE
+from headrace.tensorflow.sharding.split_points import Source, is_endless
+
+_ODD = 6364136223846793005
+"""Knuth's multiplier of MMIX's generator."""
+_BITS = (1 << 64) - 1
+
+
+def ranks_that_share(source: Source) -> tuple[int, int]:
+    """How many there are, and which one this is. Raises `InputError` if one would repeat nothing for ever."""
+    node, ranks = source.node, collectives.size()
+    parts = source.blocks if source.elements != INFINITE and not source.expanding else ranks
+    if parts < ranks and is_endless(node.graph.sink):
+        raise InputError(
+            f"{node.where}: {node.kind}: {source.elements} elements in batches make {parts} parts for {ranks} ranks. "
+            "Each repeats its own, and one would have none: more elements, or smaller batches; to give each rank all, "
+            "as for a look whether a model can learn one batch: data.distribute(…, shared=False)"
+        )
+    return ranks, collectives.rank()
+
+
+def dealt(records: tf.data.Dataset, ranks: int, rank: int, listing: int = 0) -> tf.data.Dataset:
+    """A rank's part: one of so many records as there are ranks, another one each time.
+
+    Not every so-manieth: where files or classes are interleaved, a rank would have records of some of them alone, and
+    batches of one class.
+
+    Args:
+        listing: the number of this listing among several; of many short ones the first rank would have all.
+    """
+    of_listing = listing % ranks + _mixed(listing // ranks) % ranks
+
+    def is_ours(number: tf.Tensor, _: Any) -> tf.Tensor:
+        turn, place = number // ranks, number % ranks
+        mixed = (turn + 1) * _ODD
+        mixed = tf.bitwise.bitwise_xor(mixed, tf.bitwise.right_shift(mixed, 29)) * _ODD
+        return (place + of_listing + tf.bitwise.right_shift(mixed, 33) % ranks) % ranks == rank
+
+    return records.enumerate().filter(is_ours).map(lambda _, record: record) if ranks > 1 else records
+
+
+def _mixed(turn: int) -> int:
+    mixed = (turn + 1) * _ODD & _BITS
+    return ((mixed ^ mixed >> 29) * _ODD & _BITS) >> 33

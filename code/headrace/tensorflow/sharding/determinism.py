@@ -1,0 +1,60 @@
+"""Whether a transformation gives the same elements in the same order each time, whoever makes it."""
+
+from __future__ import annotations
+
+import re
+
+from headrace.tensorflow.sharding.dataset_graph import Node
+from headrace.tensorflow.sharding.dataset_ops import EXPANDING
+
+_DECIDING = ("FilterDataset", "UniqueDataset", "TakeWhileDataset", "ScanDataset", "GroupByWindowDataset",
+             "DirectedInterleaveDataset", *EXPANDING)  # fmt: skip
+"""What comes next depends on the elements."""
+ANEW = "its numbers are drawn anew each time"
+RANDOM = "it looks at random numbers"
+_RANDOM_OP = re.compile(r"^(?!Stateless).*(Random|Rng|TruncatedNormal|Multinomial|StatefulUniform|StatefulStandard)")
+
+
+def disorder(node: Node) -> str:
+    """Why a transformation's elements come in another order, or are others, each time; empty if they are not."""
+    if node.op == "ShuffleDataset" and node.size != 1:  # list_files shuffles one file too
+        if node.attribute("reshuffle_each_iteration").b:
+            return "the order below it is drawn anew each time"
+        return "" if node.value("seed") or node.value("seed2") else "the order below it is drawn without a seed"
+    if node.op == "RandomDataset":
+        return "" if draws_the_same(node) else ANEW
+    if _is_loose(node) or (node.op == "OptionsDataset" and _options_are_loose(node)):
+        return "the order below it is not deterministic"
+    if node.op in EXPANDING and any(op.startswith("ShuffleDataset") for op in node.function_ops):
+        return "its function shuffles"
+    if node.op in _DECIDING and any(_is_random(each) for each in node.subtree()):
+        return RANDOM
+    return ""
+
+
+def draws_the_same(numbers: Node) -> bool:
+    """Whether a `Dataset.random` has the same numbers each time: by its seed, or TensorFlow's."""
+    again = numbers.definition.op == "RandomDataset"  # the second version draws anew each time, if it is asked to
+    return again and has_seed(numbers)
+
+
+def has_seed(numbers: Node) -> bool:
+    """Whether a `Dataset.random` begins alike in all processes."""
+    return bool(numbers.value("seed") or numbers.value("seed2"))
+
+
+def _is_random(node: Node) -> bool:
+    """Whether its functions draw random numbers of which another process gets others."""
+    return any(_RANDOM_OP.search(op) for op in node.function_ops)
+
+
+def _is_loose(node: Node) -> bool:
+    given = node.definition.attr
+    return "deterministic" in given and given["deterministic"].s == b"false"
+
+
+def _options_are_loose(node: Node) -> bool:
+    from tensorflow.core.framework import dataset_options_pb2
+
+    options = dataset_options_pb2.Options.FromString(node.attribute("serialized_options").s)
+    return options.WhichOneof("optional_deterministic") is not None and not options.deterministic

@@ -1,0 +1,100 @@
+"""Another order of a listing, and other random draws, in each pass over it, whoever makes which part.
+
+tf.data service hands the same dataset out in each pass, and what makes a part does not know which pass it is. So
+the dispatcher knows several datasets, which differ in the order of their listings, in the seeds of further shuffles and
+in what random generators begin with, and readers take them in turn.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from headrace.tensorflow.sharding import random_state
+from headrace.tensorflow.sharding.dataset_graph import DatasetGraph
+from headrace.tensorflow.sharding.graphdef import arguments, constants_of, put_constant
+from headrace.tensorflow.sharding.shuffle_order import Shuffle
+
+ORDERS = 16
+"""Passes, after which the orders come again."""
+FEW_ORDERS = 4
+"""With fewer, workers shuffle themselves."""
+ORDERS_BYTES = 256 << 20
+"""What the dispatcher is given of one dataset, in all its orders."""
+
+
+def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle]) -> list[int]:
+    """The numbers of orders that listings are to have instead of these shuffles; none if workers had better shuffle."""
+    if not shuffles:
+        return []
+    orders = 1
+    anew = [each for each in shuffles if each.node.attribute("reshuffle_each_iteration").b]
+    if anew:
+        orders = min(ORDERS, ORDERS_BYTES // max(graph.definition.ByteSize(), 1))
+        if orders < FEW_ORDERS:
+            if not all(each.is_endless for each in anew):
+                return []
+            orders = 1  # each repetition has an order of its own, and scripts go through few passes
+    seeds = [int(each.node.value(name)) for each in shuffles for name in ("seed", "seed2")]
+    first = random.Random(repr(seeds) if any(seeds) else None).getrandbits(60)
+    return [first + each for each in range(orders)]
+
+
+def _seeded_shuffles(graph: DatasetGraph) -> list[tuple[Any, int]]:
+    """The second seeds, and where they are in the graph, of shuffles that are to have another order in each pass.
+
+    A worker shuffles anew in each pass over a dataset, but begins with its seeds in the first pass over each. Without
+    seeds it draws some.
+    """
+    found = []
+    for node in graph.definition.node:
+        if node.op in ("ShuffleDataset", "ShuffleDatasetV3") and node.attr["reshuffle_each_iteration"].b:
+            holders = [graph.behind(arguments(node)[name][0]) for name in ("seed", "seed2")]
+            if all(each.op == "Const" for each in holders):
+                seeds = [int(tf.make_ndarray(each.attr["value"].tensor)) for each in holders]
+                found += [(holders[1], seeds[1])] if any(seeds) else []
+    return found
+
+
+def in_passes(dataset: tf.data.Dataset, orders: Sequence[int]) -> list[tf.data.Dataset]:
+    """The same dataset for each pass: in these orders, if any, of which it has the first, and with draws of its own.
+
+    A worker begins each pass with the states of random generators that it was sent: Keras's layers for augmentation
+    would do the same to an image in every pass. As TensorFlow's functions the datasets would have to be traced again,
+    in twenty times the time.
+    """
+    made: list[tf.data.Dataset] = []
+    graph = DatasetGraph(dataset)
+    seeds, shuffles = random_state.first_values(graph), _seeded_shuffles(graph)
+    passes = orders or range(max(min(ORDERS, ORDERS_BYTES // max(graph.definition.ByteSize(), 1)), 1))
+    constants = constants_of(graph.definition) if orders else ()
+    holders = [each for each in constants if len(each.int64_val) == 1 and each.int64_val[0] == passes[0]]
+    for number in passes:
+        for each in holders:
+            each.int64_val[:] = [number]
+        for holder, seed in shuffles:
+            put_constant(holder, np.int64(seed ^ len(made)))  # another one, and no larger than a seed may be
+        if made:  # the first has the script's own
+            random_state.begin(seeds, str(len(made)))
+        variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.definition.SerializeToString())
+        made.append(tf.data.experimental.from_variant(variant, dataset.element_spec))
+    return made
+
+
+def in_turn(streams: Sequence[tf.data.Dataset]) -> tf.data.Dataset:
+    """A dataset that is another one of these in each pass over it."""
+    if len(streams) == 1:
+        return streams[0]
+    spec = streams[0].element_spec
+    with tf.device("CPU:0"):
+        passes = tf.Variable(-1, dtype=tf.int64, trainable=False, name="passes")
+        variants = tf.stack([each._variant_tensor for each in streams])
+
+    def one_pass(number: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.experimental.from_variant(tf.gather(variants, number % len(streams)), spec)
+
+    return tf.data.Dataset.from_tensors(0).map(lambda _: passes.assign_add(1)).flat_map(one_pass)

@@ -1,0 +1,158 @@
+"""Variables and tables that a dataset's functions write: every process has its own, which begin alike."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from headrace.errors import InputError
+from headrace.tensorflow.ranks import collectives
+from headrace.tensorflow.sharding import graphdef
+from headrace.tensorflow.sharding.dataset_graph import DatasetGraph, Node
+from headrace.tensorflow.sharding.refusals import AS_IT_IS
+
+_WRITING = re.compile(
+    r"Assign\w*Variable\w*|Resource(Scatter|StridedSliceAssign)\w*|LookupTable(Insert|Import|Remove)\w*"
+)
+_DRAWING = re.compile(r"Rng(ReadAndSkip|Skip)|Stateful(Standard|Truncated)?(Uniform|Normal|Random|Binomial)\w*")
+"""Of a tf.random.Generator, whose state they move on."""
+_CALLS = {"PartitionedCall": 0, "StatefulPartitionedCall": 0, "While": 0, "StatelessWhile": 0, "If": 1,
+          "StatelessIf": 1, "Case": 1, "StatelessCase": 1}  # fmt: skip
+"""Operations that call functions, and their inputs that no function gets."""
+_SEED_OF_KERAS = [2]
+"""Its shape; it is of int64."""
+_ANY = 1 << 62
+_STRIDE = 1_000_003
+"""Between the seeds of two ranks."""
+
+
+def refuse_written(graph: DatasetGraph) -> None:
+    """Raises `InputError` for a function that writes what it does not only draw random numbers from."""
+    seeds = {edge for node in graph.sink.subtree() for edge in _seeds(node)}
+    for node in graph.sink.subtree():
+        for _, edge in _written(node):
+            if edge not in seeds:
+                raise InputError(
+                    f"{node.where}: {node.kind}: it writes a variable or a table, and every worker or rank would "
+                    "write one of its own: a counter begins anew in each. Count with .enumerate(), keep a state with "
+                    f".scan(…), or write before the dataset is made{AS_IT_IS}"
+                )
+
+
+def seed_apart(graph: DatasetGraph) -> None:
+    """Operations with a seed (`tf.random.set_seed`) draw other numbers in each rank; to be called first of all.
+
+    Those that have one seed in common still draw alike, as flips of an image and of its mask do.
+    """
+    operations = (node for function in graph.definition.library.function for node in function.node_def)
+    seeded = [each.attr for each in operations if {"seed", "seed2"} <= set(each.attr)]
+    seeded = [each for each in seeded if each["seed"].i or each["seed2"].i]
+    if collectives.rank() == 0 or not seeded:
+        return
+    for each in seeded:
+        each["seed2"].i = (each["seed2"].i + collectives.rank() * _STRIDE) % _ANY
+    graphdef.rename_functions(graph.definition, f"_of_rank_{collectives.rank()}")
+    graph.look_again()
+
+
+def draw_apart(graph: DatasetGraph) -> None:
+    """Seeds that the functions write begin elsewhere in each rank, so that no two draw the same numbers."""
+    seeds = first_values(graph)
+    told = f"{graph.fingerprints.of(graph.sink.name) if seeds else 0} {collectives.rank()}"
+    seed = context.global_seed()
+    told += f" {seed if seed is not None else random.SystemRandom().getrandbits(60)}"
+    begin(seeds, told)
+    graph.look_again()
+
+
+def first_values(graph: DatasetGraph) -> list[Any]:
+    """The constants that the states of random generators begin with, which the functions write."""
+    seeds = {edge for node in graph.sink.subtree() for edge in _seeds(node)}
+    firsts = [each for each in graph.definition.node if each.op == "AssignVariableOp"]
+    return [graph.behind(each.input[1]) for each in firsts if graph.behind(each.input[0]).name in seeds]
+
+
+def begin(seeds: Iterable[Any], which: str) -> None:
+    """Other first values, which follow from these and from `which`.
+
+    Those that were equal stay so: two layers with one seed draw alike, for an image and its mask.
+    """
+    for each in seeds:
+        before = tf.make_ndarray(each.attr["value"].tensor)
+        drawing = random.Random(f"{which} {before.tolist()}")
+        values = [drawing.randrange(_ANY) for _ in range(before.size)]
+        graphdef.put_constant(each, np.array(values, before.dtype).reshape(before.shape))
+
+
+def _seeds(node: Node) -> Iterator[str]:
+    """Names of the variables that are only the states of random generators."""
+    by_drawing = {edge for op, edge in _written(node) if _DRAWING.fullmatch(op)}
+    for op, edge in _written(node):
+        variable = node.graph.behind(edge) if edge else None
+        of_keras = variable is not None and [each.size for each in variable.attr["shape"].shape.dim] == _SEED_OF_KERAS
+        if edge and (edge in by_drawing or (of_keras and op == "AssignVariableOp" and _is_of_int64(variable))):
+            yield edge
+
+
+def _is_of_int64(variable: Any) -> bool:
+    return bool(variable.attr["dtype"].type == tf.int64.as_datatype_enum)
+
+
+def _written(node: Node) -> Iterator[tuple[str, str]]:
+    """What the node's functions write: the operation, and the name of what it writes; empty where that is not known."""
+    for name, function in graphdef.functions(node.definition).items():
+        names = [node.graph.behind(each).name for each in graphdef.captured(node.definition, name)]
+        yield from written_by(node.graph.functions, function, names, ())
+
+
+def written_by(
+    functions: Mapping[str, Any], name: str, captured: Sequence[str], above: tuple[str, ...]
+) -> Iterator[tuple[str, str]]:
+    """What a function, and those that it calls, write: the operation, and the name of what it writes, or nothing.
+
+    Args:
+        functions: their protocol buffers.
+        captured: names for the function's last inputs.
+        above: functions that call it.
+    """
+    function = functions.get(name)
+    if function is None or name in above:
+        return
+    inputs = [each.name for each in function.signature.input_arg]
+    known = (
+        dict(zip(inputs[len(inputs) - len(captured) :], captured, strict=True)) if len(captured) <= len(inputs) else {}
+    )
+    nodes = {each.name: each for each in function.node_def}
+    for node in function.node_def:
+        if _WRITING.fullmatch(node.op) or _DRAWING.fullmatch(node.op):
+            yield node.op, _origin(node.input[0], nodes, known)
+        elif node.op in _CALLS:
+            given = [_origin(each, nodes, known) for each in node.input if not each.startswith("^")][_CALLS[node.op] :]
+            for each in node.attr.values():
+                called = [each.func] if each.WhichOneof("value") == "func" else each.list.func
+                for one in called:
+                    yield from written_by(functions, one.name, given, (*above, name))
+        else:  # a dataset's, perhaps, within a flat_map
+            yield from _written_within(functions, node, nodes, known, (*above, name))
+
+
+def _written_within(
+    functions: Mapping[str, Any], node: Any, nodes: Mapping[str, Any], known: Mapping[str, str], above: tuple[str, ...]
+) -> Iterator[tuple[str, str]]:
+    for name, function in graphdef.functions(node).items():
+        captured = graphdef.captured(node, name)
+        yield from written_by(functions, function, [_origin(each, nodes, known) for each in captured], above)
+
+
+def _origin(edge: str, nodes: Mapping[str, Any], known: Mapping[str, str]) -> str:
+    name = edge.partition(":")[0]
+    if name in known:
+        return known[name]
+    node = nodes.get(name)
+    return _origin(node.input[0], nodes, known) if node is not None and node.op == "Identity" else ""

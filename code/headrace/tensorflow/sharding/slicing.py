@@ -1,0 +1,187 @@
+"""A listing handed out in blocks: any dataset whose elements come in one order, whoever makes them.
+
+Block number b of a listing is its elements b × size, …, (b + 1) × size - 1. Whoever makes a block (a worker, a rank)
+makes just these: they are asked of the sources, through whatever stands between. Where that is impossible (a filter
+decides what comes next), what comes before the block is made too, and skipped.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from headrace.tensorflow.sharding.dataset_graph import Node
+from headrace.tensorflow.sharding.dataset_ops import BATCHES, FUNCTIONS, PASSING
+from headrace.tensorflow.sharding.records import records_from, records_of
+from headrace.tensorflow.sharding.rows import dataset_of, is_rows, tensors_of
+from headrace.tensorflow.sharding.shuffle_order import Order, spread_block
+
+PARALLEL_BLOCKS = 4
+"""Blocks that are made at once where functions make their elements."""
+raw = tf.raw_ops
+
+
+def block_of(node: Node, first: tf.Tensor, count: tf.Tensor, spec: Any = None) -> tf.data.Dataset:
+    """The elements `first`, …, `first + count - 1` of a listing, as far as there are so many.
+
+    To be called in the function of a `flat_map` or `interleave`.
+
+    Args:
+        spec: of the elements; without it they are flat tuples.
+    """
+    variant = _cut(node, tf.cast(first, tf.int64), tf.cast(count, tf.int64))
+    return tf.data.experimental.from_variant(variant, spec or node.specs)
+
+
+def in_blocks(node: Node, size: int, blocks: tf.data.Dataset, order: Order | None = None) -> tf.data.Dataset:
+    """The elements of a listing, made from a dataset of block numbers.
+
+    Args:
+        order: in which its elements stand, where that is not its own.
+    """
+
+    @tf.autograph.experimental.do_not_convert
+    def make(number: tf.Tensor) -> tf.data.Dataset:
+        first, count = number * size, tf.constant(size, tf.int64)
+        return spread_block(node, first, count, order) if order else block_of(node, first, count)
+
+    if any(each.op in FUNCTIONS for each in node.subtree()):
+        return blocks.interleave(make, PARALLEL_BLOCKS, size, num_parallel_calls=PARALLEL_BLOCKS, deterministic=True)
+    return blocks.flat_map(make)
+
+
+def is_addressable(node: Node) -> bool:
+    """Whether a block costs no more than its own elements."""
+    if node.op == "RangeDataset" or is_rows(node) or records_of(node):
+        return True
+    if node.op in ("RepeatDataset", "ConcatenateDataset") and node.inputs[0].size <= 0:
+        return False
+    return node.op in (*_CUTS, *PASSING) and node.op != "ShuffleDataset" and all(map(is_addressable, node.inputs))
+
+
+def _cut(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """A block's variant; it may reach beyond the listing's end."""
+    if node.op in PASSING:
+        return _cut(node.inputs[0], first, count)
+    if is_rows(node):
+        return dataset_of(node, [each[first : first + count] for each in tensors_of(node)])
+    if records := records_of(node):
+        variant, before = records_from(records, first, count)
+        return _part(node, variant, before, count)
+    sized = node.op not in ("RepeatDataset", "ConcatenateDataset") or node.inputs[0].size > 0
+    if node.op in _CUTS and sized:
+        return _CUTS[node.op](node, first, count)
+    return _part(node, _whole(node), first, count)
+
+
+def _range(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    start, stop, step = (int(node.value(name)) for name in ("start", "stop", "step"))
+    total = max(-(-(stop - start) // step), 0)
+    count = _within(first, count, total)
+    begin = start + first * step
+    return raw.RangeDataset(start=begin, stop=begin + count * step, step=step, **_types(node))
+
+
+def _functions(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    # A function may capture further datasets.
+    return node.on([_cut(node.inputs[0], first, count), *map(_whole, node.inputs[1:])])
+
+
+def _zip(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    return node.on([_cut(each, first, count) for each in node.inputs])
+
+
+def _take(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    limit = int(node.value("count"))
+    return _cut(node.inputs[0], first, count if limit < 0 else _within(first, count, limit))
+
+
+def _skip(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    skipped = int(node.value("count"))
+    return _cut(node.inputs[0], first + max(skipped, 0), count * int(skipped >= 0))
+
+
+def _shard(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    shards = int(node.value("num_shards"))
+    return node.on([_cut(node.inputs[0], first * shards, count * shards)])
+
+
+def _batch(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    size = int(node.value("batch_size"))
+    return node.on([_cut(node.inputs[0], first * size, count * size)])
+
+
+def _concatenate(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    head, tail = node.inputs
+    in_head = _within(first, count, head.size)
+    rest = _cut(tail, tf.maximum(first - head.size, 0), count - in_head)
+    return node.on([_cut(head, first, in_head), rest])
+
+
+def _repeat(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    repeated, times = node.inputs[0], int(node.value("count"))
+    if times >= 0:
+        count = _within(first, count, times * repeated.size)
+    place = first % repeated.size
+    head = tf.minimum(count, repeated.size - place)
+    again = raw.RepeatDataset(input_dataset=_whole(repeated), count=-1, **_types(node))
+    rest = raw.TakeDataset(input_dataset=again, count=count - head, **_types(node))
+    return raw.ConcatenateDataset(input_dataset=_cut(repeated, place, head), another_dataset=rest, **_types(node))
+
+
+def _shuffle(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """A shuffle whose order is fixed depends on numbers of elements alone: functions may as well come after it."""
+    inner, later = node.inputs[0], []
+    while inner.op in (*FUNCTIONS, *PASSING):
+        later += [inner] if inner.op in FUNCTIONS else []
+        inner = inner.inputs[0]
+    made = _part(inner, _in_order(node, inner), first, count)
+    for each in reversed(later):
+        made = each.on([made])
+    return made
+
+
+_CUTS = {
+    "RangeDataset": _range,
+    "ZipDataset": _zip,
+    "TakeDataset": _take,
+    "SkipDataset": _skip,
+    "ShardDataset": _shard,
+    "ConcatenateDataset": _concatenate,
+    "RepeatDataset": _repeat,
+    "ShuffleDataset": _shuffle,
+    **dict.fromkeys(FUNCTIONS, _functions),
+    **dict.fromkeys(BATCHES, _batch),
+}
+
+
+def _whole(node: Node) -> tf.Tensor:
+    """All of a listing, without what its blocks would share: caches, and the counter of a shuffle."""
+    if node.op in PASSING:
+        return _whole(node.inputs[0])
+    if node.op == "ShuffleDataset":
+        return _in_order(node, node.inputs[0])
+    return node.on([_whole(each) for each in node.inputs])
+
+
+def _in_order(node: Node, shuffled: Node) -> tf.Tensor:
+    """A shuffle of something, in the one order that its seeds say."""
+    numbers = {name: int(node.value(name)) for name in ("buffer_size", "seed", "seed2")}
+    return raw.ShuffleDataset(
+        input_dataset=_whole(shuffled), reshuffle_each_iteration=False, **numbers, **_types(shuffled)
+    )
+
+
+def _part(node: Node, variant: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    skipped = raw.SkipDataset(input_dataset=variant, count=first, **_types(node))
+    return raw.TakeDataset(input_dataset=skipped, count=count, **_types(node))
+
+
+def _within(first: tf.Tensor, count: tf.Tensor, total: int) -> tf.Tensor:
+    """How many of `count` elements from `first` on there are among `total`."""
+    return tf.clip_by_value(total - first, 0, count)
+
+
+def _types(node: Node) -> dict[str, list[object]]:
+    return {"output_types": [spec.dtype for spec in node.specs], "output_shapes": [spec.shape for spec in node.specs]}

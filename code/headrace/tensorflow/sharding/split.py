@@ -1,0 +1,226 @@
+"""A dataset taken apart exactly: for the data service's workers, or for ranks that read it themselves."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+
+import tensorflow as tf
+
+from headrace.errors import InputError
+from headrace.events import say
+from headrace.tensorflow.captured import refuse_changes
+from headrace.tensorflow.io import arrays
+from headrace.tensorflow.length import likely_batches
+from headrace.tensorflow.options import Distribution
+from headrace.tensorflow.ranks import collectives
+from headrace.tensorflow.ranks.ends import end_together, read_alike
+from headrace.tensorflow.ranks.same_dataset import Found, all_endless, place, together, told
+from headrace.tensorflow.sharding import random_state, refusals
+from headrace.tensorflow.sharding.dataset_graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
+from headrace.tensorflow.sharding.dealing import dealt, ranks_that_share
+from headrace.tensorflow.sharding.determinism import disorder
+from headrace.tensorflow.sharding.epoch_orders import in_passes, orders_of
+from headrace.tensorflow.sharding.shuffle_order import Shuffle
+from headrace.tensorflow.sharding.slicing import in_blocks
+from headrace.tensorflow.sharding.split_points import SPLITS_PER_S, Source, find_sources, is_endless
+
+FEW_FILES = 4
+"""Files a rank, below which ranks that read themselves share records instead of files."""
+WORKER_AHEAD = 2
+"""Batches that a worker makes before they are asked for: it may not get a processor just when it is asked."""
+_FORGETTING = ("InterleaveDataset", "GroupByWindowDataset")
+
+
+def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[list[tf.data.Dataset], bool, int, int]:
+    """What the workers are to be given, on the ranks that give it.
+
+    On every rank: whether it has no end, its size, and about what that is where TensorFlow does not know it.
+
+    Given are several datasets where each pass is to have an order, or draws, of its own; elsewhere one.
+
+    Raises:
+        InputError: on every rank, when it cannot be made by workers, or not in parts.
+    """
+    made: list[tf.data.Dataset] = []
+    sizes: list[int] = []
+    likely = UNKNOWN_SIZE
+
+    def make() -> Found:
+        nonlocal likely
+        graph = DatasetGraph(dataset)
+        endless = is_endless(graph.sink)
+        sizes.append(graph.sink.size if how.exact else UNKNOWN_SIZE)
+        if collectives.rank() == 0 or not how.shared:
+            refusals.refuse_python(graph)
+            refusals.refuse_elsewhere(graph)
+            refusals.refuse_endings(graph, endless, how)
+            if how.shared:
+                refusals.warn_of_shards(graph)
+            arrays.send(graph.definition)
+            if how.exact:
+                random_state.refuse_written(graph)
+            in_parts = how.exact and how.sharding == "dynamic"
+            sources = find_sources(graph) if in_parts else []
+            refusals.warn_of_drops(node for source in sources for node in source.dropping)
+            likely = likely_batches(graph, sources) if in_parts else sizes[0]
+            made.extend(_for_workers(graph, sources, stream) if in_parts else [dataset])
+        return endless, told(graph) if how.shared else []
+
+    endless = all_endless(together(make))
+    if how.shared:
+        refusals.warn_of_padding(sizes[0], how.uneven, stream)
+    return made, endless, sizes[0], collectives.same_on_all_ranks(likely, "headrace.likely")
+
+
+def register(datasets: list[tf.data.Dataset], service: str, compression: str | None, shared: bool = True) -> list[str]:
+    """The numbers under which the dispatcher knows datasets; if ranks share them, rank 0 sends them and all learn."""
+
+    def send() -> list[str]:
+        to_dispatcher = tf.data.experimental.service.register_dataset
+        return [to_dispatcher(service, each, compression=compression).numpy().decode() for each in datasets]
+
+    return list(together(send)[0 if shared else collectives.rank()])
+
+
+def on_this_rank(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tf.data.Dataset:
+    """What this rank reads where no worker makes batches."""
+    if how.shared and how.exact:
+        return of_this_rank(dataset, how.uneven, stream)
+    if how.shared:
+        refusals.warn_of_all_of_it()
+    return whole(dataset, how.uneven, stream)
+
+
+def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.Dataset:
+    """This rank's part of a dataset, made by itself.
+
+    Raises:
+        InputError: ranks cannot make it in parts.
+    """
+    if collectives.size() == 1:
+        return dataset
+    made: list[tf.data.Dataset] = []
+
+    def make() -> Found:
+        graph = DatasetGraph(dataset)
+        random_state.seed_apart(graph)
+        refusals.refuse_generator(graph)
+        random_state.refuse_written(graph)
+        random_state.draw_apart(graph)
+        sources = find_sources(graph, one_block_a_batch=True)
+        refusals.warn_of_drops(node for source in sources for node in source.dropping)
+        made.append(graph.spliced(dict(itertools.starmap(_part, enumerate(sources)))))
+        refusals.warn_of_padding(graph.sink.size, uneven, stream)
+        # Each rank makes its blocks itself, so here seeds count.
+        return is_endless(graph.sink), [*told(graph), *(place(source.node) for source in sources)]
+
+    endless = all_endless(together(make))
+    part = read_alike(made[0], stream) if endless else end_together(made[0], uneven, stream)
+    return refuse_changes(dataset, part)
+
+
+def whole(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.Dataset:
+    """All of a dataset on each rank, or what the script gives each; a rank's end is all ranks' nevertheless."""
+    if collectives.size() == 1:
+        return dataset
+
+    def look() -> Found:
+        try:
+            return is_endless(DatasetGraph(dataset).sink), []
+        except Exception:  # it is too large for a graph, or holds what cannot leave this process: here it may
+            return int(dataset.cardinality()) == INFINITE, []
+
+    return dataset if all_endless(together(look)) else end_together(dataset, uneven, stream)
+
+
+def _for_workers(graph: DatasetGraph, sources: list[Source], stream: str) -> list[tf.data.Dataset]:
+    """One dataset, or several to be read in turn, a pass each."""
+    for source in sources:
+        place = f"{source.node.kind}:{source.node.where}"
+        elements = "endless" if source.elements == INFINITE else source.elements
+        say("data_split", stream=stream, source=place, elements=elements, block=source.block)
+        many = source.elements == INFINITE or source.elements > SPLITS_PER_S
+        if many and source.block == 1 and not source.expanding:
+            print(
+                f"{place} is handed out one element at a time: {SPLITS_PER_S:,} a second and worker at most, however "
+                "many processors it has; call .batch() before data.distribute", flush=True,
+            )  # fmt: skip
+    shuffles = {each.node: each.shuffle for each in sources if each.shuffle and each.shuffle.is_replaceable}
+    orders = orders_of(graph, shuffles.values())
+    made = _in_order(graph, sources, shuffles, orders[0]) if orders else _in_order(graph, sources, {}, 0)
+    return in_passes(made, orders) if orders or random_state.first_values(graph) else [made]
+
+
+def _in_order(
+    graph: DatasetGraph, sources: list[Source], shuffles: Mapping[Node, Shuffle], order: int
+) -> tf.data.Dataset:
+    """The dataset of blocks, and without these shuffles of listings, whose blocks come shuffled in this order."""
+    new: dict[Node, tf.data.Dataset] = {}
+    for source in sources:
+        if shuffle := shuffles.get(source.node):
+            shuffled = shuffle.order(source.elements, order)
+            numbers = tf.data.Dataset.range(-(-shuffled.places // source.block))
+            new[source.node] = in_blocks(source.node, source.block, numbers, shuffled)
+            replaced = {shuffle.node, shuffle.repeat}
+            for each in reversed([each for each in graph.sink.subtree([source.node]) if each in replaced]):
+                new[each] = graph.dataset(each.inputs[0], new)
+        elif not source.is_split_by_tensorflow:
+            new[source.node] = _blocks_of(source, tf.data.Dataset.range(source.blocks))
+    _keep_splits(graph, new, {source.node for source in sources})
+    return graph.spliced(new).prefetch(WORKER_AHEAD)
+
+
+def _keep_splits(graph: DatasetGraph, new: dict[Node, tf.data.Dataset], sources: Collection[Node]) -> None:
+    """Have what begins its input late (a shuffle, each epoch of a repeat) find its splits where a reader forgets them.
+
+    Without it every worker makes all of `files.shuffle(n).interleave(…)`: docs/tensorflow-lost-splits.md. A
+    concatenation keeps them, of nothing too.
+    """
+    for node in reversed(list(graph.sink.subtree(sources))):
+        if node.op in _FORGETTING and node.inputs[0] not in new:
+            inner = graph.dataset(node.inputs[0], new)
+            new[node.inputs[0]] = inner.concatenate(tf.data.Dataset.range(0).map(_nothing(node.inputs[0])))
+
+
+def _nothing(node: Node) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
+    """Makes an element like a transformation's, for a dataset that never makes one.
+
+    Sparse and ragged tensors, and datasets, are variants here, of which there are no zeros.
+    """
+
+    def zeros(spec: tf.TensorSpec) -> tf.Tensor:
+        shape = [size or 0 for size in spec.shape or []]
+        return tf.fill(shape, tf.raw_ops.OptionalNone()) if spec.dtype == tf.variant else tf.zeros(shape, spec.dtype)
+
+    return lambda _: tuple(map(zeros, node.specs))
+
+
+def _part(number: int, source: Source) -> tuple[Node, tf.data.Dataset]:
+    """What is replaced in this rank's copy of the dataset, and by what."""
+    node, (ranks, rank) = source.node, ranks_that_share(source)
+    whole = source.expanding
+    if whole and source.elements != INFINITE and source.elements < FEW_FILES * ranks:
+        # Too few files for a fair share: every rank reads them all and keeps its records.
+        reason = next(filter(None, map(disorder, whole.subtree())), "")
+        if not reason:
+            return whole, dealt(node.graph.dataset(whole, ordered=True), ranks, rank, number)
+        if source.elements < ranks:
+            raise InputError(
+                f"{whole.where}: {whole.kind}: {source.elements} files are too few for {ranks} ranks to share, and "
+                f"records cannot be shared, since {reason}. Write {ranks} files or more, or give up what shuffles "
+                "here and shuffle after it; or data.distribute(…, exact=False) as it is"
+            )
+    if source.block == 1 and not source.expanding:
+        return node, dealt(node.graph.dataset(node, ordered=True), ranks, rank, number)
+    return node, _blocks_of(source, dealt(tf.data.Dataset.range(source.blocks), ranks, rank, number))
+
+
+def _blocks_of(source: Source, numbers: tf.data.Dataset) -> tf.data.Dataset:
+    order = None
+    if source.shuffle and source.block > 1:
+        order = replace(source.shuffle, repeat=None).order(source.elements)
+    # A shuffle that comes with a smaller buffer says that neighbours stay near each other.
+    whole = order and order.buffer == source.elements
+    return in_blocks(source.node, source.block, numbers, order if whole else None)

@@ -1,0 +1,257 @@
+"""Where a dataset can be split among workers or ranks without becoming another one.
+
+tf.data service hands out the elements of each source by itself, and every worker runs the rest of the pipeline on its
+part. That is exact for what treats elements one by one (`map`, `filter`, `batch`, …), and wrong for what looks at
+where an element stands (`zip`, `take`, `skip`, …). So a dataset is followed from its end down to the last
+transformation that looks at places: what lies above may be split, what lies below is a listing, whose elements are
+numbered and handed out in blocks (`headrace.tensorflow.sharding.slicing`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+
+from headrace.tensorflow.sharding.dataset_graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
+from headrace.tensorflow.sharding.dataset_ops import (
+    BATCHES,
+    BY_PLACE,
+    EXPANDING,
+    FUNCTIONS,
+    ONE_BY_ONE,
+    ONE_TO_ONE,
+    REGROUPING,
+    SOURCES,
+)
+from headrace.tensorflow.sharding.determinism import has_seed
+from headrace.tensorflow.sharding.records import records_of
+from headrace.tensorflow.sharding.refusals import refusal, refuse_costly, refuse_reading_again, refuse_unordered
+from headrace.tensorflow.sharding.rows import array_rows, is_arrays
+from headrace.tensorflow.sharding.shuffle_order import Shuffle, shuffle_of
+from headrace.tensorflow.sharding.slicing import is_addressable
+
+BLOCKS = 64
+"""At least so many of a finite listing, where its batches allow it: workers are not equally fast."""
+MAX_BLOCK = 256
+"""At most so many, where an element's size is not known (text stands for files, say) or is large."""
+MAX_SMALL_BLOCK = 2048
+"""At most so many, where they fill no more than `MAX_SMALL_BLOCK_BYTES`: asking for each block takes time."""
+MAX_SMALL_BLOCK_BYTES = 8 << 20
+SKIPPING_BLOCKS = 32
+"""At most so many where making a block means to make and skip all that comes before it."""
+SPLITS_PER_S = 3_300
+"""Elements that a worker can ask the dispatcher for; `python -m bench.splits` measures it."""
+_SPLIT_BY_TENSORFLOW = ("RangeDataset", "TensorSliceDataset")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A listing that the rest of a pipeline is split at."""
+
+    node: Node
+    elements: int
+    """Its size; `INFINITE` when it has no end."""
+    block: int
+    """Elements that are handed out at once."""
+    expanding: Node | None
+    """What makes many of each of its elements, if they stand for many, as files do."""
+    shuffle: Shuffle | None
+    """What shuffles it, before anything looks at several of its elements."""
+    dropping: tuple[Node, ...] = ()
+    """What drops its last batch, and so on every worker or rank one of its own."""
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks it has."""
+        return np.iinfo(np.int64).max // self.block if self.elements == INFINITE else -(-self.elements // self.block)
+
+    @property
+    def is_split_by_tensorflow(self) -> bool:
+        """Whether tf.data service hands its elements out by itself, one by one."""
+        return self.node.op in _SPLIT_BY_TENSORFLOW and self.block == 1
+
+
+def find_sources(graph: DatasetGraph, one_block_a_batch: bool = False) -> list[Source]:
+    """The listings to split a dataset at.
+
+    Args:
+        one_block_a_batch: as small as exact batches allow, where handing out costs nothing.
+
+    Raises:
+        InputError: splitting it would change what it gives; the text names the script's line and the fix.
+    """
+    return [_source(node, path, one_block_a_batch) for node, path in _ends(graph.sink, [])]
+
+
+def as_listing(graph: DatasetGraph, block: int) -> tuple[int, int]:
+    """The elements of a dataset that can be had in blocks, by their numbers, and those of a block: `block` or more.
+
+    Raises:
+        InputError: its order is not fixed, it has no end, or what comes before a block would be made at a cost.
+    """
+    refuse_unordered(graph.sink)
+    addressable = is_addressable(graph.sink)
+    if not addressable:
+        refuse_reading_again(graph.sink)
+    elements = _count(graph.sink)
+    if elements == INFINITE or not addressable:
+        refuse_costly(graph.sink, elements)
+    return elements, block if addressable else max(block, -(-elements // SKIPPING_BLOCKS))
+
+
+def is_endless(node: Node) -> bool:
+    """Whether it has no end; what TensorFlow calls unknown may have one."""
+    if node.size == INFINITE:
+        return True
+    through = node.op in (*ONE_BY_ONE, *EXPANDING, *REGROUPING, "GroupByWindowDataset", "ConcatenateDataset")
+    return through and any(map(is_endless, node.inputs))
+
+
+def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
+    """The nodes below which nothing may be split, each with what lies above it, nearest last."""
+    path = [*above, node]
+    if node.op == "CacheDataset" and str(node.value("filename").item().decode()):
+        raise refusal(node, "a cache in a file would be written by every worker", "cache() without a file name")
+    if node.op == "RepeatDataset" and int(node.value("count")) >= 0 and is_addressable(node):
+        yield node, above  # with its repetitions numbered, batches are cut exactly
+    elif is_arrays(node):
+        yield node, above
+    elif node.op in (*ONE_BY_ONE, *EXPANDING, *REGROUPING) or _only_regroups(node):
+        yield from _ends(node.inputs[0], path)
+    elif node.op == "ConcatenateDataset":
+        for each in node.inputs:
+            yield from _ends(each, path)
+    elif _mixes_whole_datasets(node):
+        for each in node.inputs[1:]:
+            yield from _ends(each, path)
+    elif node.op == "RandomDataset" and not has_seed(node):
+        return  # every worker draws its own
+    elif node.op in (*BY_PLACE, *SOURCES):
+        yield node, above
+    elif node.op == "RandomDataset":
+        raise refusal(node, "its seed is set (by itself or tf.random.set_seed), so every worker would draw the same "
+                       "numbers", "tf.data.Dataset.range(n) and tf.random.stateless_uniform in a map")  # fmt: skip
+    else:
+        instead = "what reads files, tensors or a range instead"
+        if node.op in ("LoadDataset", "SnapshotDataset"):
+            instead = "TFRecords, and read these (tf.data.TFRecordDataset) instead"
+        elif node.inputs:
+            instead = "other transformations (shuffle and repeat for shuffle_and_repeat), or this after data.distribute"
+        raise refusal(node, "it is not known how this can be split among workers or ranks", instead)
+
+
+def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Source:
+    if node.op in BY_PLACE or node.op == "RepeatDataset":
+        refuse_unordered(node)
+    addressable = is_addressable(node)
+    if not addressable:
+        refuse_reading_again(node)
+    elements = _count(node)
+    if not addressable:
+        refuse_costly(node, elements)
+    batch, expanding, dropping = _batch_above(above)
+    if expanding or not batch:
+        block = 1
+    elif one_block_a_batch:
+        block = batch
+    else:
+        most = _most(node)
+        wanted = most if elements == INFINITE else min(max(elements // BLOCKS, 1), most)
+        block = max(wanted // batch, 1) * batch
+    if not addressable and elements > SKIPPING_BLOCKS * block:
+        block = -(-elements // (SKIPPING_BLOCKS * block)) * block
+    return Source(node, elements, block, expanding, shuffle_of(node, elements, above), dropping)
+
+
+def _most(node: Node) -> int:
+    """How many elements to hand out at once, however many there are."""
+    specs = node.specs
+    if not all(isinstance(each, tf.TensorSpec) and each.shape.is_fully_defined() for each in specs) or any(
+        each.dtype in (tf.string, tf.variant, tf.resource) for each in specs
+    ):
+        return MAX_BLOCK
+    size = sum(int(each.shape.num_elements()) * each.dtype.size for each in specs)
+    return min(max(MAX_SMALL_BLOCK_BYTES // max(size, 1), MAX_BLOCK), MAX_SMALL_BLOCK)
+
+
+def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None, tuple[Node, ...]]:
+    """How many elements make a batch (0: none is made), what expands them before that, and what drops a last batch.
+
+    Where elements are still one to one with the listing's, a finite dataset drops no more than in plain tf.data: blocks
+    are made of whole batches, so that only the one with the last block has a remainder.
+    """
+    size, exact, expanding, known, dropping = 0, True, None, True, []
+    for node in reversed(above):
+        if node.op in EXPANDING and _repeats_within(node):
+            raise refusal(
+                node, "goes through some of its elements without end, so that a worker or rank would keep those that "
+                "it got first, and the others might never come",
+                "dataset.repeat() before it, and no .repeat() in what it makes of an element",
+            )  # fmt: skip
+        whole = exact and node.op in BATCHES
+        if not whole and _drops_remainder(node) and not is_endless(node.inputs[0]):
+            dropping.append(node)
+        if node.op in BATCHES and known:
+            size = max(size, 1) * max(int(node.value("batch_size")), 1)
+        elif node.op in EXPANDING and not size:
+            expanding = expanding or node
+        exact &= node.op in (*ONE_TO_ONE, *BATCHES)
+        known &= node.op in (*ONE_BY_ONE, *BATCHES) and not expanding
+    return size, expanding, tuple(dropping)
+
+
+def _repeats_within(node: Node) -> bool:
+    """Whether what it makes of an element has no end."""
+    inside = {each.name: each for name in node.functions for each in node.graph.nodes_of(name)}
+    counts = [inside.get(each.input[1].partition(":")[0]) for each in inside.values() if each.op == "RepeatDataset"]
+    constants = [each.attr["value"].tensor for each in counts if each is not None and each.op == "Const"]
+    return any(int(tf.make_ndarray(each)) < 0 for each in constants)
+
+
+def _drops_remainder(node: Node) -> bool:
+    if node.op in REGROUPING:
+        return bool(node.value("drop_remainder"))
+    if node.op != "GroupByWindowDataset":
+        return False
+    inside = {each.name: each for name in node.functions for each in node.graph.nodes_of(name)}
+    constants = {name for name, each in inside.items() if each.op == "Const" and each.attr["dtype"].type ==
+                 tf.bool.as_datatype_enum and bool(tf.make_ndarray(each.attr["value"].tensor))}  # fmt: skip
+    return any("Batch" in each.op and constants & {edge.partition(":")[0] for edge in each.input}
+               for each in inside.values())  # fmt: skip
+
+
+def _only_regroups(node: Node) -> bool:
+    """Whether a group_by_window (bucket_by_sequence_length is one) does nothing but batch its groups."""
+    made = {re.sub(r"V\d$", "", op) for op in node.function_ops if re.search(r"Dataset(V\d)?$", op)}
+    return node.op == "GroupByWindowDataset" and made <= {*BATCHES, *FUNCTIONS, "FilterDataset"}
+
+
+def _mixes_whole_datasets(node: Node) -> bool:
+    """Whether a sample_from_datasets goes on until all its datasets are at their end."""
+    if node.op != "DirectedInterleaveDataset" or node.attribute("stop_on_empty_dataset").b:
+        return False
+    return any(each.op == "RandomDataset" for each in node.inputs[0].subtree())
+
+
+def _as_many(records: int) -> tf.data.Dataset:
+    return tf.data.Dataset.range(records).map(tf.as_string)
+
+
+def _count(node: Node) -> int:
+    size = array_rows(node) if is_arrays(node) else node.size
+    if size == UNKNOWN_SIZE:
+        known = {each: records.count for each in node.subtree() if (records := records_of(each))}
+        size = int(node.graph.dataset(node, {each: _as_many(count) for each, count in known.items()}).cardinality())
+    if size != UNKNOWN_SIZE:
+        return size
+    try:
+        counted = node.graph.dataset(node).reduce(tf.constant(0, tf.int64), lambda total, *_: total + 1)
+    except tf.errors.OpError as error:
+        reason = " ".join(error.message.split())[:200]
+        raise refusal(node, f"has to be counted on the trainer, which failed ({reason})",
+                       "give dnn_group the channel too, or data.Shards.of_files") from error  # fmt: skip
+    return int(counted)

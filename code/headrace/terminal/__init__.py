@@ -1,0 +1,1 @@
+"""What people see on a terminal: tables, progress, text in any locale."""
