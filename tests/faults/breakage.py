@@ -12,6 +12,7 @@ import psutil
 from tests.support import process_of, processes_of
 
 STEADY, SILENT, HUNGRY = (Path(__file__).with_name(f"{name}.py") for name in ("steady", "silent", "hungry"))
+TOYS = Path(__file__).with_name("toys")
 LOST_TRANSFER = Path(__file__).with_name("lost_transfer.py")
 LAUNCHER = "code/launcher.py"
 DISPATCHER, WORKER = r"train_data.py dispatcher", r"train_data.py worker"

@@ -1,10 +1,10 @@
-"""A steadily training job, and the means to break it."""
+"""Steadily training jobs, and the means to break them."""
 
 import shutil
 
 import pytest
 
-from tests.faults.breakage import HUNGRY, LOST_TRANSFER, SILENT, STEADY
+from tests.faults.breakage import HUNGRY, LOST_TRANSFER, SILENT, STEADY, TOYS
 from tests.support import copy_source, namespaces_allowed
 from tests.victims import victims
 
@@ -14,7 +14,7 @@ if not namespaces_allowed():
 
 @pytest.fixture
 def victim(tmp_path):
-    """Starts the steady job with further flags and returns once it makes steps."""
+    """Starts a steady job of TensorFlow with further flags and returns once it makes steps."""
     source = copy_source(tmp_path / "source", STEADY, SILENT, HUNGRY)
 
     with victims(tmp_path) as begin:
@@ -25,5 +25,19 @@ def victim(tmp_path):
             if lost_transfer:
                 (source / "lost").touch()
             return begin(f"--source_dir={source}", f"--training_script={script}", *flags, stepping=stepping)
+
+        yield begin_steady
+
+
+@pytest.fixture
+def toy_victim(tmp_path):
+    """The same with a trainer and servers that start in a moment: for what no framework has a part in."""
+    source = copy_source(tmp_path / "source", *TOYS.glob("*.py"))
+
+    with victims(tmp_path) as begin:
+
+        def begin_steady(*flags, stepping=True):
+            return begin(f"--source_dir={source}", "--training_script=steady.py", "--batch_size=1", *flags,
+                         stepping=stepping)  # fmt: skip
 
         yield begin_steady

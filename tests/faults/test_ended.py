@@ -33,8 +33,8 @@ def assert_failed_everywhere(run, *, without=()):
 
 
 @pytest.mark.parametrize("words", [LAUNCHER, MPIRUN])
-def test_a_dead_leader_ends_every_host(victim, words):
-    job = victim(LONG)
+def test_a_dead_leader_ends_every_host(toy_victim, words):
+    job = toy_victim(LONG)
     kill(job, "algo-3", words)
     run = finish(job.process, job.folder, 60)
     assert_failed_everywhere(run, without=["algo-3"])
@@ -42,8 +42,8 @@ def test_a_dead_leader_ends_every_host(victim, words):
     assert "SIGKILL" in run.summary["root_cause"]["message"] or "not been heard" in run.summary["root_cause"]["message"]
 
 
-def test_a_dead_leader_host_ends_every_host(victim):
-    job = victim(LONG)
+def test_a_dead_leader_host_ends_every_host(toy_victim):
+    job = toy_victim(LONG)
     kill_host(job, "algo-3")
     run = finish(job.process, job.folder, 60)
     assert_failed_everywhere(run, without=["algo-3"])
@@ -60,16 +60,16 @@ def test_a_restarted_worker_that_lost_the_transfer_is_the_root_cause(victim):
     assert "this host cannot send batches by headrace's own transfer" in "".join(cause["log_tail"])
 
 
-def test_a_dead_dispatcher_host_fails_the_job_and_is_named(victim):
-    job = victim(LONG)
+def test_a_dead_dispatcher_host_fails_the_job_and_is_named(toy_victim):
+    job = toy_victim(LONG)
     kill_host(job, "algo-1")
     run = finish(job.process, job.folder, 60)
     assert_failed_everywhere(run, without=["algo-1"])
     assert run.summary["root_cause"]["host"] == "algo-1"
 
 
-def test_a_host_cut_off_for_good_ends_the_job_on_both_sides(victim):
-    job = victim(LONG)
+def test_a_host_cut_off_for_good_ends_the_job_on_both_sides(toy_victim):
+    job = toy_victim(LONG)
     set_link(job, "algo-1", "down")
     run = finish(job.process, job.folder, 60)
     assert_failed_everywhere(run)
@@ -77,8 +77,8 @@ def test_a_host_cut_off_for_good_ends_the_job_on_both_sides(victim):
     assert "has not been heard" in run.log("algo-1")
 
 
-def test_a_worker_that_keeps_dying_is_given_up(victim):
-    job = victim(LONG, "--hyperparameter=max_restarts=2")
+def test_a_worker_that_keeps_dying_is_given_up(toy_victim):
+    job = toy_victim(LONG, "--hyperparameter=max_restarts=2")
     pids = set()
     while job.process.poll() is None and len(pids) < 4:
         try:
@@ -96,8 +96,8 @@ def test_a_worker_that_keeps_dying_is_given_up(victim):
     assert "after 2 restarts" in cause["message"]
 
 
-def test_a_hung_rank_is_found_by_the_watchdog_with_stacks(victim):
-    job = victim(LONG, "--hyperparameter=stall_timeout_s=6")
+def test_a_hung_rank_is_found_by_the_watchdog_with_stacks(toy_victim):
+    job = toy_victim(LONG, "--hyperparameter=stall_timeout_s=6")
     kill(job, "algo-3", RANK, signal.SIGSTOP)
     run = finish(job.process, job.folder, 60)
     assert_failed_everywhere(run)
@@ -133,8 +133,8 @@ def test_sigterm_gets_a_checkpoint_and_an_orderly_end(victim, host):
     assert last.endswith(saved[-1])
 
 
-def test_ctrl_c_while_training_leaves_nothing(victim):
-    job = victim(LONG)
+def test_ctrl_c_while_training_leaves_nothing(toy_victim):
+    job = toy_victim(LONG)
     job.process.send_signal(signal.SIGINT)
     run = finish(job.process, job.folder, 40)
     assert run.code == 1

@@ -35,8 +35,8 @@ def test_killed_servers_come_back_and_training_succeeds(victim):
     assert restarts["algo-2"]["worker"] == restarts["algo-3"]["worker"] == 1
 
 
-def test_a_lost_data_host_is_named_and_the_job_goes_on(victim):
-    job = victim("--epochs=14")
+def test_a_lost_data_host_is_named_and_the_job_goes_on(toy_victim):
+    job = toy_victim("--epochs=14")
     kill_host(job, "algo-2")
     run = finish(job.process, job.folder)
     assert run.code == 0, run.output[-3000:]
@@ -45,8 +45,8 @@ def test_a_lost_data_host_is_named_and_the_job_goes_on(victim):
     assert run.events("host_lost")[0].fields["host"] == "algo-2"
 
 
-def test_a_data_host_that_never_came_is_named_and_done_without(victim):
-    job = victim("--epochs=4", "--hyperparameter=startup_timeout_s=60", stepping=False)
+def test_a_data_host_that_never_came_is_named_and_done_without(toy_victim):
+    job = toy_victim("--epochs=4", "--hyperparameter=startup_timeout_s=60", stepping=False)
     wait_for(lambda: "event=topology host=algo-2" in job.text(), "algo-2's launcher")
     kill_host(job, "algo-2")
     run = finish(job.process, job.folder)
@@ -63,8 +63,8 @@ def test_where_one_host_lacks_the_transfer_all_read_by_grpc_and_the_log_says_so(
 
 
 @pytest.mark.parametrize("host", ["algo-1", "algo-2"])
-def test_a_network_cut_of_five_seconds_is_survived(victim, host):
-    job = victim("--epochs=12", "--hyperparameter=lease_s=15")  # to cut and to mend takes a moment too
+def test_a_network_cut_of_five_seconds_is_survived(toy_victim, host):
+    job = toy_victim("--epochs=12", "--hyperparameter=lease_s=15")  # to cut and to mend takes a moment too
     set_link(job, host, "down")
     time.sleep(5)  # the length of the cut, not a wait
     set_link(job, host, "up")
@@ -73,10 +73,10 @@ def test_a_network_cut_of_five_seconds_is_survived(victim, host):
     assert not run.events("host_lost")
 
 
-def test_a_slow_link_that_loses_frames_is_survived(victim):
+def test_a_slow_link_that_loses_frames_is_survived(toy_victim):
     if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
         pytest.skip("this machine has no TAP devices")
-    job = victim("--epochs=4")
+    job = toy_victim("--epochs=4")
     link = slow_down(job, "algo-2", delay_s=0.2, loss=0.1)
     try:
         run = finish(job.process, job.folder)
@@ -90,14 +90,14 @@ def test_a_slow_link_that_loses_frames_is_survived(victim):
         assert "event=outcome status=succeeded" in run.log(lost.fields["host"])
 
 
-def test_unauthenticated_clients_by_the_thousand_change_nothing(victim):
-    job = victim("--epochs=8")
+def test_unauthenticated_clients_by_the_thousand_change_nothing(toy_victim):
+    job = toy_victim("--epochs=8")
     code = """
 import grpc, socket, sys, time
 host = sys.argv[1]
 held = []
 for number in range(1500):
-    connection = socket.create_connection((host, 16000 if number < 1000 else 7001), timeout=5)
+    connection = socket.create_connection((host, 16000 if number < 1000 else 6001), timeout=5)
     if number % 3 == 0: connection.sendall(b"\\x00garbage" * 50)
     if number % 3 == 1: connection.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n")
     held.append(connection)

@@ -1,0 +1,10 @@
+"""The launcher, with a data service of toys: servers that start in a moment and give out tokens."""
+
+from headrace.host import services
+from headrace.host.main import entry_point
+from token_service import TokenService
+
+services.SERVICES["tensorflow", "service"] = TokenService
+
+if __name__ == "__main__":
+    entry_point(__file__)

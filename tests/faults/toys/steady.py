@@ -1,0 +1,46 @@
+"""Trains for about `--epochs` × 2 s at a steady pace: a token from a worker and an allreduce for each step."""
+
+import argparse
+import os
+import socket
+import time
+
+from headrace.events import say
+from headrace.rank.context import TrainerContext
+from headrace.training.signal_files import SignalFiles
+from mpi4py import MPI
+
+parser = argparse.ArgumentParser(allow_abbrev=False)
+parser.add_argument("--epochs", type=int, default=8)
+args, _ = parser.parse_known_args()
+STEPS, PAUSE_S = 40, 0.05
+COMM = MPI.COMM_WORLD
+
+
+def token(address):
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=1) as connection:
+            connection.settimeout(1)
+            return connection.recv(1) == b"1"
+    except OSError:
+        return False
+
+
+def wait_for_a_token(first):
+    """From the workers in turn: one that is gone is passed over, and asked again in the next round."""
+    workers = os.environ["WORKERS"].split(",")
+    while not any(token(workers[(first + place) % len(workers)]) for place in range(len(workers))):
+        time.sleep(0.1)
+
+
+signals = SignalFiles(TrainerContext.from_environ(os.environ).signal_dir, lambda: COMM.rank)
+for step in range(1, args.epochs * STEPS + 1):
+    began = time.monotonic()
+    wait_for_a_token(step)
+    COMM.allreduce(1)
+    time.sleep(PAUSE_S)
+    signals.progress()
+    if COMM.rank == 0 and step % 5 == 0:
+        took_s = time.monotonic() - began
+        say("step", step=step, step_ms=1000 * took_s, samples_per_s=1 / took_s, input_bound=0.0)
