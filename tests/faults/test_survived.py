@@ -36,7 +36,7 @@ def test_killed_servers_come_back_and_training_succeeds(victim):
 
 
 def test_a_lost_data_host_is_named_and_the_job_goes_on(toy_victim):
-    job = toy_victim("--epochs=14")
+    job = toy_victim("--epochs=8")
     kill_host(job, "algo-2")
     run = finish(job.process, job.folder)
     assert run.code == 0, run.output[-3000:]
@@ -46,7 +46,7 @@ def test_a_lost_data_host_is_named_and_the_job_goes_on(toy_victim):
 
 
 def test_a_data_host_that_never_came_is_named_and_done_without(toy_victim):
-    job = toy_victim("--epochs=4", "--hyperparameter=startup_timeout_s=60", stepping=False)
+    job = toy_victim("--epochs=4", "--hyperparameter=startup_timeout_s=25", stepping=False)
     wait_for(lambda: "event=topology host=algo-2" in job.text(), "algo-2's launcher")
     kill_host(job, "algo-2")
     run = finish(job.process, job.folder)

@@ -15,6 +15,8 @@ parser.add_argument("--epochs", type=int, default=8)
 args, _ = parser.parse_known_args()
 STEPS, PAUSE_S = 40, 0.05
 COMM = MPI.COMM_WORLD
+AGAIN = {}
+"""When a worker that did not answer is asked again."""
 
 
 def token(address):
@@ -28,9 +30,16 @@ def token(address):
 
 
 def wait_for_a_token(first):
-    """From the workers in turn: one that is gone is passed over, and asked again in the next round."""
+    """From the workers in turn: one that did not answer is passed over for a while."""
     workers = os.environ["WORKERS"].split(",")
-    while not any(token(workers[(first + place) % len(workers)]) for place in range(len(workers))):
+    while True:
+        for place in range(len(workers)):
+            worker = workers[(first + place) % len(workers)]
+            if AGAIN.get(worker, 0.0) > time.monotonic():
+                continue
+            if token(worker):
+                return
+            AGAIN[worker] = time.monotonic() + 5
         time.sleep(0.1)
 
 
