@@ -20,7 +20,7 @@ help:
 	@echo "make test-pythons   make test with each Python from 3.10 to 3.13 that is here (PYTHONS=3.12 for one)"
 	@echo "make check   lint, types, unit tests; under a minute"
 	@echo "make faults  kill, hang and cut off real jobs, and watch what becomes of them"
-	@echo "make conformance  what we make and assume, against SageMaker's toolkit and SDKs; then the next three, shorter"
+	@echo "make conformance  what we make and assume, against SageMaker's toolkit and SDKs; hostile messages; every second example"
 	@echo "make fuzz    hostile messages for the transfer, under sanitizers (FUZZ_S=3600 for an hour)"
 	@echo "make grammar   500 random tf.data pipelines, shared among workers and ranks, against plain tf.data"
 	@echo "make examples  every script of code/examples in both modes; make conformance: every second, with data hosts alone"
@@ -40,8 +40,11 @@ setup-torch:
 demo-torch: setup-torch
 	@$(RUN_TORCH) tools/demo.py pytorch
 
+# What the documents say of PyTorch is run by make guides.
+TORCH_GUIDES = tests/torch/test_docs.py tests/torch/test_notebook.py
+
 test-torch: setup-torch
-	@$(RUN_TORCH) -m pytest $(SPREAD) tests/torch
+	@$(RUN_TORCH) -m pytest $(SPREAD) $(TORCH_GUIDES:%=--ignore=%) tests/torch
 
 demo: setup
 	@$(RUN) tools/demo.py
@@ -68,8 +71,7 @@ conformance: setup
 	@$(RUN) tools/peers.py sdk2 sdk3
 	@$(PYTEST) $(TIMED) -rs tests/sdk tests/toolkit
 	@$(RUN) -m tests.fuzz --first 0 --cases 20000
-	@HEADRACE_PIPELINES=$${HEADRACE_PIPELINES:-40} HEADRACE_SEED=$${HEADRACE_SEED:-2} HEADRACE_MODES=$${HEADRACE_MODES:-service} \
-		HEADRACE_EVERY=$${HEADRACE_EVERY:-2} $(MAKE) --no-print-directory grammar examples
+	@HEADRACE_MODES=$${HEADRACE_MODES:-service} HEADRACE_EVERY=$${HEADRACE_EVERY:-2} $(MAKE) --no-print-directory examples
 
 fuzz: setup
 	@$(RUN) -m tests.fuzz --seconds $(FUZZ_S)
@@ -83,8 +85,9 @@ examples: setup
 site: setup
 	@$(RUN) tools/make_site.py
 
-guides: site
+guides: site setup-torch
 	@$(PYTEST) $(SPREAD) tests/guides tests/notebooks
+	@$(RUN_TORCH) -m pytest $(SPREAD) $(TORCH_GUIDES)
 
 bench: setup
 	@$(RUN) tools/peers.py ray

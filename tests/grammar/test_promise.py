@@ -1,7 +1,7 @@
 """What `data.distribute` accepts gives what plain tf.data gives, whoever shares it; the rest is refused with a fix.
 
-HEADRACE_PIPELINES says how many are tried (40 in `make test`, 40 others in `make conformance`, 500 in `make grammar`),
-HEADRACE_SEED which. Workers make several at once: most of the time that one takes is waiting for the service's own
+HEADRACE_PIPELINES says how many are tried (40 in `make test`, 500 in `make grammar`), HEADRACE_SEED
+which. Workers make several at once: most of the time that one takes is waiting for the service's own
 heartbeats.
 """
 
