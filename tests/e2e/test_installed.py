@@ -22,7 +22,7 @@ def project(tmp_path_factory):
     tree = folder / "tree"  # building leaves files behind
     copy_source(tree / "code")
     shutil.copytree(ROOT / "third_party", tree / "third_party")
-    for name in ("setup.py", "setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
     build = [sys.executable, "-m", "pip", "wheel", "--disable-pip-version-check", "-q", "--no-deps", "-w", folder, tree]
     subprocess.run(build, check=True)
