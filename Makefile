@@ -10,7 +10,7 @@ TIMED = -p no:cacheprovider --durations=5
 SPREAD = $(TIMED) -n $(AT_ONCE) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: peers site guides setup-torch demo-torch test-torch help setup demo test test-pythons check unit integration e2e faults conformance fuzz grammar examples bench clean
+.PHONY: release peers site guides setup-torch demo-torch test-torch help setup demo test test-pythons check unit integration e2e faults conformance fuzz grammar examples bench clean
 
 help:
 	@echo "make setup   .venv with TensorFlow, Open MPI and Horovod; no root needed"
@@ -27,6 +27,7 @@ help:
 	@echo "make site    the documents as pages, in build/site; a link that leads nowhere fails it"
 	@echo "make guides  the site, every command and script of the guides, and the walk-through"
 	@echo "make bench   how fast, as ratios measured in one run: about an hour (BENCH=transport for one)"
+	@echo "make release  build/dist: a checked wheel and source archive, and a job run from them (TAG=1 tags the version)"
 	@echo "make clean   remove what these made"
 
 setup:
@@ -92,6 +93,9 @@ guides: site setup-torch
 bench: setup
 	@$(RUN) tools/peers.py ray
 	@$(RUN) -m bench $(BENCH)
+
+release: setup
+	@$(RUN) tools/release.py $(if $(TAG),--tag)
 
 clean:
 	rm -rf .venv .venv-torch .venv-peers .pythons .fuzz build data runs bench/out notebooks/walkthrough notebooks/pytorch .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info code/*.egg-info

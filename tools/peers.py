@@ -13,13 +13,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / ".venv-peers"
-MOTO = "moto[iam,logs,s3,sagemaker,sts]==5.2.5"
+CONSTRAINTS = ROOT / "code" / "constraints.txt"
+MOTO = "moto[iam,logs,s3,sagemaker,sts]"
 ENVIRONMENTS = {
     "sdk2": ["sagemaker>=2.250,<3", MOTO],
     "sdk3": ["sagemaker>=3,<4", MOTO],
-    "torch": ["torch==2.15.0", "numpy"],
+    "torch": ["torch", "numpy"],
 }
 FOLDERS = {"ray": ["ray[data]==2.60.0", "pydantic"]}
+ONLY_MOTO = ("sdk2", "sdk3")
+"""The SDKs need other versions than those in code/constraints.txt of everything but moto."""
 
 
 def main(names: list[str]) -> int:
@@ -34,7 +37,12 @@ def main(names: list[str]) -> int:
             subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
             python, target = str(folder / "bin" / "python"), []
         pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-warn-conflicts", *target]
-        if subprocess.call([*pip, *requirements]):
+        constraints = CONSTRAINTS
+        if name in ONLY_MOTO:
+            constraints = folder / "constraints.txt"
+            pins = CONSTRAINTS.read_text().splitlines()
+            constraints.write_text("\n".join(line for line in pins if line.startswith("moto")))
+        if subprocess.call([*pip, "-c", str(constraints), *requirements]):
             print(f"peers: {requirements[0]} cannot be installed; what needs it is skipped", file=sys.stderr)
             continue
         (folder / ".ready").touch()

@@ -19,8 +19,6 @@ STAMP = os.path.join(VENV, ".headrace-setup")
 PYTHON = os.path.join(VENV, "bin", "python")
 OLDEST, NEWEST = (3, 10), (3, 13)
 MADE_FROM = (
-    "setup.cfg",
-    "setup.py",
     "pyproject.toml",
     "code/constraints.txt",
     "third_party/horovod",

@@ -10,25 +10,43 @@ from collections.abc import Sequence
 from headrace.errors import HeadraceError, InputError
 from headrace.terminal.standard_streams import print_every_character
 
-# Command: the module whose main(argv), or named function, it is, and what it does. Imported only when called.
 COMMANDS = {
-    "setup": ("headrace.cli.setup", "build Horovod and the transfer library for this Python, once"),
-    "new": ("headrace.cli.new", "begin a project: a training script to edit"),
-    "start": ("headrace.cli.start:start_here", "run the current folder's training script, on SageMaker or here"),
-    "compare": ("headrace.report.compare", "put finished runs beside each other"),
-    "report": ("headrace.cli.finished_runs:report", "what runs did: a table, plots, one HTML page"),
-    "plan": (
-        "headrace.cli.finished_runs:plan_from",
-        "from one run: how many data hosts to rent, who should make batches",
-    ),
-    "dashboard": ("headrace.backends.sagemaker.dashboard", "print or create the CloudWatch dashboard of a job"),
-    "image": ("headrace.tensorflow.check_image", "check that TensorFlow, Keras, Horovod and MPI here agree"),
-    "lint": ("headrace.lint.command", "name what costs most in a script's tf.data pipeline"),
-    "preflight": ("headrace.cli.preflight", "try MPI on the ranks of a job: who is where, every link, collectives"),
+    "begin": {
+        "new": ("headrace.cli.new", "write a training script to edit into a folder"),
+        "setup": ("headrace.cli.setup", "build Horovod for this Python, once; PyTorch needs none"),
+    },
+    "train": {
+        "run": ("headrace.cli.start:run", "train here, on simulated hosts of this machine; free"),
+        "submit": ("headrace.cli.start:submit", "train on SageMaker; shows the price, and asks first"),
+        "preflight": ("headrace.cli.preflight", "only try MPI: who is where, every link, collectives"),
+    },
+    "look at runs": {
+        "runs": ("headrace.cli.runs", "list the runs in runs/"),
+        "report": ("headrace.cli.finished_runs:report", "what runs did: a table, plots, one HTML page"),
+        "compare": ("headrace.report.compare", "put finished runs beside each other"),
+        "plan": ("headrace.cli.finished_runs:plan_from", "from one run: what to rent, who should make batches"),
+        "dashboard": ("headrace.backends.sagemaker.dashboard", "a job's CloudWatch dashboard, printed or created"),
+    },
+    "look for mistakes": {
+        "lint": ("headrace.lint.command", "name what costs most in a script's tf.data pipeline"),
+        "image": ("headrace.tensorflow.check_image", "check that TensorFlow, Keras, Horovod and MPI here agree"),
+    },
 }
-USAGE = "usage: headrace COMMAND [ARGUMENT ...]\n\n" + "\n".join(
-    f"  {name:<10} {what}" for name, (_, what) in COMMANDS.items()
-)
+"""By purpose. Of each command the module whose main(argv), or named function, it is, and what it does."""
+DEPRECATED = {"start": "headrace.cli.start:start"}
+PLACES = DEPRECATED | {name: place for group in COMMANDS.values() for name, (place, _) in group.items()}
+"""By command. They are imported only when called."""
+USAGE = """usage: headrace COMMAND [ARGUMENT ...]
+
+Train on accelerators that need not wait for data: CPU hosts make the batches, GPU hosts train, in one job.
+"""
+FIRST_STEPS = """
+first steps:
+  headrace new mine && cd mine                                 train_dnn.py is yours to edit
+  headrace run --hyperparameter model=small_cnn                a job here, with two simulated data hosts
+  headrace submit --role ROLE --dry_run                        the request that SageMaker would get
+
+`headrace COMMAND --help` has the flags. In a checkout of headrace, start_job.py runs jobs of its own code."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,11 +55,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     command, *rest = (sys.argv[1:] if argv is None else list(argv)) or [""]
     try:
         if command in ("", "-h", "--help"):
-            print(f"{USAGE}\n\nIn a checkout of headrace, start_job.py is `headrace start` with its own code.")
+            print(_usage())
             return 0
-        if command not in COMMANDS:
-            raise InputError(f"no command {command!r}; there are {', '.join(COMMANDS)}")
-        module, _, function = COMMANDS[command][0].partition(":")
+        if command not in PLACES:
+            known = ", ".join(name for name in PLACES if name not in DEPRECATED)
+            raise InputError(f"no command {command!r}; there are {known}")
+        module, _, function = PLACES[command].partition(":")
         code = int(getattr(importlib.import_module(module), function or "main")(rest))
         sys.stdout.flush()
         return code
@@ -60,6 +79,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("headrace: interrupted", file=sys.stderr)
         return 1
+
+
+def _usage() -> str:
+    lines = [USAGE]
+    for purpose, commands in COMMANDS.items():
+        lines += [f"{purpose}:", *(f"  {name:<10} {what}" for name, (_, what) in commands.items())]
+    return "\n".join([*lines, FIRST_STEPS])
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def project(tmp_path_factory):
     tree = folder / "tree"  # building leaves files behind
     copy_source(tree / "code")
     shutil.copytree(ROOT / "third_party", tree / "third_party")
-    for name in ("setup.py", "setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
     build = [sys.executable, "-m", "pip", "wheel", "--disable-pip-version-check", "-q", "--no-deps", "-w", folder, tree]
     subprocess.run(build, check=True)
@@ -65,7 +65,7 @@ def test_from_an_empty_folder_to_a_job_here_and_a_request(project):
     (project / "mine.py").write_text("WORD = 'of mine'\n")
     script.write_text(script.read_text() + "\nimport mine\n\nprint('a module', mine.WORD)\n")
     (project / "requirements.txt").write_text("tqdm\n")
-    run(project, "headrace", "start", "--no-is_cloud_job", "--job_name=first", "--training_script=train.py",
+    run(project, "headrace", "run", "--job_name=first", "--training_script=train.py",
         "--num_of_data_instances=1", "--processes_per_host=2", "--batch_size=16", "--epochs=1", "--steps_per_epoch=4",
         "--hyperparameter=model=small_cnn")  # fmt: skip
     folder = project / "runs" / "first"
@@ -80,7 +80,7 @@ def test_from_an_empty_folder_to_a_job_here_and_a_request(project):
     assert (code / "headrace" / "constraints.txt").is_file()
     assert processes_of("first") == []
     request = json.loads(
-        run(project, "headrace", "start", "--dry_run", "--training_script=train.py",
+        run(project, "headrace", "submit", "--dry_run", "--training_script=train.py",
             "--role=arn:aws:iam::123456789012:role/R").stdout
     )  # fmt: skip
     assert request["Environment"]["HEADRACE_VERSION"]
@@ -96,6 +96,6 @@ def test_a_file_that_would_take_the_place_of_one_of_headraces_is_refused_by_name
         (folder / name / "data.py").touch()
     else:
         (folder / name).touch()
-    result = run(project, "headrace", "start", "--no-is_cloud_job", f"--source_dir={folder}", expected=2)
+    result = run(project, "headrace", "run", f"--source_dir={folder}", expected=2)
     assert f"holds {name}" in result.stderr
     assert result.stderr.count("\n") == 1

@@ -9,13 +9,14 @@ import pytest
 from tests.documents import DOCUMENTS, commands_of, console_lines, fences
 from tests.support import ROOT
 
-JOB = "headrace start --no-is_cloud_job --num_of_data_instances 1 --training_script train.py --job_name mine"
+JOB = "headrace run --num_of_data_instances 1 --training_script train.py --job_name mine"
 IN_THE_CLOUD = [
     command
     for document in DOCUMENTS
     for command in commands_of(document)
     if command.after("start_job.py", "headrace") is not None
     and "--no-is_cloud_job" not in command.flags
+    and "run" not in command.words
     and {"--role", "--dry_run", "--channel"} & command.flags
 ]
 
@@ -76,7 +77,7 @@ def test_a_spot_job_is_rehearsed(project, shell):
 def test_a_run_is_reported_and_planned_with(project, shell):
     start, *rest = console_lines(guide("instances.md"))
     assert "--no-is_hetero" in start
-    shell("headrace new .", "headrace start --no-is_cloud_job --no-is_hetero --job_name alone --epochs 1 "
+    shell("headrace new .", "headrace run --no-is_hetero --job_name alone --epochs 1 "
           "--steps_per_epoch 20 --hyperparameter model=small_cnn", *rest)  # fmt: skip
     assert (project / "runs/alone/report.html").is_file()
 
@@ -86,7 +87,7 @@ def test_a_command_that_submits_makes_a_valid_request(command, project, shell):
     words = [word for word in command.words if word != "..."]
     (project / "train_dnn.py").write_text("")
     (project / "train_torch.py").write_text("")
-    start = words.index("start") if "start" in words else words.index("start_job.py")
+    start = next(at for at, word in enumerate(words) if word in ("submit", "start", "start_job.py"))
     rest = [word for word in words[start + 1 :] if word != "--dry_run"]
-    request = shell("headrace start --dry_run " + " ".join(f"'{word}'" for word in rest), errors=subprocess.PIPE)
+    request = shell("headrace submit --dry_run " + " ".join(f"'{word}'" for word in rest), errors=subprocess.PIPE)
     assert json.loads(request)["TrainingJobName"]

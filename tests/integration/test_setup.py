@@ -10,8 +10,7 @@ from tests.support import ROOT
 
 
 def setup_in(tmp_path, path):
-    for name in ("setup.cfg", "setup.py", "pyproject.toml"):
-        shutil.copy(ROOT / name, tmp_path)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
     for folder in ("tools", "third_party", "code"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     return subprocess.run(

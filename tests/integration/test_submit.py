@@ -32,6 +32,55 @@ def test_a_job_is_submitted_followed_and_ends_well(aws, capsys):
     assert "job: Completed" in said
 
 
+TWO_MINUTES = ["--max_run", "120"]
+"""On the hosts of SMALL for less than ten dollars."""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    (tmp_path / "train_dnn.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+
+
+def submit_by_command(*argv):
+    return headrace(["submit", *SMALL, *argv])
+
+
+def test_what_can_cost_more_than_ten_dollars_is_refused_where_nobody_can_be_asked(aws, project, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert submit_by_command() == 2
+    said = capsys.readouterr().err
+    *_, error = said.splitlines()
+    assert "add --yes" in error and "USD" in error
+    assert "at most" in said.removesuffix(error)
+    assert aws.names() == []
+    assert submit_by_command("--yes") == 0
+    assert aws.names() == ["job"]
+
+
+def test_what_costs_little_is_submitted_without_asking(aws, project, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert submit_by_command(*TWO_MINUTES) == 0
+    assert aws.names() == ["job"]
+
+
+@pytest.mark.parametrize(("answer", "code", "names"), [("y\n", 0, ["job"]), ("\n", 2, []), ("", 2, [])])
+def test_a_terminal_is_asked_about_the_price(aws, project, monkeypatch, capsys, answer, code, names):
+    terminal = io.StringIO(answer)
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stdin", terminal)
+    assert submit_by_command() == code
+    assert "Submit it? [y/N]" in capsys.readouterr().out
+    assert aws.names() == names
+
+
+def test_the_old_command_asks_too_and_says_what_to_use(aws, project, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert headrace(["start", *SMALL]) == 2
+    assert "use `headrace run`" in capsys.readouterr().err
+    assert aws.names() == []
+
+
 def test_the_uploaded_archive_holds_exactly_the_source_dir(aws):
     assert main(SMALL) == 0
     body = boto3.client("s3", REGION).get_object(Bucket=BUCKET, Key="headrace/job/source/sourcedir.tar.gz")["Body"]

@@ -51,8 +51,12 @@ def test_a_command_has_only_flags_that_exist(command, capsys):
             assert "=" in target or re.search(rf"^[\w -]*\b{target}\b[\w -]*:", made, re.MULTILINE), target
     words = command.after("start_job.py")
     name, *rest = ["start", *words] if words is not None else command.after("headrace") or [""]
-    if name in ("start", "preflight"):
-        flags.build_parser().parse_args([word for word in rest if word not in ("...", "…")])
+    place = {"start": flags.ANYWHERE, "preflight": flags.ANYWHERE, "run": flags.HERE, "submit": flags.SAGEMAKER}.get(
+        name
+    )
+    if place:
+        rest = [word for word in rest if word not in ("...", "…", "--yes")]
+        flags.build_parser(place=place).parse_args(rest)
     elif name and not name.startswith("-"):
         with contextlib.suppress(SystemExit):
             assert headrace.main([name, "--help"]) == 0

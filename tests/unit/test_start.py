@@ -1,6 +1,8 @@
 """start_job.py's flags make the job that they say."""
 
 import datetime
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -157,9 +159,58 @@ def test_a_script_that_does_not_compile_is_warned_of_before_hosts_are_billed(tmp
     assert "train_dnn.py does not compile with this Python" in capsys.readouterr().err
 
 
-def test_headrace_alone_prints_its_commands(capsys):
+def test_headrace_alone_prints_its_commands_on_one_screen(capsys):
     assert headrace([]) == 0
-    assert "lint" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 32 and max(map(len, lines)) <= 110
+    for command in (
+        "new",
+        "setup",
+        "run",
+        "submit",
+        "preflight",
+        "runs",
+        "report",
+        "plan",
+        "dashboard",
+        "lint",
+        "image",
+    ):
+        assert any(line.startswith(f"  {command} ") for line in lines), command
+
+
+def test_run_takes_no_flag_of_sagemaker_and_submit_none_of_this_machine(capsys):
+    assert headrace(["run", "--role", "R"]) == headrace(["submit", "--cpus", "dnn_group=0"]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert "headrace run: error: unrecognized arguments: --role R" in errors[0]
+    assert "headrace submit: error: unrecognized arguments: --cpus" in errors[1]
+
+
+def test_run_takes_the_flag_with_which_start_job_runs_here(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert headrace(["run", "--no-is_cloud_job"]) == 2
+    assert "holds no train_dnn.py" in capsys.readouterr().err
+
+
+def test_runs_are_listed_the_newest_first(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert headrace(["runs"]) == 2
+    assert "runs: no such folder" in capsys.readouterr().err
+    (tmp_path / "runs").mkdir()
+    assert headrace(["runs"]) == 0
+    assert capsys.readouterr().out == "no runs in runs\n"
+    for at, name in enumerate(("older", "newer", "broken")):
+        (tmp_path / "runs" / name).mkdir()
+        summary = tmp_path / "runs" / name / "summary.json"
+        hosts = {"algo-1": {"group": "data_group"}, "algo-2": {"group": "dnn_group"}}
+        text = json.dumps({"job_name": name, "outcome": "succeeded", "hosts": hosts})
+        summary.write_text(text if name != "broken" else "{")
+        os.utime(summary, (at, at))
+    (tmp_path / "runs" / "killed" / "algo-1").mkdir(parents=True)
+    assert headrace(["runs"]) == 0
+    rows = capsys.readouterr().out.splitlines()[2:]
+    assert [row.split()[0] for row in rows] == ["killed", "broken", "newer", "older"]
+    assert "was killed" in rows[0] and "not valid JSON" in rows[1] and "1 data + 1 dnn" in rows[2]
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,23 @@ from headrace.job.instances import InstanceTable
 from headrace.job.settings import FRAMEWORKS, LOCAL_WORKERS, TF_DATA_MODES, OneLineParser, default_mode
 from headrace.job.spec import DISTRIBUTIONS, ISOLATIONS, LOCAL_PROCESSES_PER_HOST, Channel, InstanceGroup, JobSpec
 
+ANYWHERE, HERE, SAGEMAKER = "on SageMaker or simulated on this machine", "simulated on this machine", "on SageMaker"
+"""Where the jobs of a command run. start_job.py runs them anywhere: --is_cloud_job says where."""
 DESCRIPTION = """Train on accelerators that need not wait for data: run a TensorFlow or PyTorch job on CPU hosts that
-preprocess (data_group) and hosts that train (dnn_group), on SageMaker or simulated on this machine."""
-EXAMPLE = """examples:
+preprocess (data_group) and hosts that train (dnn_group), {place}."""
+EXAMPLES = {
+    ANYWHERE: """examples:
   {prog} --role ROLE --channel training=s3://BUCKET/images@data_group   submit to SageMaker
   {prog} --role ROLE --dry_run > job.json                               only show the request
   {prog} --no-is_cloud_job --num_of_data_instances 2 --processes_per_host 2 \\
-      --hyperparameter model=small_cnn --channel training=data/digits         run it on this machine"""
+      --hyperparameter model=small_cnn --channel training=data/digits         run it on this machine""",
+    HERE: """examples:
+  {prog} --num_of_data_instances 1 --hyperparameter model=small_cnn   with one simulated data host
+  {prog} --no-is_hetero --hyperparameter model=small_cnn              without: the same job to compare with""",
+    SAGEMAKER: """examples:
+  {prog} --role ROLE --channel training=s3://BUCKET/images@data_group
+  {prog} --role ROLE --dry_run > job.json                               only show the request""",
+}
 DEFAULT_DATA_INSTANCES = 2
 MOST_CPUS = 8_192
 """Linux has no more."""
@@ -32,30 +42,48 @@ CLOUD_ONLY = (
     "enable_network_isolation", "keep_alive_period", "input_mode", "sharded_channel", "tag", "prices", "price",
     "retries",
 )  # fmt: skip
+YES_NO = argparse.BooleanOptionalAction
 
 
-def build_parser(prog: str = "start_job.py", source_dir: Path | None = None) -> argparse.ArgumentParser:
-    """All flags, grouped as --help shows them.
+def build_parser(
+    prog: str = "start_job.py", source_dir: Path | None = None, place: str = ANYWHERE
+) -> argparse.ArgumentParser:
+    """All flags, grouped as --help shows them. Flags of other places than `place` are unknown, and have no values.
 
     Args:
         prog: how the command is called.
         source_dir: the default of --source_dir; headrace's own where it is not given.
+        place: where the command's jobs run.
     """
     parser = OneLineParser(
         prog=prog,
-        description=DESCRIPTION,
-        epilog=EXAMPLE.format(prog=prog),
+        description=DESCRIPTION.format(place=place),
+        epilog=EXAMPLES[place].format(prog=prog),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    yes_no = argparse.BooleanOptionalAction
+    parser.set_defaults(**dict.fromkeys((*HERE_ONLY, *CLOUD_ONLY)), is_cloud_job=place == SAGEMAKER)
+    parser.set_defaults(dry_run=False, wait=True, distribution=DISTRIBUTIONS[0])
+    _add_job_flags(parser, source_dir or own_folder(), place)
+    _add_host_flags(parser)
+    if place != HERE:
+        _add_cloud_flags(parser)
+    if place != SAGEMAKER:
+        _add_flags_of_runs_here(parser)
+    return parser
+
+
+def _add_job_flags(parser: argparse.ArgumentParser, source_dir: Path, place: str) -> None:
     job = parser.add_argument_group("what to run")
     job.add_argument("--framework", choices=FRAMEWORKS, default=FRAMEWORKS[0], help="of the script (%(default)s)")
     job.add_argument("--tf_data_mode", choices=TF_DATA_MODES,
                      help="batches from tf.data service (PyTorch: feed servers), or made by the training process "
                           "(default: service with a data group, else local)")  # fmt: skip
-    job.add_argument("--is_cloud_job", action=yes_no, default=True, help="on SageMaker, or on this machine")
-    job.add_argument("--is_hetero", action=yes_no, default=True, help="data_group and dnn_group, or dnn hosts alone")
-    job.add_argument("--source_dir", type=as_given, default=source_dir or own_folder(), metavar="DIR",
+    if place == ANYWHERE:
+        job.add_argument("--is_cloud_job", action=YES_NO, default=True, help="on SageMaker, or on this machine")
+    elif place == HERE:  # so that arguments of start_job.py can be taken over
+        job.add_argument("--no-is_cloud_job", dest="is_cloud_job", action="store_false", help=argparse.SUPPRESS)
+    job.add_argument("--is_hetero", action=YES_NO, default=True, help="data_group and dnn_group, or dnn hosts alone")
+    job.add_argument("--source_dir", type=as_given, default=source_dir, metavar="DIR",
                      help="what every host gets: the training script and what it needs (%(default)s)")  # fmt: skip
     job.add_argument(
         "--training_script", metavar="FILE", help="runs on the ranks (train_dnn.py, with PyTorch train_torch.py)"
@@ -76,6 +104,9 @@ def build_parser(prog: str = "start_job.py", source_dir: Path | None = None) -> 
                      help="ranks first try MPI with each other: links, collectives; or do only that")  # fmt: skip
     job.add_argument("--metrics_port", type=int, metavar="PORT",
                      help="the leader serves OpenMetrics there, to anybody (default: nowhere)")  # fmt: skip
+
+
+def _add_host_flags(parser: argparse.ArgumentParser) -> None:
     hosts = parser.add_argument_group("hosts")
     hosts.add_argument("--num_of_data_instances", type=int, metavar="N",
                        help=f"data hosts (default: {DEFAULT_DATA_INSTANCES})")  # fmt: skip
@@ -90,9 +121,12 @@ def build_parser(prog: str = "start_job.py", source_dir: Path | None = None) -> 
                        help=f"ranks per dnn host (default: its GPUs; {LOCAL_PROCESSES_PER_HOST} here)")  # fmt: skip
     hosts.add_argument("--custom_mpi_options", default="", metavar="TEXT",
                        help="further options of mpirun, with =: --custom_mpi_options='-x NCCL_DEBUG=INFO'")  # fmt: skip
+
+
+def _add_cloud_flags(parser: argparse.ArgumentParser) -> None:
     cloud = parser.add_argument_group("on SageMaker only")
     cloud.add_argument("--dry_run", action="store_true", help="print the CreateTrainingJob request, send nothing")
-    cloud.add_argument("--wait", action=yes_no, default=True, help="follow the job and its logs to the end")
+    cloud.add_argument("--wait", action=YES_NO, default=True, help="follow the job and its logs to the end")
     cloud.add_argument("--role", metavar="ARN", help="the job's IAM role, ARN or name (default: SAGEMAKER_ROLE)")
     cloud.add_argument("--region", metavar="NAME", help="default: that of the AWS configuration")
     cloud.add_argument("--image_uri", metavar="URI", help="default: AWS's training image of the framework")
@@ -107,10 +141,10 @@ def build_parser(prog: str = "start_job.py", source_dir: Path | None = None) -> 
     cloud.add_argument("--max_wait", type=int, metavar="S", help="with --spot: waiting and running together")
     cloud.add_argument("--subnets", nargs="+", action="extend", metavar="ID", help="of the VPC that the hosts join")
     cloud.add_argument("--security_group_ids", nargs="+", action="extend", metavar="ID")
-    cloud.add_argument("--encrypt_inter_container_traffic", action=yes_no, help="default: with more than one host")
+    cloud.add_argument("--encrypt_inter_container_traffic", action=YES_NO, help="default: with more than one host")
     cloud.add_argument("--enable_network_isolation", action="store_true", default=None,
                        help="no network but between the hosts; needs an image that has everything")  # fmt: skip
-    cloud.add_argument("--distribution", choices=DISTRIBUTIONS, default="launcher",
+    cloud.add_argument("--distribution", choices=DISTRIBUTIONS, default=DISTRIBUTIONS[0],
                        help="who starts MPI: headrace's launcher, or the SageMaker toolkit (%(default)s)")  # fmt: skip
     cloud.add_argument("--keep_alive_period", type=int, metavar="S", help="warm pool; homogeneous jobs only")
     cloud.add_argument("--input_mode", choices=["File", "FastFile"], help="copy the channels, or stream them")
@@ -120,12 +154,14 @@ def build_parser(prog: str = "start_job.py", source_dir: Path | None = None) -> 
     cloud.add_argument("--retries", type=int, metavar="N", help="when SageMaker has no capacity (default: 5)")
     cloud.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly price; repeatable")
     cloud.add_argument("--prices", type=Path, metavar="CSV", help="your table, columns as in instances.csv")
+
+
+def _add_flags_of_runs_here(parser: argparse.ArgumentParser) -> None:
     here = parser.add_argument_group("on this machine only")
     here.add_argument("--cpus", metavar="GROUP=LIST[;GROUP=LIST]",
                       help="pin a group's hosts to processors: data_group=1;dnn_group=0")  # fmt: skip
     here.add_argument("--isolation", choices=ISOLATIONS,
                       help="how hosts are simulated (default auto: namespaces where allowed)")  # fmt: skip
-    return parser
 
 
 def build_spec(arguments: argparse.Namespace, now: datetime.datetime, table: InstanceTable) -> JobSpec:

@@ -12,8 +12,8 @@ from headrace.job.bundled import TRAINING_SCRIPTS, own_folder
 from headrace.job.settings import FRAMEWORKS, OneLineParser
 
 NEXT = """{script} is yours: dataset, model, training. Then, in {folder}:
-  headrace start{flag} --no-is_cloud_job --num_of_data_instances 1 --hyperparameter model=small_cnn   run it here
-  headrace start{flag} --dry_run                 the request to SageMaker"""
+  headrace run{flag} --num_of_data_instances 1 --hyperparameter model=small_cnn   run it here
+  headrace submit{flag} --dry_run                the request to SageMaker"""
 LINT = """
   headrace lint {script}                         what costs most in its pipeline"""
 

@@ -13,7 +13,8 @@ broadcast, gather and average, allreduce. Each answer is checked and timed; a ta
 found. A slow link is marked; a rank or link that gives no sign ends the job by name.
 
 Takes start_job.py's flags: --no-is_cloud_job for this machine, --num_of_dnn_instances, --processes_per_host,
---dnn_instance_type, --distribution, ...; --hyperparameter preflight_timeout_s=S for another deadline (60).
+--dnn_instance_type, --distribution, ..., and --yes, as headrace submit does; --hyperparameter preflight_timeout_s=S
+for another deadline (60).
 To try MPI before a training: start_job.py --preflight ..."""
 
 
@@ -22,4 +23,4 @@ def main(argv: Sequence[str]) -> int:
     if "-h" in argv or "--help" in argv:
         print(USAGE)
         return 0
-    return start.main(["--no-is_hetero", "--preflight", "only", *argv], prog="headrace preflight")
+    return start.preflight(argv)

@@ -1,4 +1,4 @@
-"""What start_job.py does: run the job that its flags describe, here or on SageMaker. Joins the packages."""
+"""start_job.py, `headrace run` and `headrace submit`: run the job that the flags describe. Joins the packages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from headrace.cli.flags import CLOUD_ONLY, HERE_ONLY, build_parser, build_spec, parse_cpus, refuse_flags
+from headrace.cli.flags import (
+    CLOUD_ONLY,
+    HERE,
+    HERE_ONLY,
+    SAGEMAKER,
+    build_parser,
+    build_spec,
+    parse_cpus,
+    refuse_flags,
+)
 from headrace.cluster.paths import RunPaths
 from headrace.errors import HeadraceError, InputError, SetupError
 from headrace.job.instances import read_instances
@@ -35,31 +44,60 @@ ALIKE = 0.8
 """Of difflib's ratio: `lease` and `lease_s` have 0.83."""
 
 
-def main(argv: Sequence[str], prog: str = "start_job.py", source_dir: Path | None = None) -> int:
-    """The exit code: 0 the job succeeded, 1 it failed, 2 the arguments are wrong.
+def main(argv: Sequence[str]) -> int:
+    """Run start_job.py; the exit code: 0 the job succeeded, 1 it failed, 2 the arguments are wrong.
 
-    Args:
-        prog: how the command is called.
-        source_dir: what hosts get unless a flag says otherwise; None: headrace's own `code`.
+    It submits without asking whatever the job may cost: scripts call it.
     """
+    return _main(build_parser(), argv)
+
+
+def run(argv: Sequence[str]) -> int:
+    """`headrace run`: the current folder's project on simulated hosts of this machine."""
+    return _main(build_parser("headrace run", Path("."), HERE), argv)
+
+
+def submit(argv: Sequence[str]) -> int:
+    """`headrace submit`: the current folder's project on SageMaker. Asks before what can cost more than a little."""
+    parser = build_parser("headrace submit", Path("."), SAGEMAKER)
+    parser.add_argument("--to", choices=["sagemaker"], default="sagemaker", help="where the job runs (%(default)s)")
+    return _main(_with_yes(parser), argv, asks=True)
+
+
+def start(argv: Sequence[str]) -> int:
+    """`headrace start`: deprecated, with start_job.py's flags for the current folder's project."""
+    print("headrace: warning: `headrace start` is deprecated; use `headrace run` on this machine (it takes no "
+          "--no-is_cloud_job), `headrace submit` on SageMaker", file=sys.stderr)  # fmt: skip
+    return _main(_with_yes(build_parser("headrace start", Path("."))), argv, asks=True)
+
+
+def preflight(argv: Sequence[str]) -> int:
+    """`headrace preflight`: a job of dnn hosts alone, whose ranks try MPI and do nothing else."""
+    parser = _with_yes(build_parser("headrace preflight"))
+    return _main(parser, ["--no-is_hetero", "--preflight", "only", *argv], asks=True)
+
+
+def _with_yes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument("--yes", action="store_true", help="submit without asking, whatever the job can cost")
+    return parser
+
+
+def _main(parser: argparse.ArgumentParser, argv: Sequence[str], asks: bool = False) -> int:
     print_every_character()
     try:
-        arguments = build_parser(prog, source_dir).parse_args(argv)
-        return _submit(arguments) if arguments.is_cloud_job else _run_here(arguments)
+        arguments = parser.parse_args(argv)
+        if not arguments.is_cloud_job:
+            return _run_here(arguments)
+        return _submit(arguments, asks and not arguments.yes)
     except HeadraceError as error:
-        print(f"{prog}: error: {error}", file=sys.stderr)
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:  # a name that is too long, a folder that has gone, hyperparameters that no program takes
-        print(f"{prog}: error: {str(error)[:MOST_SAID]}", file=sys.stderr)
+        print(f"{parser.prog}: error: {str(error)[:MOST_SAID]}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"{prog}: interrupted", file=sys.stderr)
+        print(f"{parser.prog}: interrupted", file=sys.stderr)
         return 1
-
-
-def start_here(argv: Sequence[str]) -> int:
-    """`headrace start`: start_job.py for the project in the current folder."""
-    return main(argv, "headrace start", Path("."))
 
 
 def check_installation(modules: Sequence[str], framework: str = "tensorflow") -> None:
@@ -118,19 +156,19 @@ def _warn_of_misspelt(spec: JobSpec) -> None:
             print(f"headrace: warning: {nobody}; did you mean {close[0]}?", file=sys.stderr)
 
 
-def _submit(arguments: argparse.Namespace) -> int:
+def _submit(arguments: argparse.Namespace, asks: bool) -> int:
     refuse_flags(arguments, HERE_ONLY, "on this machine (--no-is_cloud_job)")
     table = read_instances(arguments.prices).with_prices(arguments.price or ())
     check_installation(("boto3", "pathspec", "packaging"))
     from headrace.backends.sagemaker.request_check import check_instance_type
-    from headrace.backends.sagemaker.start import submit
+    from headrace.backends.sagemaker.start import submit as submit_to_sagemaker
 
     for instance_type in [arguments.dnn_instance_type] + [arguments.data_instance_type] * arguments.is_hetero:
         check_instance_type(instance_type)
     spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), table)
     _warn_of_syntax(spec.source_dir / spec.training_script)
     _warn_of_misspelt(spec)
-    ended = submit(spec, arguments, table)
+    ended = submit_to_sagemaker(spec, arguments, table, asks)
     if ended is None:
         return 0
     if ended.folder and RunPaths(ended.folder).summary.is_file():

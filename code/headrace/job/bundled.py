@@ -6,7 +6,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
 INSTALLED = PACKAGE / "own"
-"""Where the wheel has what lies beside the package in a checkout (see setup.py)."""
+"""Where the wheel has what lies beside the package in a checkout (see pyproject.toml)."""
 SCRIPTS = ("launcher.py", "train_data.py")
 """What hosts have beside the training script, and the package."""
 REQUIREMENTS, CONSTRAINTS = "requirements.txt", "constraints.txt"

@@ -13,7 +13,7 @@ from headrace.backends.sagemaker.cloud_options import CloudOptions
 from headrace.backends.sagemaker.console import Console
 from headrace.backends.sagemaker.images import FRAMEWORK_VERSIONS, default_image
 from headrace.backends.sagemaker.pack import files_to_send
-from headrace.backends.sagemaker.pricing import describe_cost
+from headrace.backends.sagemaker.pricing import cost_usd, describe_cost
 from headrace.backends.sagemaker.request import build_request, checkpoint_uri
 from headrace.backends.sagemaker.request_check import check_request
 from headrace.errors import InputError
@@ -26,16 +26,21 @@ from headrace.terminal.display import Display
 
 PREFIX = "headrace"
 DEFAULT_RETRIES = 5
+ASKS_FROM_USD = 10.0
+"""What a job can cost before `headrace submit` asks."""
 MLFLOW_VARIABLES = (MLFLOW_URI_VARIABLE, MLFLOW_EXPERIMENT_VARIABLE)
 # What a dry run puts where only an account could tell; the documentation's own examples use them too.
 PLACEHOLDER_ACCOUNT, PLACEHOLDER_REGION, PLACEHOLDER_ROLE = "123456789012", "us-east-1", "SageMakerRole"
 
 
-def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable) -> Ended | None:
+def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable, asks: bool) -> Ended | None:
     """The ended job; None when it was not to be waited for, or not to be sent.
 
+    Args:
+        asks: whether a job that can cost more than `ASKS_FROM_USD` needs an answer from the terminal.
+
     Raises:
-        InputError: the flags describe no job that SageMaker would take.
+        InputError: the flags describe no job that SageMaker would take, or nobody agreed to what it can cost.
         SetupError: AWS refuses or cannot be reached.
     """
     retries = DEFAULT_RETRIES if arguments.retries is None else arguments.retries
@@ -60,6 +65,8 @@ def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable) -
     account = Account(region)
     options = _options(spec, arguments, region, account.role_arn(role), account.id)
     _explain(spec, options, table)
+    if asks:
+        _agree(cost_usd(spec, table, options.max_run_s), options.max_run_s)
     if not arguments.output_s3_uri:
         account.make_default_bucket()
     phases = Phases.of(spec)
@@ -82,6 +89,17 @@ def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable) -
         return None
     with display:
         return submission.follow(created, retries, table, arguments.output_dir)
+
+
+def _agree(most_usd: float | None, max_run_s: int) -> None:
+    """Ask about a job that can cost more than a little. Raises `InputError` where the answer is no, or nobody can."""
+    if most_usd is not None and most_usd <= ASKS_FROM_USD:
+        return
+    cost = "has no known price" if most_usd is None else f"can cost {most_usd:.2f} USD (--max_run {max_run_s} s)"
+    if not sys.stdin.isatty():
+        raise InputError(f"this job {cost}; add --yes to submit it all the same, or choose a smaller --max_run")
+    if not ask(f"This job {cost}. Submit it? [y/N] "):
+        raise InputError("not submitted")
 
 
 def _dry_options(spec: JobSpec, arguments: argparse.Namespace) -> CloudOptions:

@@ -1,0 +1,71 @@
+"""`headrace runs`: the runs that lie in a folder, the newest first."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+
+from headrace.cli.finished_runs import OUTPUT_DIR
+from headrace.cluster.paths import RunPaths
+from headrace.errors import InputError
+from headrace.job.settings import OneLineParser
+from headrace.report.runs import Summary, read_summary, rounded, waited_share
+from headrace.terminal.tables import Table
+
+HEAD = ("run", "ended", "outcome", "hosts", "script", "steps", "samples/s", "waiting for data")
+NO_SUMMARY = "no summary: it still runs, or was killed"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the table; the exit code."""
+    parser = OneLineParser(prog="headrace runs", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", nargs="?", type=Path, default=OUTPUT_DIR, metavar="DIR", help="(%(default)s)")
+    folder: Path = parser.parse_args(argv).folder
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder; `headrace run` makes it, --output_dir names another")
+    found = sorted(filter(_is_run, folder.iterdir()), key=_ended_at, reverse=True)
+    if not found:
+        print(f"no runs in {folder}")
+        return 0
+    table = Table(*HEAD)
+    for run in found:
+        table.add(run.name, *_cells(run))
+    print(table.text())
+    return 0
+
+
+def _is_run(folder: Path) -> bool:
+    return RunPaths(folder).summary.is_file() or any(folder.glob("algo-*"))
+
+
+def _ended_at(run: Path) -> float:
+    summary = RunPaths(run).summary
+    return (summary if summary.exists() else run).stat().st_mtime
+
+
+def _cells(run: Path) -> tuple[str, ...]:
+    if not RunPaths(run).summary.exists():
+        return ("", NO_SUMMARY)
+    ended = f"{datetime.datetime.fromtimestamp(_ended_at(run)):%Y-%m-%d %H:%M}"
+    try:
+        summary = read_summary(run)
+    except InputError as error:
+        return (ended, str(error))
+    share = waited_share(summary)
+    return (
+        ended,
+        summary["outcome"],
+        _hosts(summary),
+        summary["training_script"],
+        str(summary["steps"]),
+        rounded(summary["samples_per_s"]),
+        "" if share is None else f"{share:.0%}",
+    )
+
+
+def _hosts(summary: Summary) -> str:
+    """How many hosts each group has: `1 data + 1 dnn`."""
+    groups = [host["group"] for host in summary["hosts"].values()]
+    data = groups.count("data_group")
+    return " + ".join(filter(None, [f"{data} data" if data else "", f"{len(groups) - data} dnn"]))
