@@ -21,7 +21,7 @@ SERVERS = """
 import ctypes, pathlib, sys
 library, work_dir, dispatcher, worker, transfer = sys.argv[1:]
 ctypes.CDLL(library)
-from headrace.tensorflow import native
+from headrace.tensorflow.service import pywrap_servers as native
 kept = native.start_dispatcher(int(dispatcher), pathlib.Path(work_dir))
 also = native.start_worker(int(worker), f"127.0.0.1:{worker}", f"127.0.0.1:{dispatcher}", 100, 30_000,
                            f"127.0.0.1:{transfer}")
