@@ -50,7 +50,7 @@ tell(ok, mpi4py.__version__, f"loads {library}" + ("" if ok else f", but mpirun 
 _HEADRACE = """
 import grpc, psutil, headrace
 from headrace.tensorflow import callbacks, data, horovod_keras
-    from headrace.tensorflow.service import transfer
+from headrace.tensorflow.service import transfer
 built = transfer.library_path().is_file() and transfer.load()
 batches = "its own protocol" if built else "gRPC (python -m headrace.tensorflow.service.transfer.build is faster)"
 tell(True, headrace.__version__, f"grpc {grpc.__version__}, psutil {psutil.__version__}, batches over {batches}")
