@@ -1,7 +1,7 @@
-"""Checkpoints of the model, the optimizer and the loader's position.
+"""Checkpoints of model, optimizer and loader position, at each epoch's end, every ten minutes, and before a stop.
 
-They are made at the end of each epoch, every ten minutes, and before the job stops. Weights are saved under their names
-in the bare model, so a checkpoint does not depend on DistributedDataParallel or torch.compile.
+Weights are saved under their names in the bare model, so a checkpoint does not depend on DistributedDataParallel or
+torch.compile.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ class Checkpoint:
     Args:
         folder: folder of the checkpoints; by default the job's checkpoint folder.
         kept: number of checkpoints to keep.
-        state: further objects to save, by name, for example a learning rate schedule. Each has `state_dict` and
-            `load_state_dict`.
+        state: further objects to save, by name, with `state_dict` and `load_state_dict`: a schedule, for example.
         every_s: seconds between checkpoints within an epoch; 0: only at the end of an epoch.
     """
 
@@ -94,8 +93,7 @@ class Checkpoint:
                 _load_state(each, state["more"][name])
         except pickle.UnpicklingError as error:
             raise InputError(
-                f"the newest checkpoint holds objects that are unsafe to load ({error!s:.200}); save only numbers and "
-                "tensors in it"
+                f"the newest checkpoint has objects that are unsafe to load ({error!s:.200}); save numbers and tensors"
             ) from error
         except (KeyError, ValueError, RuntimeError) as error:
             raise InputError(

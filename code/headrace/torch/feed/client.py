@@ -51,7 +51,6 @@ class FeedClient:
 
     Args:
         servers: HOST:PORT of each feed server.
-        secret: the job's secret.
         hello: the loader's `key` (as `loader`) and configuration.
         rank, world: this rank, and the number of ranks, which share the servers' workers.
         limit_s: seconds to wait for a batch while no server makes progress.
@@ -247,8 +246,6 @@ def enter(server: str, secret: str, hello: Mapping[str, Any], stack: contextlib.
     """Return a connection that is ready for requests, and the number of the server's workers.
 
     Args:
-        server: HOST:PORT of the feed server.
-        secret: the job's secret.
         hello: the loader's key, its configuration, and the slot.
         stack: exit stack that closes the connection.
 
@@ -338,9 +335,7 @@ def receive(
     """Receive the answer to the oldest request, and return it with its size in bytes.
 
     Args:
-        server: HOST:PORT, for the count of received bytes.
         process: name of the worker, for the error.
-        pin_memory: whether the batch is received into pinned memory.
         alive: function to call with the worker's progress, while the worker is making the batch.
 
     Raises:

@@ -63,7 +63,6 @@ class Decoder:
     """Decoder of one batch. Fill `buffers` with the payload, then call `batch`; that also sets the dataset's `state`.
 
     Args:
-        header: the batch's header.
         payload_bytes: size of the payload, which follows the header.
         pin_memory: whether to allocate the batch's tensors in pinned memory.
 

@@ -29,7 +29,6 @@ def encode(batch: Any, skipped: Sequence[tuple[Any, str]] = (), state: Any = Non
     """Return a batch's header and the buffers that follow it. Raises `InputError` if a part of it cannot be sent.
 
     Args:
-        batch: the batch that the collate function returned.
         skipped: index and error of each sample that was left out of the batch.
         state: the dataset's own `state_dict()` after this batch; None if it has none.
     """

@@ -1,8 +1,7 @@
 """Assignment of the batches of an epoch to connections, without any socket: the threads of connections call it.
 
 A batch has the number of its step. A free connection takes the next step, so a fast server makes more batches. If a
-connection breaks, or the rank waits too long for a batch, a second connection makes the same batch. The first answer
-counts.
+connection breaks, or a batch is late, a second connection makes the same batch. The first answer counts.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ class Schedule:
         most_bytes: most bytes of batches that are requested and not yet used.
         ahead: most batches that are requested and not yet used; `more_ahead` adds to it.
         largest_bytes: bytes of the largest batch of an earlier epoch; 0: unknown.
-        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -109,8 +107,6 @@ class Schedule:
         """Pass the batch of a step, or an error in its place, to the rank. A second answer is dropped.
 
         Args:
-            step: the step's number.
-            batch: the batch, or an exception that the rank raises.
             size: bytes of the batch.
         """
         with self._lock:

@@ -120,7 +120,6 @@ def register(loader: Any, made_by: tuple[Any, ...], shared: bool, name: str) -> 
     has the same name, and once training has begun also if it has the same dataset and functions.
 
     Args:
-        loader: a `headrace.torch.dataloader.DataLoader`.
         made_by: the functions and settings that make batches from samples.
         shared: whether the ranks share the loader. Other loaders are counted apart, since one rank alone may make them.
         name: the loader's `name=`, or empty.
@@ -222,8 +221,6 @@ def run_until_first_batch(script: str, arguments: Sequence[str], server: Any, pr
     """Run the script up to its first batch, where the server begins to serve.
 
     Args:
-        script: path of the script.
-        arguments: the script's arguments.
         server: a `feed.server.FeedServer`.
         processors: number of worker processes for a pass that the server's own script makes.
 

@@ -3,8 +3,7 @@
     python -m headrace.torch.feed.server --port 6001 --address algo-1:6001 SCRIPT [ARGUMENT ...]
 
 It runs the training script up to its first batch, forks workers that have the script's datasets, authenticates ranks,
-and hands each connection to a worker. It keeps no state about ranks: a batch depends only on the request and the
-dataset, so any server makes the same batch.
+and hands each connection to a worker. A batch depends only on request and dataset, so any server makes the same one.
 """
 
 from __future__ import annotations
@@ -55,9 +54,7 @@ class FeedServer:
     Args:
         address: HOST:PORT under which ranks reach the server.
         port: port to listen on; 0: any free port.
-        secret: the job's secret.
         processes: number of workers.
-        stall_timeout_s: the job's `stall_timeout_s`.
     """
 
     def __init__(self, address: str, port: int, secret: str, processes: int, stall_timeout_s: float) -> None:
@@ -189,12 +186,7 @@ class FeedServer:
 
 
 class WorkerPool:
-    """The workers of one server, which are forked from the process that ran the script, and replaced when they end.
-
-    Args:
-        count: number of workers.
-        stall_timeout_s: the job's `stall_timeout_s`.
-    """
+    """The `count` workers of one server, forked from the process that ran the script, and replaced when they end."""
 
     def __init__(self, count: int, stall_timeout_s: float) -> None:
         self.count, self._stall_timeout_s = count, stall_timeout_s
@@ -231,7 +223,6 @@ class WorkerPool:
         """Hand a rank's connection to a worker. Raises `OSError` if the worker has just died.
 
         Args:
-            connection: a connection that has authenticated.
             key: the loader's key.
             slot: number that selects the worker, so that connections spread over the workers.
         """

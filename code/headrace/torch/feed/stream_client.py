@@ -41,7 +41,6 @@ class StreamEpoch:
 
     Args:
         servers: HOST:PORT of each feed server.
-        secret: the job's secret.
         request: returns the request for a batch, from the shard's place among the rank's shards and the batch's number.
         shards: number of this rank's shards.
         hello: the loader's key and configuration.

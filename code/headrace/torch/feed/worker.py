@@ -270,11 +270,7 @@ def failure(text: str) -> bytes:
 
 
 def begin_forked(port: int) -> None:
-    """Prepare a process that was forked from a feed server.
-
-    Args:
-        port: the server's port.
-    """
+    """Prepare a process that was forked from the feed server on this port."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,8 +1,7 @@
 """Making of the batches of one shard of an `IterableDataset`, one after another.
 
 To the dataset, a shard looks like a worker process of torch's loader: it iterates over a copy of the dataset, and
-`torch.utils.data.get_worker_info` returns the shard's number and the number of shards. Shards may be made on any number
-of hosts.
+`get_worker_info` returns the shard's number and the number of shards. Shards may be made on any number of hosts.
 """
 
 from __future__ import annotations
@@ -107,8 +106,7 @@ class IterableFetcher:
     """Makes the batches of one shard in their order.
 
     Args:
-        num_workers: the loader's `num_workers`. If it is 0 and there is one shard, `get_worker_info` returns None, as
-            in torch.
+        num_workers: the loader's. If it is 0 and there is one shard, `get_worker_info` returns None, as in torch.
     """
 
     def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], worker_init_fn: Callable[[int], None] | None,

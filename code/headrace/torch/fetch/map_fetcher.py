@@ -145,7 +145,6 @@ def log_skipped(skipped: Sequence[tuple[Any, str]], before: int) -> int:
     """Log the first samples that a loader leaves out, and return how many this batch leaves out.
 
     Args:
-        skipped: index and error of each sample that this batch leaves out.
         before: number of samples that earlier batches of the loader left out.
     """
     for number, (index, error) in enumerate(skipped):

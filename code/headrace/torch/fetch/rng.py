@@ -51,7 +51,6 @@ def sample_seed(seed: int, epoch: int, position: int, place: int = 0) -> int:
     """Return the 64-bit seed of one sample's draws.
 
     Args:
-        seed: the loader's seed.
         position: position in the epoch.
         place: the sample's place in the batch, if the position stands for a batch; or one of the constants above.
     """
@@ -198,13 +197,9 @@ _epochs: dict[int, tuple[weakref.ref[Any], tuple[int, int]]] = {}
 
 
 def set_epoch(dataset: Any, seed: int, epoch: int) -> bool:
-    """Call `set_epoch(epoch)` of a dataset, or of the datasets inside it if it has no such method.
+    """Call `set_epoch(epoch)` of a dataset, or of the datasets in it if it has none. Return whether any was called.
 
-    A dataset that is already at this seed and epoch is skipped. Random draws in `set_epoch` are the same in all
-    processes.
-
-    Returns:
-        Whether a `set_epoch` was called.
+    A dataset that is already at this seed and epoch is skipped. All processes draw the same in `set_epoch`.
     """
     called = False
     for each in with_set_epoch(dataset):

@@ -2,8 +2,7 @@
 
 An epoch is a sequence of positions 0, 1, 2, … Each stands for a sample, or for a batch if the script gave a batch
 sampler. A step of all ranks takes the next `batch × world` positions; rank r takes every world-th of them, starting
-with the r-th. This is the order of `torch.utils.data.DistributedSampler`. Progress is one number, on any number of
-ranks.
+with the r-th. This is `torch.utils.data.DistributedSampler`'s order. Progress is one number, on any number of ranks.
 """
 
 from __future__ import annotations
@@ -74,7 +73,6 @@ class EpochPlan:
         order: for each position of the epoch, the index of its sample, or a list of indices.
         of_batches: whether each position has a list of indices.
         epoch: the positions of each step.
-        seed: the loader's seed.
         number: the number of the epoch.
     """
 

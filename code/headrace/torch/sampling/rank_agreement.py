@@ -64,8 +64,6 @@ def compare_with_rank_0(store: Any, iteration: str, rank: int, limit_s: float, o
     Args:
         store: the store that all ranks share.
         iteration: name of the iteration, the same on all ranks.
-        limit_s: seconds to wait for rank 0.
-        own: this rank's values.
 
     Raises:
         InputError: the values differ.
@@ -114,7 +112,6 @@ class StreamEnd:
     Args:
         store: the store that all ranks share; None if there is only one rank.
         name: name of the iteration, the same on all ranks.
-        rank, world: this rank, and the number of ranks.
         limit_s: seconds to wait for the other ranks.
     """
 

@@ -42,8 +42,6 @@ def taken_after(steps: int, world: int, begun: Sequence[int], lengths: Mapping[i
     """Return the number of batches of each shard that are trained on after `steps` steps of all ranks.
 
     Args:
-        steps: number of steps since this run began the epoch.
-        world: number of ranks.
         begun: for each shard, the number of batches that were trained on before.
         lengths: number of batches of each shard known to have ended; the others are longer.
     """
@@ -67,7 +65,6 @@ class StreamShards:
     Args:
         loader: a `headrace.torch.dataloader.DataLoader`.
         shards: number of shards of an epoch; 0: one for each worker of all ranks, and at least one for each rank.
-        rank, world: this rank, and the number of ranks.
         limit_s: seconds to wait for the other ranks.
     """
 
@@ -124,11 +121,7 @@ class StreamShards:
         return self._end.state_of(shard, number) if self._end else None
 
     def go_to(self, state: Mapping[str, Any], at_the_beginning: bool) -> None:
-        """Go to the position in a loader's `state_dict()`. Raises `InputError` if it is none, or does not fit.
-
-        Args:
-            at_the_beginning: whether the state is at the beginning of an epoch.
-        """
+        """Go to the position in a loader's `state_dict()`. Raises `InputError` if it is none, or does not fit."""
         self.begin_epoch()
         if at_the_beginning and "shards" in state:
             return
@@ -167,12 +160,8 @@ class StreamShards:
         """Open this rank's shards; return an iterator over its batches, and the source, which the caller must close.
 
         Args:
-            open_shards: opens the source.
             name: name of the iteration, the same on all ranks.
             store: the store that all ranks share; None if the ranks are not connected.
-
-        Raises:
-            InputError: there are several ranks, and they are not connected.
         """
         if self._world > 1 and store is None:
             raise InputError("the ranks are not connected: call headrace.torch.init() before the first batch")
