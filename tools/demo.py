@@ -1,6 +1,7 @@
-"""`make demo`: what data hosts buy, in two pairs of runs here: where training waits for data, and where it does not.
+"""Show what data hosts gain, in pairs of local runs without and with them.
 
-`make demo-torch`: one pair with PyTorch.
+`make demo` runs two pairs: in one training waits for data, in the other it does not. `make demo-torch` runs one pair
+with PyTorch.
 """
 
 import datetime
@@ -40,7 +41,7 @@ def main() -> int:
     processors = sorted(os.sched_getaffinity(0))
     last = pair(f"demo-homogeneous-{stamp}", [*learning, *WITHOUT], f"demo-heterogeneous-{stamp}", [*learning, *WITH])
     if last and framework == "tensorflow" and len(processors) > 1:
-        say("the model's arithmetic takes nearly all of the processors here: data hosts cannot help that pair")
+        say("the model's arithmetic keeps the processors busy here, so data hosts cannot help that pair")
         say("next, a small model of large images: its host gets one processor, the data hosts get the other")
         first, second = processors[:2]
         alone = [*COMMON, *WAITING, *WITHOUT, f"--cpus=dnn_group={first}"]
@@ -48,7 +49,7 @@ def main() -> int:
         last = pair(f"demo-alone-{stamp}", alone, f"demo-helped-{stamp}", helped)
         if last:
             tell_efficiency(*last)
-            say("what `headrace plan` says of the first run, taking its host for an ml.g5.xlarge:")
+            say("`headrace plan` for the first run, as if its host were an ml.g5.xlarge:")
             call([*headrace("plan"), str(last[0]), "--as=ml.g5.xlarge"])
     if not last:
         return 1
@@ -58,7 +59,7 @@ def main() -> int:
 
 
 def pair(first: str, first_flags: list[str], second: str, second_flags: list[str]) -> tuple[Path, Path] | None:
-    """Both jobs, and their comparison; the folders, or None when one failed."""
+    """Run both jobs and print their comparison. Return their folders, or None if one failed."""
     for name, flags in ((first, first_flags), (second, second_flags)):
         say(f"running {name}")
         if call([sys.executable, str(ROOT / "start_job.py"), *flags, f"--job_name={name}"]):
@@ -72,7 +73,7 @@ def pair(first: str, first_flags: list[str], second: str, second_flags: list[str
 
 
 def tell_efficiency(alone: Path, helped: Path) -> None:
-    """What a second processor, on data hosts, was good for."""
+    """Print how much faster training is with a second processor, on the data hosts."""
     before, after = (json.loads((each / "summary.json").read_text())["samples_per_s"] for each in (alone, helped))
     say(f"one processor against two: {after / before:.2f} times as fast, {after / before / 2:.0%} of what two could do")
 
@@ -83,12 +84,12 @@ def headrace(command: str) -> list[str]:
 
 def call(command: list[str]) -> int:
     with subprocess.Popen(command, cwd=ROOT) as process:
-        signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # it ends its hosts, which this cannot
+        signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # the job ends its hosts; this process cannot
         while True:
             try:
                 return process.wait()
             except KeyboardInterrupt:
-                continue  # it got Ctrl-C too, and ends its hosts now
+                continue  # the job got Ctrl-C too, and is ending its hosts
 
 
 def say(text: str) -> None:

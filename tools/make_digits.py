@@ -1,7 +1,7 @@
-"""Turns scikit-learn's bundled handwritten digits (1,797 real images) into sharded TFRecords of JPEGs.
+"""Write scikit-learn's bundled handwritten digits (1,797 real images) as sharded TFRecords of JPEGs.
 
-The images are enlarged from 8×8 to 64×64 pixels. A fifth is held out. The format is the usual one:
-`image/encoded` and `image/class/label` in each record; `dataset.json` says how many there are.
+The images are enlarged from 8×8 to 64×64 pixels. A fifth is held out. Each record has the usual fields `image/encoded`
+and `image/class/label`; `dataset.json` has the number of images.
 
     python tools/make_digits.py FOLDER
 """
@@ -21,10 +21,10 @@ SEED = 0
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where the files go; left alone when it is complete already")
+    parser.add_argument("folder", type=Path, help="folder for the files; not changed if it is complete")
     folder = parser.parse_args().folder
     if (folder / "dataset.json").is_file():
-        print(f"{folder} is there already")
+        print(f"{folder} exists already")
         return 0
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     partial = folder.with_name(folder.name + ".partial")

@@ -1,6 +1,6 @@
-"""Keeps scikit-learn's bundled handwritten digits (1,797 real images, 8×8) as one NumPy file, for PyTorch's example.
+"""Write scikit-learn's bundled handwritten digits (1,797 real images, 8×8) to one NumPy file, for PyTorch's example.
 
-The same fifth is held out as in tools/make_digits.py.
+The same fifth of the images is held out as in tools/make_digits.py.
 
     python tools/make_digits_npz.py FOLDER
 """
@@ -15,10 +15,10 @@ SEED = 0
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where digits.npz goes; left alone when it is there already")
+    parser.add_argument("folder", type=Path, help="folder for digits.npz; not changed if the file exists")
     path = parser.parse_args().folder / "digits.npz"
     if path.is_file():
-        print(f"{path} is there already")
+        print(f"{path} exists already")
         return 0
     import numpy as np
     from sklearn.datasets import load_digits

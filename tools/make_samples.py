@@ -1,4 +1,4 @@
-"""Writes what the examples read from files: digits as images in folders and as CSV, and sentences of any length.
+"""Write the files that the examples read: digits as images in folders and as CSV files, and sentences.
 
 python tools/make_samples.py FOLDER
 """

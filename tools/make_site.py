@@ -1,4 +1,4 @@
-"""`make site`: README, docs/ and notebooks/ as a site in build/site. A link that leads nowhere fails it."""
+"""Build a site from README, docs/ and notebooks/ in build/site (`make site`). A broken link is an error."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from nbconvert import MarkdownExporter
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "build" / "site-pages"
 NAMES = {"walkthrough": "walkthrough", "pytorch": "walkthrough-pytorch"}
-"""Notebook: its page."""
+"""Name of each notebook's page on the site."""
 
 
 def main() -> int:
@@ -26,7 +26,7 @@ def main() -> int:
 
 
 def gather() -> None:
-    """All pages in one folder, with the links that lead from one to another there."""
+    """Copy all pages into one folder, and change the links between them to fit it."""
     shutil.rmtree(PAGES, ignore_errors=True)
     shutil.copytree(ROOT / "docs", PAGES)
     for name, page in {
@@ -45,7 +45,7 @@ def gather() -> None:
 
 
 def write_notebook(path: Path, page: str) -> None:
-    """A notebook with its kept outputs as a page; its pictures beside it."""
+    """Write a notebook with its stored outputs as a page, and its pictures beside the page."""
     text, resources = MarkdownExporter().from_notebook_node(nbformat.read(path, as_version=4))
     pictures = resources.get("outputs") or {}
     for name, content in pictures.items():

@@ -1,10 +1,10 @@
-"""Packages that cannot live beside TensorFlow's, or beside each other: `peers.py NAME …` installs each apart.
+"""Install packages that conflict with TensorFlow or with each other, each apart: `peers.py NAME …`.
 
     sdk2, sdk3  both SageMaker Python SDKs, for the documentation's snippets (make conformance)
     torch       PyTorch's DataLoader, to compare with (bench.pipeline); its wheels bring CUDA, 5 GB on disk
     ray         Ray Data, to compare with (make bench); a folder for the end of sys.path: its actors run TensorFlow
 
-Made under .venv-peers/NAME, once. What cannot be installed is said, and skipped by those who need it.
+Each goes to .venv-peers/NAME, once. If one cannot be installed, a message says so, and tests that need it are skipped.
 """
 
 import subprocess
@@ -43,7 +43,7 @@ def main(names: list[str]) -> int:
             pins = CONSTRAINTS.read_text().splitlines()
             constraints.write_text("\n".join(line for line in pins if line.startswith("moto")))
         if subprocess.call([*pip, "-c", str(constraints), *requirements]):
-            print(f"peers: {requirements[0]} cannot be installed; what needs it is skipped", file=sys.stderr)
+            print(f"peers: {requirements[0]} cannot be installed; tests that need it are skipped", file=sys.stderr)
             continue
         (folder / ".ready").touch()
     return 0

@@ -1,8 +1,8 @@
-"""`make test-pythons`: the tests under every Python that headrace supports and this machine has, each in a copy apart.
+"""Run the tests under every installed Python that headrace supports, each in a copy of the tree (`make test-pythons`).
 
     python tools/pythons.py [3.12 ...] [--target test]
 
-The copy is what git tracks or would track here, in .pythons/3.12; it is kept, so that a second run is faster.
+A copy, for example .pythons/3.12, has the files that git tracks or would track. It is kept, so a second run is faster.
 """
 
 import argparse
@@ -22,11 +22,11 @@ SUPPORTED = ("3.10", "3.11", "3.12", "3.13")
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="pythons.py", description=__doc__.splitlines()[0])
     parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"default: {' '.join(SUPPORTED)}")
-    parser.add_argument("--target", default="test", help="of the Makefile (%(default)s)")
+    parser.add_argument("--target", default="test", help="target of the Makefile (%(default)s)")
     arguments = parser.parse_args(argv)
     unknown = set(arguments.versions) - set(SUPPORTED)
     if unknown:
-        parser.error(f"Python {min(unknown)} is none of {', '.join(SUPPORTED)}")
+        parser.error(f"Python {min(unknown)} is not supported; choose from {', '.join(SUPPORTED)}")
     outcomes = {}
     for version in arguments.versions or SUPPORTED:
         python = find_python(version)
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
 
 
 def find_python(version: str) -> str | None:
-    """An interpreter of that version: on PATH, or installed by pyenv."""
+    """Return an interpreter of that version, from PATH or from pyenv; None if there is none that works."""
     root = os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv")
     candidates = [shutil.which(f"python{version}"), *sorted(glob.glob(f"{root}/versions/{version}.*/bin/python"))]
     for candidate in filter(None, candidates):
@@ -55,7 +55,7 @@ def find_python(version: str) -> str | None:
 
 
 def copy_tree(version: str) -> Path:
-    """This tree without what git ignores, beside what an earlier run has left there (.venv)."""
+    """Copy this tree, without files that git ignores. Keep the .venv of an earlier run in the copy."""
     copy = COPIES / version
     copy.mkdir(parents=True, exist_ok=True)
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]

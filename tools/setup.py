@@ -1,8 +1,7 @@
-"""`make setup`: a .venv with everything pinned, and Horovod in it; `make setup-torch`: a .venv-torch for PyTorch.
+"""Make a .venv with pinned packages and Horovod (`make setup`), or a .venv-torch for PyTorch (`make setup-torch`).
 
-Runs on the system's own Python.
-
-What is done already is not done again: a stamp in .venv says what it was made from.
+This runs on the system's own Python. A stamp in the environment records the files that it was made from; if they have
+not changed, there is nothing to do.
 """
 
 import hashlib
@@ -34,7 +33,7 @@ def main():
     if not OLDEST <= sys.version_info[:2] <= NEWEST:
         use_another_python()
         fail(
-            "Python {}.{} is no good; TensorFlow needs 3.{} to 3.{}: make PYTHON=python3.12".format(
+            "Python {}.{} does not work; TensorFlow needs 3.{} to 3.{}: make PYTHON=python3.12".format(
                 sys.version_info[0], sys.version_info[1], OLDEST[1], NEWEST[1]
             )
         )
@@ -61,7 +60,7 @@ def main():
     run(pip + ["-c", "code/constraints.txt", "-e", ".[{}]".format(EXTRAS)], "pip install")
     if not FOR_TORCH:
         run([PYTHON, "third_party/horovod/build.py"], "the Horovod build")
-        # Without it everything works as well, if slower; it says so itself.
+        # Optional: without it batches travel more slowly. The program reports a failure itself.
         subprocess.call([PYTHON, "-m", "headrace.tensorflow.service.transfer.build"], cwd=ROOT)
     with open(STAMP, "w") as stamp:
         stamp.write(made_from)
@@ -69,7 +68,7 @@ def main():
 
 
 def use_another_python():
-    """Go on with a suitable Python where one is installed under its own name."""
+    """Continue with a suitable Python if one is installed, under a name such as python3.12."""
     for minor in range(NEWEST[1], OLDEST[1] - 1, -1):
         other = shutil.which("python3.{}".format(minor))
         if other and subprocess.call([other, "-c", ""], stderr=subprocess.DEVNULL) == 0:
@@ -92,7 +91,7 @@ def make_venv():
 
 
 def done(made_from):
-    """Whether .venv was made from just these files, and still runs."""
+    """Return whether the environment was made from these very files, and still runs."""
     try:
         with open(STAMP) as stamp:
             return stamp.read() == made_from and subprocess.call([PYTHON, "-c", ""]) == 0
@@ -118,7 +117,7 @@ def fingerprint():
 def run(command, what):
     code = subprocess.call(command, cwd=ROOT)
     if code:
-        fail("{} failed with exit code {}; its own words are above".format(what, code))
+        fail("{} failed with exit code {}; its output is above".format(what, code))
 
 
 def say(text):

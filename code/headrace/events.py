@@ -1,6 +1,6 @@
-"""The one-line log events that people grep, CloudWatch counts, and headrace itself reads back.
+"""One-line log events, which users can grep, CloudWatch counts, and headrace itself reads back.
 
-An event is `headrace event=NAME key=value …` anywhere in a log line. Values hold no spaces.
+An event is `headrace event=NAME key=value …` anywhere in a log line. Values contain no spaces.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from dataclasses import dataclass
 from typing import TextIO
 
 RANK_FAILED = "rank_failed"
-"""A rank has raised an exception that nobody caught."""
+"""A rank's script raised an exception that it did not catch."""
 PREFLIGHT_STARTED, PREFLIGHT_FAILED = "preflight_started", "preflight_failed"
-"""A preflight begins; it has found the rank to blame."""
+"""A preflight has begun; a preflight has found the rank at fault."""
 WAITS_FOR_ENDS = "waits_for_ends"
-"""A rank waits at the end of a stream for others to say whether it goes on."""
+"""A rank waits, at the end of a stream, for the others to say whether they have more."""
 WAITS_FOR_RANKS = "waits_for_ranks"
-"""A rank has long been in a collective that others have not joined."""
+"""A rank has waited long in a collective that other ranks have not joined."""
 READS_DATA = "reads_data"
-"""A rank's script has made a dataset with headrace: from now on it may wait for data."""
+"""A rank's script reads data through headrace, so from now on it may wait for data."""
 RANK_ENDED = "rank_ended"
-"""A rank's script has come to its end; the process waits for the other ranks."""
+"""A rank's script has ended; the process waits for the other ranks."""
 RANK_LEAVING = "rank_leaving"
-"""A rank's exit handlers are over as well: what is left is MPI's end, and Python's."""
+"""A rank's exit handlers have ended; only MPI and Python have yet to shut down."""
 CHECKPOINTS_ON_REQUEST = "checkpoints_on_request"
 """Rank 0 will answer a stop request with a checkpoint."""
 WORKER_OFFERS = "worker_offers"
-"""A worker says by which protocol it can send batches, before it does anything else."""
+"""A worker has started, and names the protocol by which it can send batches."""
 FEED_READY = "feed_ready"
 """A feed server can make batches of the script's loaders."""
 
@@ -39,7 +39,7 @@ _EVENT = re.compile(r"\bheadrace event=(?P<name>\w+)(?P<fields>(?: \w+=\S*)*)")
 
 @contextlib.contextmanager
 def keep_going() -> Iterator[None]:
-    """For a thread that others depend on: what is raised here is said, and it goes on."""
+    """Context that prints an exception and continues after it, for threads that others depend on."""
     try:
         yield
     except Exception:
@@ -49,14 +49,14 @@ def keep_going() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Event:
-    """One parsed event: its name and its fields, all text."""
+    """A parsed event: its name and its fields, all as text."""
 
     name: str
     fields: Mapping[str, str]
 
 
 def format_event(event_name: str, /, **fields: object) -> str:
-    """The event as one line. White space in a value becomes `_`; floats get four significant digits."""
+    """Return an event as one line. White space in a value becomes `_`; floats get four significant digits."""
     return " ".join([f"headrace event={event_name}"] + [f"{key}={_value(value)}" for key, value in fields.items()])
 
 
@@ -64,21 +64,21 @@ _kept: list[TextIO] = []
 
 
 def say(event_name: str, /, **fields: object) -> None:
-    """Print an event: a rank and a server tell their launcher this way, whatever the script does to its output."""
+    """Print an event for the launcher, from a rank or a server, even if the script has replaced its output."""
     line = format_event(event_name, **fields)
     for stream in (*_kept, sys.stdout, sys.__stderr__):
-        with contextlib.suppress(Exception):  # the script closed it, or has put something of its own there
+        with contextlib.suppress(Exception):  # the script may have closed or replaced the stream
             print(line, file=stream, flush=True)
             return
 
 
 def keep_output() -> None:
-    """Events go where standard output is now, also once the script has put another in its place."""
+    """Make `say` print to the present stdout, even after the script has replaced it."""
     _kept[:] = [sys.stdout]
 
 
 def parse_event(line: str) -> Event | None:
-    """The event in a log line, or None when it holds none."""
+    """Return the event in a log line, or None if there is none."""
     match = _EVENT.search(line)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""How a job ended, and why: one outcome for all hosts, one root cause when it failed."""
+"""The outcome of a job, the same for all hosts, with one root cause if it failed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 LONGEST_LINE_BYTES = 1000
-"""Of what travels: a renewal, with the outcome in it, has an upper limit."""
+"""Longest log line that is sent with an outcome, since a lease renewal, which contains it, has a size limit."""
 LOG_TAIL_LINES = 30
-"""Lines of a failed child's log that travel with the root cause."""
+"""Number of lines of a failed process's log that are sent with the root cause."""
 
 
 @dataclass(frozen=True)
 class RootCause:
-    """The first failure of a job: where, which process, how it ended and what it last said."""
+    """The first failure of a job: its host, the process, how it ended and the end of its log."""
 
     host: str
     process: str
@@ -31,7 +31,7 @@ class RootCause:
         return f"{who}: {self.message}"
 
     def as_json(self) -> dict[str, Any]:
-        """JSON-ready; has `exit_code` or `signal`, never both."""
+        """Return the root cause as JSON types, with `exit_code` or `signal`, never both."""
         ended = {"signal": self.signal} if self.signal else {"exit_code": self.exit_code}
         return {
             "host": self.host,
@@ -44,7 +44,7 @@ class RootCause:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> RootCause:
-        """The inverse of `as_json`; wrong types are turned into text rather than trusted."""
+        """Read what `as_json` returned. The input is not trusted: values of wrong types become text or are left out."""
         code, pid = record.get("exit_code"), record.get("pid")
         return cls(
             host=str(record.get("host", "?")),
@@ -59,7 +59,7 @@ class RootCause:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`succeeded`, or `failed` with its root cause."""
+    """Outcome of a job: `succeeded`, or `failed` with its root cause."""
 
     root_cause: RootCause | None = None
 
@@ -82,12 +82,12 @@ class Outcome:
 
 
 def _shortened(text: str, most_bytes: int) -> str:
-    """The beginning of a text, as far as it takes no more bytes of UTF-8."""
+    """Return the beginning of a text, at most this many bytes in UTF-8."""
     return text.encode(errors="replace")[:most_bytes].decode(errors="ignore")
 
 
 def describe_return_code(code: int) -> tuple[int | None, str | None, str]:
-    """Exit code, signal name, and a phrase for a `Popen.returncode` (negative for signals)."""
+    """Return exit code, signal name and a phrase for a `Popen.returncode`, which is negative for signals."""
     if code >= 0:
         return code, None, f"exited with {code}"
     try:

@@ -1,4 +1,4 @@
-"""Batches of all kinds that travel, and how they do in a test."""
+"""Batches of all kinds that can be sent, and functions that send and receive them in a test."""
 
 import collections
 import dataclasses
@@ -20,7 +20,7 @@ class Sample:
 
 
 class Encoding(collections.UserDict):
-    """As the BatchEncoding of Hugging Face."""
+    """A mapping like Hugging Face's BatchEncoding."""
 
 
 @dataclasses.dataclass
@@ -32,7 +32,7 @@ class Padded:
 
 
 class Output(collections.OrderedDict):
-    """As the ModelOutput of Hugging Face, whose entries are its attributes too."""
+    """A mapping like Hugging Face's ModelOutput, whose entries are also attributes."""
 
     def __setattr__(self, name, value):
         super().__setitem__(name, value)
@@ -40,7 +40,7 @@ class Output(collections.OrderedDict):
 
 
 class Tokenized(collections.UserDict):
-    """As the BatchEncoding of a fast tokenizer."""
+    """A mapping like the BatchEncoding of Hugging Face's fast tokenizers."""
 
     def __init__(self, data=None, encodings=None, words=None):
         super().__init__(data)
@@ -48,7 +48,7 @@ class Tokenized(collections.UserDict):
 
 
 class TwoTensors:
-    """A batch as PyTorch's documentation has one, for its own `pin_memory`."""
+    """A batch with a `pin_memory` of its own, as in PyTorch's documentation."""
 
     def __init__(self, samples):
         self.inputs, self.targets = (torch.stack(each) for each in zip(*samples, strict=True))
@@ -67,11 +67,11 @@ class Format(enum.Enum):
 
 
 class Boxes(torch.Tensor):
-    """As the tv_tensors of torchvision, and the MetaTensor of MONAI."""
+    """A tensor with attributes, like torchvision's tv_tensors and MONAI's MetaTensor."""
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
-        """Torchvision's looks at an attribute of each."""
+        """Read an attribute of each tensor, as torchvision's does."""
         for each in args:
             assert not isinstance(each, Boxes) or vars(each)
         return super().__torch_function__(function, types, args, kwargs or {})
@@ -93,7 +93,7 @@ def receive(header, payload):
 
 
 def received(header, payload):
-    """The batch, the samples that it lacks, and the dataset's state."""
+    """Return the batch, the samples left out of it, and the dataset's state."""
     decoder = Decoder(header, len(payload))
     for buffer in decoder.buffers:
         buffer[:], payload = payload[: buffer.nbytes], payload[buffer.nbytes :]

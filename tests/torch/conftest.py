@@ -1,4 +1,4 @@
-"""Feed servers in this process, and loaders of a rank that reads from them; and whole jobs to break."""
+"""Fixtures: feed servers in this process, loaders that read from them, and whole jobs to break."""
 
 import contextlib
 import functools
@@ -21,14 +21,14 @@ from tests.victims import victims
 
 
 class Feeds:
-    """Servers of one dataset, and loaders that read from them as any rank of any world."""
+    """Feed servers of one dataset, and loaders that read from them as any rank of any number of ranks."""
 
     def __init__(self, monkeypatch):
         self._monkeypatch, self._stack = monkeypatch, contextlib.ExitStack()
         self.servers = []
 
     def serve(self, processes, *arguments, port=0, stall_timeout_s=30.0, **options):
-        """A server; its loader is made with these arguments. Returns its address."""
+        """Start a server whose loader has these arguments; return its address."""
         self._monkeypatch.delenv("HEADRACE_FEEDS", raising=False)
         self._monkeypatch.delenv("HEADRACE_TF_DATA_MODE", raising=False)
         forget_loaders()
@@ -41,7 +41,7 @@ class Feeds:
         return f"127.0.0.1:{port}"
 
     def loader(self, addresses, *arguments, rank=0, world=1, stall_timeout_s=30.0, **options):
-        """A rank's loader; from no addresses, one of local mode."""
+        """Return a rank's loader that reads from these addresses; in local mode if there are none."""
         forget_loaders()
         service = {"HEADRACE_FEEDS": ",".join(addresses), "HEADRACE_TF_DATA_MODE": "service"}
         environ = {"RANK": str(rank), "WORLD_SIZE": str(world), "HEADRACE_JOB_SECRET": SECRET}
@@ -66,14 +66,14 @@ def feeds(monkeypatch):
 
 @pytest.fixture
 def runs(tmp_path):
-    """Ranks and feed servers of whole scripts, in processes of their own."""
+    """Runner of whole scripts as ranks and feed servers, each in a process of its own."""
     with contextlib.ExitStack() as stack:
         yield Runs(tmp_path, stack)
 
 
 @pytest.fixture
 def ranks(feeds, monkeypatch, tmp_path):
-    """What several ranks take, each in a process of its own; they agree through a store in a file."""
+    """Function that runs several ranks, each in a process, and returns their batches and states; they share a store."""
     fork, numbers = multiprocessing.get_context("fork"), itertools.count()
 
     def run(addresses, world, *arguments, **options):
@@ -108,7 +108,7 @@ def ranks(feeds, monkeypatch, tmp_path):
             state = loader.state_dict()
             batches.close()
             if most:
-                assert loader.state_dict() == state  # breaking off has ended no shard
+                assert loader.state_dict() == state  # closing the iterator has ended no shard
             pipe.send((taken, state))
         except Exception as error:
             pipe.send(error)
@@ -123,7 +123,7 @@ def source(tmp_path):
 
 @pytest.fixture
 def victim(tmp_path, source):
-    """Starts the steady script and returns once it makes steps."""
+    """Function that starts the steady script, and returns once it makes steps."""
     with victims(tmp_path) as begin:
         common = [TORCH, f"--source_dir={source}", "--training_script=steady_torch.py"]
         yield functools.partial(begin, *common)

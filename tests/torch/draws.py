@@ -1,4 +1,4 @@
-"""Datasets that show what they draw and what they are asked for, and what is seen of their batches."""
+"""Datasets whose samples show their index and random draws, and functions that read these from batches."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ BOTH = pytest.mark.parametrize("remote", [True, False], ids=["feed servers", "lo
 
 
 class Draws(Dataset):
-    """Each sample: its index, and draws of all three generators."""
+    """A dataset whose samples hold their index and draws from torch's and NumPy's generators."""
 
     def __init__(self, size=53, broken=(), slow=(), endless=(), deadly=()):
         self.size, self.broken, self.slow = size, broken, slow
@@ -34,7 +34,7 @@ class Draws(Dataset):
 
 
 class Numbers(Dataset):
-    """Its samples are its indices; it has the attributes that it is given."""
+    """A dataset whose samples are its indices, with arbitrary attributes."""
 
     def __init__(self, size=200, **attributes):
         self.size = size

@@ -1,4 +1,4 @@
-"""A sampler without an end, and so many batches of a loader."""
+"""An endless sampler, and a function that takes a number of batches from a loader."""
 
 import itertools
 import random
@@ -9,7 +9,7 @@ from torch.utils.data import Sampler
 
 
 class Endless(Sampler):
-    """Shuffles its dataset again and again; draws of the generator that it is told."""
+    """A sampler that shuffles its dataset again and again, with the generator named by `draw`."""
 
     def __init__(self, size=53, draw="torch", start=0, step=1):
         self.size, self.draw, self.start, self.step = size, draw, start, step

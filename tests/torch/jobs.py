@@ -1,4 +1,4 @@
-"""What whole PyTorch jobs of the tests have in common."""
+"""Constants for tests of whole PyTorch jobs."""
 
 from pathlib import Path
 

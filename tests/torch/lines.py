@@ -1,4 +1,4 @@
-"""A stream of lines that its tests share, and what is seen of it."""
+"""A stream of lines for several tests, and functions that read its batches."""
 
 import os
 import random
@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 
 class Lines(IterableDataset):
-    """The lines of files, which each worker shuffles alike and takes its share of."""
+    """The lines of several files. All workers shuffle the files in the same way, and each takes its share of them."""
 
     def __init__(self, lengths=(7, 1, 5, 9, 0, 4, 6), broken=(), deadly=(), endless=()):
         self.lengths = lengths

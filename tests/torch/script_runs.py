@@ -1,4 +1,4 @@
-"""Runs a script as a job's ranks and feed servers do, without the launcher, which takes seconds."""
+"""Runs of a script as a job's ranks and feed servers, without the launcher, which takes seconds."""
 
 import contextlib
 import os
@@ -12,13 +12,13 @@ SECRET = "secret"
 
 
 class Runs:
-    """Feed servers and ranks of scripts; all end with the test."""
+    """Processes of ranks and feed servers, which end with the test."""
 
     def __init__(self, folder, stack):
         self._folder, self._stack = folder, stack
 
     def serve(self, script, *arguments):
-        """A feed server that has come up; returns its address."""
+        """Start a feed server, wait until it listens, and return its address."""
         process, port = self.start_server(script, *arguments)
         wait_for_port(port, process)
         return f"127.0.0.1:{port}"
@@ -29,7 +29,7 @@ class Runs:
         return self._start(f"server{port}", [*module, str(script), *arguments], HEADRACE_SERVER_NAME="worker"), port
 
     def train(self, script, *arguments, addresses=(), world=1):
-        """What each rank prints. Fails if one fails."""
+        """Run all ranks to their end, and return the output of each. Fail if one fails."""
         common = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         if addresses:
             common |= {"HEADRACE_FEEDS": ",".join(addresses), "HEADRACE_TF_DATA_MODE": "service"}

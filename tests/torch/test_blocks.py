@@ -1,4 +1,4 @@
-"""A block around the loop, such as autocast or no_grad, is the rank's: servers make batches as outside of it."""
+"""Contexts around the training loop, such as autocast or no_grad, do not affect the batches that servers make."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch.utils.data import Dataset
 
 
 class Multiplies(Dataset):
-    """Samples that autocast would round, with a gradient of their own."""
+    """A dataset whose samples change under autocast, and need gradients to be computed."""
 
     def __len__(self):
         return 4

@@ -1,4 +1,4 @@
-"""A checkpoint is of the bare model: how the script compiles and distributes it makes no difference."""
+"""A checkpoint holds the bare model: it does not depend on how the script compiles and distributes the model."""
 
 import copy
 
@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Place:
-    """A loader's place, which checkpoints keep beside the model."""
+    """A stand-in for a loader, with the state that checkpoints save beside the model."""
 
     def __init__(self):
         self.state = {"seed": 0, "epoch": 1, "position": 0}
@@ -21,7 +21,7 @@ class Place:
 
 
 class Net(torch.nn.Module):
-    """A net with a part whose name is the one that DistributedDataParallel gives to its model."""
+    """A network with a part named `module`, the name under which DistributedDataParallel holds its model."""
 
     def __init__(self):
         super().__init__()
@@ -68,7 +68,7 @@ def connected():
 
 
 def make(wrap, parameters):
-    """A wrapped net with new weights, the net itself, and an optimizer that keeps two tensors of each weight."""
+    """Return a wrapped network, the network itself, and an optimizer that keeps two tensors for each weight."""
     net = Net()
     model = wrap(net)
     return model, net, torch.optim.Adam(parameters(model), 0.01)
@@ -82,7 +82,7 @@ def step(model, optimizer, seed):
 
 
 def values_of(net, optimizer):
-    """All numbers of a net and of its optimizer, in an order that does not depend on names."""
+    """Return all tensors of a network and of its optimizer, in an order that does not depend on names."""
     moments = [optimizer.state[each][name] for each in net.parameters() for name in ("exp_avg", "exp_avg_sq", "step")]
     return [each.detach().clone() for each in (*net.parameters(), *net.buffers(), *moments)]
 

@@ -1,4 +1,4 @@
-"""What headrace.torch promises of itself: it patches nothing, reads no code, and stays small."""
+"""Limits of the package headrace.torch: it patches nothing, reads no code, and stays small."""
 
 import ast
 import json
@@ -11,7 +11,7 @@ from tests.support import ROOT
 
 PACKAGE, TESTS = ROOT / "code" / "headrace" / "torch", ROOT / "tests" / "torch"
 MOST_LINES, MOST_FILES = 5_150, 26
-"""Decision record 30 says why; lower them when the package shrinks."""
+"""Largest size of the package; decision record 30 says why. Lower them when the package shrinks."""
 LOOKS = """
 import json, sys, types, warnings
 warnings.simplefilter("ignore")

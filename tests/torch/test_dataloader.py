@@ -1,4 +1,4 @@
-"""The loader beside torch's: its arguments, its place in the script, its seeds, and what scripts do to it."""
+"""The loader compared with torch's: its arguments, its place in the script, its seeds, and uses by scripts."""
 
 import gc
 import weakref
@@ -37,7 +37,7 @@ def test_each_rank_can_take_all_samples(feeds):
 
 
 def test_ranks_that_nothing_connects_are_warned_of_and_train(feeds, capsys):
-    """Something else may average gradients, Horovod for example."""
+    """Another library may average gradients, Horovod for example."""
     loader = feeds.loader([], Draws(), 4, rank=1, world=2)
     for _ in range(2):
         assert len(indices(loader)) == 27
@@ -74,7 +74,7 @@ def test_a_name_is_a_loaders_place_whatever_other_loaders_there_are(feeds):
 
 
 def train(loader):
-    """An epoch with a step of an optimizer; its samples."""
+    """Train for an epoch, and return its samples."""
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     seen = []
@@ -117,7 +117,7 @@ def test_a_dataset_of_a_loader_that_is_gone_goes_too(feeds):
     assert alive() is None
 
 
-# What scripts do
+# Uses by scripts
 
 
 class Bad(Numbers):

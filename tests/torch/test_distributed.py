@@ -1,4 +1,4 @@
-"""Ranks as the launcher counts them; what the launcher is told about a rank that waits for others."""
+"""The check that torch.distributed has the launcher's ranks, and the report that a rank waits for others."""
 
 import contextlib
 import sys
@@ -25,7 +25,7 @@ HOSTS_COUNTED = "3 ranks, but the launcher started 2: hosts of the data group ar
 
 @pytest.fixture
 def launched(monkeypatch):
-    """Sets the environment of rank 1 of 2, and what its script changes there."""
+    """Function that sets the environment of rank 1 of 2, with changes by the script."""
     monkeypatch.setattr(distributed, "_watched", True)  # no thread
 
     def set_environ(**changed):
@@ -37,7 +37,7 @@ def launched(monkeypatch):
 
 @contextlib.contextmanager
 def connected(**options):
-    """A script's own process group, while it lasts."""
+    """Context with a process group that the script made."""
     dist.init_process_group("gloo", **options)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What docs/pytorch.md tells people runs as it stands."""
+"""The code in docs/pytorch.md runs as it is."""
 
 import inspect
 import re
@@ -32,7 +32,7 @@ assert Records()[3] == bytes(4)
 
 
 def blocks():
-    """The page's Python: its script, the examples of what is yours, and a stream."""
+    """Return the page's Python code: its script, the list of its examples, and the stream."""
     script, *examples, stream = fences(PAGE, "python")
     return script, examples, stream
 

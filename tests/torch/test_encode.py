@@ -1,4 +1,4 @@
-"""A batch comes out as it went in, whatever it is made of; the dataset's state travels beside it."""
+"""A batch of any kind arrives as it was sent, and the dataset's state arrives with it."""
 
 import collections
 import dataclasses
@@ -120,7 +120,7 @@ class Sized(dict):
 
 
 class Attributes(dict):
-    """As many write it: its entries are its attributes."""
+    """A dict whose entries are its attributes, as many projects have one."""
 
     def __init__(self, *args):
         super().__init__(*args)

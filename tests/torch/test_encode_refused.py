@@ -1,4 +1,4 @@
-"""What cannot travel is refused where it is sent; what cannot be a batch is refused where it comes."""
+"""The sender refuses batches that cannot be sent; the receiver refuses messages that cannot be batches."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ class Deleted:
 
 
 class Wrapping(torch.Tensor):
-    """Has no memory of its own."""
+    """A tensor that has no memory of its own."""
 
     @staticmethod
     def __new__(cls, inner):

@@ -1,4 +1,4 @@
-"""Samplers without a length, or without an end, as people write them for training by steps."""
+"""Samplers without a length or without an end, which people write for training by steps."""
 
 import itertools
 
@@ -13,7 +13,7 @@ from tests.torch.endless import Endless, batches
 
 
 class Ends(Sampler):
-    """Has an end, and does not say where."""
+    """A sampler that ends, but has no length."""
 
     def __init__(self, count):
         self.count = count
@@ -84,7 +84,7 @@ def test_an_endless_sampler_of_batches_and_torchs_own_around_an_endless_sampler(
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("size", [500, 5])
 def test_a_sampler_that_ends_without_a_word_ends_as_one_with_a_length_does(feeds, monkeypatch, count, workers, size):
-    """Whether its end is seen at the beginning or when training comes near it."""
+    """The end may be found when the epoch begins, or only when training comes near it."""
     monkeypatch.setattr(samplers, "_CHUNK", 16)
     with_length = list(Ends(count))
     address = feeds.serve(1, Draws(), 4)
@@ -107,7 +107,7 @@ def test_a_sampler_that_says_that_it_yields_very_much_is_drawn_as_training_comes
 
 
 class SaysMore(Endless):
-    """Endless, and says how long its dataset is, as OpenMMLab's do."""
+    """An endless sampler whose length is its dataset's, like OpenMMLab's."""
 
     def __len__(self):
         return self.size

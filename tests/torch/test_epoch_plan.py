@@ -1,4 +1,4 @@
-"""Which positions of an epoch a rank takes: of any number, on any number of ranks, from any place on."""
+"""The positions of an epoch that each rank takes, for any size, any number of ranks and any start."""
 
 from headrace.torch.sampling.epoch_plan import Epoch
 from hypothesis import given
@@ -9,7 +9,7 @@ counts, batches, worlds = st.integers(1, 60), st.integers(1, 9), st.integers(1, 
 
 
 def taken(count, batch, world, start=0, drop_last=False, steps=None):
-    """Positions that all ranks take together, step by step; the first position that is left."""
+    """Return the positions that all ranks take together, step by step, and the first position that is left."""
     ranks = [Epoch(count, batch, rank, world, start, drop_last) for rank in range(world)]
     assert len({len(each) for each in ranks}) == 1, "ranks make different numbers of steps"
     number = len(ranks[0]) if steps is None else min(steps, len(ranks[0]))

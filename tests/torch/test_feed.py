@@ -1,4 +1,4 @@
-"""Batches from feed servers are those of local mode, to the last bit, whoever makes them and whoever is killed."""
+"""Batches from feed servers equal those of local mode to the last bit, even if servers and workers are killed."""
 
 import collections
 import itertools
@@ -126,7 +126,7 @@ def test_iterations_over_one_loader_do_not_disturb_each_other(feeds, remote):
 
 
 class Counted(Numbers):
-    """Counts the samples that all processes make."""
+    """A dataset that counts the samples made by all processes."""
 
     def __init__(self, size=200, bytes_each=8):
         super().__init__(size, made=multiprocessing.Value("i", 0), bytes_each=bytes_each)
@@ -224,7 +224,7 @@ def test_a_dataset_knows_its_worker_whose_seed_is_the_same_in_each_run(feeds):
 
 
 def test_what_a_script_leaves_open_has_ended_before_python_does(feeds):
-    """A thread that is in torch when Python ends would abort the process."""
+    """A thread inside torch when Python exits would abort the process."""
     address = feeds.serve(1, Draws(slow=(20,)), 4)
     feeds.loader([address], Draws(slow=(20,)), 4)  # which sets the rank's environment
     script = [sys.executable, "-c", LEAVES_AN_ITERATION_OPEN]

@@ -1,4 +1,4 @@
-"""What dies, hangs, comes late or raises where batches are made: they come all the same, or the error names it."""
+"""Faults where batches are made (a death, a hang, a delay, an exception): the batches come, or the error names it."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What faults make of whole PyTorch jobs on simulated hosts."""
+"""Faults in whole PyTorch jobs on simulated hosts."""
 
 import json
 import re

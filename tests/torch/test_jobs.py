@@ -1,4 +1,4 @@
-"""Whole jobs of PyTorch on simulated hosts train the same everywhere, and go on where one stopped."""
+"""Whole PyTorch jobs on simulated hosts train the same with any data hosts, and resume where a job stopped."""
 
 import ast
 import json
@@ -33,7 +33,7 @@ def losses_of(run):
 
 
 def run_case(name, tmp_path, *flags):
-    """A job that ends well; where the case "loses its feed server", that of algo-2 is killed in mid-training."""
+    """Run a job that succeeds. If its name says "loses its feed server", kill algo-2's feed server during training."""
     beside = [] if "--no-is_hetero" in flags else ["--local_workers=off"]
     process, folder = start(tmp_path, *flags, *beside)
     if "loses its feed server" in name:
@@ -94,7 +94,7 @@ def test_lines_of_files_are_shared_exactly_and_train_the_same_model_on_any_hosts
 
 @pytest.fixture(scope="module")
 def standardized(tmp_path_factory):
-    """A job whose script takes the mean of its data with one loader, and trains with another; num_workers is 7."""
+    """A finished job whose script computes the mean with one loader and trains with another; num_workers is 7."""
     flags = [TORCH, f"--source_dir={SCRIPTS}", "--training_script=standardized.py", "--num_of_data_instances=1"]
     return run_job(tmp_path_factory.mktemp("job"), *flags, "--hyperparameter=num_workers=7", "--local_workers=off")
 
@@ -124,7 +124,7 @@ def test_the_script_runs_without_a_launcher(tmp_path):
 
 
 def records(folder):
-    """Epoch and samples of each step, by rank."""
+    """Return the epoch and the samples of each step, by rank."""
     lines = {path.name: path.read_text().splitlines() for path in folder.glob("rank*")}
     return {
         name: [(int(each.split()[0]), ast.literal_eval(each.partition(" ")[2])) for each in of]

@@ -1,4 +1,4 @@
-"""What people train PyTorch with works on the loader as it is: each library by its real package."""
+"""Libraries for training with PyTorch work with the loader unchanged; each test uses the real package."""
 
 import re
 

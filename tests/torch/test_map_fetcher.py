@@ -1,4 +1,4 @@
-"""A request says which samples, whatever a dataset is asked for, and the batch is a function of it and the dataset."""
+"""A request can hold any index, and the batch depends only on the request and the dataset."""
 
 import contextlib
 import json

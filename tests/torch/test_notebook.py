@@ -1,4 +1,4 @@
-"""The notebook about PyTorch runs from top to bottom."""
+"""The PyTorch notebook runs from top to bottom."""
 
 from tests.notebooks.execution import execute
 

@@ -1,4 +1,4 @@
-"""Ranks that would not share the samples find it out when an epoch begins; those of a stream agree on its end."""
+"""Ranks whose loaders differ get an error when an epoch begins; ranks of a stream agree on its end."""
 
 import json
 import multiprocessing
@@ -57,7 +57,7 @@ def test_an_epoch_that_rank_0_does_not_begin_is_named():
 
 
 def test_rank_0_alone_may_look_at_a_batch_where_epochs_are_set(tmp_path):
-    """As `writer.add_graph(model, next(iter(loader)))` does."""
+    """A script does this for `writer.add_graph(model, next(iter(loader)))`."""
 
     def script(rank):
         loader = DataLoader(Numbers(20), 2, shuffle=True)

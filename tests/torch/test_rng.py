@@ -1,4 +1,4 @@
-"""Draws follow from seed, epoch and place; so do those of generators that a dataset or its transforms hold."""
+"""Random draws depend on seed, epoch and place, also for generators in a dataset or its transforms."""
 
 import functools
 import random
@@ -31,7 +31,7 @@ def test_a_samples_draws_do_not_depend_on_the_number_of_ranks(feeds, wrap):
 
 
 class Noise:
-    """As a library's transform is: it holds generators of its own."""
+    """A transform that holds generators of its own, like those of libraries."""
 
     def __init__(self, *generators):
         self.generators = list(generators)
@@ -91,7 +91,7 @@ def test_what_the_script_draws_from_a_generator_that_its_dataset_holds_is_as_wit
 
 
 class Lazily(Numbers):
-    """Makes generators where they are needed: at its first sample, and for each epoch."""
+    """A dataset that creates generators when it needs them: at its first sample, and for each epoch."""
 
     def __init__(self, size):
         super().__init__(size, rng=None, of_epoch=None, noise=Noise(random.Random(0)))
@@ -114,7 +114,7 @@ def test_generators_that_are_made_late_are_seeded_from_the_first_sample_on(feeds
 
 
 class Reordered(Numbers):
-    """Its epochs have orders of their own, which it draws."""
+    """A dataset that draws a new order in `set_epoch`."""
 
     def __init__(self, size):
         super().__init__(size, rng=np.random.default_rng(0), order=np.arange(size))
@@ -137,7 +137,7 @@ def test_what_set_epoch_draws_is_the_same_in_all_processes(feeds):
 
 
 class Staged(Numbers):
-    """Computes its stage from the epoch, as a curriculum does."""
+    """A dataset that computes its stage from the epoch, as in curriculum learning."""
 
     stage = -1
 

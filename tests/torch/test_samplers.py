@@ -1,4 +1,4 @@
-"""Samplers mean on several ranks what they mean on one."""
+"""Samplers yield the same samples on several ranks, together, as on one rank."""
 
 import collections
 import itertools
@@ -39,14 +39,14 @@ def test_a_sampler_of_ones_own_is_dealt_to_the_ranks(feeds):
 @BOTH
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_a_loader_of_torchs_made_of_ones_batch_sampler_has_the_ranks_own_batches(feeds, remote, drop_last):
-    """As Accelerate's `skip_first_batches` makes one, and so the Trainer of Hugging Face after a resume."""
+    """After a resume, Hugging Face's Trainer makes one by Accelerate's `skip_first_batches`."""
     arguments = {"shuffle": True, "drop_last": drop_last, "seed": 3}
     addresses = [feeds.serve(1, Draws(), 4, **arguments)] if remote else []
     for rank in (0, 1):
         whole = feeds.loader(addresses, Draws(), 4, rank=rank, world=2, **arguments)
         epochs = [[batch["index"].tolist() for batch in whole] for _ in range(3)]
         loader = feeds.loader(addresses, Draws(), 4, rank=rank, world=2, **arguments)
-        loader.batch_sampler.set_epoch(1)  # which the Trainer calls
+        loader.batch_sampler.set_epoch(1)  # the Trainer calls this
         skipping = itertools.islice(loader.batch_sampler, 2, None)
         resumed = [batch["index"].tolist() for batch in TorchDataLoader(Draws(), batch_sampler=list(skipping))]
         assert (resumed, len(loader.batch_sampler)) == (epochs[1][2:], len(epochs[1]))
@@ -56,7 +56,7 @@ def test_a_loader_of_torchs_made_of_ones_batch_sampler_has_the_ranks_own_batches
 
 def test_a_sampler_that_deals_to_ranks_itself_is_refused(feeds):
     class InGroups(BatchSampler):
-        """As a script's own that groups a sampler's samples."""
+        """A script's own batch sampler, which groups the samples of another sampler."""
 
         def __iter__(self):
             return reversed(list(super().__iter__()))
@@ -94,7 +94,7 @@ Pair = collections.namedtuple("Pair", "one other")
 
 
 class Asked(torch.utils.data.Dataset):
-    """Says what it is asked for."""
+    """A dataset whose samples are the text of their index."""
 
     def __len__(self):
         return 10
@@ -140,7 +140,7 @@ def test_a_distributed_sampler_may_stay_and_its_set_epoch_counts_before_and_afte
 
 
 class Turning(Sampler):
-    """Another order in each epoch that it is given."""
+    """A sampler with another order in each epoch."""
 
     def __init__(self):
         self.epoch = 0
@@ -172,7 +172,7 @@ class Again:
 
 
 def test_a_sampler_that_is_put_into_a_loader_later_is_refused(feeds):
-    """As timm's MultiEpochsDataLoader and YOLO's InfiniteDataLoader do."""
+    """timm's MultiEpochsDataLoader and YOLO's InfiniteDataLoader do this."""
     loader = feeds.loader([], Draws(), 4)
     object.__setattr__(loader, "batch_sampler", Again(loader.batch_sampler))
     with pytest.raises(InputError, match="give the loader its sampler when it is made"):

@@ -1,4 +1,4 @@
-"""Who is asked for which batch, when connections break or are slow. A clock of the test's own, no sockets."""
+"""Assignment of batches to connections that break or are slow, with a fake clock and without sockets."""
 
 import threading
 
@@ -22,7 +22,7 @@ def schedule(steps=10, ahead=4, limit_s=10.0, most_bytes=1000):
 
 
 def nothing_left(made, process):
-    """Whether this process would wait for something to do."""
+    """Return whether there is no step for this process."""
     threading.Timer(0.05, made.close).start()
     return made.take(process) is None
 

@@ -1,4 +1,4 @@
-"""A feed server admits the job's ranks and nobody else, runs the script as far as ranks need it, and uses its host."""
+"""A feed server serves only the job's ranks, and runs the script only as far as they need it."""
 
 import contextlib
 import re
@@ -42,7 +42,7 @@ def test_connections_that_never_speak_keep_no_rank_out(feeds):
             stack.enter_context(socket.create_connection((host, int(port))))
         began = time.monotonic()
         assert indices(feeds.loader([address], Draws(), 4)) == list(range(53))
-        assert time.monotonic() - began < LIMIT_S  # after that they are gone by themselves
+        assert time.monotonic() - began < LIMIT_S  # after this time they would end by themselves
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -69,7 +69,7 @@ def test_a_server_that_says_nonsense_ends_the_rank_with_an_error(feeds):
         loader = feeds.loader([address], Draws(), 4, stall_timeout_s=5)
 
         def answer():
-            for _ in range(2):  # the first is the loader's question whether it is known
+            for _ in range(2):  # the first only asks whether the loader is known
                 connection, _ = listener.accept()
                 with connection, contextlib.suppress(OSError, InputError):
                     protocol.HANDSHAKE.admit(connection, address, SECRET)
@@ -134,7 +134,7 @@ def test_a_script_that_feed_servers_cannot_run_is_refused_at_once_with_what_to_d
 
 
 def test_right_scripts_train_alike_in_both_modes(runs):
-    """Each stopped an earlier version, which looked at what scripts hold."""
+    """The script's datasets and loops change objects while they train, as correct scripts do."""
     script = SCRIPTS / "right.py"
     local = runs.train(script, world=2)
     remote = runs.train(script, addresses=[runs.serve(script)], world=2)

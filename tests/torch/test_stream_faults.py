@@ -1,4 +1,4 @@
-"""Whoever makes a shard of a stream may die, hang, be slow or be left, and it continues elsewhere or ends."""
+"""If the maker of a stream's shard dies, hangs or is slow, another one continues it; if the rank leaves, it ends."""
 
 import collections
 import itertools
@@ -18,7 +18,7 @@ from tests.torch.lines import Lines, all_lines, indices, plain
 
 
 def shard_processes(server):
-    """Processes that the server's workers have forked."""
+    """Return the processes that the server's workers have forked."""
     return [each for process in server._pool._workers for each in psutil.Process(process.pid).children()]
 
 
@@ -69,7 +69,7 @@ def test_coming_to_where_training_stopped_may_take_long(feeds, monkeypatch):
     loader.load_state_dict({"seed": 1, "epoch": 0, "position": 50, "shards": 1, "batch_size": 5, "taken": [10]})
     batches = iter(loader)
     taken = [plain(next(batches))]
-    assert len(shard_processes(feeds.servers[0])) == 1  # the same one all the time
+    assert len(shard_processes(feeds.servers[0])) == 1  # no second process has taken over
     assert indices(taken + [plain(batch) for batch in batches]) == all_lines((60,))[50:]
 
 
@@ -85,7 +85,7 @@ def test_a_rank_that_does_something_else_for_long_keeps_its_shards_makers(feeds,
     batches = iter(feeds.loader([address], Large(), None))
     taken = [int(next(batches)[0]) for _ in range(2)]
     made_by = [process.pid for process in shard_processes(feeds.servers[0])]
-    time.sleep(2.5)  # how long the rank does something else
+    time.sleep(2.5)  # the rank does other work meanwhile
     taken += [int(batch[0]) for batch in itertools.islice(batches, 8)]
     assert [process.pid for process in shard_processes(feeds.servers[0])] == made_by
     assert taken + [int(batch[0]) for batch in batches] == list(range(12))

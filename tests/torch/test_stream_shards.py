@@ -1,4 +1,4 @@
-"""An IterableDataset is shared by ranks and made by data hosts as torch's workers share it: exactly, or not at all."""
+"""Ranks and data hosts divide an IterableDataset as torch's workers do: exactly, or with an error."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def _numbers(samples):
 
 
 class Uneven(Lines):
-    """Shard p has the lines of file p."""
+    """A stream whose shard p has the lines of file p."""
 
     def __iter__(self):
         number = get_worker_info().id
@@ -67,12 +67,12 @@ def test_any_servers_and_ranks_give_each_sample_once_and_resume_at_any_step_on_a
     rest, _ = ranks(addresses, later, Uneven(lengths), 2, state=states[0], **options)
     assert len({len(rank) for rank in rest}) == 1
     assert set(map(repr, unpadded(first) + unpadded(rest))) == set(map(repr, unpadded(whole)))
-    if all(sum(left[rank::later]) for rank in range(later)):  # else a rank takes one that was trained on before
+    if all(sum(left[rank::later]) for rank in range(later)):  # else a rank repeats a batch of the first part
         assert sorted(map(repr, unpadded(first) + unpadded(rest))) == sorted(map(repr, unpadded(whole)))
 
 
 def unpadded(of_ranks):
-    """All batches, those that a rank took again left out."""
+    """Return all batches without repeats of a rank's last one."""
     return [
         batch for rank in of_ranks for place, batch in enumerate(rank) if batch != (rank[place - 1] if place else None)
     ]
@@ -118,7 +118,7 @@ def test_within_an_epoch_batches_keep_their_size(feeds):
 
 
 def test_a_rank_says_how_many_samples_a_batch_has(feeds):
-    # To a feed server `batch_size // world_size()` is another number.
+    # A script's `batch_size // world_size()` is another number on a feed server.
     address = feeds.serve(1, Lines(), 8, seed=1, shards=2, drop_last=True)
     remote = [plain(batch) for batch in feeds.loader([address], Lines(), 4, seed=1, shards=2)]
     assert remote == [plain(batch) for batch in feeds.loader([], Lines(), 4, seed=1, shards=2)]
@@ -130,7 +130,7 @@ def test_a_rank_says_how_many_samples_a_batch_has(feeds):
     st.integers(0, 60),
 )  # fmt: skip
 def test_how_far_each_shard_is_follows_from_the_steps_of_all_ranks(shards, world, steps):
-    """`shards`: batches trained on before, and those that were left."""
+    """`shards` holds, for each shard, the batches trained on before, and those that were left."""
     world = min(world, len(shards))
     begun, lengths = [each for each, _ in shards], {number: sum(each) for number, each in enumerate(shards)}
     taken = list(begun)
@@ -144,7 +144,7 @@ def test_how_far_each_shard_is_follows_from_the_steps_of_all_ranks(shards, world
 
 
 class Resuming(Lines):
-    """Says where it is, as datasets for StatefulDataLoader do, and counts the lines that it reads."""
+    """A stream with a `state_dict`, as datasets for StatefulDataLoader have."""
 
     read = 0
 
@@ -180,13 +180,13 @@ def test_a_resume_uses_the_state_that_the_dataset_has_itself(feeds, remote):
     resumed = feeds.loader(addresses, Resuming(lengths), 2, **options)
     resumed.load_state_dict(state)
     assert [plain(batch) for batch in resumed] == whole[4:]
-    state["states"]["0"] = {"at": 8}  # what the dataset says counts
+    state["states"]["0"] = {"at": 8}  # the dataset's own state decides
     resumed.load_state_dict(state)
     assert next(iter(resumed))["index"].tolist() == [8]
 
 
 class Whole(IterableDataset):
-    """As written by who does not know of workers."""
+    """A stream that ignores `get_worker_info`."""
 
     def __iter__(self):
         return iter(range(10))
@@ -201,7 +201,7 @@ def test_a_dataset_that_does_not_say_how_it_is_shared_is_refused(feeds, remote):
 
 
 class Range(IterableDataset):
-    """As in torch's documentation: what is to be read is written by `worker_init_fn`."""
+    """A stream whose `worker_init_fn` sets the range to read, as in torch's documentation."""
 
     def __init__(self, start, end):
         self.start, self.end = start, end
@@ -226,7 +226,7 @@ def test_a_worker_init_fn_may_share_the_samples(feeds, remote):
 
 
 class ByRank(IterableDataset):
-    """Shares by rank and worker, as scripts for torchrun do."""
+    """A stream that divides its samples by rank and worker, as scripts for torchrun do."""
 
     def __iter__(self):
         info, rank, world = get_worker_info(), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

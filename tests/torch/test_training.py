@@ -1,4 +1,4 @@
-"""The training loop of one rank, with its checkpoints and figures, without a launcher."""
+"""The training loop of one rank, with its checkpoints and measurements, without a launcher."""
 
 import json
 
@@ -12,7 +12,7 @@ from headrace.training import meter
 
 @pytest.fixture
 def begin(tmp_path, monkeypatch):
-    """Makes a training on 40 samples in batches of 8, with its checkpoints and figures in `tmp_path`."""
+    """Function that makes a training on 40 samples in batches of 8, with checkpoints and results in `tmp_path`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(meter, "_ended", [])
 
@@ -30,7 +30,7 @@ def seen_in(training, epochs, steps=None):
     """Train, and return the samples of each epoch.
 
     Args:
-        steps: after which the script ends an epoch; None: it takes all batches.
+        steps: number of steps after which the script ends an epoch; None: it takes all batches.
     """
     found = {}
     for epoch in training.epochs(epochs):
@@ -166,7 +166,7 @@ class Numbers(torch.utils.data.IterableDataset):
 def test_a_training_on_a_stream_resumes_from_a_stop_at_an_epochs_last_step():
     loader = headrace.torch.DataLoader(Numbers(), 8)
     for _ in loader:
-        state = loader.state_dict()  # what a checkpoint keeps when the job is asked to stop
+        state = loader.state_dict()  # the state in a checkpoint on a stop request
     model = torch.nn.Linear(1, 1)
     again = headrace.torch.DataLoader(Numbers(), 8)
     again.load_state_dict(state)

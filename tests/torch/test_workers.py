@@ -1,4 +1,4 @@
-"""Processes that make samples, of feed servers and of ranks: what datasets do in them, and that they end."""
+"""Worker processes of feed servers and of ranks: datasets work in them, and they end."""
 
 import gc
 import multiprocessing
@@ -84,7 +84,7 @@ def test_a_second_iteration_beside_the_first_has_workers_of_its_own(feeds):
 
 
 def test_the_workers_of_a_loader_that_is_gone_end_without_a_garbage_collection(feeds):
-    """A collection may happen on any thread, and torch joins its workers there."""
+    """Garbage collection may run on any thread, and torch would join its workers on that thread."""
     gc.collect()
     before = set(multiprocessing.active_children())
     gc.disable()

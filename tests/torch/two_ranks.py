@@ -1,4 +1,4 @@
-"""Connected ranks, each in a process of its own."""
+"""Two connected ranks, each in a process of its own."""
 
 import contextlib
 import io
@@ -11,7 +11,7 @@ from tests.torch.fresh import forget_loaders
 
 
 def in_two_ranks(body, tmp_path):
-    """What each of two connected ranks prints; raises what either does."""
+    """Run a function in two connected ranks; return the output of each. Raise the error of either."""
     fork = multiprocessing.get_context("fork")
     pipes = [fork.Pipe(duplex=False) for _ in range(2)]
 
@@ -22,7 +22,7 @@ def in_two_ranks(body, tmp_path):
             with contextlib.redirect_stdout(said):
                 dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=rank, world_size=2)
                 body(rank)
-                dist.barrier()  # rank 0 has the store
+                dist.barrier()  # rank 0 holds the store, so it must not end first
             pipe.send(said.getvalue())
         except Exception as error:
             pipe.send(error)

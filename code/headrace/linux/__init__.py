@@ -1,1 +1,1 @@
-"""Linux calls: processes, their trees and their end."""
+"""Calls to Linux: processes, process trees and namespaces."""

@@ -1,4 +1,4 @@
-"""What Linux is asked for about processes: parents, children, priority; needs nothing that is not Python's own."""
+"""Settings of a Linux process: its parent, children, limits and priority. Needs only the standard library."""
 
 from __future__ import annotations
 
@@ -14,17 +14,21 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(signum: int = signal.SIGKILL) -> None:
-    """Have the kernel send `signum` to this process when its parent ends, however it ends."""
+    """Have the kernel send `signum` to this process when its parent ends for any reason."""
     _libc.prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent dies, so that none escapes teardown."""
+    """Become the parent of every descendant whose own parent ends, so that teardown finds all of them."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def allow_open_files(most: int = 1 << 16) -> None:
-    """Let this process, and those that it starts, open so many files and connections, where the hard limit lets it."""
+    """Raise the limit of open files and connections for this process and its children, as far as the hard limit allows.
+
+    Args:
+        most: the limit to set.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -32,10 +36,10 @@ def allow_open_files(most: int = 1 << 16) -> None:
 
 
 def yield_to_others(nice: int) -> None:
-    """Lower this process's priority, and that of the session that it leads.
+    """Lower the priority of this process and of the session that it leads.
 
-    Where the kernel groups processes by session (`autogroup`, on most desktops and bare machines), each session gets an
-    equal share of the processors whatever its processes' niceness; then the group's own niceness counts.
+    If the kernel groups processes by session (`autogroup`, on most desktops and bare machines), each session gets an
+    equal share of the processors. The niceness of the group then counts, and not the niceness of its processes.
     """
     os.nice(nice)
     for _ in range(3):
@@ -43,7 +47,7 @@ def yield_to_others(nice: int) -> None:
             with open("/proc/self/autogroup", "w", encoding="ascii") as group:
                 group.write(str(nice))
             return
-        except BlockingIOError:  # the kernel lets unprivileged users do this every 0.1 s
+        except BlockingIOError:  # the kernel allows unprivileged users one write every 0.1 s
             time.sleep(0.11)
         except OSError:
-            return  # no such grouping
+            return  # the kernel has no autogroup

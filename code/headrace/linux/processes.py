@@ -1,4 +1,4 @@
-"""Linux process plumbing: whole process trees, their end, their CPU time and memory."""
+"""Process trees in Linux: how to find and end them, and their CPU time, memory and open files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNKILLABLE_AFTER_S = 10.0
 
 
 def tree(pid: int) -> list[psutil.Process]:
-    """A process and all its living descendants; empty when it is gone."""
+    """Return a process and all its living descendants; empty if the process is gone."""
     try:
         root = psutil.Process(pid)
         return [root, *root.children(recursive=True)]
@@ -27,7 +27,7 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 def descendants() -> list[psutil.Process]:
-    """All living descendants of this process, adopted orphans included; zombies are left out."""
+    """Return all living descendants of this process, with adopted orphans and without zombies."""
     return [process for process in psutil.Process().children(recursive=True) if is_alive(process)]
 
 
@@ -39,7 +39,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process is suspended by a signal."""
+    """Return whether a process is suspended by a signal."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except psutil.NoSuchProcess:
@@ -47,7 +47,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def descendants_running(words: str) -> list[psutil.Process]:
-    """Living descendants whose command line holds `words`."""
+    """Return the living descendants whose command line contains `words`."""
     found = []
     for process in descendants():
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -57,9 +57,13 @@ def descendants_running(words: str) -> list[psutil.Process]:
 
 
 def wait_for_threads(named: str, limit_s: float) -> None:
-    """Wait until all of this process's threads whose name begins so were seen asleep twice in turn; never longer.
+    """Wait until all threads of this process with a certain name are asleep in two looks in a row.
 
-    Python's lock is free between two looks, so a thread that sleeps only to get it has it by the second.
+    Python's global lock is free between two looks. A thread that slept only to get the lock has it by the second look.
+
+    Args:
+        named: the beginning of the threads' names.
+        limit_s: longest time to wait, in seconds.
     """
     deadline, calm = time.monotonic() + limit_s, 0
     while calm < 2 and time.monotonic() < deadline:
@@ -71,7 +75,7 @@ def wait_for_threads(named: str, limit_s: float) -> None:
 
 
 def _own_threads() -> Iterator[tuple[str, str]]:
-    """Names and states of this process's threads, as Linux has them (proc(5): the name stands in parentheses)."""
+    """Yield the name and state of each thread of this process, from /proc (see proc(5): the name is in parentheses)."""
     for number in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError), open(f"/proc/self/task/{number}/stat", encoding="latin-1") as file:
             name, _, after = file.read().partition("(")[2].rpartition(") ")
@@ -85,11 +89,17 @@ def signal_all(processes: Iterable[psutil.Process], signum: int) -> None:
 
 
 def end_all_descendants(grace_s: float, spare: Collection[int] = ()) -> int:
-    """TERM every descendant of this process, KILL what is left at the deadline, wait until all are gone.
+    """Send SIGTERM to every descendant of this process, then SIGKILL after the grace period; wait until all are gone.
 
-    Processes that are born meanwhile are caught too; pids in `spare` are left alone. What the kernel
-    does not let go of (a hung driver or file system) is not waited for for ever. Returns how many had to
-    be killed.
+    Processes that start meanwhile are ended too. The wait has a limit, since a process in a hung driver or file system
+    cannot be killed.
+
+    Args:
+        grace_s: seconds between SIGTERM and SIGKILL.
+        spare: ids of processes that are left alone.
+
+    Returns:
+        The number of processes that were sent SIGKILL.
     """
     deadline = time.monotonic() + grace_s
     given_up = deadline + UNKILLABLE_AFTER_S
@@ -101,7 +111,7 @@ def end_all_descendants(grace_s: float, spare: Collection[int] = ()) -> int:
         if time.monotonic() < deadline:
             fresh = [process for process in living if process not in asked]
             signal_all(fresh, signal.SIGTERM)
-            # A stopped process takes SIGTERM only once it runs again.
+            # A stopped process handles SIGTERM only when it runs again.
             signal_all(fresh, signal.SIGCONT)
             asked.update(fresh)
         else:
@@ -114,10 +124,10 @@ def end_all_descendants(grace_s: float, spare: Collection[int] = ()) -> int:
 
 
 def end_children(grace_s: float = 2.0) -> None:
-    """End what this program has started and left running, and print it.
+    """End the processes that this program started and left running, and print each.
 
-    It may hold this process's output open, and whoever reads that to its end would wait. Python's own, such as
-    multiprocessing's tracker of resources, ends by itself.
+    Such a process may hold this program's output open, and a reader of the output would wait for its end. The resource
+    tracker of Python's multiprocessing ends by itself.
     """
     own: list[tuple[int, str]] = []
     left: list[tuple[int, str]] = []
@@ -126,14 +136,14 @@ def end_children(grace_s: float = 2.0) -> None:
             command = " ".join(process.cmdline())
             (own if "resource_tracker import main" in command else left).append((process.pid, command))
     for pid, command in left:
-        with contextlib.suppress(OSError, ValueError):  # the script closed its output
+        with contextlib.suppress(OSError, ValueError):  # the script may have closed its output
             print(f"ending process {pid}, which the script started and left running: {command[:200]}", flush=True)
     if left:
         end_all_descendants(grace_s, [pid for pid, _ in own])
 
 
 def reap_orphans() -> None:
-    """Collect adopted children that have ended. Children of `subprocess` are reaped by their owners."""
+    """Reap adopted children that have ended. `subprocess` reaps its own children."""
     for process in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
             if process.status() == psutil.STATUS_ZOMBIE and not _is_popen_child(process.pid):
@@ -144,7 +154,7 @@ _popen_children: set[int] = set()
 
 
 def own_child(pid: int) -> None:
-    """Leave `pid` to its `Popen` object: it must not be reaped behind its back."""
+    """Leave the reaping of `pid` to its `Popen` object, which needs the exit status."""
     _popen_children.add(pid)
 
 
@@ -153,7 +163,7 @@ def _is_popen_child(pid: int) -> bool:
 
 
 def cpu_seconds(process: psutil.Process) -> float:
-    """User and system CPU seconds of one process, zero once it is gone."""
+    """Return the user and system CPU seconds of a process; zero if it is gone."""
     try:
         times = process.cpu_times()
     except (psutil.NoSuchProcess, psutil.AccessDenied):
@@ -162,7 +172,7 @@ def cpu_seconds(process: psutil.Process) -> float:
 
 
 def resident_bytes(process: psutil.Process) -> int:
-    """The memory that a process holds, zero once it is gone."""
+    """Return the resident memory of a process in bytes; zero if it is gone."""
     try:
         return int(process.memory_info().rss)
     except (psutil.NoSuchProcess, psutil.AccessDenied):
@@ -170,9 +180,9 @@ def resident_bytes(process: psutil.Process) -> int:
 
 
 def reopen_files() -> None:
-    """Give a forked process its own position in each file that was open for reading: the processes share one.
+    """Reopen each file that is open for reading, in a forked process, so that it has a position of its own.
 
-    A script may open its file once and read it in one process; several would move each other's position.
+    Without this, forked processes share the position in a file, and each one's reads would move it for the others.
     """
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -187,7 +197,7 @@ def reopen_files() -> None:
 
 
 def close_sockets_on(port: int) -> None:
-    """Close the sockets of a server on this port in a process that was forked from it, where they would outlive it."""
+    """Close inherited sockets on this port, in a process forked from a server, so that they end with the server."""
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             if stat.S_ISSOCK(os.fstat(int(name)).st_mode):

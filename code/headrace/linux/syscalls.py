@@ -1,4 +1,4 @@
-"""The few Linux calls that Python's standard library lacks (before 3.12)."""
+"""Linux system calls that Python's standard library lacks before 3.12."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ def unshare(flags: int) -> None:
 
 
 def setns(descriptor: int, kind: int) -> None:
-    """Move this process into the namespace behind an open `/proc/PID/ns/…` file."""
+    """Move this process into the namespace of an open `/proc/PID/ns/…` file."""
     _check(_libc.setns(descriptor, kind), "setns")
 
 
 def mount(source: str, target: str, kind: str, flags: int) -> None:
-    """mount(2), without options."""
+    """Mount a file system or a folder with mount(2), without options."""
     _check(_libc.mount(source.encode(), target.encode(), kind.encode(), flags, None), f"mount {target}")
 
 
 def set_host_name(name: str) -> None:
-    """sethostname(2)."""
+    """Set the host name with sethostname(2)."""
     _check(_libc.sethostname(name.encode(), len(name.encode())), "sethostname")
 
 
 def become_root_of_new_user_namespace(flags: int) -> None:
-    """A new user namespace, and others in `flags`, in which this user is root (and nobody else exists)."""
+    """Move this process into a new user namespace, where this user is root, and into others in `flags`."""
     uid, gid = os.geteuid(), os.getegid()
     unshare(CLONE_NEWUSER | flags)
     for name, content in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):

@@ -1,1 +1,1 @@
-"""What a rank and the launcher of its host tell each other."""
+"""Code that runs in each rank, and its messages to and from the launcher of its host."""

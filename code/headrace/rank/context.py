@@ -1,4 +1,4 @@
-"""What the launcher tells the trainer, in the environment: where its data comes from, where its results go."""
+"""Environment variables through which the launcher tells a rank where to read data and where to write results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.job.settings import TF_DATA_MODES
 
 _PREFIX = "HEADRACE_"
 GRPC = "grpc"
-"""The data transfer protocol that every worker has."""
+"""Name of tf.data service's own data transfer protocol, which every worker has."""
 EMPTY_REPORT: dict[str, Any] = {
     "world_size": 0,
     "global_batch_size": 0,
@@ -34,40 +34,40 @@ EMPTY_REPORT: dict[str, Any] = {
     "train_s": 0.0,
     "final_metrics": {},
 }
-"""What the report holds, before a step was made."""
+"""The report before the first step."""
 
 
 def folder() -> str:
-    """That in which relative names of files are looked for now; empty if it has been deleted."""
+    """Return the current working directory, or an empty text if it has been deleted."""
     with contextlib.suppress(FileNotFoundError):
         return os.getcwd()
     return ""
 
 
 STARTED_IN = folder()
-"""The same at first, as the job's servers still have it."""
+"""Working directory when this process started, in which the job's servers still run."""
 
 
 @dataclass(frozen=True)
 class TrainerContext:
-    """Where a rank gets its batches and leaves its results."""
+    """Places where a rank gets its batches and leaves its results."""
 
     tf_data_mode: str = "local"
     dispatcher: str = ""
-    """`host:port` of the tf.data service dispatcher; empty without one."""
+    """`host:port` of the tf.data service dispatcher; empty if there is none."""
     feeds: str = ""
-    """`host:port,…` of the feed servers that make PyTorch's batches; empty without them."""
+    """`host:port,…` of the feed servers that make PyTorch's batches; empty if there are none."""
     job_name: str = "headrace"
     output_dir: Path = Path("output")
-    """For metrics, TensorBoard files and the report."""
+    """Folder for metrics, TensorBoard files and the report."""
     model_dir: Path = Path("model")
     checkpoint_dir: Path = Path("checkpoints")
     signal_dir: Path = Path()
-    """Where ranks of this host show progress and find a stop request; unset without a launcher."""
+    """Folder in which ranks of this host show progress and find a stop request; unset without a launcher."""
     local_workers: str = "on"
-    """`off`: no worker runs beside this rank."""
+    """`off` if no tf.data worker runs on this rank's host."""
     protocol_file: str = ""
-    """Where the launcher leaves how batches travel, once that is decided; empty without a launcher."""
+    """File in which the launcher writes the protocol for batches once it is chosen; empty without a launcher."""
 
     def __post_init__(self) -> None:
         if self.tf_data_mode not in TF_DATA_MODES:
@@ -78,12 +78,12 @@ class TrainerContext:
             )
 
     def environ(self) -> dict[str, str]:
-        """The variables that `from_environ` reads."""
+        """Return the variables that `from_environ` reads."""
         return {_PREFIX + each.name.upper(): str(getattr(self, each.name)) for each in fields(self)}
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> TrainerContext:
-        """Reads what the launcher put there. Without a launcher: local training in the current folder."""
+        """Read the launcher's variables. Without a launcher the result is local training in the current folder."""
         given: dict[str, Any] = {}
         for each in fields(cls):
             text = environ.get(_PREFIX + each.name.upper())

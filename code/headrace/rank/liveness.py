@@ -1,7 +1,7 @@
-"""Signs of life of a rank, for its host's launcher: files in a folder, touched when something has moved.
+"""Signs of life of a rank: files that it touches, in a folder that the launcher of its host watches.
 
-`rankN` changes when the rank has made a step, taken a batch or finished a collective; `moved-rankN` when its main
-thread is at another place of its program than before, which is a weaker sign: it may go round in circles.
+The rank touches `rankN` when it has made a step, taken a batch or finished a collective. It touches `moved-rankN` when
+its main thread is at another place of the program than before. That is a weaker sign: the thread may loop for ever.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _counters: list[Callable[[], int]] = []
 
 
 def add_counter(counter: Callable[[], int]) -> None:
-    """A number that grows as the rank makes progress; read from another thread."""
+    """Register a function that returns a number which grows with the rank's progress. Another thread calls it."""
     _counters.append(counter)
 
 
 def innermost_frame(thread: int) -> FrameType | None:
-    """Where a thread is; None: it has ended.
+    """Return the innermost frame of a thread, or None if the thread has ended.
 
-    Of early releases of Python 3.11, a collection of garbage in there could stop the whole interpreter (CPython's
-    gh-106883).
+    Garbage collection is off meanwhile: in early releases of Python 3.11, a collection inside `_current_frames` could
+    stop the interpreter (CPython's gh-106883).
     """
     collects = gc.isenabled()
     gc.disable()
@@ -43,7 +43,7 @@ def innermost_frame(thread: int) -> FrameType | None:
 
 
 class Watch:
-    """Looks at the counters and at the main thread until it is stopped."""
+    """Thread that watches the counters and the main thread, and touches the files, until `stop`."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._strong, self._weak = folder / f"rank{rank}", folder / f"moved-rank{rank}"
@@ -57,7 +57,7 @@ class Watch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more: the script is over, and with it what the counters read."""
+        """Stop the thread. The script is over, and the objects that the counters read may be gone."""
         self._stopped.set()
         self._thread.join(2 * LOOK_EVERY_S)
         with contextlib.suppress(OSError):
@@ -68,11 +68,11 @@ class Watch:
             for work in (self._show_life, self._receipts.look):
                 try:
                     work()
-                except OSError as error:  # a full disk, no free descriptor: it may pass, and the rank lives meanwhile
+                except OSError as error:  # a full disk or no free descriptor: it may pass, and the rank runs on
                     self._say_once(error)
 
     def _show_life(self) -> None:
-        """Touch the files whose sign has changed; a sign that could not be given is given at the next look."""
+        """Touch the files whose sign has changed. If that fails, the next look tries again."""
         counts = self._counts
         with keep_going():
             counts = [counter() for counter in list(_counters)]

@@ -1,4 +1,4 @@
-"""A rank or a feed server is the process that was started as it: one that replaces itself is no longer it."""
+"""A ban on `os.exec…` in ranks and feed servers, since the job loses a process that replaces itself."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from headrace.errors import InputError
 
 
 def refuse_exec() -> None:
-    """From now on `os.exec…` raises `InputError` in this process. Processes that it starts may."""
+    """Make `os.exec…` raise `InputError` in this process. Processes that it starts may still call it."""
     own = os.getpid()
 
     def refused(execute: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
         def refuse(*arguments: Any) -> NoReturn:
             if os.getpid() == own:
                 raise InputError(
-                    "the script replaces its process (os.exec…), which the job has started and waits for: leave that "
-                    "out on the hosts, and call what it is for, or set --custom_mpi_options='-x NAME=VALUE' if it is "
-                    "for a variable"
+                    "the script replaces its process (os.exec…), but the job waits for this very process: call the "
+                    "function directly instead; to set an environment variable, use "
+                    "--custom_mpi_options='-x NAME=VALUE'"
                 )
             execute(*arguments)
 
         return refuse
 
-    os.execv, os.execve = refused(os.execv), refused(os.execve)  # all others call these
+    os.execv, os.execve = refused(os.execv), refused(os.execve)  # the other exec functions call these two

@@ -1,4 +1,4 @@
-"""What each rank has received from each worker, for the launcher of its host: `received-rankN` in the signal folder."""
+"""Counts of batches that each rank received from each worker, in files `received-rankN` of the signal folder."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from typing import Any
 PREFIX = "received-rank"
 WRITE_EVERY_S = 2.0
 Counts = Mapping[str, tuple[int, int]]
-"""Batches and bytes by the worker's HOST:PORT."""
+"""Number of batches and bytes, by HOST:PORT of the worker."""
 _sources: list[Callable[[], Counts]] = []
 
 
 def add_source(source: Callable[[], Counts]) -> None:
-    """Something that counts what this process receives; read from another thread, and never decreasing."""
+    """Register a function that returns this process's counts, which never decrease. Another thread calls it."""
     _sources.append(source)
 
 
 class Counter:
-    """Counts what several threads receive."""
+    """Counts the batches that several threads receive."""
 
     def __init__(self) -> None:
         self._counts: dict[str, tuple[int, int]] = {}
         self._lock = threading.Lock()
 
     def add(self, server: str, size: int) -> None:
-        """A batch of so many bytes has come from this server."""
+        """Count a batch of `size` bytes from a server."""
         with self._lock:
             batches, total = self._counts.get(server, (0, 0))
             self._counts[server] = batches + 1, total + size
@@ -41,10 +41,10 @@ class Counter:
 
 
 class Receipts:
-    """Keeps one rank's file up to date.
+    """Writes one rank's file.
 
-    The file holds what was received until the moments `first`, at which there was something, and `last`, at which there
-    was something new. What comes between them tells the rate; before, pipelines were still cold.
+    The file holds the counts at two times: `first`, the first time with any batch, and `last`, the latest change. The
+    difference gives the rate without the start, when pipelines are still cold.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
@@ -54,7 +54,7 @@ class Receipts:
         self._next = 0.0
 
     def look(self, force: bool = False) -> None:
-        """Write what is new; at most every `WRITE_EVERY_S` unless forced. Raises `OSError`."""
+        """Write the counts if they changed, at most every `WRITE_EVERY_S` unless forced. Raises `OSError`."""
         now = time.monotonic()
         if not _sources or (now < self._next and not force):
             return
@@ -71,7 +71,7 @@ class Receipts:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """What the ranks of this host have received, by rank; without what cannot be read."""
+    """Return the records of this host's ranks, by rank. Files that cannot be read are left out."""
     found = {}
     for path in folder.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""How PyTorch's ranks find each other: what torchrun puts into the environment, for ranks that mpirun has started."""
+"""Environment variables through which PyTorch's ranks find each other, as torchrun sets them, for mpirun's ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.cluster.ports import free_ports
 from headrace.job.settings import MASTER_VARIABLE
 
 CONSEQUENCE_S = 2.0
-"""How long such a rank waits before it says so: what ended the other is then known."""
+"""Seconds that a rank waits before it reports a broken connection, so that the rank at fault reports first."""
 _OF_OTHERS = ("DistBackendError", "DistNetworkError")
 _BROKEN = re.compile("gloo|NCCL|ncclRemoteError|Connection (closed|reset) by peer", re.IGNORECASE)
 _OF_MPI = {
@@ -22,12 +22,12 @@ _OF_MPI = {
 
 
 def is_wanted(environ: Mapping[str, str]) -> bool:
-    """Whether this rank's script uses torch.distributed."""
+    """Return whether this rank's script uses torch.distributed."""
     return bool(environ.get(MASTER_VARIABLE)) and all(name in environ for name in _OF_MPI.values())
 
 
 def set_environ(environ: MutableMapping[str, str]) -> None:
-    """Set what `torch.distributed.init_process_group` reads. All ranks must call it: rank 0 chooses the port."""
+    """Set the variables that `init_process_group` reads. All ranks must call this, since rank 0 chooses the port."""
     from mpi4py import MPI
 
     for name, source in _OF_MPI.items():
@@ -36,10 +36,10 @@ def set_environ(environ: MutableMapping[str, str]) -> None:
     environ["MASTER_ADDR"] = environ[MASTER_VARIABLE]
     environ["MASTER_PORT"] = str(MPI.COMM_WORLD.bcast(port))
     share = len(os.sched_getaffinity(0)) // int(environ["LOCAL_WORLD_SIZE"])
-    # Each rank would start as many threads as there are processors; torchrun leaves them one.
+    # By default each rank starts a thread for each processor. torchrun sets 1; this gives a rank its share.
     environ.setdefault("OMP_NUM_THREADS", str(max(share, 1)))
 
 
 def is_consequence(error: BaseException) -> bool:
-    """Whether this is what a rank gets because another has ended: gloo and NCCL say that a connection broke."""
+    """Return whether an error only says that another rank has ended: gloo or NCCL report a broken connection."""
     return type(error).__name__ in _OF_OTHERS or (isinstance(error, RuntimeError) and bool(_BROKEN.search(str(error))))

@@ -1,1 +1,1 @@
-"""What people see on a terminal: tables, progress, text in any locale."""
+"""Output to a terminal: tables, a progress line, text in any locale."""

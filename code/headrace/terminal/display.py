@@ -1,4 +1,4 @@
-"""Lines for people, and below them, on a terminal, one that always says how far the job is."""
+"""Printed lines, and below them, on a terminal, a status line that shows the job's progress."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 GONE = (OSError, ValueError)
-"""What a terminal raises that is gone, or that cannot show a character: the files still get every line."""
+"""Errors from a terminal that is gone or cannot show a character. They are ignored: files still get every line."""
 
 
 class Display:
-    """Takes lines from any thread and prints them whole. Use as a context manager.
+    """Prints whole lines, from any thread. Use as a context manager.
 
     Args:
-        stream: where to print.
-        status: the text of the last line, asked a few times a second; None: there is no such line.
+        stream: stream to print to.
+        status: returns the text of the status line, a few times a second; None: there is no status line.
     """
 
     def __init__(self, stream: TextIO, status: Callable[[], str] | None = None) -> None:
@@ -27,9 +27,9 @@ class Display:
 
     @property
     def is_live(self) -> bool:
-        """Whether there is a terminal that can have such a line."""
+        """True if the stream is a terminal that can show a status line."""
         try:
-            "⠋·".encode(getattr(self._stream, "encoding", None) or "utf-8")  # of the spinner and the status
+            "⠋·".encode(getattr(self._stream, "encoding", None) or "utf-8")  # characters of the spinner and the status
         except (UnicodeError, LookupError):
             return False
         return self._stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
@@ -63,7 +63,7 @@ class Display:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Without the last line: somebody is asked something."""
+        """Context without the status line, in which the program can ask the user a question."""
         was_live = self._live is not None
         self.__exit__()
         try:
@@ -73,7 +73,7 @@ class Display:
                 self.__enter__()
 
     def line(self, text: str) -> None:
-        """A line, which may have ANSI colors."""
+        """Print a line, which may have ANSI colors."""
         live = self._live
         with self._lock, contextlib.suppress(*GONE):
             if live:

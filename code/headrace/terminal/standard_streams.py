@@ -1,4 +1,4 @@
-"""What is printed comes out, whatever the locale can write."""
+"""Setup of stdout and stderr so that any character can be printed in any locale."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import sys
 
 
 def print_every_character(encoding: str | None = None) -> None:
-    """Print what the encoding lacks as an escape, instead of raising an error or losing the line.
+    """Make stdout and stderr print a character that the encoding lacks as an escape, instead of raising an error.
 
     Args:
-        encoding: of all that is printed from now on; None: that of the locale, as it is.
+        encoding: encoding of all further output; None: the present one.
     """
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started this: `>&-`
+        if getattr(sys, name) is None:  # the caller closed it, with `>&-` in a shell
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -1,4 +1,4 @@
-"""Tables for the terminal, which look the same in a file."""
+"""Tables that look the same on a terminal and in a file."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import io
 import sys
 
 RULE = "\u2500"
-"""What Rich draws below the head; not every locale has it."""
+"""Character that Rich draws below the head. Some locales lack it."""
 
 
 class Table:
-    """Rows under a head; no cell is ever cut or wrapped."""
+    """A table with a head. No cell is cut or wrapped."""
 
     def __init__(self, *head: str) -> None:
         from rich import box
@@ -19,13 +19,13 @@ class Table:
         self._table = RichTable(*head, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
 
     def add(self, *cells: str) -> None:
-        """One row."""
+        """Add a row."""
         from rich.text import Text
 
-        self._table.add_row(*(Text(cell) for cell in cells))  # as it is: brackets are no markup
+        self._table.add_row(*(Text(cell) for cell in cells))  # Text does not read brackets as markup
 
     def text(self) -> str:
-        """The table, without colors."""
+        """Return the table as text without colors."""
         from rich.console import Console
 
         console = Console(file=io.StringIO(), width=10_000, color_system=None)

@@ -1,4 +1,4 @@
-"""What a PyTorch training script uses: the loader, the ranks, training with measurements and checkpoints."""
+"""The PyTorch interface: a data loader, the ranks, and training with measurements and checkpoints."""
 
 from headrace.torch.checkpoint import Checkpoint
 from headrace.torch.dataloader import DataLoader

@@ -1,7 +1,7 @@
-"""Checkpoints of model, optimizer and the loader's place: at each epoch's end, every ten minutes, and before a stop.
+"""Checkpoints of model, optimizer and loader position, at each epoch's end, every ten minutes, and before a stop.
 
-What distributes or compiles a model makes no difference to its checkpoint: weights are kept under the names that they
-have in the bare model.
+Weights are saved under their names in the bare model, so a checkpoint does not depend on DistributedDataParallel or
+torch.compile.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from headrace.training.signal_files import SignalFiles
 STATE_FILE = "state.pt"
 LOADER_FILE = "loader.json"
 STOPPING_S = 30.0
-"""Rank 0 waits this long to be ended after a checkpoint on request."""
+"""Seconds that rank 0 waits, after a checkpoint on request, for the launcher to end it."""
 _COMPILED = "_orig_mod"
-"""The name under which what torch.compile returns holds the module."""
+"""Attribute in which a module from torch.compile holds the original one."""
 
 
 class Checkpoint:
-    """Keeps a checkpoint of each epoch, and more in long epochs, on rank 0; resumes from the newest complete one.
+    """Saves checkpoints on rank 0, and resumes from the newest complete one.
 
-    The job that resumes may have another number of ranks. A checkpoint is a folder `epoch-NNNN`, or
-    `epoch-NNNN-step-NNNNNN` in mid-epoch, where the number is the loader's position in samples. The folder appears
-    under its name only when all of it is on disk.
+    A job that resumes may have another number of ranks. A checkpoint is a folder `epoch-NNNN`, or, within an epoch,
+    `epoch-NNNN-step-NNNNNN`, where the number after `step` is the loader's position in samples. The folder gets its
+    name only when all its files are on disk.
 
     Args:
-        folder: where checkpoints are; by default the job's checkpoint folder.
-        kept: how many checkpoints to keep.
-        state: more objects to keep, by name, which have `state_dict` and `load_state_dict`: a schedule, for example.
-        every_s: seconds after which a checkpoint is made in mid-epoch; 0: only where an epoch ends.
+        folder: folder of the checkpoints; by default the job's checkpoint folder.
+        kept: number of checkpoints to keep.
+        state: further objects to save, by name, with `state_dict` and `load_state_dict`: a schedule, for example.
+        every_s: seconds between checkpoints within an epoch; 0: only at the end of an epoch.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class Checkpoint:
         self._state = dict(state or {})
 
     def restore(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, loader: Any) -> int:
-        """Load the newest checkpoint, if there is one, on every rank, and return the epoch to be trained next.
+        """Load the newest checkpoint, if there is one, on every rank, and return the next epoch to train.
 
-        Rank 0 reads the files and sends them to the other ranks, so that only its host needs them.
+        Rank 0 reads the files and sends them to the other ranks, so only its host needs them.
 
         Raises:
-            InputError: the checkpoint is of another model.
+            InputError: the checkpoint is of another model, or holds objects that are unsafe to load.
         """
         file = record = b""
         path = self._folder.newest() if distributed.rank() == 0 else None
@@ -78,7 +78,7 @@ class Checkpoint:
             say("resumed", epoch=epoch, step=step, path=path)
         if distributed.rank() == 0:
             say(CHECKPOINTS_ON_REQUEST)
-        # Bytes are sent: torch would pickle objects on their way, and gloo does not know who sends.
+        # The ranks exchange bytes: torch would pickle objects, and gloo does not authenticate the sender.
         file, record = distributed.from_rank_0(file), distributed.from_rank_0(record)
         if not file:
             return 0
@@ -87,13 +87,13 @@ class Checkpoint:
             place = json.loads(record)
             _load_state(bare(model), state["model"])
             for group in state["optimizer"].get("param_groups", ()):
-                group.pop("param_names", None)  # the optimizer's own stay: they say how the model is wrapped now
+                group.pop("param_names", None)  # keep the optimizer's own names: they depend on the model's wrappers
             optimizer.load_state_dict(state["optimizer"])
             for name, each in self._state.items():
                 _load_state(each, state["more"][name])
         except pickle.UnpicklingError as error:
             raise InputError(
-                f"the newest checkpoint holds what may not be loaded ({error!s:.200}); keep numbers and tensors only"
+                f"the newest checkpoint has objects that are unsafe to load ({error!s:.200}); save numbers and tensors"
             ) from error
         except (KeyError, ValueError, RuntimeError) as error:
             raise InputError(
@@ -104,19 +104,19 @@ class Checkpoint:
         return int(place["epoch"])
 
     def step_made(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, loader: Any) -> None:
-        """Make a checkpoint if one is due or the job is to stop; in the latter case wait to be ended afterwards."""
+        """Make a checkpoint if one is due or the job must stop. If it must stop, wait for the launcher to end it."""
         stops = distributed.rank() == 0 and self._signals.stop_requested()
         # All ranks hold the same weights, so rank 0 can save them alone.
         if stops or (distributed.rank() == 0 and self._folder.is_due(self._every_s)):
             self.save(model, optimizer, loader.state_dict())
         if stops:
-            time.sleep(STOPPING_S)  # the launcher ends the job
+            time.sleep(STOPPING_S)  # the launcher ends the job meanwhile
 
     def save(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, place: Mapping[str, int]) -> None:
-        """Make a checkpoint on rank 0; does nothing on other ranks.
+        """Make a checkpoint on rank 0. Does nothing on other ranks.
 
         Args:
-            place: the loader's state.
+            place: the loader's `state_dict()`.
         """
         if distributed.rank() != 0:
             return
@@ -129,7 +129,7 @@ class Checkpoint:
 
 
 def bare(model: torch.nn.Module) -> torch.nn.Module:
-    """Return the model itself, without what distributes or compiles it, in whichever order."""
+    """Return the model without the wrappers of DistributedDataParallel, DataParallel and torch.compile."""
     while True:
         if isinstance(model, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)):
             model = model.module
@@ -140,13 +140,13 @@ def bare(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _state_of(holder: Any) -> Any:
-    """Return an object's state. A module's has the names that it would have if none of its parts were compiled."""
+    """Return an object's state; for a module, under the names that it has if no part is compiled."""
     state = holder.state_dict()
     return _renamed(state, _uncompiled) if isinstance(holder, torch.nn.Module) else state
 
 
 def _load_state(holder: Any, state: Any) -> None:
-    """Load an object's state. A module's parts may be compiled now, or may have been then."""
+    """Load an object's state. Parts of a module may be compiled now, or may have been when it was saved."""
     if isinstance(holder, torch.nn.Module):
         now = holder.state_dict()
         names = {_uncompiled(name): name for name in (*now, *getattr(now, "_metadata", ()))}
@@ -159,7 +159,7 @@ def _uncompiled(name: str) -> str:
 
 
 def _renamed(state: Any, rename: Callable[[str], str]) -> Any:
-    """Return a module's state under other names, with the modules' versions, which torch keeps beside it."""
+    """Return a module's state under other names, with torch's `_metadata` of module versions."""
     renamed: Any = OrderedDict((rename(name), value) for name, value in state.items())
     versions = getattr(state, "_metadata", None)
     if versions is not None:

@@ -1,4 +1,4 @@
-"""`headrace.torch.DataLoader`: torch's, whose batches come from feed servers where the job has them."""
+"""`headrace.torch.DataLoader`: torch's DataLoader, with batches from feed servers where the job has any."""
 
 from __future__ import annotations
 
@@ -35,73 +35,72 @@ from headrace.torch.sampling.samplers import RankBatchSampler, refuse_dealing, w
 from headrace.torch.sampling.stream_shards import StreamShards
 
 WAIT_SHARE = 0.9
-"""A wait for a batch takes at most this share of `stall_timeout_s`, so that it is named before the watchdog ends the
-job."""
+"""Longest wait for a batch, as a share of `stall_timeout_s`: the loader reports it before the watchdog ends the job."""
 DEFAULT_STALL_TIMEOUT_S = 600.0
 DEFAULT_PREFETCH_FACTOR = 2
-"""torch's own."""
+"""torch's own default."""
 Step = tuple[Any, Callable[[], None]]
-"""A batch, and what notes that it is handed out."""
+"""A batch, and the function to call when the script takes it."""
 _batches_taken = 0
 liveness.add_counter(lambda: _batches_taken)
 _told: set[str] = set()
 
 
 class DataLoader(TorchDataLoader[Any]):
-    """torch's DataLoader with its own arguments and meaning, for one rank of a job.
+    """torch's DataLoader, with the same arguments, for one rank of a job.
 
-    Where the job has feed servers, they make the batches; else this process and its `num_workers` do. The batches are
-    the same to the last bit. What you can rely on (`docs/pytorch.md` has an example of each):
+    If the job has feed servers, they make the batches; otherwise this process and its `num_workers` do. The batches are
+    the same to the last bit. You can rely on these rules (`docs/pytorch.md` has an example of each):
 
     1. It takes torch's arguments, and yields the same batches whether data hosts or local workers make them.
-    2. A batch follows from seed, epoch, place, and the dataset as it was at the first `iter(loader)`. Workers keep that
-       copy, as with `persistent_workers=True`; later changes are not seen.
-    3. The only channel afterwards is `loader.set_epoch(epoch)`: it chooses order and draws, and calls
-       `dataset.set_epoch(epoch)` wherever samples are made. Without it each `iter()` is the next epoch.
+    2. A batch depends only on seed, epoch, position, and the dataset as it was at the first `iter(loader)`. Workers
+       keep that copy, as with `persistent_workers=True`, and do not see later changes.
+    3. Afterwards only `loader.set_epoch(epoch)` reaches the workers: it selects the order and the random draws, and
+       calls `dataset.set_epoch(epoch)` in each process that makes samples. Without it each `iter()` is the next epoch.
     4. All ranks make the same loaders in the same order, with the same seed and data, and iterate alike.
-    5. The ranks share an epoch in `DistributedSampler`'s order with equal steps; up to `world − 1` samples repeat, or
-       `drop_last` leaves some out. `shard_by_rank=False` gives a rank everything.
-    6. Python's, NumPy's and torch's global generators are seeded for each sample, and those that are attributes of the
-       dataset or of its transforms; other randomness is yours.
-    7. Samplers run on every rank from one seed, once an epoch (endless ones ahead of training), so they may depend on
-       neither rank nor training.
-    8. An `IterableDataset` shares by `get_worker_info()` over `shards`; ranks stop together; a resume replays the
-       shard, or uses the dataset's own `state_dict`.
-    9. `state_dict()` is seed, epoch and position (for streams, of each shard), loadable on any number of ranks
-       (streams: up to `shards`).
-    10. Feed servers run the script as rank 0 of 1, without a GPU, up to the first batch. What precedes it must be
-        repeatable; only plain data travels. `headrace.torch.is_feed_server()` tells the script where it is.
+    5. The ranks share an epoch in `DistributedSampler`'s order and make equally many steps; up to `world − 1` samples
+       repeat, or `drop_last` leaves some out. With `shard_by_rank=False` a rank takes all samples.
+    6. Before each sample, these generators are seeded: the global ones of Python, NumPy and torch, and attributes of
+       the dataset or of its transforms. You seed any other source of randomness.
+    7. Every rank runs the sampler from the same seed, once an epoch (endless samplers run ahead of training). A sampler
+       must not depend on the rank or on training.
+    8. An `IterableDataset` divides its samples by `get_worker_info()` over `shards`. All ranks stop at the same step. A
+       resume replays the shard, or uses the dataset's own `state_dict`.
+    9. `state_dict()` holds seed, epoch and position (for streams: the position in each shard). It can be loaded on any
+       number of ranks (streams: up to `shards`).
+    10. Feed servers run the script as rank 0 of 1, without a GPU, up to the first batch. That part of the script must
+        be repeatable, and batches hold plain data. `headrace.torch.is_feed_server()` is true there.
 
     Args:
-        num_workers: local mode's processes, which stay for all epochs; 0: this process makes batches. Feed servers use
-            all processors of their hosts, whatever this says.
-        prefetch_factor: batches made ahead for each worker; on data hosts each processor has a worker, and the ranks
-            share them. Default 2.
+        num_workers: worker processes in local mode, which stay for all epochs; 0: this process makes batches. Feed
+            servers ignore it and use all processors of their hosts.
+        prefetch_factor: batches made ahead for each worker, by default 2. On data hosts each processor has a worker,
+            and the ranks share these workers.
         timeout: seconds that a sample may take; 0: on feed servers 0.8 `stall_timeout_s`, else no limit.
-        seed: of order and draws. By default that of `generator`, else one that follows from the loader's place in the
-            script.
+        seed: seed of the order and of the random draws. Default: the seed of `generator`; without one, a seed derived
+            from the loader's place in the script.
         on_error: `raise`: a sample that raises ends the job. `skip`: it is left out of its batch, and counted.
         shard_by_rank: whether the ranks share the dataset. False: this rank takes all of it, or its sampler's part.
-        shards: parts of an `IterableDataset`'s epoch, which its order follows from. Each has a process of its own. By
-            default `num_workers` for each rank, at least one.
+        shards: number of parts that an `IterableDataset`'s epoch is divided into; it determines the order. Each part
+            has a process of its own. By default `num_workers` for each rank, at least one.
         prefetch_bytes: most bytes of batches from feed servers that this rank holds; default 2 GiB. It may always hold
             two batches.
-        device: where batches are put. To a GPU they go from pinned memory, beside the step before.
-        name: identifies the loader to feed servers in place of its number among the script's loaders.
+        device: device that batches are put on. Copies to a GPU start from pinned memory, during the previous step.
+        name: name of the loader on feed servers; by default its number among the script's loaders.
 
     Attributes:
-        rank, ranks: which part of the samples this loader takes; 0 and 1 with `shard_by_rank=False`.
+        rank, ranks: this loader's part of the samples, and the number of parts; 0 and 1 with `shard_by_rank=False`.
         epoch: the epoch of the current iteration, or of the next one.
-        skipped: samples that the batches taken by this rank lack.
+        skipped: number of samples left out of the batches that this rank took.
 
     Raises:
-        InputError: arguments that exclude each other, or a dataset or sampler that shares among ranks itself.
+        InputError: arguments exclude each other, or the dataset or sampler already divides samples among the ranks.
     """
 
     _dealt_batches: BatchSampler | None = None
-    """torch's own BatchSampler, which knows nothing of ranks."""
+    """torch's own BatchSampler, which does not divide samples among ranks."""
     _is_accelerate_prepared = True
-    """Accelerate's `prepare` returns the loader as it is: it deals to the ranks already."""
+    """Makes Accelerate's `prepare` return the loader unchanged: it already divides samples among ranks."""
 
     def __init__(self, dataset: Any, batch_size: int | None = 1, shuffle: bool | None = None, sampler: Any = None,
                  batch_sampler: Any = None, num_workers: int = 0, *, seed: int | None = None, on_error: str = "raise",
@@ -123,7 +122,7 @@ class DataLoader(TorchDataLoader[Any]):
             refuse_dealing(sampler if batch_sampler is None else batch_sampler, self.ranks, dataset)
         self.on_error, self.skipped, self._prefetch_bytes = on_error, 0, prefetch_bytes
         self._limit_s = WAIT_SHARE * float(os.environ.get(STALL_TIMEOUT_VARIABLE) or DEFAULT_STALL_TIMEOUT_S)
-        own: Any = weakref.proxy(self)  # a cycle would keep the worker processes of a loader that is gone
+        own: Any = weakref.proxy(self)  # a reference cycle would keep worker processes after the loader is dropped
         self._shards = StreamShards(own, shards, self.rank, self.ranks, self._limit_s) if self.is_stream else None
         batched = batch_sampler is not None
         self._planner = Planner(own, sampler is not None or batched, batched)
@@ -135,7 +134,7 @@ class DataLoader(TorchDataLoader[Any]):
         self.epoch, self._sampler_epoch = self._place.next_epoch, self._planner.sampler_epoch()
         self.epoch = self._sampler_epoch or self.epoch
         self._position = 0
-        self.begun = self._whole = False  # this epoch
+        self.begun = self._whole = False  # whether this epoch has begun, and whether it is over
         self._as_made = self._samplers()
         self._feeds: Sequence[str] | None = None
         self._servers = script.feed_servers(os.environ)
@@ -149,7 +148,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     @property
     def batch_sampler(self) -> Any:  # type: ignore[override]
-        """What says the batches; in place of torch's own BatchSampler, one that yields this rank's batches."""
+        """The loader's batch sampler. Where torch would have its own, one that yields this rank's batches."""
         made = self.__dict__["batch_sampler"]
         return RankBatchSampler(self, made) if made is self._dealt_batches and made is not None else made
 
@@ -160,23 +159,23 @@ class DataLoader(TorchDataLoader[Any]):
     def _samplers(self) -> tuple[Any, Any]:
         return self.__dict__["batch_sampler"], self.sampler
 
-    # What feed servers and local workers ask
+    # Properties that feed servers and local workers read
 
     @property
     def key(self) -> str:
-        """What ranks and feed servers know the loader by."""
+        """The loader's name among ranks and feed servers."""
         return self._place.key
 
     @property
     def config(self) -> dict[str, Any]:
-        """What must be the same on all ranks and feed servers, as it was when it was first asked for."""
+        """Facts that must be the same on all ranks and feed servers, as they were when this was first read."""
         if not self._config:
             length = None if self.is_stream or not hasattr(self.dataset, "__len__") else len(self.dataset)
             self._config = loader_config(self.dataset, length=length, on_error=self.on_error)
         return self._config
 
     def fetcher(self) -> MapFetcher | IterableFetcher:
-        """Return what makes this loader's batches."""
+        """Return the object that makes this loader's batches."""
         if self.is_stream:
             return IterableFetcher(self.dataset, self.collate_fn, self.worker_init_fn, self.num_workers)
         return MapFetcher(self.dataset, self.collate_fn, self.batch_sampler is not None, self.on_error)
@@ -188,18 +187,18 @@ class DataLoader(TorchDataLoader[Any]):
 
     @property
     def made_elsewhere(self) -> bool:
-        """Whether feed servers make the batches."""
+        """True if feed servers make the batches."""
         return bool(self._servers if self._feeds is None else self._feeds)
 
     @property
     def shards(self) -> int:
-        """Shards of an `IterableDataset`'s epoch; 0 for a map-style dataset."""
+        """Number of shards of an `IterableDataset`'s epoch; 0 for a map-style dataset."""
         return self._shards.shards if self._shards else 0
 
-    # Epochs and places
+    # Epochs and positions
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration be over this epoch, which has an order of its own."""
+        """Set the epoch of the next iteration. Each epoch has an order of its own."""
         if self._planner.dealt:
             self.sampler.set_epoch(epoch)
             self._sampler_epoch = self._planner.sampler_epoch()
@@ -209,14 +208,14 @@ class DataLoader(TorchDataLoader[Any]):
                 self._shards.begin_epoch()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the loader stands, for `load_state_dict` on any number of ranks."""
+        """Return the loader's position, for `load_state_dict` on any number of ranks."""
         place = self._shards.place(self._whole) if self._shards else {}
         if self._whole:
             return {"seed": self.seed, "epoch": self.epoch + 1, "position": 0, **place}
         return {"seed": self.seed, "epoch": self.epoch, "position": self._position, **place}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next iteration continue there. Raises `InputError` for what is not the state of a loader."""
+        """Continue the next iteration at this position. Raises `InputError` if it is not the state of a loader."""
         try:
             seed, epoch, position = (int(state[name]) for name in ("seed", "epoch", "position"))
         except (KeyError, TypeError, ValueError) as error:
@@ -227,20 +226,20 @@ class DataLoader(TorchDataLoader[Any]):
         self.seed, self.epoch, self._position, self.begun, self._whole = seed, epoch, position, False, False
 
     def __len__(self) -> int:
-        """Return the batches of a whole epoch on this rank; for an `IterableDataset` with a length, about as many."""
+        """Return the number of batches of a whole epoch on this rank; an estimate for an `IterableDataset`."""
         return -(-super().__len__() // self.ranks) if self.is_stream else self.step_count()
 
     def step_count(self) -> int:
-        """Return this rank's steps of a whole epoch. Raises `TypeError` where the sampler has no length, as torch."""
+        """Return the number of this rank's steps in an epoch. Raises `TypeError`, as torch, for no known length."""
         return self._planner.steps()
 
     @property
     def length_is_a_guess(self) -> bool:
-        """Whether the script's own sampler says the length; some yield more than they say."""
+        """True if the length comes from the script's own sampler, which may yield more than its length."""
         return self._planner.own
 
     def next_indices(self) -> Iterator[list[Index]]:
-        """Yield this rank's indices of the epoch that the next iteration is over; the loader stays where it is."""
+        """Yield the indices of this rank's batches in the next iteration. Does not change the loader's position."""
         script.batch_asked_for()
         epoch, position = (self.epoch + 1, 0) if self.begun else (self.epoch, self._position)
         if self._planner.sampler_epoch() != self._sampler_epoch:
@@ -251,7 +250,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         script.batch_asked_for()
-        if "reads" not in _told and STALL_TIMEOUT_VARIABLE in os.environ:  # a hang before it is not blamed on data
+        if "reads" not in _told and STALL_TIMEOUT_VARIABLE in os.environ:  # a hang before this is not the loader's
             _told.add("reads")
             say(READS_DATA)
         self._begin_epoch()
@@ -259,11 +258,11 @@ class DataLoader(TorchDataLoader[Any]):
         return _Iteration(self, self._copies.ahead(steps) if self._copies else steps, source)
 
     def _begin_epoch(self) -> None:
-        """Decide which epoch the iteration is over, and who makes its batches."""
+        """Choose the iteration's epoch, and whether feed servers or local workers make its batches."""
         if any(now is not then for now, then in zip(self._samplers(), self._as_made, strict=True)):
             raise InputError(
                 "the script has put another sampler into the loader, as InfiniteDataLoader and MultiEpochsDataLoader "
-                "do: give the loader its sampler when it is made; its workers stay for all epochs anyway"
+                "do: pass the sampler to the constructor; the loader's workers stay for all epochs anyway"
             )
         if self._planner.sampler_epoch() != self._sampler_epoch:  # the script has called sampler.set_epoch
             self.set_epoch(self._planner.sampler_epoch())
@@ -287,14 +286,14 @@ class DataLoader(TorchDataLoader[Any]):
             _told.add("unknown")
             print(
                 f"data hosts do not have loader {self.key} of the script, since it is made after training has begun: "
-                "this rank makes its batches in num_workers processes. Make it earlier, or give it a name that it "
-                "keeps in each epoch (name='train'), and data hosts make them",
+                "this rank makes its batches in num_workers processes. To have data hosts make them, create the "
+                "loader earlier, or give it the same name in each epoch (name='train')",
                 flush=True,
             )
         return ()
 
     def _warn_of_changes(self) -> None:
-        """Warn of plain attributes that the script has set on the dataset; workers do not see them (rule 2)."""
+        """Warn if the script has set plain attributes of the dataset: workers do not see the change (rule 2)."""
         if not self.made_elsewhere and not self.local_workers:
             return
         now = _plain_attributes(self.dataset) | {"collate_fn": id(self.collate_fn)}
@@ -305,8 +304,8 @@ class DataLoader(TorchDataLoader[Any]):
             _told.add("changed")
             print(
                 f"warning: {', '.join(changed[:5])} of loader {self.key}'s dataset changed since its first iteration, "
-                "and the processes that make samples keep their copy: compute it in dataset.set_epoch(epoch), and "
-                "call loader.set_epoch(epoch)",
+                "and the processes that make samples keep their old copy: compute the values in "
+                "dataset.set_epoch(epoch), and call loader.set_epoch(epoch)",
                 flush=True,
             )
 
@@ -315,7 +314,7 @@ class DataLoader(TorchDataLoader[Any]):
         distributed.check_world()
         store = distributed.store_of_ranks() if self.ranks > 1 else None
         if store is not None:
-            # By epoch: one rank may take a look at a batch, and call set_epoch afterwards.
+            # The key is the epoch, not a count of iterations: one rank may look at a batch before it calls set_epoch.
             compare_with_rank_0(
                 store, f"loader {self.key}, epoch {self.epoch}", self.rank, self._limit_s, {**self.config, **begins}
             )
@@ -383,12 +382,12 @@ class DataLoader(TorchDataLoader[Any]):
             yield fetched.batch, functools.partial(self._take, fetched, number, position, False, shards.step_made)
 
     def end_epoch(self, epoch: int) -> None:
-        """Note that an iteration has had all batches of this epoch."""
+        """Note that an iteration has yielded all batches of this epoch."""
         self._whole = self._whole or (self.epoch, self.begun) == (epoch, True)
 
     def _take(self, fetched: Fetched, epoch: int, position: int, whole: bool, made: Callable[[], None] | None = None
               ) -> None:  # fmt: skip
-        """Note that a batch is handed out; an iteration over an earlier epoch leaves the loader where it is."""
+        """Note that the script takes a batch. An iteration over an earlier epoch does not move the loader."""
         global _batches_taken
         if (self.epoch, self.begun) == (epoch, True):
             self._position, self._whole = position, whole
@@ -403,10 +402,10 @@ os.register_at_fork(after_in_child=_open.clear)
 
 
 class _Iteration(Iterator[Any]):
-    """One iteration over a loader: with a length, and without an end where there was an error.
+    """One iteration over a loader. It has a length, and ends the process if the script goes on after an error.
 
-    A script may catch what `next` raises, and go on. The batches after that one cannot be had, and that they are
-    missing must not look like the end of the epoch: then the process ends.
+    A script may catch the error that `next` raises, and call `next` again. The remaining batches are lost, and that
+    must not look like the end of the epoch.
     """
 
     def __init__(self, loader: DataLoader, steps: Iterator[Step], source: Any) -> None:
@@ -438,7 +437,7 @@ class _Iteration(Iterator[Any]):
         return len(self._loader)
 
     def close(self) -> None:
-        """Give up what is left of the epoch."""
+        """Drop the rest of the epoch."""
         if close := getattr(self._steps, "close", None):
             close()
         self._source.close()
@@ -449,14 +448,14 @@ class _Iteration(Iterator[Any]):
 
 
 def _plain_attributes(dataset: Any) -> dict[str, Any]:
-    """Return numbers, texts and flags, and which transform it is; nothing of a dataset that has no `__dict__`."""
+    """Return the dataset's numbers, texts and flags, and its transforms' identities; empty without a `__dict__`."""
     held = getattr(dataset, "__dict__", {})
     plain = {name: each for name, each in held.items() if type(each) in (bool, int, float, str, type(None))}
     return plain | {name: id(each) for name, each in held.items() if "transform" in name}
 
 
 def _check(is_stream: bool, on_error: str, shards: int, prefetch_bytes: int, torchs: dict[str, Any]) -> None:
-    """Raise `InputError` for arguments that torch does not have, or that mean nothing here."""
+    """Raise `InputError` for invalid values of headrace's own arguments, and for torch's that are not supported."""
     if on_error not in ON_ERROR:
         raise InputError(f"on_error is {on_error!r}; expected one of {', '.join(ON_ERROR)}")
     if shards and not is_stream:
@@ -473,8 +472,8 @@ def _check(is_stream: bool, on_error: str, shards: int, prefetch_bytes: int, tor
 
 @atexit.register
 def _close_all() -> None:
-    """Close iterations that the script has left open: a thread that is in torch when Python ends aborts the process."""
-    for reference in _open.valuerefs():  # at once: a thread of the script may still open others
+    """Close iterations that the script left open: a thread inside torch when Python exits aborts the process."""
+    for reference in _open.valuerefs():  # a copy, since a thread of the script may still open others
         with contextlib.suppress(Exception):
             if (each := reference()) is not None:
                 each.close()

@@ -1,7 +1,7 @@
 """This process's rank and device, and torch.distributed among the ranks.
 
-A thread of `init` tells the launcher which ranks wait for others in a collective. gloo and NCCL say nothing while they
-wait, and the rank that does not wait is the one to blame.
+`init` starts a thread that reports to the launcher when this rank waits in a collective. gloo and NCCL print nothing
+while they wait, and the rank at fault is the one that does not wait.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ ALONE = {
     "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "29500",
 }
-"""Environment that torchrun gives to the only process of a job."""
+"""Environment variables that torchrun sets in a job with one process."""
 _RANK, _RANKS, _RANKS_OF_HOST = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"
 DEFAULT_TIMEOUT_S = 1800.0
-"""torch's own deadline for collectives."""
+"""Seconds of torch's own deadline for collectives."""
 LOOK_EVERY_S = 0.5
 WAITING_SHARE = 0.2
-"""A rank reports that it waits in a collective after this share of `stall_timeout_s`."""
+"""Share of `stall_timeout_s` after which a rank reports that it waits in a collective."""
 _HOW_TO_CONNECT = (
     "leave rank and world_size out, and RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as the launcher has set them, or "
     "call headrace.torch.init()"
 )
 _COLLECTIVES = (os.path.join("torch", "distributed", ""), os.path.join("torch", "nn", "parallel", "distributed.py"))
 _FOLDERS = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.path.dirname(headrace.__file__))
-_LIBRARIES = (*(os.path.join(folder, "") for folder in _FOLDERS), "<")  # <…>: code without a file
+_LIBRARIES = (*(os.path.join(folder, "") for folder in _FOLDERS), "<")  # code without a file is named <…>
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _watched = False
 
 
 def rank() -> int:
-    """Return this process's number among all ranks; 0 without a launcher."""
+    """Return this process's rank; 0 without a launcher."""
     return dist.get_rank() if _is_up() else _number("RANK", 0)
 
 
@@ -73,15 +73,15 @@ def device() -> torch.device:
 
 
 def init(backend: str = "") -> None:
-    """Connect the ranks with `torch.distributed.init_process_group`; does nothing where they are connected.
+    """Connect the ranks with `torch.distributed.init_process_group`. Does nothing if they are already connected.
 
-    Without a launcher the process is the only rank, so that DistributedDataParallel works there too.
+    Without a launcher this process becomes rank 0 of 1, so DistributedDataParallel works there too.
 
     Args:
-        backend: torch's name for a backend; by default NCCL where there are GPUs, else gloo.
+        backend: name of a torch.distributed backend; by default `nccl` with GPUs, else `gloo`.
 
     Raises:
-        InputError: this torch lacks the backend, or the script has changed the ranks that the launcher started.
+        InputError: this torch lacks the backend, or the script has changed the ranks that the launcher set.
     """
     check_world()
     _watch_collectives()
@@ -95,7 +95,7 @@ def init(backend: str = "") -> None:
     if not all(dist.is_backend_available(part.rpartition(":")[2]) for part in name.split(",")):
         there = [each for each in ("gloo", "nccl", "mpi", "ucc") if dist.is_backend_available(each)]
         raise InputError(f"this torch is built without {name}; it has {', '.join(there)}")
-    # After stall_timeout_s the launcher's watchdog names the rank that hangs. torch's deadline is the second line.
+    # The launcher's watchdog names the rank that hangs after stall_timeout_s; torch's deadline is only a fallback.
     timeout_s = 2 * float(os.environ.get(STALL_TIMEOUT_VARIABLE) or DEFAULT_TIMEOUT_S / 2) + 60
     limit = datetime.timedelta(seconds=timeout_s)
     if "MASTER_ADDR" in os.environ:
@@ -105,13 +105,13 @@ def init(backend: str = "") -> None:
 
 
 def check_world() -> None:
-    """Check that torch.distributed counts the ranks as the launcher does; does nothing without a launcher.
+    """Check that torch.distributed has the ranks that the launcher started. Does nothing without a launcher.
 
-    Scripts written for SageMaker make a rank of each host in SM_HOSTS. Hosts of the data group do not train, and a host
-    may have several ranks, so such ranks would wait for ranks that never come, or would take wrong parts of the data.
+    Scripts written for SageMaker count each host in SM_HOSTS as a rank. But hosts of the data group do not train, and a
+    host may have several ranks: such a script would wait for ranks that never come, or take wrong parts of the data.
 
     Raises:
-        InputError: they are counted otherwise.
+        InputError: the number of ranks or this process's rank differs.
     """
     if not (os.environ.get(MASTER_VARIABLE) and _RANKS in os.environ) or _connects_to_nobody():
         return
@@ -131,14 +131,14 @@ def check_world() -> None:
 
 
 def store_of_ranks() -> Any:
-    """Return the store through which the ranks are connected; None where there are no other ranks."""
+    """Return the torch.distributed store that all ranks share; None if there is only one rank."""
     if not _is_up() or dist.get_world_size() == 1:
         return None
     return dist.distributed_c10d._get_default_store()
 
 
 def from_rank_0(data: bytes) -> bytes:
-    """Return rank 0's bytes on every rank; all ranks must call it."""
+    """Return rank 0's `data` on every rank. All ranks must call this."""
     if world_size() == 1:
         return data
     size = torch.tensor(len(data), device=device())
@@ -151,7 +151,7 @@ def from_rank_0(data: bytes) -> bytes:
 
 
 def place_in_script(frame: FrameType | None) -> str:
-    """Return the innermost line of the script in which a thread is, as `train.py:57`; empty where there is none."""
+    """Return the innermost line of the script on a stack, such as `train.py:57`; empty if there is none."""
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(_LIBRARIES) and not any(each in file for each in _INSTALLED):
@@ -161,13 +161,13 @@ def place_in_script(frame: FrameType | None) -> str:
 
 
 def is_collective(frame: FrameType) -> bool:
-    """Return whether this is in torch.distributed or in a backward pass, where gradients are averaged."""
+    """Return whether a frame is in torch.distributed or in a backward pass, where gradients are averaged."""
     code = frame.f_code
     return code.co_name == "_engine_run_backward" or any(each in code.co_filename for each in _COLLECTIVES)
 
 
 def _watch_collectives() -> None:
-    """Start to look at the calling thread, once in a process; does nothing without a launcher or other ranks."""
+    """Start a thread that watches the calling one, once per process. Needs a launcher and other ranks."""
     global _watched
     limit_s = float(os.environ.get(STALL_TIMEOUT_VARIABLE) or 0) * WAITING_SHARE
     if limit_s and world_size() > 1 and not _watched:
@@ -192,7 +192,7 @@ def _look_for_waiting(thread: int, rank: int, limit_s: float) -> None:
 
 
 def _refuse_other_master() -> None:
-    """Raise `InputError` where MASTER_ADDR is not the host of rank 0: the ranks would wait for each other."""
+    """Raise `InputError` if MASTER_ADDR is not rank 0's host: the ranks would wait for each other."""
     said, launchers = os.environ.get("MASTER_ADDR", ""), os.environ.get(MASTER_VARIABLE, "")
     on_one_host = os.environ.get(_RANKS_OF_HOST) == os.environ.get(_RANKS)
     here = on_one_host and _address(said).startswith("127.")
@@ -203,7 +203,7 @@ def _refuse_other_master() -> None:
 
 
 def _connects_to_nobody() -> bool:
-    """Return whether the script has given this process a world of its own, in a store that no other process reaches."""
+    """Return whether the script made this process the only rank, with a store that no other process can reach."""
     if not _is_up() or dist.get_world_size() > 1:
         return False
     store = dist.distributed_c10d._get_default_store()

@@ -1,4 +1,4 @@
-"""What ranks of any framework share: the report, signal files, checkpoint folders, the ledger of a stream, a handshake.
+"""Code for ranks of any framework: the report, signal files, checkpoint folders, a stream's ledger, the handshake.
 
-`headrace/tensorflow` and `headrace/torch` are built on it.
+`headrace/tensorflow` and `headrace/torch` use it.
 """

@@ -1,12 +1,12 @@
-"""How two ends of a connection prove to each other that they hold the job's secret, before anything else is said.
+"""Handshake in which both ends of a connection prove that they hold the job's secret, before any other message.
 
-    server → client    magic, a nonce of the server's
-    client → server    magic, a nonce of the client's, HMAC(key, "rank" + both nonces + the server's address)
+    server → client    magic, the server's nonce
+    client → server    magic, the client's nonce, HMAC(key, "rank" + both nonces + the server's address)
     server → client    HMAC(key, "worker" + both nonces + the server's address)
 
-The key is HMAC-SHA256(secret, purpose): what is said for one purpose is of no use for another. The address is HOST:PORT
-as clients are told it: what is said to one server is of no use with another. What follows is neither encrypted nor
-signed: this keeps out those who can reach the port, not those who are on the wire.
+The key is HMAC-SHA256(secret, purpose), so a proof for one purpose is useless for another. The address is the server's
+HOST:PORT as clients know it, so a proof for one server is useless with another. Later messages are neither encrypted
+nor signed: the handshake keeps out clients that can reach the port, not attackers who can read or change the traffic.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 NONCE_BYTES = 16
 PROOF_BYTES = 32
 LIMIT_S = 5.0
-"""For each side's handshake as a whole."""
+"""Seconds that each side allows for the whole handshake."""
 
 
 @dataclass(frozen=True)
@@ -29,27 +29,31 @@ class Handshake:
     """One protocol's handshake.
 
     Args:
-        magic: eight bytes; another version of the protocol has another.
-        purpose: what the key is for.
+        magic: eight bytes that identify the protocol and its version.
+        purpose: bytes that identify the key's use.
     """
 
     magic: bytes
     purpose: bytes
 
     def proof(self, secret: str, who: str, server_nonce: bytes, client_nonce: bytes, address: str) -> bytes:
-        """What `who` (rank or worker) says to prove that it holds the secret; the address is the server's."""
+        """Return the proof of `who` (`rank` or `worker`) that it holds the secret.
+
+        Args:
+            address: HOST:PORT of the server, for both proofs.
+        """
         key = hmac.digest(secret.encode(), self.purpose, hashlib.sha256)
         return hmac.digest(key, who.encode() + server_nonce + client_nonce + address.encode(), hashlib.sha256)
 
     def enter(self, address: str, secret: str, limit_s: float = LIMIT_S) -> socket.socket:
-        """A connection to the server at `HOST:PORT` that will serve it. Raises `OSError`."""
+        """Connect to the server at HOST:PORT and authenticate. Return the connection. Raises `OSError`."""
         deadline = time.monotonic() + limit_s
         host, _, port = address.rpartition(":")
         connection = socket.create_connection((host, int(port)), limit_s)
         try:
             hello = receive(connection, len(self.magic) + NONCE_BYTES, deadline)
             if not hello.startswith(self.magic):
-                raise OSError("something else answers")
+                raise OSError("another program answers")
             server, own = hello[len(self.magic) :], secrets.token_bytes(NONCE_BYTES)
             connection.sendall(self.magic + own + self.proof(secret, "rank", server, own, address))
             proof = self.proof(secret, "worker", server, own, address)
@@ -61,7 +65,7 @@ class Handshake:
         return connection
 
     def admit(self, connection: socket.socket, address: str, secret: str, limit_s: float = LIMIT_S) -> None:
-        """The server's side. Raises `OSError` for who does not hold the secret."""
+        """Authenticate a client, on the server's side. Raises `OSError` if it does not hold the secret."""
         deadline = time.monotonic() + limit_s
         own = secrets.token_bytes(NONCE_BYTES)
         connection.settimeout(limit_s)
@@ -77,7 +81,7 @@ class Handshake:
 
 
 def receive(connection: socket.socket, size: int, deadline: float) -> bytes:
-    """Exactly so many bytes. Raises `OSError` when they do not come by then (monotonic seconds)."""
+    """Receive exactly `size` bytes. Raises `OSError` if they do not arrive by the deadline (monotonic seconds)."""
     received = b""
     while len(received) < size:
         left_s = deadline - time.monotonic()
@@ -86,6 +90,6 @@ def receive(connection: socket.socket, size: int, deadline: float) -> bytes:
         connection.settimeout(left_s)
         more = connection.recv(size - len(received))
         if not more:
-            raise OSError("something else answers, or nothing")
+            raise OSError("the other end closed the connection during the handshake")
         received += more
     return received

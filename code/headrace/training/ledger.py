@@ -1,7 +1,7 @@
-"""Which elements of an endless, shuffled stream have been trained on. No TensorFlow, no files: numbers in, numbers out.
+"""Record of the elements of an endless, shuffled stream that have been trained on. It uses no TensorFlow and no files.
 
-The stream is a sequence of positions, 0, 1, 2, …; each stands for a unit (a file, or a block of indices) and every
-epoch has each unit once. An element's tag is `position << 32 | place in the unit`.
+The stream is a sequence of positions 0, 1, 2, … Each stands for a unit (a file, or a block of indices), and every epoch
+has each unit once. An element's tag is `position << 32 | place in the unit`.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from headrace.errors import InputError
 
 PLACE_BITS = 32
 LAG_EPOCHS, LAG_POSITIONS = 2, 1024
-"""How far a position may lag behind the newest, whichever is more: workers hold several, and some are slow."""
+"""Distances, in epochs and in positions, that a position may lag behind the newest one; the greater one applies.
+Workers hold several positions at a time, and some workers are slow."""
 _PLACE_MASK = (1 << PLACE_BITS) - 1
 Ranges = list[list[int]]
-"""Half-open, ascending, apart from each other."""
+"""Half-open ranges, ascending, with gaps between them."""
 
 
 class Ledger:
-    """The positions that are done, and the elements that are done of those that are not.
+    """The complete positions of a stream, and for incomplete ones the elements that are done.
 
-    What is missing of a position long after the others will not come any more: it was filtered out, or was lost with
-    a worker. It is counted as skipped.
+    If an element is still missing when much later positions have come, it will not come any more: it was filtered out,
+    or lost with a worker. It is counted as skipped.
 
     Args:
-        counts: elements of each unit.
-        order: the units of an epoch in the order of their positions.
+        counts: number of elements of each unit.
+        order: returns the units of an epoch, in the order of their positions.
     """
 
     def __init__(self, counts: Sequence[int], order: Callable[[int], NDArray[Any]]) -> None:
@@ -41,12 +42,12 @@ class Ledger:
         self._begun: dict[int, NDArray[Any]] = {}  # position: which of its elements are done
         self._newest = 0
         self.mark = 0
-        """All positions before this one are done."""
+        """First position that is not done; all earlier ones are."""
         self.skipped = 0
-        """Elements that were given up."""
+        """Number of elements that will not come any more."""
 
     def add(self, tags: NDArray[Any]) -> None:
-        """These elements have been trained on."""
+        """Note that the elements with these tags have been trained on."""
         tags = np.sort(tags)
         for of_one in np.split(tags, np.flatnonzero(np.diff(tags >> PLACE_BITS)) + 1) if len(tags) else []:
             position = int(of_one[0] >> PLACE_BITS)
@@ -72,26 +73,26 @@ class Ledger:
 
     @property
     def begun_elements(self) -> int:
-        """Done elements at and beyond the mark: those that a stream which starts there must leave out."""
+        """Number of done elements at and after the mark, which a stream that starts at the mark must leave out."""
         whole = sum(self._count(position) for position in self._done)
         return whole + sum(int(done.sum()) for done in self._begun.values())
 
     def done_positions(self) -> NDArray[Any]:
-        """Done positions beyond the mark, ascending."""
+        """Return the done positions after the mark, ascending."""
         return np.asarray(sorted(self._done), np.int64)
 
     def done_tags(self) -> NDArray[Any]:
-        """Done elements of positions that are not done, ascending."""
+        """Return the tags of done elements in positions that are not done, ascending."""
         tags = [(position << PLACE_BITS) + np.flatnonzero(done) for position, done in sorted(self._begun.items())]
         return np.concatenate(tags) if tags else np.zeros(0, np.int64)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, as JSON has it."""
+        """Return the ledger's state for a checkpoint, as JSON types."""
         begun = {str(position): _ranges(np.flatnonzero(done)) for position, done in sorted(self._begun.items())}
         return {"mark": self.mark, "skipped": self.skipped, "done": _ranges(self.done_positions()), "begun": begun}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what a checkpoint kept. Raises `InputError` when it cannot be of this dataset."""
+        """Load the state from a checkpoint. Raises `InputError` if it cannot belong to this dataset."""
         try:
             self.mark, self.skipped = int(state["mark"]), int(state["skipped"])
             self._done = {int(position) for position in _numbers(state["done"])}

@@ -1,4 +1,4 @@
-"""How a rank and the launcher of its host tell each other things by files: steps are made; the job is to end."""
+"""Files through which a rank shows progress to its host's launcher, and the launcher asks it to stop."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ PROGRESS_INTERVAL_S = 0.5
 
 
 class SignalFiles:
-    """This rank's files; does nothing without a launcher.
+    """This rank's signal files. Without a launcher the methods do nothing.
 
     Args:
         folder: `TrainerContext.signal_dir`, which has no name without a launcher.
-        rank: says which rank this is; asked with a launcher only.
+        rank: returns this process's rank; called only if there is a launcher.
     """
 
     def __init__(self, folder: Path, rank: Callable[[], int]) -> None:
@@ -26,7 +26,7 @@ class SignalFiles:
         self._next = 0.0
 
     def progress(self) -> None:
-        """A step was made, or began; cheap enough to be called on each."""
+        """Show that a step began or was made. This is cheap enough to call for each step."""
         now = time.monotonic()
         if self._file and now >= self._next:
             self._next = now + PROGRESS_INTERVAL_S
@@ -34,11 +34,11 @@ class SignalFiles:
                 self._file.touch()
 
     def ended(self) -> None:
-        """No more steps will come; what follows is judged by its output again."""
+        """Show that training is over. The watchdog then judges the rank by its output again."""
         if self._file:
             with contextlib.suppress(OSError):
                 self._file.unlink()
 
     def stop_requested(self) -> bool:
-        """Whether the job is to end after one more checkpoint."""
+        """Return whether the job must end after one more checkpoint."""
         return self._stop is not None and self._stop.exists()

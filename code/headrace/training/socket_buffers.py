@@ -1,4 +1,4 @@
-"""Send and receive the memory of batches over an authenticated TCP connection, without copying it on the way."""
+"""Sending and receiving of batches on an authenticated TCP connection, without copies of their memory."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ import struct
 from collections.abc import Sequence
 
 _MOST_PARTS = 512
-"""Buffers in one system call; Linux takes 1,024."""
+"""Most buffers in one system call; Linux allows 1,024."""
 _SOCKET_BYTES = 4 << 20
 _WAKE_BYTES = 256 << 10
-"""The receiver of a batch wakes when this much has come, so that both ends keep busy."""
+"""Bytes that must arrive before the receiver of a batch wakes, so that both ends stay busy."""
 _LONGEST_SLEEP, _NO_LIMIT = struct.pack("ll", 1, 0), struct.pack("ll", 0, 0)
 NOT_READ_MS = 10_000
-"""A connection ends when the other side has taken nothing that was sent for this long."""
+"""Milliseconds after which a connection ends if the other side has taken none of the sent data."""
 _DEAD_AFTER = {"TCP_KEEPIDLE": 4, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
 """Seconds of silence until the kernel probes a connection, seconds between probes, and how many may fail."""
 
 
 def prepare(connection: socket.socket, send_timeout_s: float) -> None:
-    """Set an authenticated connection up for batches: it blocks, and ends when the other side is dead.
+    """Set up an authenticated connection for batches: blocking, and closed by the kernel if the other side is dead.
 
     Args:
-        send_timeout_s: how long the other side may not read.
+        connection: the connection.
+        send_timeout_s: seconds that the other side may leave sent data unread.
     """
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -36,7 +37,7 @@ def prepare(connection: socket.socket, send_timeout_s: float) -> None:
 
 
 def send(connection: socket.socket, buffers: Sequence[memoryview]) -> None:
-    """Send the buffers, one after another. Raises `OSError`."""
+    """Send the buffers in order. Raises `OSError`."""
     parts = [each for each in buffers if each.nbytes]
     while parts:
         parts = _rest(parts, connection.sendmsg(parts[:_MOST_PARTS]))
@@ -54,23 +55,23 @@ def receive(connection: socket.socket, size: int) -> bytes:
 
 
 def receive_into(connection: socket.socket, buffers: Sequence[memoryview]) -> None:
-    """Fill the buffers, straight from the socket. Raises `OSError`."""
+    """Receive straight into the buffers until they are full. Raises `OSError`."""
     parts = [each for each in buffers if each.nbytes]
     much = sum(each.nbytes for each in parts) - _WAKE_BYTES
     if much >= _WAKE_BYTES and connection.gettimeout() is None and _wake_at(connection, _WAKE_BYTES):
         try:
             parts = _filled(connection, parts, much)
         finally:
-            _wake_at(connection, 1)  # less than that may be left
+            _wake_at(connection, 1)  # fewer than _WAKE_BYTES may be left
     _filled(connection, parts, sum(each.nbytes for each in parts))
 
 
 def _filled(connection: socket.socket, parts: list[memoryview], size: int) -> list[memoryview]:
-    """Fill the first `size` bytes of the parts; return what is left of them."""
+    """Fill the first `size` bytes of the parts; return the parts that are left."""
     while size:
         try:
             got = connection.recvmsg_into(_first(parts, size), 0, socket.MSG_WAITALL)[0]
-        except BlockingIOError:  # nothing has come within `_LONGEST_SLEEP`
+        except BlockingIOError:  # no data for `_LONGEST_SLEEP`
             continue
         if not got:
             raise OSError("the connection has ended")
@@ -79,9 +80,9 @@ def _filled(connection: socket.socket, parts: list[memoryview], size: int) -> li
 
 
 def _wake_at(connection: socket.socket, size: int) -> bool:
-    """Have the receiver sleep until `size` bytes are there: to wake for each segment costs as much as to copy it.
+    """Make the receiver sleep until `size` bytes have arrived, since a wake for each segment costs as much as its copy.
 
-    The sleep also ends after `_LONGEST_SLEEP`, whatever the kernel does. Returns False where the kernel cannot do it.
+    The sleep also ends after `_LONGEST_SLEEP`. Returns False if the kernel does not support this.
     """
     try:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _LONGEST_SLEEP if size > 1 else _NO_LIMIT)

@@ -1,4 +1,4 @@
-"""train_torch.py as it is, once every feed server is up; then what its weights are, on every rank."""
+"""Run train_torch.py once every feed server is up, and print a digest of the weights on each rank."""
 
 import contextlib
 import hashlib
@@ -12,7 +12,7 @@ import headrace.torch
 
 
 def wait_for_feeds(seconds=60):
-    """Here all hosts share the processors: a feed server beside a rank gets what it leaves, and may come up last."""
+    """Wait for all feed servers. In tests all hosts share the processors, so a server may come up late."""
     until = time.monotonic() + seconds
     for feed in filter(None, os.environ.get("HEADRACE_FEEDS", "").split(",")):
         host, port = feed.rsplit(":", 1)

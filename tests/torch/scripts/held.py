@@ -1,6 +1,6 @@
-"""What scripts hold while they train: a folder and a file that end with a block, classes and sets of their own.
+"""Train with objects that exist only while the script runs: a temporary folder, an open file, classes and sets.
 
-Batches are read in a thread, as prefetchers do.
+A thread reads the batches, as in prefetchers.
 """
 
 import os
@@ -57,5 +57,5 @@ with tempfile.TemporaryDirectory() as name:
                     wrong += made != [7 * index, 42, data.vocabulary[WORDS[index]]]
                     seen += 1
     finally:
-        assert not os.environ.get("HEADRACE_SERVER_NAME"), "a feed server runs what is not its"
+        assert not os.environ.get("HEADRACE_SERVER_NAME"), "a feed server runs a finally block of the script"
 print(f"seen: {seen}, wrong: {wrong}, on data hosts: {loader.made_elsewhere}", flush=True)

@@ -1,4 +1,4 @@
-"""Trains with each library that the documents name, on any number of ranks; each sees every sample once an epoch."""
+"""Train with each library that the documents name, on any number of ranks, and see every sample once an epoch."""
 
 import tarfile
 import tempfile
@@ -26,7 +26,7 @@ class Numbers(Dataset):
 
 
 class RepeatAugmented(Sampler):
-    """As timm's: each sample `repeats` times in a row, which the ranks deal out among themselves."""
+    """A sampler like timm's: each sample `repeats` times in a row, divided among the ranks."""
 
     def __init__(self, rank, world, repeats=2):
         self.num_replicas, self.rank, self.repeats, self.epoch = world, rank, repeats, 0

@@ -1,4 +1,4 @@
-"""Trains on lines of files, an IterableDataset that shares them as torch's documentation says; tells what it saw."""
+"""Train on an IterableDataset of lines of files, divided as in torch's documentation, and print the lines seen."""
 
 import argparse
 import hashlib

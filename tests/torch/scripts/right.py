@@ -1,6 +1,6 @@
-"""Right scripts, one after another: transforms, datasets and loops that change what they hold while they train.
+"""Train with transforms, datasets and loops that change objects while they train, as correct scripts may.
 
-The whole has a guarded `main`, a process group of its own, DDP before the data, a split, and a port.
+The script has a guarded `main`, its own process group, DDP before the data, a random split, and an open port.
 """
 
 import functools
@@ -27,7 +27,7 @@ class Numbers(Dataset):
 
 
 class Transformed(Numbers):
-    """Notes on each call whether it does something, and holds a generator, as MONAI's transforms do."""
+    """A transform that stores whether it is applied, and holds a generator, like MONAI's transforms."""
 
     def __init__(self):
         self.R = np.random.RandomState(0)
@@ -38,14 +38,14 @@ class Transformed(Numbers):
 
 
 class KnowsItsRank(Numbers):
-    """For what it logs."""
+    """A dataset that holds its rank, for log messages."""
 
     def __init__(self):
         self.rank, self.world = headrace.torch.rank(), headrace.torch.world_size()
 
 
 class ReadsAhead(Numbers):
-    """Fills a cache by a thread of its own."""
+    """A dataset whose own thread fills a cache."""
 
     def __init__(self):
         self.cache, self.thread = {}, None
@@ -62,14 +62,14 @@ class ReadsAhead(Numbers):
 
 
 class Keeps(Numbers):
-    """The loop stores results on it."""
+    """A dataset on which the loop stores results."""
 
     def __init__(self):
         self.results = {}
 
 
 class Staged(Numbers):
-    """Counts its calls of set_epoch, and has a local name like that."""
+    """A dataset that counts its calls of set_epoch, with a local variable of the counter's name."""
 
     step = stage = 0
 

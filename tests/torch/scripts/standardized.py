@@ -1,4 +1,4 @@
-"""Takes the mean of its data with one loader, makes its training data of it, and trains with another."""
+"""Compute the mean of the data with one loader, subtract it, and train with another loader."""
 
 import argparse
 

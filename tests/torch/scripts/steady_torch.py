@@ -1,4 +1,4 @@
-"""Trains for about a second an epoch on two ranks: something to break. Writes down which samples each rank has had."""
+"""Train for about a second an epoch on two ranks, for tests of faults, and record the samples of each rank."""
 
 import argparse
 import os

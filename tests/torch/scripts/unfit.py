@@ -1,4 +1,4 @@
-"""What a feed server cannot run: a loader of torch's own, processes or a GPU of the script's, no batch at all."""
+"""Do what a feed server cannot run: use torch's own loader, start processes, need a GPU, or take no batch."""
 
 import argparse
 

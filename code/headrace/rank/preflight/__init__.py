@@ -1,5 +1,5 @@
-"""MPI tried on the very ranks that will train, before they do: who is where, every link, every kind of collective.
+"""Test of MPI by the ranks that will train, before they train: the hosts, every link, every kind of collective.
 
-`headrace preflight`, or `--preflight` on a job. Each answer is checked for its values and timed. Nothing here waits
-for ever: a rank or a link that gives no sign is named at a deadline.
+`headrace preflight` runs it, and so does `--preflight` on a job. The values of each answer are checked, and its time is
+measured. Every wait has a deadline, at which a silent rank or link is named.
 """

@@ -1,4 +1,4 @@
-"""What is tried: messages between two ranks, broadcast, gather and average, allreduce; checked and timed."""
+"""Checked and timed tests of MPI: messages between two ranks, broadcast, gather and average, allreduce."""
 
 from __future__ import annotations
 
@@ -12,23 +12,27 @@ import numpy as np
 from headrace.rank.preflight.meeting import Meeting, PreflightError
 
 PING_BYTES, LOAD_BYTES, GATHERED_BYTES, REDUCED_BYTES = 8, 4 << 20, 64, 16 << 20
-"""A message that only tests latency; one that tests bandwidth; a few metrics; gradients of a small network."""
+"""Bytes of a message for latency, of one for bandwidth, of a few metrics, and of a small network's gradients."""
 PINGS, LOADS, ROUNDS = 200, 12, 3
 ENOUGH_S = 0.4
-"""No kind of message is repeated for longer than this."""
+"""Longest time in seconds for which one kind of message is repeated."""
 ALL_PAIRS_HOSTS = 8
-"""Up to so many hosts each pair is tried; of more, neighbours, and each host with the first."""
+"""Largest number of hosts of which all pairs are tried. With more hosts: neighbours, and each host with the first."""
 NAMED_PAIRS = 3
-"""Of the pairs that are tried at the same time, so many are named in messages."""
+"""Number of pairs that a message names, of those tried at the same time."""
 PING_TAG = 20
 
 Prepared = tuple[Callable[[], Any], Callable[[], Any]]
-"""What begins, and whether all values are right. Both hold the buffers, as mpi4py's requests may not."""
+"""Function that begins a collective, and one that checks all values. Both keep the buffers alive, unlike a request."""
 Prepare = Callable[[], Prepared]
 
 
 def links(hosts: Sequence[str]) -> list[list[tuple[int, int]]]:
-    """The pairs of ranks to try, given each rank's host: a pair of hosts at a time, then within all hosts at once."""
+    """Return the pairs of ranks to try: first one pair of hosts at a time, then pairs inside all hosts at once.
+
+    Args:
+        hosts: the host of each rank.
+    """
     ranks: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
         ranks.setdefault(host, []).append(rank)
@@ -45,7 +49,7 @@ def links(hosts: Sequence[str]) -> list[list[tuple[int, int]]]:
 
 
 def try_links(meeting: Meeting, pairs: Sequence[tuple[int, int]]) -> list[tuple[float, float]]:
-    """Messages there and back within each pair: the best latency of a way in s, the best bandwidth in bytes/s."""
+    """Exchange messages in each pair; return each pair's best one-way latency in s and best bandwidth in bytes/s."""
     named = ", ".join(f"{meeting.name(a)} with {meeting.name(b)}" for a, b in pairs[:NAMED_PAIRS])
     more = len(pairs) - NAMED_PAIRS
     what = f"messages of {named}" + (f" and {more} more pairs" if more > 0 else "")
@@ -63,7 +67,7 @@ def try_links(meeting: Meeting, pairs: Sequence[tuple[int, int]]) -> list[tuple[
 
 
 def _there_and_back(meeting: Meeting, other: int, is_first: bool, size: int, times: int, what: str) -> float:
-    """The shortest time in s. The bytes are checked outside of it; the first says whether this message is the last."""
+    """Return the shortest round trip in s. A message's first byte says whether it is the last one."""
     comm = meeting.comm
     sent, got = _pattern(size), np.empty(size, np.uint8)
     best, started = float("inf"), time.monotonic()
@@ -78,7 +82,7 @@ def _there_and_back(meeting: Meeting, other: int, is_first: bool, size: int, tim
             meeting.wait([comm.Isend(got, other, PING_TAG)], what, rest=False)
             sent[0], sent[1] = got[0], number % 256
         if not np.array_equal(sent, got):
-            # Its partner may wait for more, so there is no going on.
+            # The other rank may wait for another message, so this one cannot go on to report to rank 0.
             raise PreflightError(meeting.rank, f"{what}: other bytes arrived than were sent", is_final=True)
         if sent[0]:
             break
@@ -86,12 +90,12 @@ def _there_and_back(meeting: Meeting, other: int, is_first: bool, size: int, tim
 
 
 def _pattern(size: int) -> Any:
-    """Bytes that differ from place to place."""
+    """Return bytes that differ from place to place."""
     return (np.arange(size, dtype=np.uint32) % 251).astype(np.uint8)
 
 
 def try_collectives(meeting: Meeting) -> dict[str, tuple[int, float]]:
-    """Each collective's bytes per rank and seconds (of its slowest rank, in its best round); on rank 0."""
+    """Run each collective; return, on rank 0, its bytes per rank and the slowest rank's seconds in the best round."""
     found = {}
     for name, size, prepare in _collectives(meeting):
         times = meeting.stage(name, range(meeting.size), _timed(meeting, name, prepare))
@@ -119,7 +123,7 @@ def _timed(meeting: Meeting, name: str, prepare: Prepare) -> Callable[[], list[f
 
 def _collectives(meeting: Meeting) -> list[tuple[str, int, Prepare]]:
     comm, rank, size = meeting.comm, meeting.rank, meeting.size
-    mean = (size + 1) / 2  # of 1 … size, which is what the ranks hold
+    mean = (size + 1) / 2  # the mean of 1 … size, the values that the ranks hold
 
     def broadcast() -> Prepared:
         right = np.arange(LOAD_BYTES // 4, dtype=np.float32)

@@ -1,8 +1,8 @@
-"""Ranks that go from stage to stage together, so that whoever stays away can be named.
+"""Stages that all ranks go through together, so that a missing rank can be named.
 
-Rank 0 keeps the books. In each stage it waits until every rank has come, lets them go, and waits until all are done. A
-rank that waits for anything answers rank 0's question whether it is there: so rank 0 can tell a silent rank from one
-that waits for another. (The question takes the same way as the data: a rank behind a link that is stuck seems silent.)
+Rank 0 coordinates. In each stage it waits until every rank has arrived, lets them all start, and waits until all are
+done. While a rank waits for anything, it answers rank 0's question whether it is alive, so rank 0 can tell a silent
+rank from one that waits for another. The question uses the same network: a rank behind a stuck link seems silent.
 """
 
 from __future__ import annotations
@@ -14,46 +14,58 @@ from typing import Any, TypeVar
 COME, GO, DONE, ASKED, HERE = range(1, 6)
 """Tags of messages between rank 0 and the others."""
 ANSWER_S = 3.0
-"""How long a rank may take to say that it is there; it looks every few milliseconds."""
+"""Seconds that a rank may take to answer that it is alive. It looks for the question every few milliseconds."""
 MARGIN = 2.0
-"""The others wait this much longer than rank 0, and for its questions: it knows more, and so should speak first."""
+"""Factor by which the others wait longer than rank 0, which knows more and should therefore report first."""
 _REST_S = (0.0002, 0.005)
 
 Result = TypeVar("Result")
 
 
 class PreflightError(Exception):
-    """What is wrong with MPI, and with which rank."""
+    """Raised if MPI does not work; names the rank at fault."""
 
     def __init__(self, rank: int, message: str, is_final: bool = False) -> None:
-        super().__init__(rank, message, is_final)  # all of it travels to rank 0
+        super().__init__(rank, message, is_final)  # pickle sends these arguments to rank 0
         self.rank, self.message = rank, message
         self.is_final = is_final
-        """Whether there is no going on, not even to tell rank 0."""
+        """Whether this rank cannot go on, not even to report to rank 0."""
 
     def __str__(self) -> str:
         return self.message
 
 
 class Meeting:
-    """All ranks of `comm`, a communicator of mpi4py's that nobody else uses meanwhile; a stage has `timeout_s`."""
+    """All ranks of a communicator, which go through stages together.
+
+    Args:
+        comm: a communicator of mpi4py that no other code uses meanwhile.
+        timeout_s: longest time of a stage in seconds.
+        host: this rank's host.
+        clock: returns the time in seconds.
+    """
 
     def __init__(self, comm: Any, timeout_s: float, host: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.comm, self.rank, self.size = comm, comm.Get_rank(), comm.Get_size()
         self.hosts = [host if rank == self.rank else "" for rank in range(self.size)]
-        """Where each rank is, once all have told; empty before."""
+        """The host of each rank; empty texts until all ranks have sent theirs."""
         self._timeout_s = timeout_s
         self._clock = clock
         self._deadline = 0.0
         self._sent: list[Any] = []
         self._at_work: set[int] = set()
-        """On rank 0, while it works itself: who works with it."""
+        """Ranks that work together with rank 0, while it works itself; used on rank 0 only."""
 
     def stage(self, what: str, members: Collection[int], work: Callable[[], Result]) -> dict[int, Result]:
-        """Have the members work at the same time; on rank 0 each member's result, on other ranks nothing.
+        """Have the members work at the same time. Return each member's result on rank 0, and nothing on other ranks.
+
+        Args:
+            what: name of the stage, for errors.
+            members: the ranks that work.
+            work: the function that a member calls.
 
         Raises:
-            PreflightError: a rank has not come, or has not ended its work in time, or its work went wrong.
+            PreflightError: a rank did not arrive or did not finish in time, or its work failed.
         """
         is_member = self.rank in members
         if self.rank:
@@ -78,10 +90,12 @@ class Meeting:
         return results
 
     def wait(self, requests: list[Any], what: str, rest: bool = True) -> list[Any]:
-        """What the requests bring. Raises `PreflightError` at the stage's deadline.
+        """Wait for MPI requests, and return their values. Raises `PreflightError` at the stage's deadline.
 
         Args:
-            rest: sleep between looks; without, a processor is kept busy and nothing is missed.
+            requests: requests of mpi4py.
+            what: name of the stage, for errors.
+            rest: whether to sleep between looks; False keeps a processor busy, for exact times.
         """
         from mpi4py import MPI
 
@@ -98,11 +112,11 @@ class Meeting:
                 pause_s = min(2 * pause_s, _REST_S[1])
 
     def name(self, rank: int) -> str:
-        """A rank as messages call it."""
+        """Return a rank's name for messages."""
         return f"rank {rank}" + (f" on {self.hosts[rank]}" if self.hosts[rank] else "")
 
     def _attempt(self, work: Callable[[], Result]) -> Result | PreflightError:
-        """What the work makes, or its error: rank 0 raises that, whose words reach the leader in any case."""
+        """Return the work's result or its error. Rank 0 raises the error: its output always reaches the leader."""
         try:
             return work()
         except PreflightError as error:
@@ -115,7 +129,7 @@ class Meeting:
         self._deadline = self._clock() + limit_s
 
     def _collect(self, tag: int, what: str) -> dict[int, Any]:
-        """What each other rank says, on rank 0."""
+        """Receive, on rank 0, one message with this tag from each other rank; return them by rank."""
         pause_s = _REST_S[0]
         said: dict[int, Any] = {}
         while len(said) < self.size - 1:
@@ -130,17 +144,22 @@ class Meeting:
         return said
 
     def _answer(self) -> None:
-        """Tell rank 0 that this one is there, if it asks."""
+        """Answer rank 0 if it asks whether this rank is alive."""
         if self.rank and self.comm.iprobe(source=0, tag=ASKED):
             self.comm.recv(source=0, tag=ASKED)
             self._sent.append(self.comm.isend(None, 0, HERE))
             self._renew()
 
     def _give_up(self, what: str, late: set[int]) -> None:
-        """Say who is to blame. `late`: those that rank 0 waits for."""
+        """Raise an error that names the rank at fault.
+
+        Args:
+            what: name of the stage.
+            late: the ranks that rank 0 waits for.
+        """
         limit = f"{self._timeout_s:g} s (preflight_timeout_s)"
         if self.rank:
-            message = f"{self.name(0)} let no rank go on from {what} for more than twice {limit}"
+            message = f"{self.name(0)} did not let the ranks go on from {what} within twice {limit}"
             raise PreflightError(0, message, is_final=True)
         if silent := self._silent():
             names = ", ".join(self.name(rank) for rank in silent)
@@ -151,7 +170,7 @@ class Meeting:
         raise PreflightError(waiting[-1], message, is_final=True)
 
     def _silent(self) -> list[int]:
-        """The ranks that do not answer."""
+        """Ask all other ranks, and return those that do not answer."""
         others = range(1, self.size)
         self._sent += [self.comm.isend(None, rank, ASKED) for rank in others]
         here: set[int] = set()

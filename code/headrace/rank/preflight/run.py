@@ -1,4 +1,4 @@
-"""The preflight of this process's rank, from MPI's start to the table that rank 0 prints."""
+"""This rank's part of the preflight, from MPI's start to the table that rank 0 prints."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ PASSED, SLOW_LINK = "preflight_passed", "preflight_slow_link"
 
 
 def run_preflight(environ: Mapping[str, str]) -> None:
-    """Try MPI with all other ranks. Ends all of them when something is wrong."""
-    # Here, so that it is MPI's start that is waited for and not numpy's.
+    """Test MPI with all other ranks, and end all of them if a test fails."""
+    # Imported here, before MPI starts, so that the other ranks do not wait for this rank's import of numpy.
     from headrace.rank.preflight.checks import links, try_collectives, try_links
     from headrace.rank.preflight.meeting import Meeting, PreflightError
 
@@ -65,7 +65,7 @@ def _about(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _everywhere(meeting: Any, hosts: list[str]) -> list[str]:
-    """Rank 0's list, on all ranks."""
+    """Send rank 0's list of hosts to all ranks, and return it."""
     if meeting.rank:
         got: list[str] = meeting.wait([meeting.comm.irecv(HOSTS_BYTES, source=0, tag=HOSTS_TAG)], "who is where")[0]
         return got
@@ -98,7 +98,7 @@ def _report(
 
 
 def _fail(meeting: Any, error: Any) -> None:
-    """End all ranks; the launcher takes the root cause from the event."""
+    """Report the error and end all ranks. The launcher reads the root cause from the event."""
     said = urllib.parse.quote(str(error), safe=string.punctuation.replace("%", ""))
     host = meeting.hosts[error.rank]
     print(format_event(PREFLIGHT_FAILED, rank=error.rank, host=host, error=said), flush=True)

@@ -1,4 +1,4 @@
-"""What a preflight has found, as a table for people."""
+"""The results of a preflight as a table."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 SLOW_LATENCY_S, SLOW_BYTES_PER_S = 0.005, 100e6
-"""Hosts of a training job are on one network of 10 Gbit/s or more: worse than this is a fault, or a wrong interface."""
+"""Limits of a healthy link. A training job's hosts share a network of 10 Gbit/s or more, so a worse value means a fault
+or a wrong network interface."""
 SLOWER = 4.0
-"""How many times worse than the median link between hosts a link may be."""
+"""Factor by which a link's bandwidth may be below the median of all links between hosts."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """Two ranks, and what was measured between them."""
+    """Two ranks, and the measured latency and bandwidth between them."""
 
     rank: int
     other: int
@@ -29,7 +30,7 @@ class Link:
         return self.host != self.other_host
 
     def is_slow(self, links: Sequence[Link]) -> bool:
-        """Whether this link between hosts is far worse than it should be, or than the others are."""
+        """Return whether this link is between hosts and far slower than it should be, or than the other links are."""
         if not self.is_between_hosts:
             return False
         peers = [link for link in links if link.is_between_hosts]
@@ -38,7 +39,7 @@ class Link:
         return len(peers) > 2 and self.bytes_per_s * SLOWER < statistics.median(link.bytes_per_s for link in peers)
 
     def as_fields(self) -> dict[str, Any]:
-        """For events and reports."""
+        """Return the link as fields of an event or a report."""
         return {
             "ranks": f"{self.rank}-{self.other}",
             "from": self.host,
@@ -51,7 +52,7 @@ class Link:
 def table(
     ranks: Sequence[Mapping[str, Any]], links: Sequence[Link], collectives: Mapping[str, tuple[int, float]]
 ) -> list[str]:
-    """The lines: hosts with their ranks, links with latency and bandwidth, collectives with their times."""
+    """Return the lines of the table: hosts with ranks, links with latency and bandwidth, collectives with times."""
     hosts: dict[str, list[Mapping[str, Any]]] = {}
     for rank in ranks:
         hosts.setdefault(rank["host"], []).append(rank)

@@ -1,1 +1,1 @@
-"""Feed servers: they make batches on data hosts; ranks ask for them over TCP."""
+"""Feed servers, which make batches on data hosts, and their clients, through which ranks request batches over TCP."""

@@ -1,4 +1,4 @@
-"""A rank's side of the feed: connections to all feed servers, and the batches of one epoch after another, in order."""
+"""A rank's connections to all feed servers, over which it receives the batches of each epoch in order."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from headrace.training.handshake import LIMIT_S
 from headrace.training.socket_buffers import prepare, receive_into
 
 EXTRA_AHEAD = 2
-"""Batches asked for beyond those that the servers' workers make."""
+"""Number of batches requested in addition to those for the servers' workers."""
 CONNECTIONS_PER_PROCESS = 2
-"""One batch is sent while the next is made."""
+"""Connections to each worker of a server, so that one batch is sent while the next is made."""
 MOST_CONNECTIONS = 64
-"""To one server."""
+"""Largest number of connections to one server."""
 SEND_TIMEOUT_S = 60.0
 LEAVE_S = 10.0
-"""How long closing waits for threads with an open connection, which end as soon as they have a processor."""
+"""Seconds that closing waits for threads with an open connection. They end as soon as they get processor time."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
-"""Before a connection is tried again."""
+"""Seconds before a connection is tried again, at first and at most."""
 _received = receipts.Counter()
 receipts.add_source(_received.counts)
 _clients: weakref.WeakSet[FeedClient] = weakref.WeakSet()
@@ -43,19 +43,19 @@ liveness.add_counter(lambda: _waits)
 
 
 class NotKnown(InputError):
-    """A server does not have the loader."""
+    """Raised if a server does not have the loader and never will."""
 
 
 class FeedClient:
-    """Connections to the feed servers for one loader; they stay for all epochs.
+    """One loader's connections to the feed servers, which stay open for all epochs.
 
     Args:
-        servers: HOST:PORT of each.
+        servers: HOST:PORT of each feed server.
         hello: the loader's `key` (as `loader`) and configuration.
-        rank, world: connections are divided among the ranks.
-        limit_s: how long to wait while nothing comes.
+        rank, world: this rank, and the number of ranks, which share the servers' workers.
+        limit_s: seconds to wait for a batch while no server makes progress.
         pin_memory: whether batches are received into pinned memory.
-        prefetch_factor: batches asked for ahead, for each worker of a server; divided among the ranks.
+        prefetch_factor: batches to request ahead for each worker of a server; the ranks divide them.
         prefetch_bytes: most bytes of batches that the rank holds.
     """
 
@@ -66,7 +66,7 @@ class FeedClient:
         self._limit_s, self._pin_memory = limit_s, pin_memory
         self._prefetch_factor, self._prefetch_bytes = prefetch_factor, prefetch_bytes
         self._pid, self._closed = os.getpid(), threading.Event()
-        self._changed = threading.Condition(threading.RLock())  # a garbage collection may close this in its own thread
+        self._changed = threading.Condition(threading.RLock())  # garbage collection may call close while it is held
         self._epoch: FeedEpoch | None = None
         self._ahead: dict[str, int] = {}
         self._open: dict[socket.socket, threading.Thread] = {}
@@ -75,11 +75,11 @@ class FeedClient:
         _clients.add(self)
 
     def begin(self, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> FeedEpoch:
-        """Ask for the first batches of an epoch. One epoch at a time: the one before must be closed.
+        """Request the first batches of an epoch. The previous epoch must be closed.
 
         Args:
-            request: what the batch of a step is made of.
-            known: how many steps may be asked for by now.
+            request: returns the request for the batch of a step.
+            known: returns the number of steps that can be requested now.
         """
         with self._changed:
             ahead = EXTRA_AHEAD + sum(self._ahead.values())
@@ -90,8 +90,8 @@ class FeedClient:
             return self._epoch
 
     def close(self) -> None:
-        """End all connections; what is under way is dropped."""
-        if os.getpid() != self._pid:  # a forked process, which has none of the threads
+        """Close all connections, and drop batches under way."""
+        if os.getpid() != self._pid:  # a forked process does not have the threads
             return
         self._closed.set()
         with self._changed:
@@ -108,7 +108,7 @@ class FeedClient:
         threading.Thread(target=self._keep, args=(server, number), name=f"feed {server}", daemon=True).start()
 
     def _keep(self, server: str, number: int) -> None:
-        """Keep one connection to a server, and make it again when it breaks. The first one starts the others, once."""
+        """Keep one connection to a server open, and reconnect when it breaks. Number 0 starts the others, once."""
         pause_s, first = FIRST_PAUSE_S, number == 0
         while not self._closed.is_set():
             with contextlib.ExitStack() as stack:
@@ -122,7 +122,7 @@ class FeedClient:
                     self._tell(server, "")
                     if self._work(connection, server, f"{server}#{slot % processes}"):
                         pause_s = FIRST_PAUSE_S
-                except NotKnown as error:  # another server has the loader
+                except NotKnown as error:  # other servers may have the loader
                     self._tell(server, error)
                     return
                 except OSError as error:
@@ -146,7 +146,7 @@ class FeedClient:
                 self._epoch.schedule.fail(error)
 
     def _start_others(self, server: str, processes: int) -> None:
-        """Start the other connections to a server, and ask for as much ahead as its workers need."""
+        """Start the other connections to a server, and request as many batches ahead as its workers need."""
         connections = max(-(-CONNECTIONS_PER_PROCESS * processes // self._world), CONNECTIONS_PER_PROCESS)
         with self._changed:
             self._ahead[server] = max(-(-self._prefetch_factor * processes // self._world), 1)
@@ -168,7 +168,7 @@ class FeedClient:
             self._open.pop(connection, None)
 
     def _work(self, connection: socket.socket, server: str, process: str) -> int:
-        """Bring batches over this connection until it breaks or the client closes; return how many came."""
+        """Receive batches over this connection until it breaks or the client closes; return their number."""
         came, done = 0, None
         while (epoch := self._next_epoch(done)) is not None:
             if done is not None and _has_ended(connection):  # between epochs
@@ -195,7 +195,7 @@ class FeedClient:
 
 
 class FeedEpoch:
-    """The batches of one epoch."""
+    """The batches of one epoch, in order."""
 
     def __init__(self, schedule: Schedule, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> None:
         self.schedule, self.request, self._known = schedule, request, known
@@ -210,7 +210,7 @@ class FeedEpoch:
         return fetched
 
     def close(self) -> None:
-        """Ask for no more batches of the epoch; those under way are dropped when they come."""
+        """Request no more batches of the epoch. Batches under way are dropped when they arrive."""
         self.schedule.close()
         when_closed, self.when_closed = self.when_closed, None
         if when_closed:
@@ -218,7 +218,7 @@ class FeedEpoch:
 
 
 class FeedClients:
-    """A loader's clients: one for each iteration that is open at a time; they stay for the next epochs."""
+    """A loader's clients, one for each iteration open at the same time. They stay for later epochs."""
 
     def __init__(self) -> None:
         self._idle: list[FeedClient] = []
@@ -227,7 +227,7 @@ class FeedClients:
     def begin(
         self, make: Callable[[], FeedClient], request: Callable[[int], BatchRequest], known: Callable[[], int]
     ) -> FeedEpoch:
-        """Ask for the first batches of an epoch, by a client that is idle or a new one; see `FeedClient.begin`."""
+        """Request the first batches of an epoch from an idle client, or from a new one; see `FeedClient.begin`."""
         if not self._idle:
             self._all.append(make())
             self._idle.append(self._all[-1])
@@ -237,22 +237,22 @@ class FeedClients:
         return epoch
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for client in self._all:
             client.close()
 
 
 def enter(server: str, secret: str, hello: Mapping[str, Any], stack: contextlib.ExitStack) -> tuple[socket.socket, int]:
-    """Return a connection that takes requests, and how many workers the server has.
+    """Return a connection that is ready for requests, and the number of the server's workers.
 
     Args:
         hello: the loader's key, its configuration, and the slot.
-        stack: closes the connection.
+        stack: exit stack that closes the connection.
 
     Raises:
-        OSError: the server cannot be reached now.
-        NotKnown: it does not have the loader, and never will.
-        InputError: its script or data differ.
+        OSError: the server cannot be reached now, or does not have the loader yet.
+        NotKnown: the server does not have the loader, and never will.
+        InputError: the server's script or data differ from this rank's.
     """
     connection = stack.enter_context(protocol.HANDSHAKE.enter(server, secret))
     stack.callback(_end, connection)
@@ -260,7 +260,7 @@ def enter(server: str, secret: str, hello: Mapping[str, Any], stack: contextlib.
     protocol.send_record(connection, dict(hello))
     answer = protocol.receive_record(connection)
     if not isinstance(answer, dict) or type(answer.get("processes")) is not int or answer["processes"] < 1:
-        raise InputError(f"feed server {server} gives an answer that no feed server gives")
+        raise InputError(f"{server} does not answer like a feed server: is another program listening there?")
     if answer.get("unknown") == "for good":
         raise NotKnown(f"feed server {server} does not have loader {hello.get('loader')} of the script")
     if answer.get("unknown"):
@@ -272,13 +272,13 @@ def enter(server: str, secret: str, hello: Mapping[str, Any], stack: contextlib.
 
 
 def wait_until_known(servers: Sequence[str], secret: str, hello: Mapping[str, Any], limit_s: float) -> bool:
-    """Wait until a server has the loader; return False if none ever will.
+    """Wait until a server has the loader; return False if no server ever will.
 
-    For a loader that was made after the first batch, a server may have to make a whole pass of the script first. The
-    wait goes on while one does.
+    Before a server has a loader that the script makes after its first batch, it may have to run a whole pass of the
+    script. While a server does so, the wait goes on.
 
     Raises:
-        DeadlineError: no server answers.
+        DeadlineError: no server has answered for `limit_s` seconds.
     """
     global _waits
     pause_s, heard, told = FIRST_PAUSE_S, time.monotonic(), False
@@ -306,21 +306,21 @@ def wait_until_known(servers: Sequence[str], secret: str, hello: Mapping[str, An
 
 
 def join(threads: Iterable[threading.Thread]) -> None:
-    """Wait until these threads have ended: one that is in torch when Python ends would abort the process."""
+    """Wait until these threads have ended: a thread inside torch when Python exits would abort the process."""
     deadline = time.monotonic() + LEAVE_S
     for thread in threads:
-        if thread is not threading.current_thread():  # in which a garbage collection may close a client
+        if thread is not threading.current_thread():  # garbage collection may close a client in one of its threads
             thread.join(max(deadline - time.monotonic(), 0.0))
 
 
 def _end(connection: socket.socket) -> None:
-    """Tell the other side, even if a process that was forked meanwhile has the connection too."""
+    """Shut down a connection, which ends it even if a forked process still has a copy of the socket."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
 
 def _has_ended(connection: socket.socket) -> bool:
-    """Tell whether the other side has closed a connection on which nothing is awaited."""
+    """Return whether the other side has closed an idle connection."""
     try:
         return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
@@ -332,13 +332,14 @@ def _has_ended(connection: socket.socket) -> bool:
 def receive(
     connection: socket.socket, server: str, process: str, pin_memory: bool, alive: Callable[[bytes], None] | None = None
 ) -> tuple[Fetched, int]:
-    """Return the answer to the oldest request, and its bytes.
+    """Receive the answer to the oldest request, and return it with its size in bytes.
 
     Args:
-        alive: called with what the worker says about the sample that it is making.
+        process: name of the worker, for the error.
+        alive: function to call with the worker's progress, while the worker is making the batch.
 
     Raises:
-        SampleError: the dataset raised; names the process.
+        SampleError: the dataset raised in this process.
         OSError: the connection has ended.
     """
     kind, header, payload_bytes = protocol.receive_head(connection)

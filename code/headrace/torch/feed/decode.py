@@ -1,7 +1,7 @@
-"""Turn a header and the bytes that follow it back into a batch, whose memory they fill. `encode` says what travels.
+"""Conversion of a header and the bytes that follow it back to a batch. `encode` lists the types that can be sent.
 
-The sender is not trusted: sizes are checked before memory is taken, classes are looked up among what is imported here,
-and objects are made without running their code; only named tuples and mappings are made by methods of their own.
+The sender is not trusted. Sizes are checked before memory is allocated. Classes are looked up among the modules
+imported here, and objects are made without running their code; only named tuples and mappings use their own methods.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DTYPES = {
     for name, each in vars(torch).items()
     if isinstance(each, torch.dtype) and re.fullmatch(r"(u?int|b?float)(8|16|32|64)(_\w+)?|complex\d+|bool", name)
 }
-"""Dtypes whose memory says everything: neither quantized ones, nor those smaller than a byte."""
+"""Dtypes whose values follow from the raw memory: not quantized ones, and none smaller than a byte."""
 WRITTEN: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
     "path": (pathlib.PosixPath, str, pathlib.PosixPath),
     "datetime": (datetime.datetime, datetime.datetime.isoformat, datetime.datetime.fromisoformat),
@@ -43,28 +43,28 @@ WRITTEN: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
     "decimal": (decimal.Decimal, str, decimal.Decimal),
     "uuid": (uuid.UUID, str, uuid.UUID),
 }
-"""Types that travel as text: the type, how it is written, how it is read."""
+"""Types sent as text: the type, the function that writes it, the function that reads it."""
 SEQUENCES = (list, tuple, set, frozenset, torch.Size)
 MAPPINGS = (dict, UserDict)
-"""Bases of the mappings that travel, such as OrderedDict and the BatchEncoding of Hugging Face."""
+"""Base classes of mappings that can be sent, such as OrderedDict and Hugging Face's BatchEncoding."""
 DEFAULTS = {each.__name__: each for each in (list, dict, set, int, float, str, bool, tuple)}
-"""Factories with which a defaultdict stays one; others are code."""
+"""Factories with which a defaultdict can be sent as one. Other factories are code, which is not sent."""
 _UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, ArithmeticError, SyntaxError)
 Buffers = list[memoryview]
 Build = Callable[[], Any]
-"""Makes a part of the batch, once the buffers are filled."""
+"""Function that makes a part of the batch once the buffers are filled."""
 
 
 class Malformed(InputError):
-    """What has come cannot be a batch."""
+    """Raised for a message that cannot be a batch."""
 
 
 class Decoder:
-    """A batch whose header has come. Fill `buffers`, then call `batch`; the dataset's `state` is there afterwards.
+    """Decoder of one batch. Fill `buffers` with the payload, then call `batch`; that also sets the dataset's `state`.
 
     Args:
-        payload_bytes: size of what follows the header.
-        pin_memory: whether the batch's tensors lie in pinned memory.
+        payload_bytes: size of the payload, which follows the header.
+        pin_memory: whether to allocate the batch's tensors in pinned memory.
 
     Raises:
         Malformed: no batch has this header and size.
@@ -86,7 +86,7 @@ class Decoder:
             raise Malformed(f"a batch has {self._left:,} bytes that its header does not mention")
 
     def batch(self) -> Any:
-        """Make the batch of the filled buffers. Raises `Malformed`."""
+        """Make the batch from the filled buffers. Raises `Malformed`."""
         try:
             batch, self.state = self._build(), self._build_state()
             return batch
@@ -94,7 +94,7 @@ class Decoder:
             raise Malformed(f"a part of a batch does not fit its type ({error!r:.300})") from error
 
     def _read(self, node: Any, level: int = 0) -> Build:
-        """Check a part's description, and take the memory that it announces."""
+        """Check a part's description, allocate its memory, and return the function that makes the part."""
 
         def parts_of(nodes: list[Any]) -> list[Build]:
             return [self._read(each, level + 1) for each in nodes]
@@ -137,7 +137,7 @@ class Decoder:
             if node.get("default") in DEFAULTS:
                 make = partial(defaultdict, DEFAULTS[node["default"]])
             return _filled(lambda: make(dict(zip(_all(keys), _all(parts), strict=True))), names, values)
-        if "named" in node:  # not by its `__new__`, which may change what it is given; `_make` counts the parts
+        if "named" in node:  # by `_make`, which counts the parts; `__new__` may change its arguments
             make = _class(node["named"], lambda kind: issubclass(kind, tuple) and hasattr(kind, "_fields"))._make
             return lambda: make(_all(parts))
         if "subclass" in node:
@@ -163,7 +163,7 @@ class Decoder:
         return partial(tensor.requires_grad_, needs_grad)
 
     def _size(self, shape: Any, item_bytes: int) -> tuple[int, ...]:
-        """Check a shape, and count its bytes among those announced."""
+        """Check a shape, and subtract its bytes from the announced ones that are left."""
         sizes = tuple(shape)
         _require(len(sizes) <= MOST_DIMENSIONS and all(type(size) is int and size >= 0 for size in sizes), "no shape")
         self._left -= math.prod(sizes) * item_bytes
@@ -177,7 +177,7 @@ def _require(holds: bool, otherwise: str) -> None:
 
 
 def _class(name: str, fits: Callable[[type], bool]) -> Any:
-    """Find a class among what this process has imported; a message imports nothing."""
+    """Return a class from the modules that this process has imported. A message cannot import modules."""
     module, _, path = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in path.split("."):
@@ -192,7 +192,7 @@ def _hold(made: Any, name: str, value: Any) -> None:
 
 
 def _filled(make: Build, names: Any, values: list[Build], put: Callable[[Any, str, Any], None] = _hold) -> Build:
-    """Make an object, then give it attributes, without the code of its class."""
+    """Return a function that makes an object and sets its attributes without running code of its class."""
     _require(all(type(name) is str and not name.startswith("__") for name in names), "no names of attributes")
 
     def build() -> Any:
@@ -215,19 +215,19 @@ def _as_subclass(make: Build, kind: type) -> Any:
 
 
 def _fields(described: Any) -> Any:
-    """Turn JSON's lists into the tuples that NumPy wants for a structured array; a field may have fields itself."""
+    """Return a dtype's description, with JSON's lists as the tuples that NumPy needs for a structured dtype."""
     if not isinstance(described, list):
         return described
     return [(name, _fields(kind), *map(tuple, shape)) for name, kind, *shape in described]
 
 
 def bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
-    """View the memory of a contiguous array."""
+    """Return a view of a contiguous array's memory."""
     return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
 
 
 def memory_of(tensor: torch.Tensor) -> memoryview:
-    """View the memory of a contiguous tensor on the CPU."""
+    """Return a view of the memory of a contiguous tensor on the CPU."""
     if not tensor.numel():
         return memoryview(bytearray())
     flat = tensor.reshape(-1).as_strided((tensor.numel(),), (1,))  # any stride of a single element is contiguous
@@ -235,7 +235,7 @@ def memory_of(tensor: torch.Tensor) -> memoryview:
 
 
 def is_plain(kind: type) -> bool:
-    """Whether Python alone makes and pickles the class's objects, and attributes are all that they have."""
+    """Return whether a class's objects are only attributes, made and pickled by Python's default methods."""
     pythons = ("__new__", "__reduce_ex__", "__reduce__", "__getstate__")
     own = ("__setstate__", "__getnewargs__", "__getnewargs_ex__", "__del__")
     return (
@@ -247,7 +247,7 @@ def is_plain(kind: type) -> bool:
 
 
 def is_plain_tensor(kind: type) -> bool:
-    """Whether it is a class of tensors with memory of their own: not one that wraps others."""
+    """Return whether a class's tensors have memory of their own, and do not wrap other tensors."""
     return (
         issubclass(kind, torch.Tensor)
         and getattr(kind, "__torch_dispatch__", None) is torch.Tensor.__torch_dispatch__

@@ -1,8 +1,8 @@
-"""Turn a batch into bytes: a JSON header that describes it, then the memory of its tensors as it lies. No pickle.
+"""Conversion of a batch to bytes: a JSON header that describes it, then the raw memory of its tensors. No pickle.
 
-These travel, nested in each other: tensors and arrays of any dtype, numbers, texts, bytes, paths, dates and None;
+These can be sent, nested in each other: tensors and arrays of any dtype, numbers, texts, bytes, paths, dates and None;
 lists, tuples, sets, named tuples, dicts and other mappings; dataclasses, enumerations and objects of plain classes;
-tensors of subclasses, with their attributes. A class travels as its name; the receiver must have imported it.
+tensors of subclasses, with their attributes. Of a class only the name is sent; the receiver must have imported it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ MOST_BATCH_BYTES = 8 << 30
 
 
 def encode(batch: Any, skipped: Sequence[tuple[Any, str]] = (), state: Any = None) -> tuple[bytes, decode.Buffers]:
-    """Return a batch's header and the buffers that follow it. Raises `InputError` for what cannot travel.
+    """Return a batch's header and the buffers that follow it. Raises `InputError` if a part of it cannot be sent.
 
     Args:
-        skipped: index and error of each sample that the batch lacks.
-        state: the dataset's own `state_dict()` after this batch; None where it has none.
+        skipped: index and error of each sample that was left out of the batch.
+        state: the dataset's own `state_dict()` after this batch; None if it has none.
     """
     described, buffers = _described(batch, "a batch", "collate_fn")
     record = {"batch": described, "skipped": list(skipped)}
@@ -49,7 +49,7 @@ def encode(batch: Any, skipped: Sequence[tuple[Any, str]] = (), state: Any = Non
 
 
 class _CannotTravelError(InputError):
-    """Names a part that cannot travel, and what to do; `encode` adds what it is a part of."""
+    """Raised for a part that cannot be sent, with advice. `encode` adds whether it is part of a batch or a state."""
 
 
 def _described(value: Any, whole: str, maker: str) -> tuple[Any, decode.Buffers]:
@@ -61,7 +61,7 @@ def _described(value: Any, whole: str, maker: str) -> tuple[Any, decode.Buffers]
 
 
 def _describe(value: Any, buffers: decode.Buffers, level: int) -> dict[str, Any]:
-    """Return the header's entry for a value, and append the memory that it refers to."""
+    """Return the header's entry for a value, and append the value's memory to `buffers`."""
 
     def each_of(values: Iterable[Any]) -> list[Any]:
         return [_describe(each, buffers, level + 1) for each in values]
@@ -119,9 +119,10 @@ def _describe(value: Any, buffers: decode.Buffers, level: int) -> dict[str, Any]
 
 
 def _describe_attributes(mapping: Any, buffers: decode.Buffers, level: int) -> dict[str, Any]:
-    """Describe what a mapping holds beside its entries.
+    """Return the header's entries for a mapping's attributes.
 
-    Its class's constructor replaces a private attribute that cannot travel, like a BatchEncoding's tokenizer objects.
+    A private attribute that cannot be sent is left out; the class's constructor replaces it. Hugging Face's
+    BatchEncoding, for example, holds tokenizer objects.
     """
     entries, names, values = dict(mapping.items()), [], []
     for name, held in getattr(mapping, "__dict__", {}).items():
@@ -146,7 +147,7 @@ def _fields(dtype: np.dtype[Any]) -> Any:
 
 
 def _describe_tensor(tensor: torch.Tensor, buffers: decode.Buffers) -> dict[str, Any]:
-    """Describe a tensor as its memory lies: one in channels_last stays so."""
+    """Return the header's entry for a tensor, in the order of its memory: channels_last stays channels_last."""
     name = str(tensor.dtype).removeprefix("torch.")
     if tensor.is_nested or tensor.layout != torch.strided or name not in decode.DTYPES:
         kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")

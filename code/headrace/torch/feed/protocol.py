@@ -1,11 +1,11 @@
-"""Carry requests and batches over one TCP connection between a rank and a feed server.
+"""Protocol for requests and batches on a TCP connection between a rank and a feed server.
 
     both             the handshake: each proves that it holds the job's secret (`headrace.training.handshake`)
     rank → server    a length (4 bytes), JSON: which loader; the server answers in the same form
     rank → server    a length, JSON: a request for a batch
     server → rank    kind, lengths of header and payload; the header (JSON); the payload (the batch's memory)
 
-Numbers are little-endian. Requests are answered in order; a rank may send the next ones before the first is answered.
+Numbers are little-endian. The server answers requests in order. A rank may send several before the first answer.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from headrace.training.socket_buffers import receive, send
 
 HANDSHAKE = Handshake(b"hrfeed_1", b"headrace feed")
 BATCH, FAILED, OVER, ALIVE = 1, 2, 3, 4
-"""Kinds of answers. `OVER`: the shard of a stream has no more batches. `ALIVE`: its next batch is still being made."""
+"""Kinds of answers. `OVER`: the shard has no more batches. `ALIVE`: the shard's next batch is still being made."""
 MOST_RECORD_BYTES = 16 << 20
 _LENGTH = struct.Struct("<I")
 _ANSWER = struct.Struct("<BxxxIQ")
 
 
 def send_record(connection: socket.socket, record: Any) -> None:
-    """Send a record as JSON. Raises `OSError`."""
+    """Send a record as JSON. Raises `OSError`; raises `InputError` for a record that is too long."""
     text = json.dumps(record, separators=(",", ":")).encode()
     if len(text) > MOST_RECORD_BYTES:
         raise InputError(f"a request of {len(text):,} bytes is too long: make batches smaller")
@@ -38,18 +38,18 @@ def send_record(connection: socket.socket, record: Any) -> None:
 
 
 def receive_record(connection: socket.socket) -> Any:
-    """Wait for a record. Raises `OSError` when the connection ends, `InputError` for what is not JSON."""
+    """Wait for a record. Raises `OSError` if the connection ends, and `InputError` if the record is not JSON."""
     return _parsed(receive(connection, _size_of(receive(connection, _LENGTH.size))))
 
 
 class Records:
-    """Puts records together that arrive in pieces."""
+    """Assembles records that arrive in pieces."""
 
     def __init__(self) -> None:
         self._left = bytearray()
 
     def of(self, piece: bytes) -> Iterator[Any]:
-        """Take a piece, and yield the records that it completes. Raises `InputError` for what is not JSON."""
+        """Add a piece, and yield the records that it completes. Raises `InputError` if a record is not JSON."""
         self._left += piece
         while len(self._left) >= _LENGTH.size:
             end = _LENGTH.size + _size_of(bytes(self._left[: _LENGTH.size]))
@@ -63,7 +63,7 @@ class Records:
 def _size_of(length: bytes) -> int:
     (size,) = _LENGTH.unpack(length)
     if size > MOST_RECORD_BYTES:
-        raise InputError(f"a message announces {size:,} bytes: no rank or feed server sends so much")
+        raise InputError(f"a message announces {size:,} bytes, more than headrace sends: another program has sent it")
     return int(size)
 
 
@@ -71,7 +71,7 @@ def _parsed(text: bytes) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError("a message is not JSON: something else than headrace has sent it") from error
+        raise InputError("a message is not JSON: another program than headrace has sent it") from error
 
 
 def send_answer(connection: socket.socket, kind: int, header: bytes, buffers: Sequence[memoryview] = ()) -> None:
@@ -81,8 +81,8 @@ def send_answer(connection: socket.socket, kind: int, header: bytes, buffers: Se
 
 
 def receive_head(connection: socket.socket) -> tuple[int, bytes, int]:
-    """Wait for an answer; return its kind, its header, and the size of the payload. Raises `OSError`, `InputError`."""
+    """Wait for an answer; return its kind, its header and the payload's size. Raises `OSError` and `InputError`."""
     kind, header_bytes, payload_bytes = _ANSWER.unpack(receive(connection, _ANSWER.size))
     if kind not in (BATCH, FAILED, OVER, ALIVE) or header_bytes > MOST_HEADER_BYTES or payload_bytes > MOST_BATCH_BYTES:
-        raise InputError("an answer has a kind or a size that no feed server sends: something else answers")
+        raise InputError("an answer has a kind or a size that no feed server sends: another program has sent it")
     return kind, receive(connection, header_bytes), payload_bytes

@@ -1,8 +1,7 @@
-"""Decide which connection makes which batch of an epoch, and which batch is made once more. No sockets: threads ask.
+"""Assignment of the batches of an epoch to connections, without any socket: the threads of connections call it.
 
-A batch is numbered by its step. A connection that is free takes the next step, so a fast server makes more of them.
-When a connection breaks, another one makes its batch; so it does when the rank waits too long for a batch. Both make
-the same, and the first answer counts.
+A batch has the number of its step. A free connection takes the next step, so a fast server makes more batches. If a
+connection breaks, or a batch is late, a second connection makes the same batch. The first answer counts.
 """
 
 from __future__ import annotations
@@ -18,33 +17,33 @@ from headrace.errors import DeadlineError
 from headrace.torch.fetch.map_fetcher import SampleError
 
 DEFAULT_PREFETCH_BYTES, LEAST_AHEAD = 2 << 30, 2
-"""A rank asks for as many batches as fit into these bytes, and always for two."""
+"""Bytes of batches that a rank requests ahead by default, and the number of batches that it may always request."""
 MOST_BREAKS, BREAKS_APART_S = 5, 0.5
-"""A batch during which this many processes end becomes an error; processes that end together count as one."""
+"""Number of processes that may end while they make one batch, and seconds within which several ends count as one."""
 FIRST_PATIENCE_S, PATIENCE, LATELY = 2.0, 5.0, 32
-"""A batch is asked for once more after these seconds, or after this multiple of the slowest of the last `LATELY`."""
+"""Seconds after which a batch is requested again, or, if longer, this multiple of the slowest of `LATELY` batches."""
 LOOK_EVERY_S = 0.25
 
 
 @dataclass
 class _Asked:
     by: list[str] = field(default_factory=list)
-    """The processes that make it."""
+    """The processes that make the step's batch."""
     at: float = 0.0
-    """When it was last asked for, by the schedule's clock."""
+    """Time of the last request, by the schedule's clock."""
     breaks: int = 0
     broke_at: float = -BREAKS_APART_S
 
 
 class Schedule:
-    """The steps of one epoch, between a rank, which wants them in order, and the threads of its connections.
+    """The steps of one epoch, shared by a rank, which takes batches in order, and the threads of its connections.
 
     Args:
-        steps: how many steps there are; `up_to` changes it.
-        limit_s: how long the rank waits while no server makes progress.
-        most_bytes: size of the batches that the rank has asked for and not yet used.
-        ahead: how many those may be; `more_ahead` adds to it.
-        largest_bytes: size of a batch, as far as it is known from an earlier epoch.
+        steps: number of steps; `up_to` changes it.
+        limit_s: seconds that the rank waits for a batch while no server makes progress.
+        most_bytes: most bytes of batches that are requested and not yet used.
+        ahead: most batches that are requested and not yet used; `more_ahead` adds to it.
+        largest_bytes: bytes of the largest batch of an earlier epoch; 0: unknown.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class Schedule:
     ) -> None:
         self._steps, self._ahead, self._most_bytes = steps, ahead, most_bytes
         self._limit_s, self._clock = limit_s, clock
-        self._lock = threading.RLock()  # a signal handler of the rank may close
+        self._lock = threading.RLock()  # a signal handler of the rank may call close while it is held
         self._here = threading.Condition(self._lock)  # the rank waits for its batch
         self._free = threading.Condition(self._lock)  # connections wait for a step to make
         self._next = self._wanted = 0
@@ -73,20 +72,20 @@ class Schedule:
         self._heard_at = clock()
 
     def more_ahead(self, count: int) -> None:
-        """Ask for this many more batches before the rank wants them: there are more processes to keep busy."""
+        """Request `count` more batches ahead, since there are more processes to keep busy."""
         with self._lock:
             self._ahead += count
             self._free.notify_all()
 
     def up_to(self, steps: int) -> None:
-        """Set the number of steps, as far as it is known."""
+        """Set the number of steps that are known."""
         with self._lock:
             if steps != self._steps:
                 self._steps = steps
                 self._free.notify_all()
 
     def take(self, process: str) -> int | None:
-        """Wait for a step that this process is to make; None: the epoch is over."""
+        """Wait for a step, and assign it to this process; return None when the epoch is over."""
         with self._lock:
             while not self._closed and self._error is None:
                 step = next((step for step in self._again if process not in self._asked[step].by), None)
@@ -105,7 +104,7 @@ class Schedule:
         return None
 
     def came(self, step: int, batch: Any, size: int = 0) -> None:
-        """Hand the rank the batch of a step, or the error that it gets instead. A second answer is dropped.
+        """Pass the batch of a step, or an error in its place, to the rank. A second answer is dropped.
 
         Args:
             size: bytes of the batch.
@@ -126,12 +125,12 @@ class Schedule:
             self._here.notify()
 
     def broke(self, step: int, process: str, what: object) -> None:
-        """Have another process make the step: this one's connection has ended."""
+        """Reassign a step to another process, since this process's connection has ended."""
         with self._lock:
             if self._closed:
                 return
             self._problems[process] = str(what)
-            if step not in self._asked:  # another answer has come
+            if step not in self._asked:  # another process has answered
                 return
             asked = self._asked[step]
             asked.by.remove(process)
@@ -148,19 +147,19 @@ class Schedule:
             self._free.notify_all()
 
     def fail(self, error: Exception) -> None:
-        """Give the rank this error: nothing more can come."""
+        """End the epoch with an error, which the rank raises."""
         with self._lock:
             self._error = self._error or error
             self._here.notify_all()
             self._free.notify_all()
 
     def problem(self, process: str, what: object) -> None:
-        """Note why a process cannot be asked now, for the error at the deadline; empty: it can."""
+        """Record why a process is unavailable, for the error at the deadline; empty if it is available."""
         with self._lock:
             self._problems[process] = str(what)
 
     def close(self) -> None:
-        """End the epoch: the rank wants no more batches, and connections get no more steps."""
+        """End the epoch: connections get no more steps, and the batches left are dropped."""
         with self._lock:
             self._closed = True
             self._come.clear()
@@ -168,11 +167,11 @@ class Schedule:
             self._free.notify_all()
 
     def wait(self, step: int) -> Any:
-        """Wait for the batch of a step; steps are asked for in order.
+        """Wait for the batch of a step, and return it. Call this for the steps in order.
 
         Raises:
             SampleError: the dataset raised.
-            DeadlineError: no server has made progress for too long.
+            DeadlineError: no server has made progress for `limit_s` seconds.
         """
         with self._lock:
             began = self._clock()
@@ -192,7 +191,7 @@ class Schedule:
                 raise self._come[step]
             batch = self._come.pop(step)
             self._wanted = step + 1
-            self._free.notify()  # one more batch may be asked for
+            self._free.notify()  # one more batch may be requested
             return batch
 
     def _ask_again_if_late(self, step: int) -> None:

@@ -1,7 +1,7 @@
-"""The training script's loaders, and how a feed server runs the script up to its first batch.
+"""The training script's loaders, and a feed server's run of the script up to its first batch.
 
-A rank and a feed server run the same script with the same arguments, so they know a loader by its key: its number among
-the script's loaders, or its `name=`. Nothing that a rank sends is code. On a feed server the script is rank 0 of 1, on
+Ranks and feed servers run the same script with the same arguments, so a loader has the same key in all of them: its
+number among the script's loaders, or its `name=`. A rank sends no code. On a feed server the script is rank 0 of 1, on
 the CPU.
 """
 
@@ -29,7 +29,7 @@ from headrace.torch.fetch.rng import loader_seed
 
 WITHOUT_DATA_HOSTS = "train without data hosts: --no-is_hetero --tf_data_mode local"
 MOST_STEPS = 20
-"""Optimizer steps before the first batch; some scripts warm up."""
+"""Most optimizer steps before the first batch. A few are allowed, since some scripts warm up."""
 TRAINS_HERE = (
     "the script trains before it takes a batch of a headrace.torch.DataLoader, so a feed server has nothing to make. "
     f"Iterate over the loader itself, or {WITHOUT_DATA_HOSTS}"
@@ -39,7 +39,7 @@ OTHER_PROCESS = (
     "starts a process for each rank: call the training function directly, with headrace.torch.local_rank()"
 )
 _OWN_NUMBERS = 1 << 20
-"""Numbers of loaders that one rank has for itself begin here, as far as seeds go."""
+"""First number, for seeds, of loaders with `shard_by_rank=False`."""
 
 
 @dataclass
@@ -47,10 +47,11 @@ class Place:
     """A loader's place in the script. A loader that the script makes again in each epoch keeps its place.
 
     Attributes:
-        key: what ranks and feed servers know the loader by.
+        key: the loader's name among ranks and feed servers.
+        number: the number that the default seed is derived from.
         late: whether it was made after the first batch, so that feed servers may not have it yet.
         next_epoch: the epoch that the next loader of this place begins with.
-        iterations: how many iterations its loaders have begun.
+        iterations: number of iterations that the loaders of this place have begun.
     """
 
     key: str
@@ -67,19 +68,19 @@ class Place:
 
 @dataclass
 class _Process:
-    """What this process knows of its script."""
+    """State of the script in this process."""
 
     is_server = False
     server: Any = None
     """A `feed.server.FeedServer`; None on a rank, and in a feed server's workers."""
     processors: int = 0
-    """Worker processes of a pass that the server itself makes."""
+    """Number of worker processes for a pass that the server's own script makes."""
     begun = False
-    """Whether a batch was asked for."""
+    """Whether the script has requested a batch."""
     trains = False
-    """Whether an optimizer has made a step since."""
+    """Whether an optimizer has made a step after that."""
     steps = 0
-    """An optimizer's steps before the first batch."""
+    """Number of optimizer steps before the first batch."""
     hook: Any = None
 
 
@@ -87,23 +88,23 @@ _process = _Process()
 _counts = {"": 0, "own ": 0}
 _places: dict[str, tuple[weakref.ref[Any] | None, tuple[Any, ...], Place]] = {}
 _loaders: dict[str, Any] = {}
-"""On a feed server: all loaders of the script, by key."""
+"""All loaders of the script, by key; filled only on a feed server."""
 _serving = threading.Lock()
 
 
 def is_feed_server() -> bool:
-    """Return whether this process runs the script only to make batches for ranks, on a data host and without a GPU.
+    """Return whether this process is a feed server, which runs the script on a data host only to make batches.
 
-    A script uses it to leave out what a rank alone should do before the first batch, such as starting a tracker.
+    A script uses this to skip work that only ranks should do before the first batch, such as starting a tracker.
     """
     return _process.is_server
 
 
 def feed_servers(environ: Mapping[str, str]) -> Sequence[str]:
-    """Return HOST:PORT of the feed servers that this process reads from; a feed server itself reads from none.
+    """Return HOST:PORT of each feed server that this process reads from; empty on a feed server itself.
 
     Raises:
-        InputError: a feed server's script makes loaders in a process of its own.
+        InputError: on a feed server, the script makes loaders in a process that it started.
     """
     if is_feed_server():
         return ()
@@ -119,9 +120,9 @@ def register(loader: Any, made_by: tuple[Any, ...], shared: bool, name: str) -> 
     has the same name, and once training has begun also if it has the same dataset and functions.
 
     Args:
-        made_by: what makes batches of the samples.
-        shared: whether the ranks share it. Others are counted apart: one rank alone may make them.
-        name: the script's own name for it, or empty.
+        made_by: the functions and settings that make batches from samples.
+        shared: whether the ranks share the loader. Other loaders are counted apart, since one rank alone may make them.
+        name: the loader's `name=`, or empty.
     """
     if _process.begun and name in _places:
         return _places[name][2]
@@ -158,7 +159,7 @@ def _same_as_before(dataset: Any, made_by: tuple[Any, ...]) -> Place | None:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Return whether two objects are the same or equal; a class of the script's may fail when it compares."""
+    """Return whether two objects are the same or equal; False if the comparison raises."""
     try:
         return one is other or bool(one == other)
     except Exception:
@@ -166,10 +167,10 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def batch_asked_for() -> None:
-    """Note that the script is about to take a batch. A feed server serves here, and keeps all that the script holds.
+    """Note that the script requests a batch. A feed server stops the script here, and serves its loaders.
 
-    It returns on a feed server only if a rank asks for a loader that the script has not made yet: then the server makes
-    this pass itself, and goes on to where the script takes the next batch.
+    On a feed server this returns only when a rank asks for a loader that the script has not made yet. The script then
+    makes this pass over its loader, and goes on until it requests the next batch.
     """
     if _process.hook is None and not _process.begun:
         _process.hook = register_optimizer_step_pre_hook(_step_made)
@@ -183,24 +184,24 @@ def batch_asked_for() -> None:
 
 
 def training_begins() -> None:
-    """Note that what follows is training. A feed server serves here and goes no further."""
+    """Note that training begins. A feed server stops the script here for good, and serves its loaders."""
     batch_asked_for()
     if _process.server is not None:
         _process.server.serve_for_good()
 
 
 def workers_of_server() -> int:
-    """Return how many processes make a pass that a feed server's own script takes."""
+    """Return the number of worker processes for a pass that a feed server's own script makes."""
     return _process.processors
 
 
 def is_serving() -> bool:
-    """Return whether a thread of a feed server's script serves."""
+    """Return whether a thread of a feed server's script is serving."""
     return _serving.locked()
 
 
 def _step_made(optimizer: Any, *_: Any) -> None:
-    """Note an optimizer's step. torch calls this before each, until the next batch is asked for."""
+    """Note an optimizer's step. torch calls this before each step; the hook is removed once training has begun."""
     if _process.begun:
         _process.trains = True
         if _process.server is not None:
@@ -212,19 +213,19 @@ def _step_made(optimizer: Any, *_: Any) -> None:
 
 
 def end_script() -> None:
-    """Note that this is a worker, forked from a feed server: it runs the script no further."""
+    """Note that this process is a worker, forked from a feed server, which does not run the script."""
     _process.server = None
 
 
 def run_until_first_batch(script: str, arguments: Sequence[str], server: Any, processors: int) -> NoReturn:
-    """Run the script; the server serves where the script takes its first batch.
+    """Run the script up to its first batch, where the server begins to serve.
 
     Args:
         server: a `feed.server.FeedServer`.
-        processors: worker processes of a pass that the server itself makes.
+        processors: number of worker processes for a pass that the server's own script makes.
 
     Raises:
-        InputError, SetupError: the script ended.
+        InputError, SetupError: the script ended before its first batch.
     """
     os.environ |= distributed.ALONE | {"MASTER_PORT": str(free_ports(1)[0])}  # a host may have several servers
     refuse_exec()

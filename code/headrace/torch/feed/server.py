@@ -1,10 +1,9 @@
-"""A feed server: makes batches for ranks, in processes of its own.
+"""A feed server, which makes batches for ranks in worker processes.
 
     python -m headrace.torch.feed.server --port 6001 --address algo-1:6001 SCRIPT [ARGUMENT ...]
 
-It runs the training script up to its first batch, forks workers that have the script's datasets, admits ranks, and
-hands each connection to a worker. It keeps nothing: a batch follows from the request and the dataset, so another server
-would make the same one.
+It runs the training script up to its first batch, forks workers that have the script's datasets, authenticates ranks,
+and hands each connection to a worker. A batch depends only on request and dataset, so any server makes the same one.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ from headrace.torch.sampling.rank_agreement import differences
 from headrace.training.handshake import LIMIT_S
 
 MOST_UNPROVEN = 256
-"""Connections that have not authenticated yet; beyond them, the one that has waited longest is closed."""
+"""Most connections that have not authenticated yet. If there are more, the oldest one is closed."""
 SAMPLE_SHARE = 0.8
-"""One sample may take this share of `stall_timeout_s`, so that it is named before the watchdog ends the job."""
+"""Longest time for one sample, as a share of `stall_timeout_s`: it is reported before the watchdog ends the job."""
 ALONE = (
     "(a data host runs the script as the only rank, without a GPU: use headrace.torch.init() and "
     "headrace.torch.device(), and ask headrace.torch.is_feed_server())"
@@ -50,12 +49,12 @@ SAME = (
 
 
 class FeedServer:
-    """Admits ranks and hands their connections to workers.
+    """Authenticates ranks and hands their connections to workers.
 
     Args:
-        address: HOST:PORT as ranks know it.
-        port: where it listens; 0: any.
-        processes: how many workers make batches.
+        address: HOST:PORT under which ranks reach the server.
+        port: port to listen on; 0: any free port.
+        processes: number of workers.
     """
 
     def __init__(self, address: str, port: int, secret: str, processes: int, stall_timeout_s: float) -> None:
@@ -63,7 +62,7 @@ class FeedServer:
         self._pool = WorkerPool(processes, stall_timeout_s)
         self._loaders: Mapping[str, Any] = {}
         self._unproven: dict[socket.socket, None] = {}
-        """The oldest first."""
+        """Connections that have not authenticated yet, the oldest first."""
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._wanted: set[str] = set()
@@ -75,10 +74,10 @@ class FeedServer:
     # On the script's thread
 
     def start(self, loaders: Mapping[str, Any]) -> None:
-        """Serve these loaders, as they are now, from now on."""
+        """Begin to serve these loaders, in their present state."""
         if loaders.keys() != self._loaders.keys():
             for loader in loaders.values():
-                _ = loader.config  # as it is now
+                _ = loader.config  # the first read fixes the configuration
             self._pool.fork(loaders)
             self._loaders = loaders
         self._pool.at_rest.set()
@@ -86,17 +85,17 @@ class FeedServer:
             self._listen()
 
     def serve(self, loaders: Mapping[str, Any]) -> None:
-        """Serve these loaders, as they are now. Returns when a rank asks for a loader that is not among them."""
+        """Serve these loaders, in their present state, until a rank asks for a loader that is not among them."""
         self.start(loaders)
         while self._wanted <= loaders.keys():
-            self._asked.wait(LOOK_EVERY_S)  # looking up now and then lets this thread run signal handlers
+            self._asked.wait(LOOK_EVERY_S)  # the timeout lets this thread run signal handlers
             self._asked.clear()
         self._pool.at_rest.clear()
         wanted = ", ".join(self._wanted - loaders.keys())
-        print(f"a rank asks for loader {wanted}, which the script makes later: running it further", flush=True)
+        print(f"a rank asks for loader {wanted}, which the script makes later: continuing the script", flush=True)
 
     def serve_for_good(self) -> NoReturn:
-        """Serve what is known; the script goes no further."""
+        """Serve the loaders that the script has made. It does not run further."""
         self._for_good = True
         self._pool.at_rest.set()
         while not self._closed.wait(LOOK_EVERY_S):
@@ -111,7 +110,7 @@ class FeedServer:
         name = os.environ.get("HEADRACE_SERVER_NAME", "worker")
         say(FEED_READY, name=name, address=self._address, loaders=len(self._loaders), processes=self._pool.count)
 
-    # On threads of the server's own
+    # On the server's own threads
 
     def close(self) -> None:
         """End the workers, and with them all connections."""
@@ -141,7 +140,7 @@ class FeedServer:
                 time.sleep(ACCEPT_AGAIN_S)
 
     def _note_unproven(self, connection: socket.socket) -> None:
-        """Close the connection that has waited longest where there are too many: a rank authenticates at once."""
+        """Note a connection, and close the oldest if there are too many: a rank authenticates without delay."""
         with self._lock:
             if len(self._unproven) >= MOST_UNPROVEN:
                 oldest = next(iter(self._unproven))
@@ -162,7 +161,7 @@ class FeedServer:
                 connection.settimeout(LIMIT_S)
                 hello = protocol.receive_record(connection)
                 answer = self._answer(hello)
-                if not answer and not hello.get("probe"):  # before the welcome: a dead worker is noticed here
+                if not answer and not hello.get("probe"):  # before the reply, since this raises if the worker is dead
                     self._pool.hand_over(connection, hello["loader"], hello["slot"])
                 protocol.send_record(connection, {"processes": self._pool.count, "problem": "", **answer})
         except (OSError, InputError):
@@ -171,7 +170,7 @@ class FeedServer:
             self._forget_unproven(connection)
 
     def _answer(self, hello: Any) -> dict[str, Any]:
-        """Return why a rank is not served; empty if it is. Raises `InputError` for what no rank says."""
+        """Return why a rank is not served; empty if it is served. Raises `InputError` if no rank sends this."""
         if not isinstance(hello, dict) or type(hello.get("loader")) is not str or type(hello.get("slot")) is not int:
             raise InputError("not a hello")
         key, config, loaders = hello["loader"], hello.get("config"), self._loaders
@@ -187,19 +186,14 @@ class FeedServer:
 
 
 class WorkerPool:
-    """The workers of one server: forked from the process that ran the script, and replaced when they end.
-
-    Args:
-        count: how many.
-        stall_timeout_s: the job's.
-    """
+    """The `count` workers of one server, forked from the process that ran the script, and replaced when they end."""
 
     def __init__(self, count: int, stall_timeout_s: float) -> None:
         self.count, self._stall_timeout_s = count, stall_timeout_s
         self.port = 0
-        """The server's; workers close what they inherit of it."""
+        """The server's port; workers close the sockets on it that they inherit."""
         self.at_rest = threading.Event()
-        """The script stands still, so that workers can be forked."""
+        """Event that is set while the script does not run, so that workers can be forked."""
         self._loaders: Mapping[str, Any] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -207,11 +201,11 @@ class WorkerPool:
         self._mailboxes: list[socket.socket] = []
 
     def start(self) -> None:
-        """Replace workers that end from now on."""
+        """Begin to replace workers that end."""
         threading.Thread(target=self._keep, name="keep workers", daemon=True).start()
 
     def fork(self, loaders: Mapping[str, Any]) -> None:
-        """Fork workers that have these loaders' datasets as they are now; earlier ones end."""
+        """Fork workers that have the present datasets of these loaders, and end the earlier workers."""
         with self._lock:
             old = self._workers, self._mailboxes
             self._loaders, self._workers, self._mailboxes = loaders, [], []
@@ -226,11 +220,11 @@ class WorkerPool:
             mailbox.close()
 
     def hand_over(self, connection: socket.socket, key: str, slot: int) -> None:
-        """Give a rank's connection to a worker. Raises `OSError` where it has just died.
+        """Hand a rank's connection to a worker. Raises `OSError` if the worker has just died.
 
         Args:
-            key: the loader's.
-            slot: spreads connections over the workers.
+            key: the loader's key.
+            slot: number that selects the worker, so that connections spread over the workers.
         """
         with self._lock:
             mailbox = self._mailboxes[slot % len(self._mailboxes)]
@@ -247,7 +241,7 @@ class WorkerPool:
                 mailbox.close()
 
     def _fork(self, number: int) -> tuple[BaseProcess, socket.socket]:
-        """Return a worker and the mailbox for its connections. It ends with the thread that forks it."""
+        """Fork a worker; return it, and the mailbox for its connections. It ends with the thread that forks it."""
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         limit_s = SAMPLE_SHARE * self._stall_timeout_s
         worker = Worker(number, self.count, self._loaders, limit_s, self._stall_timeout_s)
@@ -259,7 +253,7 @@ class WorkerPool:
         return process, here
 
     def _keep(self) -> None:
-        """Fork another worker for each that ends."""
+        """Fork another worker for each one that ends, until the pool closes."""
         while not self._closed.is_set():
             with self._lock:
                 workers = list(self._workers)
@@ -268,7 +262,7 @@ class WorkerPool:
                 self._closed.wait(FORK_AGAIN_S)
 
     def _replace_ended(self) -> bool:
-        """Fork a worker in place of each that has ended, and return whether all could be started."""
+        """Fork a worker in place of each one that has ended; return whether all could be started."""
         with self._lock:
             for number, worker in enumerate(self._workers):
                 if worker.is_alive() or self._closed.is_set():
@@ -288,13 +282,13 @@ def _run(worker: Worker, mailbox: socket.socket, others_end: socket.socket, port
     others_end.close()
     begin_forked(port)
     worker.run(mailbox)
-    os._exit(0)  # whatever threads the dataset has
+    os._exit(0)  # even if the dataset has threads that run on
 
 
 def main(argv: Sequence[str]) -> NoReturn:
     parser = OneLineParser(prog="feed_server", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--address", required=True, metavar="HOST:PORT", help="as ranks know it")
+    parser.add_argument("--address", required=True, metavar="HOST:PORT", help="where ranks reach this server")
     parser.add_argument("--share", type=int, default=1, help="feed servers that share this host's processors")
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
@@ -315,7 +309,7 @@ def main(argv: Sequence[str]) -> NoReturn:
         server.go_on_without(f"{type(error).__name__}: {error}")
         traceback.print_exc()
         if isinstance(error, OSError) and error.errno != errno.EADDRINUSE:
-            _leave(1)  # it may not fail the next time
+            _leave(1)  # another attempt may succeed
         problem = f"{error} ({PORT_IN_USE})" if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         if script.OTHER_PROCESS in problem:
             _refuse(script.OTHER_PROCESS)
@@ -323,13 +317,13 @@ def main(argv: Sequence[str]) -> NoReturn:
 
 
 class _Serving(FeedServer):
-    """The server of this process: what goes wrong in it ends the process, and nothing of the script is unwound.
+    """The feed server of this process. An error in it ends the process without unwinding the script.
 
-    That would close the script's files, delete its temporary folders and run its `finally` blocks.
+    Unwinding would close the script's files, delete its temporary folders and run its `finally` blocks.
     """
 
     def serve(self, loaders: Mapping[str, Any]) -> None:
-        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # whatever the script did with them
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # the script may have replaced them
         _end_on_term()
         try:
             super().serve(loaders)
@@ -349,7 +343,7 @@ class _Serving(FeedServer):
         _refuse(problem)
 
     def go_on_without(self, problem: str) -> None:
-        """Serve what is known if the script ended after its first batch, or while one of its threads serves."""
+        """Go on serving after the script has ended, if it got to its first batch; else return."""
         while script.is_serving():
             time.sleep(LOOK_EVERY_S)
         if self._listener is not None:
@@ -358,18 +352,18 @@ class _Serving(FeedServer):
 
 
 def _end_on_term() -> None:
-    with contextlib.suppress(ValueError):  # a script may take its batches in a thread, which sets no handlers
+    with contextlib.suppress(ValueError):  # a script may take batches in a thread, where handlers cannot be set
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 
 
 def _refuse(problem: str, code: int = InputError.exit_code) -> NoReturn:
-    """End the process; the default code says that another attempt would fail as well."""
+    """Print a problem and end the process. The default exit code means that another attempt would fail as well."""
     print(f"feed server: {problem}", file=sys.stderr, flush=True)
     _leave(code)
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process without the script's exit handlers."""
+    """End the process without running the script's exit handlers."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -377,7 +371,7 @@ def _leave(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    # Run the module that others import, whose classes are the same ones.
+    # Run the imported module, not `__main__`: its classes are the ones that other modules use.
     from headrace.torch.feed import server as imported
 
     imported.main(sys.argv[1:])

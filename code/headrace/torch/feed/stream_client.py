@@ -1,7 +1,7 @@
-"""A rank's side of the feed for an `IterableDataset`: each of its shards by a connection of its own.
+"""A rank's connections to feed servers for an `IterableDataset`: one connection for each of its shards.
 
-A worker that makes nothing else makes a shard. When its connection breaks, or is silent for too long, another server
-iterates over the same shard and continues at the batch that is missing.
+Each shard has a worker process of its own. If its connection breaks, or is silent for too long, another server iterates
+over the same shard and continues at the missing batch.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from headrace.torch.fetch.map_fetcher import Fetched, SampleError
 from headrace.training.freed_memory import keep_freed_memory
 
 AHEAD = 3
-"""Batches of a shard that the rank has asked for or holds. The rank reads what it has asked for at once: a server whose
-answer finds no room for some seconds takes the rank for dead (`socket_buffers.prepare`)."""
+"""Most batches of a shard that the rank has requested or holds. The rank reads each answer when it arrives: a server
+that cannot send an answer for some seconds assumes that the rank is dead (`socket_buffers.prepare`)."""
 PATIENCE_S = 10.0
-"""A worker says every two seconds that it makes a batch. One that is silent for this long is left; the next one may be
-silent for twice as long."""
+"""Seconds of silence after which another worker is tried; they double each time. A worker that makes a batch reports
+that every two seconds."""
 PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 LOOK_EVERY_S = 0.25
 _samples_passed = 0
@@ -37,17 +37,17 @@ liveness.add_counter(lambda: _samples_passed)
 
 
 class StreamEpoch:
-    """The batches of a rank's shards in one epoch, in turn. The first are asked for at once.
+    """The batches of a rank's shards in one epoch, one from each shard in turn.
 
     Args:
-        servers: HOST:PORT of each.
-        request: what the n-th batch of the rank's m-th shard is made of.
-        shards: how many this rank has.
+        servers: HOST:PORT of each feed server.
+        request: returns the request for a batch, from the shard's place among the rank's shards and the batch's number.
+        shards: number of this rank's shards.
         hello: the loader's key and configuration.
-        first: the server that the first shard is asked of, by its place; the others follow.
-        limit_s: how long to wait while nothing of a shard comes.
+        first: place in `servers` of the server for the first shard; the next shard uses the next server.
+        limit_s: seconds to wait for a batch while its shard makes no progress.
         pin_memory: whether batches are received into pinned memory.
-        prefetch_bytes: most bytes of batches that the rank holds; of each shard it may hold one.
+        prefetch_bytes: most bytes of batches that the rank holds. It may always hold one batch of each shard.
     """
 
     def __init__(self, servers: Sequence[str], secret: str, request: Callable[[int, int], ShardRequest], shards: int,
@@ -67,8 +67,8 @@ class StreamEpoch:
         return lane.next(self._limit_s)
 
     def close(self) -> None:
-        """End all connections; what is under way is dropped."""
-        if os.getpid() != self._pid:  # a forked process, which has none of the threads
+        """Close all connections, and drop batches under way."""
+        if os.getpid() != self._pid:  # a forked process does not have the threads
             return
         open_ones = [lane for lane in self._lanes if lane.is_open]
         for lane in self._lanes:
@@ -77,7 +77,7 @@ class StreamEpoch:
 
 
 class _Room:
-    """How many batches each shard may have under way or held."""
+    """Limit on the batches of each shard that are under way or held, from the size of the largest batch."""
 
     def __init__(self, shards: int, most_bytes: int) -> None:
         self._shards, self._most_bytes, self.largest = shards, most_bytes, 0
@@ -87,7 +87,7 @@ class _Room:
 
 
 class _Lane:
-    """One shard: a thread that asks for its batches and receives them."""
+    """One shard, with a thread that requests and receives its batches."""
 
     def __init__(self, servers: Sequence[str], secret: str, request: Callable[[int, int], ShardRequest], lane: int,
                  hello: Mapping[str, Any], place: int, pin_memory: bool, room: _Room) -> None:  # fmt: skip
@@ -95,11 +95,11 @@ class _Lane:
         self._request, self._lane, self._place = request, lane, place
         self._number = 0
         self._silences, self._problem = 0, ""
-        self._at, self._moved_at = b"", 0.0  # the sample that is being made, and since when, as far as is known
+        self._at, self._moved_at = b"", 0.0  # the last sample that the worker reported, and when it first did
         self._over = False
         self._come: queue.SimpleQueue[Fetched | Exception] = queue.SimpleQueue()
         self._room, self._changed = room, threading.Condition()
-        self._out = self._granted = 0  # batches under way or held; those of them that have not come
+        self._out = self._granted = 0  # batches under way or held, and those of them that have not arrived
         self._closed = threading.Event()
         self._connection: socket.socket | None = None
         self.thread = threading.Thread(target=self._run, name=f"feed shard {lane}", daemon=True)
@@ -138,7 +138,7 @@ class _Lane:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has a connection; then its thread ends at once."""
+        """True if the shard has a connection; its thread then ends soon after `close`."""
         return self._connection is not None
 
     def _run(self) -> None:
@@ -159,7 +159,7 @@ class _Lane:
                 if entered and not silent:
                     breaks = breaks + 1 if broke_at == self._number else 1
                     broke_at = self._number
-            except Exception as error:  # of the dataset, or nothing that another attempt would help
+            except Exception as error:  # the dataset raised, or another attempt would not help
                 self._come.put(error)
                 return
             if breaks >= MOST_BREAKS:
@@ -174,7 +174,7 @@ class _Lane:
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
     def _take(self, connection: socket.socket, server: str) -> None:
-        """Receive all that is left of the shard. Raises `OSError`, `SampleError`."""
+        """Receive the rest of the shard. Raises `OSError` and `SampleError`."""
         asked = self._number
         connection.settimeout(2**self._silences * PATIENCE_S)
         while not self._closed.is_set():
@@ -192,7 +192,7 @@ class _Lane:
                 return
 
     def _may_ask(self, wait: bool) -> bool:
-        """Tell whether there is room for a batch beyond those granted, which a lost connection leaves granted."""
+        """Return whether one more batch may be requested, and grant it. Grants outlive a lost connection."""
         with self._changed:
             if wait and self._out >= self._room.of_each():
                 self._changed.wait(LOOK_EVERY_S)
@@ -201,7 +201,7 @@ class _Lane:
             return may
 
     def _is_alive(self, at: bytes) -> None:
-        """Count samples that the worker passes on its way to where training stopped as progress."""
+        """Count a new sample as progress: a worker may pass many on its way to where training stopped."""
         global _samples_passed
         if at != self._at:
             self._at, self._moved_at = at, time.monotonic()

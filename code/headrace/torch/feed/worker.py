@@ -1,8 +1,8 @@
-"""A worker of a feed server: makes batches one after another, for all connections that it is given.
+"""A worker of a feed server, which makes batches for all its connections, one after another.
 
-It makes one batch at a time, since the random generators are the process's, and on its main thread, as torch's own
-workers do: SQLite and signal handlers, among others, need that. Each connection has a thread that sends. For each shard
-of an `IterableDataset` a worker forks a process, which lives as long as a rank reads the shard.
+It makes one batch at a time, because all samples use the process's random generators. It works on the main thread, as
+torch's own workers do: SQLite and signal handlers, for example, need that. Each connection has a thread that sends. For
+each shard of an `IterableDataset` a worker forks a process, which lives as long as a rank reads the shard.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from headrace.training.freed_memory import keep_freed_memory
 from headrace.training.socket_buffers import prepare
 
 Answer = tuple[int, bytes, list[memoryview]]
-"""Kind, header, buffers."""
+"""An answer's kind, header and buffers."""
 LOOK_EVERY_S = 0.25
 ALIVE_EVERY_S = 2.0
 REAP_EVERY_S = 2.0
 RECEIVE_BYTES = 1 << 16
 HANDED_OVER = b"loader "
-"""What comes with a connection from the server, followed by the loader's key."""
+"""Start of the message with which the server hands over a connection; the loader's key follows."""
 MOST_SHARDS = 64
-"""Shards that processes of one worker make at a time; a rank beyond them tries another server."""
+"""Most shard processes of one worker at a time. A rank that gets none tries another server."""
 _MOST_KEY_BYTES = 1 << 12
 
 
 class _Client:
-    """A rank's connection, with a thread that sends, so that the next batch can be made meanwhile."""
+    """A rank's connection, with a thread that sends answers while the next batch is made."""
 
     def __init__(self, connection: socket.socket, loader: Any, key: str) -> None:
         self.connection, self.loader, self.key = connection, loader, key
@@ -62,7 +62,7 @@ class _Client:
         threading.Thread(target=self._send, name="send", daemon=True).start()
 
     def records(self) -> Iterator[Any]:
-        """Yield the records that have come. Raises `OSError` when the connection has ended, `InputError`."""
+        """Yield the records that have arrived. Raises `OSError` if the connection has ended, and `InputError`."""
         with contextlib.suppress(BlockingIOError):
             came = self.connection.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
             if not came:
@@ -70,11 +70,11 @@ class _Client:
             yield from self._records.of(came)
 
     def answer(self, answer: Answer) -> None:
-        """Have an answer sent; returns at once."""
+        """Queue an answer for sending."""
         self._answers.put(answer)
 
     def leave(self) -> None:
-        """Send nothing more."""
+        """Close the connection."""
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
         self._answers.put(None)
@@ -85,14 +85,14 @@ class _Client:
                 try:
                     with self.sending:
                         protocol.send_answer(self.connection, *answer)
-                except OSError:  # the worker notices it where it reads
+                except OSError:  # the worker notices it when it next reads
                     with contextlib.suppress(OSError):
                         self.connection.shutdown(socket.SHUT_RDWR)
-                    if self.loader.is_stream and self.makes:  # perhaps a whole shard up to where training stopped
+                    if self.loader.is_stream and self.makes:  # it may be replaying a long shard for nothing
                         os._exit(1)
 
     def _next_answer(self) -> Answer | None:
-        """Return the next answer; of a shard now and then that it is being made: to reach a place may take long."""
+        """Wait for the next answer. For a shard, return `ALIVE` now and then: a replay after a resume may take long."""
         while True:
             try:
                 return self._answers.get(timeout=ALIVE_EVERY_S if self.loader.is_stream else None)
@@ -102,13 +102,13 @@ class _Client:
 
 
 class Worker:
-    """Serves the connections that come by the mailbox.
+    """Serves the connections that arrive through the mailbox.
 
     Args:
-        number, count: which of the server's workers this is.
-        loaders: the script's, by key.
-        limit_s: how long one sample may take, where its loader has no `timeout`.
-        send_timeout_s: how long a rank may leave an answer unread.
+        number, count: this worker's number, and the number of the server's workers.
+        loaders: the script's loaders, by key.
+        limit_s: seconds that one sample may take, if its loader has no `timeout`.
+        send_timeout_s: seconds that a rank may leave an answer unread.
     """
 
     def __init__(
@@ -118,13 +118,13 @@ class Worker:
         self._limit_s, self._send_timeout_s = limit_s, send_timeout_s
         self._fetchers: dict[str, MapFetcher] = {}
         self._shards: list[int] = []
-        """Processes that make shards."""
+        """Ids of the processes that make shards."""
         self._making: tuple[float, float, MapFetcher | IterableFetcher, _Client] | None = None
 
     def run(self, mailbox: socket.socket) -> None:
         """Serve until the mailbox closes."""
         self._begin()
-        with _outside_of_blocks(), selectors.PollSelector() as readable:  # which has no descriptor of its own
+        with _outside_of_blocks(), selectors.PollSelector() as readable:  # it needs no descriptor of its own
             readable.register(mailbox, selectors.EVENT_READ)
             while True:
                 for key, _ in readable.select(REAP_EVERY_S):
@@ -140,13 +140,13 @@ class Worker:
                 self._shards = [each for each in self._shards if not _is_over(each)]
 
     def _begin(self) -> None:
-        # As torch's own workers do, since there is one for each processor. It holds for the calling thread.
+        # One thread, as in torch's own workers, since each processor has a worker. It applies to the calling thread.
         torch.set_num_threads(1)
         keep_freed_memory()
         threading.Thread(target=self._watch, name="sample watch", daemon=True).start()
 
     def _take(self, message: bytes, descriptor: int, readable: selectors.BaseSelector) -> None:
-        """Serve a connection, or fork a process that does."""
+        """Serve a connection, or, for a shard, fork a process that does."""
         connection, key = socket.socket(fileno=descriptor), message.removeprefix(HANDED_OVER).decode()
         with contextlib.suppress(OSError):  # the rank may have gone meanwhile
             prepare(connection, self._send_timeout_s)
@@ -161,11 +161,11 @@ class Worker:
             elif len(self._shards) < MOST_SHARDS:
                 self._make_shard(connection, loader, key, readable)
         except (OSError, RuntimeError) as error:  # no process or thread is free; the rank tries another server
-            print(f"a shard's process or a thread cannot be started: {error}", file=sys.stderr, flush=True)
+            print(f"cannot start a process or thread for a rank: {error}; it retries", file=sys.stderr, flush=True)
         connection.close()
 
     def _make_shard(self, connection: socket.socket, loader: Any, key: str, readable: selectors.BaseSelector) -> None:
-        """Be the process that makes one shard, until the rank has gone."""
+        """Make one shard, in a forked process, until the rank disconnects."""
         try:
             die_with_parent()
             for each in list(readable.get_map().values()):  # other ranks' connections, and the mailbox
@@ -182,7 +182,7 @@ class Worker:
             os._exit(0)
 
     def _serve(self, client: _Client) -> bool:
-        """Answer what has come, and return whether the rank is still there and says what a rank says."""
+        """Answer the requests that have arrived. Return False if the connection has ended or is not a rank's."""
         try:
             for record in client.records():
                 client.answer(self._answer(client, record))
@@ -197,7 +197,7 @@ class Worker:
         request: Any = kind.from_json(record)
         fetcher: Any
         try:
-            if client.loader.is_stream:  # where it stands belongs to this connection
+            if client.loader.is_stream:  # the position in the shard belongs to this connection
                 fetcher = client.fetcher = client.fetcher or client.loader.fetcher()
             else:
                 fetcher = self._fetcher(client)
@@ -210,16 +210,16 @@ class Worker:
             return protocol.BATCH, *encode(fetched.batch, fetched.skipped, fetched.state)
         except HeadraceError as error:
             return protocol.FAILED, failure(str(error)), []
-        except (Exception, SystemExit) as error:  # of worker_init_fn, the dataset's set_epoch, a collated type
+        except (Exception, SystemExit) as error:  # from worker_init_fn, set_epoch, or a type in the batch
             return protocol.FAILED, failure(f"{type(error).__name__}: {error}\n{traceback.format_exc()}"), []
         finally:
             self._making, client.makes = None, False
 
     def _fetcher(self, client: _Client) -> MapFetcher:
-        """Return what makes the loader's batches; to its dataset this is one of torch's worker processes."""
+        """Return the fetcher of the client's loader. The dataset sees this process as one of torch's workers."""
         if client.key not in self._fetchers:
             loader = client.loader
-            seed = sample_seed(loader.seed, 0, self._number, WORKER) % (1 << 62)  # torch's fit into an int64
+            seed = sample_seed(loader.seed, 0, self._number, WORKER) % (1 << 62)  # fits an int64, as torch's seeds do
             seed_all(seed)
             set_worker_info(
                 _utils.worker.WorkerInfo(id=self._number, num_workers=self._count, seed=seed, dataset=loader.dataset)
@@ -230,7 +230,7 @@ class Worker:
         return self._fetchers[client.key]
 
     def _watch(self) -> None:
-        """End the process when a sample takes too long: nothing else can end what it runs."""
+        """End the process if a sample takes too long: no other way stops the code of a dataset."""
         at, since = None, 0.0
         while True:
             time.sleep(LOOK_EVERY_S)
@@ -238,7 +238,7 @@ class Worker:
             if making is None:
                 continue
             began, limit_s, fetcher, client = making
-            if isinstance(fetcher, IterableFetcher):  # it may first have to reach the place where training stopped
+            if isinstance(fetcher, IterableFetcher):  # it may first replay the shard up to where training stopped
                 at, since = (at, since) if at == fetcher.at else (fetcher.at, time.monotonic())
                 began = max(began, since)
             if time.monotonic() - began < limit_s:
@@ -249,7 +249,7 @@ class Worker:
             print(f"{text}; the stacks of all threads:", file=sys.stderr, flush=True)
             faulthandler.dump_traceback(file=sys.stderr)
             try:
-                if client.sending.acquire(timeout=LOOK_EVERY_S):  # else the rank does not read an earlier answer
+                if client.sending.acquire(timeout=LOOK_EVERY_S):  # fails if the rank is not reading an earlier answer
                     protocol.send_answer(client.connection, protocol.FAILED, failure(text))
             except OSError:
                 pass
@@ -258,19 +258,19 @@ class Worker:
 
 
 def _is_over(process: int) -> bool:
-    """Reap a process that has ended, and tell whether it has."""
+    """Return whether a process has ended, and reap it if so."""
     with contextlib.suppress(ChildProcessError):
         return os.waitpid(process, os.WNOHANG)[0] == process
     return True
 
 
 def failure(text: str) -> bytes:
-    """Return the header of an answer that is an error."""
+    """Return the header of an answer of kind `FAILED`."""
     return json.dumps({"error": text[: 1 << 20]}).encode()
 
 
 def begin_forked(port: int) -> None:
-    """Prepare a process that was forked from a server that listens on this port."""
+    """Prepare a process that was forked from the feed server on this port."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -282,6 +282,6 @@ def begin_forked(port: int) -> None:
 
 @contextlib.contextmanager
 def _outside_of_blocks() -> Iterator[None]:
-    """Leave torch's blocks that surround the script's first batch: a forked process would be in them for ever."""
+    """Leave torch's contexts (no_grad, autocast) around the script's first batch, which a fork would never leave."""
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
         yield

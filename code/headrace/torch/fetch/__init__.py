@@ -1,1 +1,1 @@
-"""Makes the batch of a request, in this process or in worker processes."""
+"""Making of batches, in this process or in worker processes."""

@@ -1,7 +1,7 @@
-"""Makes the batches of one shard of an `IterableDataset`, one after another.
+"""Making of the batches of one shard of an `IterableDataset`, one after another.
 
-A shard is what a torch worker process is to such a dataset: it iterates over a copy of the dataset, and
-`torch.utils.data.get_worker_info` says which shard of how many this is. Shards may be made on any number of hosts.
+To the dataset, a shard looks like a worker process of torch's loader: it iterates over a copy of the dataset, and
+`get_worker_info` returns the shard's number and the number of shards. Shards may be made on any number of hosts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headrace.torch.fetch.rng import (
 )
 
 MOST_SHARDS, MOST_SAMPLES = 1 << 16, 1 << 32
-"""Limits of a request: shards of an epoch, samples of a batch."""
+"""Largest values in a request: shards of an epoch, samples of a batch."""
 NOT_SHARED = (
     "does not ask which shard it is, so each of {shards} shards would yield all samples. In __iter__, call "
     "torch.utils.data.get_worker_info() and yield this shard's part (files[info.id::info.num_workers]); or use a "
@@ -39,12 +39,12 @@ NOT_SHARED = (
 
 @dataclass(frozen=True)
 class ShardRequest:
-    """What a batch of a shard is made of: the `number`-th of the epoch, from 0.
+    """Request for batch `number`, counted from 0, of a shard in an epoch.
 
     Attributes:
         batch_size: samples of a batch; 0: each sample is a batch.
-        begins_at: the batch at which the dataset has `state`; those before it are not made again.
-        state: what the dataset's own `load_state_dict` takes; None: the shard is iterated over from its beginning.
+        begins_at: number of the batch that follows `state`; earlier batches are not made again.
+        state: argument for the dataset's own `load_state_dict`; None: iterate over the shard from its beginning.
     """
 
     seed: int
@@ -62,7 +62,7 @@ class ShardRequest:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> ShardRequest:
-        """Read a request from a message. Raises `InputError` for anything else."""
+        """Read a request from a message. Raises `InputError` if it is not one."""
         names = ("seed", "epoch", "shard", "shards", "number", "batch_size", "begins_at")
         numbers = {name: record.get(name) for name in names}
         drop_last = record.get("drop_last")
@@ -76,7 +76,7 @@ class ShardRequest:
 
 
 class WorkerInfo:
-    """What `get_worker_info` returns inside a shard; notes whether the dataset asked for its share."""
+    """Result of `get_worker_info` inside a shard. It records whether the dataset has read its share."""
 
     rng = None
     worker_method = "multiprocessing"
@@ -97,7 +97,7 @@ class WorkerInfo:
 
     @property
     def dataset(self) -> Any:
-        """Return the dataset, into which a `worker_init_fn` may write the shard's share."""
+        """The shard's dataset, in which a `worker_init_fn` may set its share."""
         self.asked = True
         return self._dataset
 
@@ -106,7 +106,7 @@ class IterableFetcher:
     """Makes the batches of one shard in their order.
 
     Args:
-        num_workers: the loader's. Without workers and shards `get_worker_info` returns None, as in torch.
+        num_workers: the loader's. If it is 0 and there is one shard, `get_worker_info` returns None, as in torch.
     """
 
     def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], worker_init_fn: Callable[[int], None] | None,
@@ -118,14 +118,14 @@ class IterableFetcher:
         self._samples: Iterator[Any] = iter(())
         self._next = 0
         self.at: Any = None
-        """Which sample is being made, for people; None between samples."""
+        """The sample that is being made, as text for messages; None between samples."""
 
     def fetch(self, request: ShardRequest) -> Fetched:
-        """Make the batch. Raises `SampleError`, and `InputError` for a dataset that does not share its samples."""
+        """Make a batch. Raises `SampleError`; raises `InputError` if the dataset ignores `get_worker_info`."""
         shard = (request.seed, request.epoch, request.shard, request.shards, request.batch_size, request.drop_last)
         size = request.batch_size or 1
         if shard != self._iterates or request.number < self._next:
-            self._iterates = None  # in case the beginning fails
+            self._iterates = None  # stays None if _begin fails
             self._next = 0 if request.state is None else request.begins_at
             self._samples = self._begin(request, self._next * size)
             self._iterates = shard
@@ -144,7 +144,7 @@ class IterableFetcher:
             raise SampleError(describe(error, what)) from error
 
     def _state(self) -> Any:
-        """Return the dataset's state where it has one that JSON can carry."""
+        """Return the dataset's state; None if it has none, or none that JSON can represent."""
         if not _has_state(self._copy):
             return None
         state = self._copy.state_dict()
@@ -154,7 +154,7 @@ class IterableFetcher:
             return None
 
     def _begin(self, request: ShardRequest, first: int) -> Iterator[Any]:
-        dataset = self._copy = _copied(self._dataset)  # what iteration changes stays in this shard
+        dataset = self._copy = _copied(self._dataset)  # iteration may change it, and other shards must not see that
         # As in torch, `seed - id` is the same in all shards.
         seed = sample_seed(request.seed, request.epoch, 0, SHARD) % (1 << 62) + request.shard
         told = self._num_workers or request.shards > 1
@@ -170,7 +170,7 @@ class IterableFetcher:
         return self._iterate(dataset, info, request, first)
 
     def _iterate(self, dataset: Any, info: WorkerInfo | None, request: ShardRequest, first: int) -> Iterator[Any]:
-        # All shards begin with the same draws, so that a list of files that each of them shuffles is the same in all.
+        # All shards begin with the same draws: if each of them shuffles a list of files, all get the same order.
         begin = sample_seed(request.seed, request.epoch, 0, SHARD_BEGINS)
         samples: Iterator[Any] | None = None
         for number in itertools.count(first):
@@ -183,7 +183,7 @@ class IterableFetcher:
                 if samples is None:
                     seed_all(begin)
                     samples = iter(dataset)
-                    seed_all(seed)  # a generator function begins when it is asked for its first sample
+                    seed_all(seed)  # a generator function runs only when its first sample is requested
                 sample = next(samples)
             except StopIteration:
                 sample = _OVER
@@ -208,10 +208,10 @@ def _has_state(dataset: Any) -> bool:
 
 
 def _copied(dataset: Any) -> Any:
-    """Copy the dataset, its lists, which it may shuffle when a shard begins, and an epoch that processes share."""
+    """Return a copy of the dataset, with copies of lists that it may shuffle and of an epoch in shared memory."""
     try:
         copied = copy.copy(dataset)
-    except RecursionError:  # a wrapper whose __getattr__ needs an attribute that an empty copy lacks
+    except RecursionError:  # a wrapper whose __getattr__ reads an attribute that an empty copy lacks
         copied = object.__new__(type(dataset))
         copied.__dict__.update(vars(dataset))
     held = getattr(copied, "__dict__", {})

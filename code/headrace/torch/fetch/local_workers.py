@@ -1,4 +1,4 @@
-"""Local mode: torch's own DataLoader answers the requests, in this process or in its worker processes."""
+"""Local mode: torch's own DataLoader makes the batches, in this process or in its worker processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Requests = Callable[[int], Any]
 
 
 class LocalWorkers:
-    """One loader's batches, made on this host.
+    """Makes one loader's batches on this host.
 
     Worker processes stay for all epochs and keep their copy of the dataset, as with torch's `persistent_workers`.
     """
@@ -35,17 +35,17 @@ class LocalWorkers:
         self._busy = False
 
     def open(self, request: Requests, has: Callable[[int], bool]) -> LocalEpoch:
-        """Start on the steps of an epoch. While the workers are busy with another iteration, further ones start."""
+        """Start the steps of an epoch. If another iteration is using the workers, start more workers for this one."""
         lent = not self._busy
         loader, requests = (self._kept or self._make()) if lent else self._make()
         if lent:
             self._kept = loader, requests
         theirs = self._theirs
         assert isinstance(loader.generator, torch.Generator)
-        # Worker processes draw their own seeds from it.
+        # Worker processes draw their own seeds from this generator.
         loader.generator.manual_seed(sample_seed(theirs.seed, theirs.epoch, theirs.rank, WORKER))
         requests.begin(request, has)
-        batches = iter(loader)  # may raise what the sampler does
+        batches = iter(loader)  # raises if the sampler does
         self._busy |= lent
         return LocalEpoch(batches, self._ended if lent else _nothing)
 
@@ -67,7 +67,7 @@ class LocalWorkers:
             batch_sampler=requests,
             collate_fn=_only,
             pin_memory=theirs.pin_memory,
-            generator=torch.Generator(),  # else each epoch would draw from the script's
+            generator=torch.Generator(),  # without it, each epoch would draw from the script's generator
             **workers,
         )
         return loader, requests
@@ -90,13 +90,13 @@ class LocalEpoch:
         return fetched
 
     def close(self) -> None:
-        """Let another iteration have the worker processes."""
+        """Release the worker processes for another iteration."""
         self._batches = iter(())
         self._ended()
 
 
 class _Requests:
-    """An epoch as torch sees it: a sampler of batches, each of one index, which is a request."""
+    """Batch sampler that gives torch's loader one request for each step, in place of indices."""
 
     def __init__(self) -> None:
         self._request: Requests | None = None
@@ -112,7 +112,7 @@ class _Requests:
 
 
 class _Batches(Dataset[Any]):
-    """The samples as torch sees them: each is a whole batch, or the text of an error."""
+    """Dataset that gives torch's loader a whole batch, or the text of an error, for each request."""
 
     def __init__(self, fetcher: Any, in_process: bool) -> None:
         self._fetcher, self._in_process = fetcher, in_process
@@ -137,7 +137,7 @@ def _begin_worker(theirs: Callable[[int], None] | None, dataset: Any, number: in
 
 
 def _begin_stream_worker(number: int) -> None:
-    """Begin a process of a shard. The ranks share the shards, so to a dataset that reads RANK there is one rank."""
+    """Begin a process that makes a shard. Shards divide the samples already, so a dataset must see RANK 0 of 1."""
     keep_freed_memory()
     reopen_files()
     os.environ |= distributed.ALONE

@@ -1,4 +1,4 @@
-"""Makes one batch of a map-style dataset: its samples, each with draws of its own, then the collate function.
+"""Making of one batch of a map-style dataset: each sample with a seed of its own, then the collate function.
 
 Feed servers, local worker processes and the rank itself run this code, so their batches are the same to the last bit.
 """
@@ -22,23 +22,23 @@ from headrace.torch.fetch.rng import COLLATE, generators_of, kept, sample_seed, 
 ON_ERROR = ("raise", "skip")
 MOST_SKIPS_LOGGED = 10
 Index = int | str | float | tuple[Any, ...] | list[Any]
-"""What a sampler yields and a dataset is asked for. A list: of a dataset that reads several samples at once."""
+"""An index that a sampler yields and a dataset takes. A list is for a dataset that reads several samples at once."""
 _DEEPEST_INDEX = 3
 _TUPLE = "tuple"
 
 
 class SampleError(HeadraceError):
-    """The dataset raised, or took too long, while it made a sample."""
+    """Raised if the dataset raised, or took too long, while it made a sample."""
 
 
 @dataclass(frozen=True)
 class BatchRequest:
-    """What a batch is made of. The batch is a function of this and of the dataset."""
+    """Request for a batch. The batch depends only on the request and the dataset."""
 
     seed: int
     epoch: int
     positions: Sequence[int]
-    """Places of the samples in the epoch; draws follow from them."""
+    """Places of the samples in the epoch; they determine the random draws."""
     indices: Sequence[Index]
 
     def as_json(self) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class BatchRequest:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> BatchRequest:
-        """Read a request from a message. Raises `InputError` for anything else."""
+        """Read a request from a message. Raises `InputError` if it is not one."""
         try:
             indices = [_index_from_json(each) for each in record["indices"]]
             request = cls(int(record["seed"]), int(record["epoch"]), record["positions"], indices)
@@ -59,13 +59,13 @@ class BatchRequest:
 
 
 class Fetched(NamedTuple):
-    """An answer to a request; a tuple, whose parts torch knows how to pin.
+    """The answer to a request. It is a tuple, since torch can pin the parts of a tuple.
 
     Attributes:
-        batch: what the collate function returned.
-        skipped: index and error of each sample that the batch lacks.
-        over: the shard has ended, and there is no batch.
-        state: the dataset's own `state_dict()` after this batch of a shard; None where it has none.
+        batch: the result of the collate function.
+        skipped: index and error of each sample that was left out of the batch.
+        over: whether the shard has ended; then there is no batch.
+        state: the dataset's own `state_dict()` after this batch of a shard; None if it has none.
     """
 
     batch: Any
@@ -78,8 +78,8 @@ class MapFetcher:
     """Makes batches of one dataset.
 
     Args:
-        collate_fn: makes a batch from a list of samples, or from one sample where `batched` is false.
-        on_error: `raise` or `skip`: whether a sample that raises ends the job or is left out.
+        collate_fn: makes a batch from a list of samples, or from one sample if `batched` is false.
+        on_error: `raise`: a sample that raises ends the job. `skip`: it is left out.
     """
 
     def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], batched: bool, on_error: str) -> None:
@@ -89,7 +89,7 @@ class MapFetcher:
         """The index of the sample that is being made; None between samples."""
 
     def fetch(self, request: BatchRequest) -> Fetched:
-        """Make the batch. Raises `SampleError`."""
+        """Make a batch. Raises `SampleError`."""
         first = self._own is None
         if set_epoch(self._dataset, request.seed, request.epoch) or self._own is None:
             self._own = generators_of(self._dataset, self._collate_fn)
@@ -97,7 +97,7 @@ class MapFetcher:
             fetched = self._fetch(request, self._own)
         if not first:
             return fetched
-        # A dataset may make its generators in its first sample; those were not seeded.
+        # A dataset may create its generators in its first sample, unseeded: seed them, and make the batch again.
         before, self._own = self._own, generators_of(self._dataset, self._collate_fn)
         if {id(each) for each in self._own.values()} <= {id(each) for each in before.values()}:
             return fetched
@@ -142,10 +142,10 @@ class MapFetcher:
 
 
 def log_skipped(skipped: Sequence[tuple[Any, str]], before: int) -> int:
-    """Log the first samples that a loader leaves out, and return how many this batch lacks.
+    """Log the first samples that a loader leaves out, and return how many this batch leaves out.
 
     Args:
-        before: samples that earlier batches of the loader lacked.
+        before: number of samples that earlier batches of the loader left out.
     """
     for number, (index, error) in enumerate(skipped):
         if before + number < MOST_SKIPS_LOGGED:
@@ -166,7 +166,7 @@ def plain_index(index: Any, depth: int = 0) -> Index:
 
 
 def describe(error: Exception, what: str) -> str:
-    """Return the error in a line that says what raised it, then the traceback."""
+    """Return one line that says what raised the error, followed by the traceback."""
     trace = "".join(traceback.format_exception(*sys.exc_info()))
     return f"{what} raised {type(error).__name__}: {error}\n{trace}"
 
@@ -176,7 +176,7 @@ def _shortened(indices: Sequence[Index]) -> str:
 
 
 def _reads_lists(dataset: Any) -> bool:
-    """Tell whether the dataset has a `__getitems__` of its own; `Subset` passes on that of the one inside."""
+    """Return whether the dataset has `__getitems__`. A `Subset` always does, so the dataset inside it counts."""
     innermost = dataset
     while isinstance(innermost, Subset):
         innermost = innermost.dataset
@@ -184,7 +184,7 @@ def _reads_lists(dataset: Any) -> bool:
 
 
 def _index_as_json(index: Index) -> Any:
-    """Mark tuples, which JSON does not know."""
+    """Return an index for JSON, with tuples marked, since JSON has only lists."""
     if isinstance(index, (tuple, list)):
         parts = [_index_as_json(each) for each in index]
         return {_TUPLE: parts} if isinstance(index, tuple) else parts

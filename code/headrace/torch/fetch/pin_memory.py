@@ -1,7 +1,7 @@
-"""Pinned memory, and copies to a GPU beside the step before.
+"""Copies of batches from pinned memory to a GPU, while the previous step computes.
 
-Batches from feed servers are received straight into pinned memory (`feed/decode.py`); torch's own loader pins those of
-local workers.
+Batches from feed servers are received straight into pinned memory (`feed/decode.py`). torch's own loader pins the
+batches of local workers.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import torch
 
 
 class DeviceCopies:
-    """Puts batches on a device. To a GPU, a batch is copied on a stream of its own while the step before computes."""
+    """Puts batches on a device. A copy to a GPU runs on its own CUDA stream while the previous step computes."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.pins = device.type == "cuda"
 
     def ahead(self, steps: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-        """Yield the same pairs, with the first of each, the batch, on the device."""
+        """Yield the same pairs, with the batch (the first of each pair) on the device."""
         if self.pins:
             return self._beside_the_step_before(steps)
         return ((to_device(batch, self.device), other) for batch, other in steps)
 
     def _beside_the_step_before(self, steps: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-        """Start to copy a batch when the one before is handed out; a step's stream waits for its own copy alone."""
+        """Start to copy a batch when the previous one is yielded. A step waits only for its own batch's copy."""
         stream = torch.cuda.Stream(self.device)
 
         def copied() -> Iterator[tuple[Any, Any, torch.cuda.Event, Any]]:
@@ -35,7 +35,7 @@ class DeviceCopies:
                 with torch.cuda.stream(stream):
                     moved, done = to_device(batch, self.device), torch.cuda.Event()
                     done.record(stream)
-                yield moved, other, done, batch  # the pinned memory is kept until it is copied
+                yield moved, other, done, batch  # keeps the pinned memory until it is copied
 
         copies = copied()
         ahead = next(copies, None)
@@ -52,7 +52,7 @@ class DeviceCopies:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """Return the batch with its tensors on the device; copies from pinned memory do not wait."""
+    """Return the batch with its tensors on the device. Copies from pinned memory return before they are done."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
@@ -72,7 +72,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def arrays_of(batch: Any) -> Iterator[Any]:
-    """Yield the tensors and arrays of a batch, however it nests them."""
+    """Yield the tensors and arrays of a batch, at any depth."""
     if hasattr(batch, "shape"):
         yield batch
         return

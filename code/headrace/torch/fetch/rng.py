@@ -1,6 +1,6 @@
-"""Seeds, the random generators that they go to, and `dataset.set_epoch`.
+"""Seeding of random generators, and calls of `dataset.set_epoch`.
 
-A sample's draws follow from the loader's seed, the epoch and the sample's place in it, whichever process makes it.
+A sample's random draws depend on the loader's seed, the epoch and the sample's place in it, not on the process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-# Places that no sample has. Samples have places from 0, in an epoch or in a batch.
+# Places for draws that belong to no sample. Samples have small places, counted from 0 in an epoch or in a batch.
 COLLATE = 1 << 40
 SAMPLER = 1 << 41
 WORKER = 1 << 42
@@ -31,7 +31,7 @@ SHARD_COLLATE = 1 << 46
 SET_EPOCH = 1 << 47
 
 _APART = 1_000_003
-"""Between the seeds of two loaders; an epoch adds one. torch uses 32 bits of a seed."""
+"""Distance between the default seeds of two loaders. An epoch adds 1 to a seed, and torch uses 32 bits of it."""
 _MASK = (1 << 64) - 1
 _MOST_OBJECTS, _MOST_ENTRIES = 20_000, 200
 _DRAWING = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
@@ -39,11 +39,11 @@ _GLOBAL = (random._inst, np.random.mtrand._rand, torch.default_generator)  # typ
 _HOLDING_NONE = (str, bytes, bytearray, int, float, complex, type(None), type, types.ModuleType, types.FunctionType,
                  np.ndarray, torch.Tensor)  # fmt: skip
 Generators = Mapping[str, Any]
-"""Generators by the attributes that lead to them, which are the same in all processes."""
+"""Generators, by the path of attributes to each, which is the same in all processes."""
 
 
 def loader_seed(number: int) -> int:
-    """Return the default seed of the script's loader with this number."""
+    """Return the default seed of a loader, from its number in the script."""
     return number * _APART
 
 
@@ -51,8 +51,8 @@ def sample_seed(seed: int, epoch: int, position: int, place: int = 0) -> int:
     """Return the 64-bit seed of one sample's draws.
 
     Args:
-        position: the sample's, in the epoch.
-        place: within the position, where that stands for a batch; or one of the constants above.
+        position: position in the epoch.
+        place: the sample's place in the batch, if the position stands for a batch; or one of the constants above.
     """
     mixed = seed & _MASK
     for number in (epoch, position, place):
@@ -69,7 +69,7 @@ def _splitmix64(value: int) -> int:
 
 
 def seed_all(seed: int, own: Generators | None = None) -> None:
-    """Seed Python's, NumPy's and torch's CPU generators, and those of a dataset."""
+    """Seed the global CPU generators of Python, NumPy and torch, and a dataset's `own` generators."""
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
@@ -84,10 +84,10 @@ def seed_all(seed: int, own: Generators | None = None) -> None:
 
 
 class Apart:
-    """State of the global generators for code that draws now and then: it continues where it stopped.
+    """A separate state of the global generators, for code that runs in pieces and continues its draws in each.
 
     Args:
-        generators: further ones that the code draws from.
+        generators: further generators that the code draws from.
     """
 
     def __init__(self, generators: Sequence[Any] = ()) -> None:
@@ -96,7 +96,7 @@ class Apart:
 
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
-        """Draw from this state inside; the state outside does not change."""
+        """Context that draws from this state. The state outside does not change."""
         outside = self._now()
         if self._states:
             self._go_to(self._states)
@@ -120,7 +120,7 @@ class Apart:
 
 @contextlib.contextmanager
 def kept(generators: Generators) -> Iterator[None]:
-    """Restore the state of these generators at the end; the script may draw from them too."""
+    """Context that restores the state of these generators at its end, since the script may draw from them too."""
     states = [(each, _state(each)) for each in generators.values()]
     try:
         yield
@@ -145,7 +145,7 @@ def _set_state(generator: Any, state: Any) -> None:
 
 
 def generators_of(*holders: Any) -> dict[str, Any]:
-    """Return the generators that are attributes of these objects, or of objects in their attributes."""
+    """Return the generators found in the attributes of these objects, at any depth."""
     found: dict[str, Any] = {}
     seen: dict[int, Any] = {}
     waiting = collections.deque((str(place), each) for place, each in enumerate(holders))
@@ -182,24 +182,24 @@ def _attributes(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _can_be_seeded(generator: Any) -> bool:
-    """Tell whether it is none of the process's, the system's or a GPU's, which workers must not touch."""
+    """Return whether workers may seed a generator: not a global one, the system's or a GPU's."""
     if isinstance(generator, random.SystemRandom) or any(generator is each for each in _GLOBAL):
         return False
     if isinstance(generator, torch.Generator):
         return generator.device.type == "cpu"
-    # A RandomState over another bit generator has no seed method that works.
+    # RandomState.seed works only with MT19937.
     mersenne = np.random.MT19937
     return not isinstance(generator, np.random.RandomState) or isinstance(generator._bit_generator, mersenne)  # type: ignore[attr-defined]
 
 
 _epochs: dict[int, tuple[weakref.ref[Any], tuple[int, int]]] = {}
-"""The seed and epoch that each dataset of this process was given last, by its id."""
+"""Latest seed and epoch of each dataset in this process, by the dataset's id."""
 
 
 def set_epoch(dataset: Any, seed: int, epoch: int) -> bool:
-    """Call `set_epoch(epoch)` of a dataset, or of those inside it where it has none; return whether one was called.
+    """Call `set_epoch(epoch)` of a dataset, or of the datasets in it if it has none. Return whether any was called.
 
-    A dataset that has this epoch already is left alone. What `set_epoch` draws is the same in all processes.
+    A dataset that is already at this seed and epoch is skipped. All processes draw the same in `set_epoch`.
     """
     called = False
     for each in with_set_epoch(dataset):
@@ -207,14 +207,14 @@ def set_epoch(dataset: Any, seed: int, epoch: int) -> bool:
         if known and known[0]() is each and known[1] == (seed, epoch):
             continue
         begin_epoch(each, seed, epoch)
-        with contextlib.suppress(TypeError):  # a class without weak references: it is called for each batch
+        with contextlib.suppress(TypeError):  # a class without weak references: set_epoch runs for each batch
             _epochs[id(each)] = weakref.ref(each), (seed, epoch)
         called = True
     return called
 
 
 def begin_epoch(dataset: Any, seed: int, epoch: int) -> None:
-    """Call `dataset.set_epoch(epoch)`; its draws follow from seed and epoch and change nothing outside."""
+    """Call `dataset.set_epoch(epoch)`. Its draws depend on seed and epoch, and do not change generators outside."""
     own = generators_of(dataset)
     with Apart().drawing(), kept(own):
         seed_all(sample_seed(seed, epoch, 0, SET_EPOCH), own)
@@ -222,7 +222,7 @@ def begin_epoch(dataset: Any, seed: int, epoch: int) -> None:
 
 
 def forget_epochs() -> None:
-    """Have `set_epoch` called again for each dataset: a forked process begins."""
+    """Forget which datasets are at which epoch. A forked process calls this first."""
     _epochs.clear()
 
 

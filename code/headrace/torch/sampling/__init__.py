@@ -1,1 +1,1 @@
-"""Which samples a rank takes, and when."""
+"""Selection of the samples that each rank takes in each step."""

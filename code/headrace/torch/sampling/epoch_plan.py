@@ -1,8 +1,8 @@
-"""Positions of an epoch, the steps in which a rank takes them, and the request for the batch of a step.
+"""Plan of an epoch: the positions that a rank takes in each step, and the request for each batch.
 
-An epoch is a sequence of positions, 0, 1, 2, …; each stands for a sample, or for a batch where the script gave a batch
-sampler. A step of all ranks takes the next `batch × world` positions; rank r takes every world-th of them from the r-th
-on. This is the order of `torch.utils.data.DistributedSampler`. A place in it is one number, on any number of ranks.
+An epoch is a sequence of positions 0, 1, 2, … Each stands for a sample, or for a batch if the script gave a batch
+sampler. A step of all ranks takes the next `batch × world` positions; rank r takes every world-th of them, starting
+with the r-th. This is `torch.utils.data.DistributedSampler`'s order. Progress is one number, on any number of ranks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.torch.sampling.rank_agreement import order_digest
 from headrace.torch.sampling.samplers import LazyOrder, epoch_order, is_distributed
 
 LEAST_AHEAD, MOST_AHEAD = 16, 256
-"""Steps for which an endless sampler draws ahead of training; between these, as many as were made."""
+"""Fewest and most steps that an endless sampler draws ahead of training; between them, as many as were made so far."""
 MOST_POSITIONS_AHEAD = 1 << 18
 
 
@@ -28,13 +28,13 @@ class Epoch:
     """A rank's steps of one epoch, or of the rest of one.
 
     Args:
-        count: positions of the whole epoch.
-        batch: positions of a step on one rank.
+        count: number of positions in the whole epoch.
+        batch: number of positions that one rank takes in a step.
         rank, world: this rank, and the number of ranks.
         start: the first position that has not been trained on.
-        drop_last: leave out what does not fill a step of all ranks. Without it the last step is smaller, and up to
-            `world − 1` positions from the epoch's beginning repeat so that it has the same size on all ranks.
-        drop_uneven: leave out the positions that would need repeats, and keep the smaller step.
+        drop_last: leave out the positions that do not fill a step of all ranks. Without it the last step is smaller,
+            and up to `world − 1` positions from the epoch's beginning repeat so that all ranks take equally many.
+        drop_uneven: keep the smaller last step, but leave out positions instead of repeating some.
     """
 
     count: int
@@ -51,7 +51,7 @@ class Epoch:
         return left // self.batch if self.drop_last else -(-left // self.batch)
 
     def positions(self, step: int) -> Sequence[int]:
-        """Return what this rank takes in a step, counted from 0."""
+        """Return the positions that this rank takes in a step. Steps count from 0."""
         first = step * self.batch
         stop = min(first + self.batch, self._left_of_rank())
         own = self.start + self.rank
@@ -67,13 +67,13 @@ class Epoch:
 
 
 class EpochPlan:
-    """The steps of a rank in one epoch, and the request of each.
+    """A rank's steps in one epoch, and the request for each batch.
 
     Args:
-        order: what the positions of the epoch stand for.
-        of_batches: whether each position is a list of samples.
+        order: for each position of the epoch, the index of its sample, or a list of indices.
+        of_batches: whether each position has a list of indices.
         epoch: the positions of each step.
-        number: of the epoch.
+        number: the number of the epoch.
     """
 
     def __init__(self, order: Sequence[Any], of_batches: bool, epoch: Epoch, seed: int, number: int) -> None:
@@ -81,7 +81,7 @@ class EpochPlan:
         self._seed, self._number = seed, number
 
     def has(self, step: int) -> bool:
-        """Tell whether there is such a step; those before it are past. An endless sampler draws here."""
+        """Return whether the epoch has this step. Forgets earlier steps, and lets an endless sampler draw."""
         if isinstance(self._order, LazyOrder):
             most = min(MOST_POSITIONS_AHEAD // (self._epoch.batch * self._epoch.world), MOST_AHEAD)
             ahead = max(min(step, most), LEAST_AHEAD)
@@ -91,7 +91,7 @@ class EpochPlan:
         return step < len(self._epoch)
 
     def known(self) -> int:
-        """Return how many steps can be requested by now."""
+        """Return the number of steps that can be requested now."""
         if not isinstance(self._order, LazyOrder) or self._order.end == len(self._order):
             return len(self._epoch)
         return max(self._order.end - self._epoch.start, 0) // (self._epoch.batch * self._epoch.world)
@@ -101,7 +101,7 @@ class EpochPlan:
         return self._epoch.position_after(steps)
 
     def request(self, step: int) -> BatchRequest:
-        """Return what the batch of a known step is made of; any thread may call this."""
+        """Return the request for the batch of a known step. Any thread may call this."""
         positions, order = self._epoch.positions(step), self._order
         if self._of_batches:
             chosen = [plain_index(each) for each in order[positions[0]]]
@@ -109,7 +109,7 @@ class EpochPlan:
         return BatchRequest(self._seed, self._number, positions, [plain_index(order[each]) for each in positions])
 
     def indices(self) -> Iterator[list[Index]]:
-        """Return the indices of this rank's batches, step by step."""
+        """Yield the indices of this rank's batch in each step."""
         step = 0
         while self.has(step):
             yield list(self.request(step).indices)
@@ -125,8 +125,8 @@ class Planner:
 
     Args:
         loader: a `headrace.torch.dataloader.DataLoader`.
-        given: whether the script gave a sampler or a batch sampler; else the sampler stands for `shuffle`.
-        of_batches: whether it gave a batch sampler.
+        given: whether the script gave a sampler or a batch sampler; if not, torch made one from `shuffle`.
+        of_batches: whether the script gave a batch sampler.
     """
 
     def __init__(self, loader: Any, given: bool, of_batches: bool) -> None:
@@ -134,20 +134,20 @@ class Planner:
 
     @property
     def dealt(self) -> bool:
-        """Whether the script gave torch's DistributedSampler, which deals as the loader does."""
+        """True if the script gave torch's DistributedSampler, which divides samples as the loader does."""
         return is_distributed(self._loader.sampler, self._loader.ranks, self._loader.dataset)
 
     @property
     def own(self) -> bool:
-        """Whether a sampler of the script's says the order, and none that headrace knows."""
+        """True if the script gave a sampler or a batch sampler other than a DistributedSampler."""
         return self._given and not self.dealt
 
     def sampler_epoch(self) -> int:
-        """Return the epoch that a DistributedSampler holds; 0 for other samplers."""
+        """Return the epoch set on a DistributedSampler; 0 for other samplers."""
         return int(self._loader.sampler.epoch) if self.dealt else 0
 
     def steps(self) -> int:
-        """Return this rank's steps of a whole epoch. Raises `TypeError` where the sampler has no length, as torch."""
+        """Return the number of this rank's steps in an epoch. Raises `TypeError`, as torch, for no known length."""
         sampler = self._sampler
         try:
             return len(self._epoch(len(self._loader.dataset) if self.dealt else len(sampler), 0))
@@ -155,11 +155,11 @@ class Planner:
             raise TypeError(f"{type(sampler).__name__} has no length") from error
 
     def plan(self, epoch: int, start: int) -> EpochPlan:
-        """Return this rank's steps of an epoch, from a position on. Raises `InputError`."""
+        """Return this rank's plan of an epoch, beginning at position `start`. Raises `InputError`."""
         loader = self._loader
         order = epoch_order(self._sampler, given=self._given, dealt=self.dealt, of_batches=self._of_batches,
                             dataset=loader.dataset, seed=loader.seed, epoch=epoch)  # fmt: skip
-        # Where each rank's own sampler deals, samples of one position on two ranks draw differently.
+        # With shard_by_rank=False, the same position on two ranks is two samples, which must draw differently.
         alone = self._given and loader.ranks == 1 and distributed.rank() > 0
         seed = sample_seed(loader.seed, 0, distributed.rank(), RANK) if alone else loader.seed
         return EpochPlan(order, self._of_batches, self._epoch(len(order), start), seed, epoch)

@@ -1,7 +1,7 @@
-"""What the ranks tell each other through torch.distributed's store: that they iterate alike, and where streams end.
+"""Agreement of the ranks, through torch.distributed's store: they iterate alike, and they end streams together.
 
-Rank 0 says what it has when it begins an epoch of a loader; the others compare. Ranks that differ would train on the
-same samples twice, and nothing would fail.
+When an epoch of a loader begins, rank 0 publishes its configuration and order, and the other ranks compare theirs.
+Without the comparison, ranks that differ would silently train on some samples twice.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from headrace.errors import DeadlineError, InputError
 
 FIRST_POLL_S, LONGEST_POLL_S = 0.0005, 0.02
 LAST_STEP_S = 10.0
-"""How long rank 0, which holds the store, waits at a stream's end for the others to have read it."""
+"""Longest time in seconds that rank 0, which holds the store, waits at a stream's end for the others to read it."""
 STATES_KEPT = 8
-"""States of a shard that ranks publish; ranks are a few steps apart."""
+"""Number of recent states of a shard that ranks publish, since ranks are a few steps apart."""
 _ENDED = 1 << 24
-"""What a rank without a batch adds to a step's count; a rank with one adds 1."""
+"""Number that a rank without a batch adds to a step's count; a rank with a batch adds 1."""
 _HINTS = {
     "epoch": "have all ranks iterate alike, and call loader.set_epoch(epoch) where an epoch begins",
     "order": "make the sampler from the same indices and the same seed on all ranks; with shard_by_rank=False a rank "
@@ -36,7 +36,7 @@ _ALIKE = "all ranks make the same loaders, in the same order, from the same data
 
 
 def loader_config(dataset: Any, *, length: int | None, on_error: str) -> dict[str, Any]:
-    """Return what must be the same on all ranks and feed servers."""
+    """Return the facts about a loader that must be the same on all ranks and feed servers."""
     config = {"dataset": type(dataset).__qualname__, "length": length, "on_error": on_error}
     digest, each = hashlib.blake2b(digest_size=16), dataset
     while isinstance(each, Subset):  # random_split without a seed makes other parts on each host
@@ -46,10 +46,10 @@ def loader_config(dataset: Any, *, length: int | None, on_error: str) -> dict[st
 
 
 def differences(own: Mapping[str, Any], other: Mapping[str, Any], who: str) -> str:
-    """Return what differs, with both values and advice; empty if nothing does.
+    """Return a description of the differences, with both values and advice; empty if there are none.
 
     Args:
-        who: the one that `other` is of, for example `rank 0`.
+        who: the process that has the `other` configuration, for example `rank 0`.
     """
     names = [name for name in own if own[name] != other.get(name)]
     if not names:
@@ -59,28 +59,28 @@ def differences(own: Mapping[str, Any], other: Mapping[str, Any], who: str) -> s
 
 
 def compare_with_rank_0(store: Any, iteration: str, rank: int, limit_s: float, own: Mapping[str, Any]) -> None:
-    """Compare what this rank begins an iteration with to what rank 0 says, once that is there.
+    """Wait until rank 0 has published its values for an iteration, and compare this rank's. Rank 0 publishes them.
 
     Args:
-        store: all ranks' store.
-        iteration: which one, the same on all ranks.
+        store: the store that all ranks share.
+        iteration: name of the iteration, the same on all ranks.
 
     Raises:
-        InputError: it differs.
-        DeadlineError: rank 0 has not begun the iteration.
+        InputError: the values differ.
+        DeadlineError: rank 0 has not begun the iteration in time.
     """
     key = f"headrace/{iteration}"
     if rank == 0:
         store.set(key, json.dumps(own))
         return
     if not _poll(lambda: store.check([key]), limit_s):
-        raise DeadlineError(f"rank 0 did not begin {iteration}, within {limit_s:g} s: do all ranks iterate alike?")
+        raise DeadlineError(f"rank 0 did not begin {iteration} within {limit_s:g} s: do all ranks iterate alike?")
     if told := differences(own, json.loads(store.get(key)), "rank 0"):
         raise InputError(f"{iteration}, on rank {rank}: {told}")
 
 
 def order_digest(order: Sequence[Any]) -> str:
-    """Return a digest of what a sampler yields for an epoch, or of what it has yielded so far."""
+    """Return a digest of the indices that a sampler has yielded for an epoch."""
     digest = hashlib.blake2b(digest_size=16)
     _hash_order(digest, order)
     return digest.hexdigest()
@@ -94,7 +94,7 @@ def _hash_order(digest: Any, order: Any) -> None:
 
 
 def _poll(done: Callable[[], bool], limit_s: float) -> bool:
-    """Wait until `done`, and return whether it was in time."""
+    """Wait until `done()` is true. Return False if that takes longer than `limit_s`."""
     pause_s, deadline = FIRST_POLL_S, time.monotonic() + limit_s
     while not done():
         if time.monotonic() > deadline:
@@ -105,14 +105,14 @@ def _poll(done: Callable[[], bool], limit_s: float) -> bool:
 
 
 class StreamEnd:
-    """Agreement of all ranks, step by step, on where an epoch of a stream ends. No rank knows that beforehand.
+    """Agreement of all ranks, step by step, on the end of an epoch of a stream, which no rank knows beforehand.
 
-    Each rank says of each step whether it has a batch, before it trains on the batch of the step before.
+    For each step, each rank says whether it has a batch, before it trains on the batch of the previous step.
 
     Args:
-        store: all ranks' store; None where there is one rank.
-        name: of the iteration, the same on all ranks.
-        limit_s: how long to wait for the other ranks.
+        store: the store that all ranks share; None if there is only one rank.
+        name: name of the iteration, the same on all ranks.
+        limit_s: seconds to wait for the other ranks.
     """
 
     def __init__(self, store: Any, name: str, rank: int, world: int, limit_s: float) -> None:
@@ -128,7 +128,7 @@ class StreamEnd:
             self._store.set(f"{self._name}/ends/{self._rank}", json.dumps(self._own))
 
     def publish_state(self, shard: int, batches: int, state: Any) -> None:
-        """Publish the state that the dataset has after this number of batches of a shard."""
+        """Publish the dataset's state after this number of batches of a shard."""
         states = self._states.setdefault(shard, [])
         states.append((batches, state))
         del states[:-STATES_KEPT]
@@ -136,7 +136,7 @@ class StreamEnd:
             self._store.set(f"{self._name}/state/{shard}", json.dumps(states))
 
     def state_of(self, shard: int, batches: int) -> Any:
-        """Return what was published for a shard, on any rank; None where that is not known."""
+        """Return the state that any rank published for a shard after this number of batches; None if there is none."""
         key = f"{self._name}/state/{shard}"
         states: Sequence[Any] = self._states.get(shard, ())
         if not states and self._store is not None and self._store.check([key]):
@@ -144,7 +144,7 @@ class StreamEnd:
         return next((state for number, state in states if number == batches), None)
 
     def lengths(self) -> Mapping[int, int]:
-        """Return the batches of all shards that have ended, on any rank."""
+        """Return the number of batches of each shard that has ended, on any rank."""
         found = dict(self._own)
         for rank in range(self._world) if self._store is not None else ():
             key = f"{self._name}/ends/{rank}"
@@ -153,18 +153,18 @@ class StreamEnd:
         return found
 
     def say(self, has_batch: bool) -> None:
-        """Say whether this rank has a batch for the next step. Raises `RuntimeError` where the store has failed."""
+        """Say whether this rank has a batch for the next step. Raises `RuntimeError` if the store has failed."""
         self._said = int(has_batch)
         if self._store is not None:
             self._said = self._store.add(f"{self._name}/{self._step}", 1 if has_batch else _ENDED)
         self._step += 1
 
     def ranks_with_batch(self) -> int:
-        """Return how many ranks have said that they have a batch for the step. Waits until all have said so.
+        """Wait until all ranks have said whether they have a batch for the step; return how many have one.
 
         Raises:
-            DeadlineError: a rank has not come to this step.
-            RuntimeError: the store has failed, so it is not known whether the epoch has ended.
+            DeadlineError: a rank has not reached this step in time.
+            RuntimeError: the store has failed, so it is unknown whether the epoch has ended.
         """
         if self._store is None:
             return self._said
@@ -173,7 +173,7 @@ class StreamEnd:
                 f"{self._said % _ENDED + self._said // _ENDED} of {self._world} ranks have come to step {self._step} "
                 f"of a loader within {self._limit_s:g} s: do all ranks iterate over it alike?"
             )
-        if self._rank == 0 and self._step > 1:  # all have gone on from the step before
+        if self._rank == 0 and self._step > 1:  # no rank needs the previous step's key any more
             with contextlib.suppress(RuntimeError, NotImplementedError):  # not every store can delete
                 self._store.delete_key(f"{self._name}/{self._step - 2}")
         return self._said % _ENDED
@@ -184,7 +184,7 @@ class StreamEnd:
         return self._said % _ENDED + self._said // _ENDED >= self._world
 
     def leave(self) -> None:
-        """Note that this rank knows the end. Rank 0 waits for the others, since the store ends with its process."""
+        """Note that this rank has read the end. Rank 0 waits for the others, since the store ends with its process."""
         if self._store is None:
             return
         key = f"{self._name}/left"

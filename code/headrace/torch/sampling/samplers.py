@@ -1,6 +1,6 @@
-"""Which samples make up an epoch, in which order: torch's samplers and the script's, the same on all ranks.
+"""The samples of an epoch and their order, from torch's samplers or the script's, the same on all ranks.
 
-Every rank evaluates the sampler from the same seed, once an epoch; a sampler without an end is drawn ahead of training.
+Every rank runs the sampler from the same seed, once an epoch. An endless sampler is drawn from as training goes on.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from headrace.torch.fetch.rng import SAMPLER, Apart, sample_seed, seed_all
 
 ENDLESS = sys.maxsize
 MOST_AT_ONCE = 1 << 22
-"""A sampler that says it yields more is drawn as training goes on."""
+"""Greatest length of a sampler that is drawn at once; a longer one is drawn as training goes on."""
 _MORE_THAN_SAID = 64
-"""A sampler that yields this many more than twice its length, or than twice its dataset's, is taken for endless."""
+"""Indices beyond twice the length of the sampler, or of its dataset, after which the sampler counts as endless."""
 _CHUNK = 1 << 10
-"""Samples that are drawn at once."""
+"""Number of samples that are drawn at once from an endless sampler."""
 _chunks = 0
 liveness.add_counter(lambda: _chunks)
 
 
 def is_distributed(sampler: Any, world: int, dataset: Any) -> bool:
-    """Tell whether this is torch's DistributedSampler of the whole dataset for all ranks, unchanged."""
+    """Return whether this is torch's own DistributedSampler, for the whole dataset and all ranks."""
     known = isinstance(sampler, DistributedSampler) and type(sampler).__iter__ is DistributedSampler.__iter__
     return (
         known and sampler.num_replicas == world and hasattr(dataset, "__len__") and len(sampler.dataset) == len(dataset)
@@ -40,10 +40,10 @@ def is_distributed(sampler: Any, world: int, dataset: Any) -> bool:
 def without_batch_sampler(
     dataset: Any, world: int, batch_size: int | None, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: bool
 ) -> tuple[int | None, Any, Any, bool]:
-    """Return batch size, sampler, batch sampler and `drop_last` to use.
+    """Return the batch size, sampler, batch sampler and `drop_last` to use.
 
-    torch's BatchSampler over a DistributedSampler deals samples and cuts batches as the loader does, so the loader
-    takes the DistributedSampler. Arguments that exclude each other are left for torch to refuse.
+    torch's BatchSampler over a DistributedSampler divides samples and makes batches as the loader does, so the loader
+    uses the DistributedSampler itself. torch refuses arguments that exclude each other.
     """
     unwrap = type(batch_sampler) is BatchSampler and is_distributed(batch_sampler.sampler, world, dataset)
     if unwrap and (batch_size, bool(shuffle), sampler, drop_last) == (1, False, None, False):
@@ -52,7 +52,7 @@ def without_batch_sampler(
 
 
 def refuse_dealing(sampler: Any, world: int, dataset: Any) -> None:
-    """Raise `InputError` for a sampler that deals to the ranks itself: the loader would deal its part again."""
+    """Raise `InputError` for a sampler that divides samples among ranks: the loader would divide its part again."""
     for each in () if is_distributed(sampler, world, dataset) else nested(sampler):
         if (getattr(each, "num_replicas", 1) or 1) > 1:
             raise InputError(
@@ -63,7 +63,7 @@ def refuse_dealing(sampler: Any, world: int, dataset: Any) -> None:
 
 
 def nested(sampler: Any, depth: int = 0) -> Iterator[Any]:
-    """Yield a sampler, and those that it takes its samples from."""
+    """Yield a sampler and the samplers that it wraps."""
     if sampler is not None and depth < 5:
         yield sampler
         for name in ("sampler", "batch_sampler"):
@@ -73,23 +73,23 @@ def nested(sampler: Any, depth: int = 0) -> Iterator[Any]:
 def epoch_order(
     sampler: Any, *, given: bool, dealt: bool, of_batches: bool, dataset: Any, seed: int, epoch: int
 ) -> Sequence[Any]:
-    """Return what the positions of an epoch stand for: indices of samples, or lists of them.
+    """Return the index, or for a batch sampler the list of indices, for each position of an epoch.
 
     Args:
         sampler: a sampler, or a batch sampler.
-        given: whether the script gave it; else it stands for `shuffle`.
-        dealt: whether it is torch's DistributedSampler, which deals as the loader does.
+        given: whether the script gave it; if not, torch made it from `shuffle`.
+        dealt: whether it is torch's DistributedSampler, which divides samples as the loader does.
         of_batches: whether it is a batch sampler.
 
     Raises:
-        InputError: the sampler yields what cannot be an index.
+        InputError: the sampler yields an object that is not an index.
     """
     if not given and isinstance(sampler, SequentialSampler):
         return range(len(dataset))
     if (not given and isinstance(sampler, RandomSampler)) or dealt:
         if dealt and not sampler.shuffle:
             return range(len(dataset))
-        # DistributedSampler's own formula, so that its users keep their order.
+        # The formula of DistributedSampler, so that its users keep their order.
         generator = torch.Generator().manual_seed((sampler.seed if dealt else seed) + epoch)
         order: Sequence[int] = torch.randperm(len(dataset), generator=generator).numpy()
         return order
@@ -97,12 +97,12 @@ def epoch_order(
 
 
 def _drawn(sampler: Any, of_batches: bool, dataset_size: int, seed: int, epoch: int) -> Sequence[Any]:
-    """Return all that a sampler yields, or a `LazyOrder` where that is endless or very much."""
+    """Return all indices that a sampler yields, or a `LazyOrder` if the sampler is endless or very long."""
     drawing = _Drawing(sampler, of_batches, seed, epoch)
     count = _length(sampler)
     if count is not None and count <= MOST_AT_ONCE:
         first = drawing.take(positions=2 * count + _MORE_THAN_SAID)
-        count = None  # it may be longer than it says
+        count = None  # it may yield more than its length
     else:
         first = drawing.take(samples=_CHUNK if count else min(2 * dataset_size + _MORE_THAN_SAID, MOST_AT_ONCE))
     following = drawing.take(positions=1)
@@ -110,7 +110,7 @@ def _drawn(sampler: Any, of_batches: bool, dataset_size: int, seed: int, epoch: 
 
 
 class _Drawing:
-    """A sampler that is iterated over now and then, with random state of its own."""
+    """A sampler that is drawn from in pieces, with a random state of its own."""
 
     def __init__(self, sampler: Any, of_batches: bool, seed: int, epoch: int) -> None:
         generators = [getattr(each, "generator", None) for each in nested(sampler)]
@@ -126,7 +126,7 @@ class _Drawing:
             self._ahead = iter(sampler)
 
     def take(self, positions: int = ENDLESS, samples: int = ENDLESS) -> list[Any]:
-        """Return the next positions, until one of the limits is reached or the sampler has ended."""
+        """Return the indices of the next positions, until one of the limits is reached or the sampler ends."""
         global _chunks
         taken: list[Any] = []
         held = 0
@@ -142,7 +142,7 @@ class _Drawing:
         return taken
 
     def _plain(self, drawn: Any) -> Any:
-        """Copy what the sampler yields, since it may fill one list again and again. Raises `InputError`."""
+        """Return a copy of a drawn index or batch, since samplers may reuse one list. Raises `InputError`."""
         if type(drawn) is int and not self._of_batches:
             return drawn
         try:
@@ -164,9 +164,9 @@ def _length(of: Any) -> int | None:
 
 
 class LazyOrder(Sequence[Any]):
-    """A window of what a long or endless sampler yields.
+    """A window of the indices that a long or endless sampler yields.
 
-    The thread that takes batches calls `draw`; other threads only read.
+    Only the thread that takes batches calls `draw`; other threads read.
     """
 
     def __init__(self, first: list[Any], drawing: _Drawing, count: int) -> None:
@@ -176,12 +176,12 @@ class LazyOrder(Sequence[Any]):
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """Return what the sampler says; for one without a length `ENDLESS`, until its end has come."""
+        """Return the sampler's length; for a sampler without a length `ENDLESS`, until it has ended."""
         return self._count
 
     @property
     def end(self) -> int:
-        """The first position that is not drawn yet."""
+        """First position that is not drawn yet."""
         return self._from + len(self._held)
 
     def draw(self, start: int, end: int, keep: range) -> None:
@@ -213,15 +213,15 @@ class LazyOrder(Sequence[Any]):
     def _at(self, position: int) -> Any:
         if position in self._kept:
             return self._kept[position]
-        # A position that is forgotten belongs to a batch that nobody waits for any more.
+        # A forgotten position belongs to a batch that the rank no longer waits for.
         return self._held[max(position - self._from, 0)]
 
 
 class RankBatchSampler(BatchSampler):
-    """A loader's `batch_sampler`, for libraries that make a loader of their own from it: this rank's batches.
+    """This rank's batches as a `batch_sampler`, for libraries that build a loader of their own from it.
 
-    Accelerate's `skip_first_batches`, and so the Trainer of Hugging Face after a resume, makes one from the dataset and
-    the batch sampler. From torch's own batch sampler it would take all samples on each rank.
+    After a resume, Hugging Face's Trainer calls Accelerate's `skip_first_batches`, which builds a loader from the
+    dataset and the batch sampler. With torch's batch sampler, that loader would take all samples on each rank.
     """
 
     def __init__(self, loader: Any, torchs: BatchSampler) -> None:
@@ -229,14 +229,14 @@ class RankBatchSampler(BatchSampler):
         self._loader = loader
 
     def __iter__(self) -> Iterator[list[Any]]:
-        """Yield the batches of the epoch that the loader would make next; the loader stays where it is."""
+        """Yield the indices of the loader's next epoch, batch by batch. Does not change the loader's position."""
         global _chunks
         for batch in self._loader.next_indices():
-            _chunks += 1  # a sign of life: this loader itself makes no batch
+            _chunks += 1  # shows the watchdog progress, since this loader itself makes no batch
             yield batch
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the loader's epoch: Trainer calls this."""
+        """Set the loader's epoch. Hugging Face's Trainer calls this."""
         self._loader.set_epoch(epoch)
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
-"""How the ranks share an `IterableDataset`: its epoch is made in shards, and each rank takes the batches of some.
+"""Division of an `IterableDataset` among the ranks: an epoch is made in shards, and each rank takes some of them.
 
-Rank r takes a batch of each of the shards r, r + world, … in turn, as torch's loader does with its workers. All ranks
-make the same number of steps: without `drop_last`, a rank whose shards have ended repeats its last batch.
+Rank r takes one batch from each of the shards r, r + world, … in turn, as torch's loader does with its workers. All
+ranks make the same number of steps: without `drop_last`, a rank whose shards have ended repeats its last batch.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ MORE_FILES = (
     "map-style dataset"
 )
 _SHARE_THEMSELVES = ("streaming.base.", "litdata.")
-"""Modules of Mosaic's and Lightning's datasets, whose workers wait for those of all other ranks."""
+"""Modules of Mosaic's and Lightning's datasets, whose workers wait for the workers of all other ranks."""
 Open = Callable[[Callable[[int, int], ShardRequest], int], Any]
-"""Opens a source of this rank's shards; it has `next` and `close`."""
+"""Function that opens a source of this rank's shards, an object with `next` and `close`."""
 
 
 def refuse_shared_by_itself(dataset: Any) -> None:
-    """Raise `InputError` for a library's dataset that shares its samples among the ranks."""
+    """Raise `InputError` for a dataset of a library that divides its samples among the ranks itself."""
     for each in type(dataset).__mro__:
         if each.__module__.startswith(_SHARE_THEMSELVES):
             raise InputError(
@@ -39,18 +39,18 @@ def refuse_shared_by_itself(dataset: Any) -> None:
 
 
 def taken_after(steps: int, world: int, begun: Sequence[int], lengths: Mapping[int, int]) -> list[int]:
-    """Return how many batches of each shard are trained on after this number of steps of all ranks.
+    """Return the number of batches of each shard that are trained on after `steps` steps of all ranks.
 
     Args:
-        begun: how many of each shard were trained on before.
-        lengths: batches of those shards that are known to have ended; the others are longer.
+        begun: for each shard, the number of batches that were trained on before.
+        lengths: number of batches of each shard known to have ended; the others are longer.
     """
     taken = list(begun)
     for rank in range(world):
         own = range(rank, len(begun), world)
         left = [lengths[shard] - begun[shard] if shard in lengths else steps for shard in own]
         rounds = bisect.bisect_right(range(steps + 1), steps, key=lambda count: sum(min(count, each) for each in left))
-        rounds -= 1  # whole ones, in which each shard that has not ended gives a batch
+        rounds -= 1  # complete rounds, in each of which every shard that has not ended gives a batch
         more = steps - sum(min(rounds, each) for each in left)
         for shard, each in zip(own, left, strict=True):
             one_more = int(more > 0 and each > rounds)
@@ -60,12 +60,12 @@ def taken_after(steps: int, world: int, begun: Sequence[int], lengths: Mapping[i
 
 
 class StreamShards:
-    """A loader's place in its dataset's shards.
+    """A loader's position in the shards of an `IterableDataset`.
 
     Args:
         loader: a `headrace.torch.dataloader.DataLoader`.
-        shards: of an epoch; 0: as many as all ranks have workers, at least one for each rank.
-        limit_s: how long to wait for the other ranks.
+        shards: number of shards of an epoch; 0: one for each worker of all ranks, and at least one for each rank.
+        limit_s: seconds to wait for the other ranks.
     """
 
     def __init__(self, loader: Any, shards: int, rank: int, world: int, limit_s: float) -> None:
@@ -88,24 +88,24 @@ class StreamShards:
 
     @property
     def own(self) -> range:
-        """This rank's shards."""
+        """The shards that this rank takes."""
         return range(self._rank, self.shards, self._world)
 
     @property
     def local_workers(self) -> int:
-        """Processes of this rank in local mode, one for each of its shards; 0: the only rank makes the only shard."""
+        """Number of worker processes in local mode, one for each shard; 0: this only rank makes the only shard."""
         alone = self.shards == 1 and not self._loader.num_workers and distributed.world_size() == 1
         return 0 if alone else len(self.own)
 
     def begin_epoch(self) -> None:
-        """Let the next iteration take each shard from its beginning."""
+        """Start the next iteration at the beginning of each shard."""
         self._begun, self._steps, self._end, self._states = [0] * self.shards, 0, None, {}
 
     def place(self, whole: bool) -> dict[str, Any]:
-        """Return the shards' part of a loader's state.
+        """Return the shards' part of a loader's `state_dict()`.
 
         Args:
-            whole: the epoch is over.
+            whole: whether the epoch is over.
         """
         end = None if whole else self._end
         lengths: Mapping[int, int] = end.lengths() if end else {}
@@ -121,7 +121,7 @@ class StreamShards:
         return self._end.state_of(shard, number) if self._end else None
 
     def go_to(self, state: Mapping[str, Any], at_the_beginning: bool) -> None:
-        """Go to the place that a loader's state holds. Raises `InputError`."""
+        """Go to the position in a loader's `state_dict()`. Raises `InputError` if it is none, or does not fit."""
         self.begin_epoch()
         if at_the_beginning and "shards" in state:
             return
@@ -141,7 +141,7 @@ class StreamShards:
         self._begun, self._states = taken, states
 
     def _requests(self) -> Callable[[int, int], ShardRequest]:
-        """Return what makes the request for the n-th batch of the lane-th of this rank's shards."""
+        """Return a function that makes the request for batch `number` of this rank's shard number `lane`."""
         own, begun, shards, states = self.own, list(self._begun), self.shards, dict(self._states)
         seed, epoch, cut = self._loader.seed, self._loader.epoch, self._cut()
 
@@ -153,15 +153,15 @@ class StreamShards:
         return request
 
     def _cut(self) -> tuple[int, bool]:
-        """How batches are cut. The rank says it: `batch_size // world` may be another number on a feed server."""
+        """Return batch size and `drop_last`. The rank sends them: a script may compute others on a feed server."""
         return self._loader.batch_size or 0, bool(self._loader.drop_last)
 
     def batches(self, open_shards: Open, name: str, store: Any) -> tuple[Iterator[Fetched], Any]:
-        """Open this rank's shards at once; return the batches of its steps, and the source, which is to be closed.
+        """Open this rank's shards; return an iterator over its batches, and the source, which the caller must close.
 
         Args:
-            name: of the iteration, the same on all ranks.
-            store: all ranks' store; None where they are not connected.
+            name: name of the iteration, the same on all ranks.
+            store: the store that all ranks share; None if the ranks are not connected.
         """
         if self._world > 1 and store is None:
             raise InputError("the ranks are not connected: call headrace.torch.init() before the first batch")
@@ -172,13 +172,13 @@ class StreamShards:
         return (own if shared is None else self._agreed(own, end, open_shards)), source
 
     def step_made(self) -> None:
-        """Note that the script has taken the batch of one more step."""
+        """Note that the script has taken the batch of the next step."""
         self._steps += 1
 
     def _agreed(self, own: Iterator[Fetched], end: StreamEnd, open_shards: Open) -> Iterator[Fetched]:
-        """Yield batches of steps that all ranks make; repeat this rank's last batch where others have more.
+        """Yield one batch for each step that all ranks make. Repeat this rank's last batch while others have more.
 
-        A rank says whether it has a next batch before it hands out the one before, so that ranks rarely wait.
+        A rank says whether it has a next batch before it yields the current one, so ranks rarely wait.
         """
         fetched = next(own, None)
         last: Any = None
@@ -196,7 +196,7 @@ class StreamShards:
                 return
             following = next(own, None) if fetched else None
             if fetched and following is None:
-                last = copy.deepcopy(fetched)  # scripts change batches
+                last = copy.deepcopy(fetched)  # a script may change its batches in place
             if fetched is None and last is None:
                 last = self._from_before(open_shards)
             end.say(following is not None)
@@ -204,7 +204,7 @@ class StreamShards:
             fetched = following
 
     def _from_before(self, open_shards: Open) -> Fetched:
-        """Make a batch again that was trained on before this run, for a rank whose shards had ended by then."""
+        """Make a batch again that an earlier run trained on, for a rank whose shards had already ended then."""
         known = [shard for shard in (*self.own, *range(self.shards)) if self._begun[shard]]
         if not known:
             raise InputError(
