@@ -1,6 +1,6 @@
-"""All benchmarks, one after another: `python -m bench [--repeats N] [NAME …]`.
+"""Run benchmarks one after another: `python -m bench [--repeats N] [NAME …]`.
 
-Each runs in a process of its own, prints a table and leaves bench/out/NAME.json; at the end, all figures together.
+Each runs in its own process, prints a table and writes bench/out/NAME.json. At the end all figures are printed.
 """
 
 import argparse
@@ -13,8 +13,8 @@ from pathlib import Path
 from bench.measure import OUT, REPEATS
 
 TORCH = Path(__file__).parents[1] / ".venv-torch" / "bin" / "python"
-"""Runs the benchmark of PyTorch, which lives apart from TensorFlow."""
-# Name: its arguments, given the number of repeats.
+"""The Python of PyTorch's environment, which is separate from TensorFlow's."""
+# By name, a function from the number of repeats to the benchmark's arguments.
 BENCHMARKS = {
     "transport": lambda repeats: [f"--repeats={repeats}"],
     "pipeline": lambda repeats: [f"--repeats={repeats}"],
@@ -38,7 +38,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=REPEATS, help="runs that medians are taken over")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(BENCHMARKS):
-        parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
+        parser.error(f"unknown benchmark {', '.join(sorted(unknown))}; expected any of {', '.join(BENCHMARKS)}")
     names = arguments.names or list(BENCHMARKS)
     environ = {"TF_CPP_MIN_LOG_LEVEL": "2"} | os.environ
     failed = []
@@ -46,7 +46,7 @@ def main():
         print(f"bench: {name} …", flush=True)
         python, module = (str(TORCH), "bench.torch_feed") if name == "torch" else (sys.executable, f"bench.{name}")
         if not Path(python).exists():
-            print(f"bench: {name} needs {python}: make setup-torch", file=sys.stderr)
+            print(f"bench: {name} needs {python}; run make setup-torch", file=sys.stderr)
             failed.append(name)
             continue
         command = [python, "-m", module, *BENCHMARKS[name](arguments.repeats)]

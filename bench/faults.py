@@ -1,11 +1,10 @@
-"""Random faults in real jobs, one after another: does anything hang, is anything left, how long does it take?
+"""Random faults in real jobs: does a job hang, does it leave processes, and how long does it take?
 
-    python -m bench.faults [--runs 100] [--seed 0] [--framework pytorch]     (pytorch: by .venv-torch)
+    python -m bench.faults [--runs 100] [--seed 0] [--framework pytorch]     (pytorch: with .venv-torch's Python)
 
-Each run is a job of two data hosts and a dnn host with two ranks, in which one thing is killed, suspended or cut off
-at a random moment. Leaves bench/out/faults.json (torch_faults.json) and prints a table of the seconds from the fault to
-the end of all hosts (faults that end the job) or to the twentieth further step (faults that it survives; a second when
-nothing had happened).
+Each run is a job of two data hosts and a dnn host with two ranks. At a random moment one process or host is killed,
+suspended or cut off. Writes bench/out/faults.json (torch_faults.json) and prints a table of the seconds from the fault
+to the end of all hosts, if the fault ends the job, or else to the twentieth step after it (a second without a fault).
 """
 
 import argparse
@@ -25,10 +24,10 @@ from tests.support import ROOT, finish, processes_of, start
 HUNG_AFTER_S = 150
 STALL_TIMEOUT_S, STARTUP_TIMEOUT_S = 25, 40
 RECOVERED_STEP_EVENTS = 4
-"""Step events (of five steps each, about a second in all) after which training counts as under way again."""
+"""Number of step events after which training has recovered: each covers five steps, all together about a second."""
 OUT = Path(__file__).parent / "out"
 OUT_FILES = {"tensorflow": "faults.json", "pytorch": "torch_faults.json"}
-# A moment: what the log says when it has come, and how much later the fault strikes at most.
+# By moment: the log's text that marks it, and the most seconds from that text to the fault.
 MOMENTS = {
     "start-up": ("event=topology", 6.0),
     "before the first step": ("event=training_started", 5.0),
@@ -91,13 +90,13 @@ STEADY = {"tensorflow": breakage.STEADY, "pytorch": ROOT / "tests" / "torch" / "
 
 
 def faults_of(framework):
-    """Names of those that strike what such a job has; a PyTorch job can lose its first data host as any other."""
+    """Return the faults that apply to a job of this framework: PyTorch has no dispatcher, TensorFlow no feed server."""
     others = ("feed server",) if framework == "tensorflow" else ("dispatcher", "worker")
     return [name for name in FAULTS if not any(word in name for word in others)]
 
 
 def one_run(folder, source, framework, fault, moment, delay_s):
-    """What became of one job: outcome, seconds, whether it hung or left something, and anything unexpected."""
+    """Run one job with a fault; return its outcome, times, whether it hung, and what it left."""
     word, _ = MOMENTS[moment]
     flags = [f"--framework={framework}", f"--source_dir={source}", f"--training_script={STEADY[framework].name}"]
     flags += ["--isolation=namespaces", "--epochs=5"]
@@ -112,7 +111,7 @@ def one_run(folder, source, framework, fault, moment, delay_s):
     try:
         FAULTS[fault](job)
         record["struck"] = True
-    except Exception as error:  # whatever it is, the target is not there at this moment
+    except Exception as error:  # the target does not exist at this moment
         record["struck"], record["missed"] = False, f"{type(error).__name__}: {error}"[:100]
     struck = time.monotonic()
     steps = job.text().count("headrace event=step ")
@@ -184,7 +183,7 @@ def main():
                 shutil.rmtree(run, ignore_errors=True)
     print(table(records))
     print(figures)
-    # A host that dies after it has heard the outcome, at teardown, cannot take it back.
+    # Faults at teardown are not judged: a host that dies after the outcome is decided cannot change it.
     judged = [record for record in records if record["struck"] and record["moment"] != "teardown"]
     broken = [r for r in judged if not r.get("agree", True) or (r["fault"] in SURVIVED and r.get("code") != 0)]
     for record in broken:

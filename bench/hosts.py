@@ -1,10 +1,10 @@
-"""One to 32 simulated data hosts: what each costs the leader and the dispatcher, and how long start and end take.
+"""One to 32 simulated data hosts: CPU use of the leader and the dispatcher, and the time of start and teardown.
 
     python -m bench.hosts [--repeats 5]
 
 Every data host is a namespace with a launcher and a worker, all on the processors of this machine; the pipeline is
-light. Shares are of one processor: the leader's launcher (control calls to every host) and the dispatcher, over
-eight seconds of training.
+light. CPU use is a share of one processor, over eight seconds of training, for the leader's launcher (which calls
+every host) and for the dispatcher.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Whole jobs for the benchmarks: the project's source dir with the benchmarks' training scripts in it."""
+"""Run whole jobs for the benchmarks, from a copy of the project's source dir with the benchmarks' scripts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 
 @contextlib.contextmanager
 def source_dir() -> Iterator[Path]:
-    """A folder with `source` in it, in which runs may be left."""
+    """Yield the folder `source`, a copy of the source dir, in a temporary folder that may also hold runs."""
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         source = Path(name) / "source"
         shutil.copytree(ROOT / "code", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
@@ -27,7 +27,7 @@ def source_dir() -> Iterator[Path]:
 def run(
     source: Path, script: str, *flags: str, job_name: str = "", timeout_s: float = 240.0, **hyperparameters: object
 ) -> Run:
-    """One job that succeeds; anything else ends the benchmark with what it said."""
+    """Run one job; if it fails, end the benchmark and print the job's output."""
     given = [f"--hyperparameter={name}={value}" for name, value in hyperparameters.items()]
     flags = (f"--source_dir={source}", f"--training_script={script}", "--isolation=namespaces", *flags, *given)
     done = run_job(source.parent, *flags, job_name=job_name, timeout_s=timeout_s)
@@ -37,6 +37,6 @@ def run(
 
 
 def measured(run: Run) -> dict[str, float]:
-    """What bench/scripts/fixed_step.py measured."""
+    """Return the figures that bench/scripts/fixed_step.py measured."""
     (event,) = run.events("measured")
     return {name: float(value) for name, value in event.fields.items()}

@@ -1,4 +1,4 @@
-"""What the benchmarks share: pinned processes, real servers, medians, and what is left and printed at the end."""
+"""Shared by the benchmarks: flags, pinned processes, real servers, medians, and the report at the end."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from typing import Any
 
 OUT = Path(__file__).parent / "out"
 REPEATS = 5
-"""Figures are medians over this many runs; all sides of a ratio take turns within a run."""
+"""The default number of runs for each median; both sides of a ratio take turns within a run."""
 LIMIT_S = 3600
-"""For one benchmark: whatever hangs in it, it ends with all that it started."""
+"""Seconds after which a benchmark ends itself and its processes, in case something hangs."""
 
 
 def arguments(doc: str, argv: Sequence[str] | None = None, repeats: int = REPEATS) -> argparse.Namespace:
-    """`--repeats`, the one flag that all benchmarks have; from here on the benchmark has `LIMIT_S`."""
+    """Parse `--repeats`, the only flag of every benchmark, and start the time limit `LIMIT_S`."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=repeats, help="runs that the medians are taken over")
     given = parser.parse_args(argv)
 
     def out_of_time(_: int, frame: FrameType | None) -> None:
-        raise SystemExit(f"bench: error: not done within {LIMIT_S} s; it was at {frame}")
+        raise SystemExit(f"bench: error: not finished within {LIMIT_S} s; it was at {frame}")
 
     signal.signal(signal.SIGALRM, out_of_time)
     signal.alarm(LIMIT_S)
@@ -38,7 +38,7 @@ def arguments(doc: str, argv: Sequence[str] | None = None, repeats: int = REPEAT
 
 
 def per_second(call: Callable[[], object], seconds: float, warm_up: int) -> float:
-    """Calls a second, over `seconds` after some that do not count."""
+    """Return the calls per second over `seconds`, after `warm_up` calls that do not count."""
     for _ in range(warm_up):
         call()
     count, started = 0, time.perf_counter()
@@ -50,7 +50,7 @@ def per_second(call: Callable[[], object], seconds: float, warm_up: int) -> floa
 
 @contextlib.contextmanager
 def pinned(*cpus: int) -> Iterator[None]:
-    """What this thread starts within runs on these processors only; without any, nothing changes."""
+    """Pin this thread and the processes that it starts to these processors; without any, change nothing."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, set(cpus) or before)
     try:
@@ -61,7 +61,7 @@ def pinned(*cpus: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def service(cpus: Sequence[Sequence[int]], **environ_of_last: str) -> Iterator[Any]:
-    """A real dispatcher, and a worker on each of these sets of processors; the last one has these variables besides."""
+    """Yield a real dispatcher with a worker on each set of processors; the last worker gets these variables too."""
     from tests.integration.service import Service  # needs TensorFlow
 
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as work_dir:
@@ -77,7 +77,7 @@ def service(cpus: Sequence[Sequence[int]], **environ_of_last: str) -> Iterator[A
 
 
 def two_processors() -> tuple[int, int]:
-    """The two processors that the benchmarks pin to: those that this process may use."""
+    """Return two processors that this process may use, for the benchmarks to pin to."""
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) < 2:
         raise SystemExit("bench: error: this needs two processors")
@@ -89,7 +89,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def leave(name: str, figures: dict[str, float], rows: Sequence[dict[str, object]], **more: object) -> None:
-    """Print the rows as a table and the figures below; leave both in `bench/out/NAME.json`."""
+    """Print the rows as a table and the figures below it; write both to `bench/out/NAME.json`."""
     OUT.mkdir(exist_ok=True)
     about = {"machine": f"{os.cpu_count()} × {_processor()}", "python": platform.python_version(), **more}
     rounded = {key: round(value, 4) for key, value in figures.items()}
@@ -102,7 +102,7 @@ def leave(name: str, figures: dict[str, float], rows: Sequence[dict[str, object]
 
 
 def table(rows: Sequence[dict[str, object]]) -> str:
-    """Rows with the same keys, as aligned columns; the first is text."""
+    """Return rows with the same keys as a text table; only the first column is aligned left."""
     head = list(rows[0])
     cells = [head, *([_cell(row[key]) for key in head] for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(head))]

@@ -1,11 +1,10 @@
-"""What a pass costs beside its batches: short epochs and evaluations of a stream that has an end.
+"""The cost of a pass over a finite stream, beyond its batches, as in short epochs and evaluations.
 
     python -m bench.passes [--repeats 5]
 
-A reader knows that a pass is over once the dispatcher says so, and asks it now and then. "end": the pipeline makes
-twenty batches of numbers on two workers, which take next to no time. "slow worker": a listing is shuffled as a whole,
-then comes a costly function; one of two workers needs ten times as long for it as the other. A figure is
-milliseconds for each pass.
+A reader learns from the dispatcher that a pass is over, and asks it now and then. "end": the pipeline makes twenty
+batches of numbers on two workers, in almost no time. "slow worker": a listing is shuffled as a whole and then mapped
+by a costly function, which takes one of the two workers ten times as long. Figures are milliseconds per pass.
 """
 
 import os
@@ -54,14 +53,14 @@ def ours(dataset, name):
 
 
 def as_it_is(dataset, name):
-    """To the workers as the script has it: they shuffle."""
+    """Distribute the dataset unchanged, so that the workers shuffle."""
     from headrace.tensorflow import data
 
     return data.distribute(dataset, job_name=name, exact=False)
 
 
 def theirs(dataset, name):
-    """As TensorFlow distributes it."""
+    """Distribute the dataset with TensorFlow's own call."""
     import tensorflow as tf
 
     dynamic = tf.data.experimental.service.ShardingPolicy.DYNAMIC
@@ -70,7 +69,7 @@ def theirs(dataset, name):
 
 
 def costly(number):
-    """The same number, after a millisecond or ten."""
+    """Return the same number, after one millisecond, or ten on the slow worker."""
     import tensorflow as tf
 
     slow = tf.strings.regex_full_match(tf.io.read_file("/proc/self/environ"), r"(.|\n)*SLOW=as-one-of-two(.|\n)*")

@@ -1,12 +1,12 @@
-"""The example's operations on the same processors: image by image, as our example has them, and in Ray Data's actors.
+"""The example's image operations on two processors: image by image, in batches, in Ray Data and in PyTorch.
 
     python -m bench.pipeline [--repeats 5]
 
-Dilate, blur, turn, scale, move and mirror 32 × 32 images at random, two processors, nothing on a wire. "image by
-image" maps every image alone and batches floats, as the public sample does; "ours" is the form of
-code/train_dnn.py: whole batches, uint8. Ray Data runs our form in two actors of one thread each, PyTorch's DataLoader
-both forms, in its own operations, in two workers. A peer is measured where `tools/peers.py` has installed it: `make
-bench` installs ray; torch brings CUDA, some gigabytes, and is left to you.
+The operations dilate, blur, turn, scale, move and mirror 32 × 32 images at random; nothing crosses a network. "image by
+image" maps every image alone and batches floats, as the public sample does. "ours" is the form of
+code/train_dnn.py: whole batches, uint8. Ray Data runs our form in two actors of one thread each. PyTorch's DataLoader
+runs both forms in two workers, with PyTorch's operations. A peer is measured if `tools/peers.py` has installed it:
+`make bench` installs ray, but not torch, whose CUDA takes gigabytes.
 """
 
 import json
@@ -54,7 +54,7 @@ def main(argv=None):
 
 
 def augmented(x):
-    """The operations of code/train_dnn.py, on a batch."""
+    """Apply the operations of code/train_dnn.py to a batch."""
     from headrace.tensorflow.io import images
 
     x = images.to_uint8(images.blur(images.dilate(x)))
@@ -82,7 +82,7 @@ def images_per_s(dataset):
 
 
 def peer(*arguments, python=sys.executable):
-    """Images a second, which a script measures in a process of its own and prints."""
+    """Run a script that measures and prints images per second; return that figure."""
     command = [str(each) for each in (python, *arguments)]
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True, timeout=120

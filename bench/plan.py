@@ -1,10 +1,11 @@
-"""What `headrace plan` predicts from a homogeneous run alone, against jobs that were run.
+"""Predictions of `headrace plan` from a homogeneous run alone, compared with real jobs.
 
     python -m bench.plan [--repeats 1]
 
 The trainer's step is a fixed wait (bench/scripts/planned_step.py) on a host with one processor; each data host has a
-third of the other. Three pipelines: light (no reason to wait), the sample's, heavy. For each, every placement with 0
-to 3 data hosts is predicted and then run. Prices are made up: 10 $/h for the trainer's host, 1 $/h for a data host.
+third of the other processor. For each of three pipelines, light (never input-bound), the sample's and heavy, every
+placement with 0 to 3 data hosts is predicted and then run. Prices are invented: 10 $/h for the trainer's host, 1 $/h
+for a data host.
 """
 
 import uuid
@@ -17,7 +18,7 @@ from bench import jobs, measure
 from bench.quotas import quotas
 
 PIPELINES = {"light": 0, "sample's": 1, "heavy": 3}
-"""How often the augmentation is repeated."""
+"""The number of times that each pipeline applies the augmentation."""
 HOST_CPUS = 1 / 3
 MOST_HOSTS = 3
 TRAINER_USD, DATA_USD = 10.0, 1.0

@@ -1,4 +1,4 @@
-"""Gives the simulated hosts of a job parts of a processor, by the kernel's CPU quotas (cgroup v1; root)."""
+"""Limit a job's simulated hosts to a part of a processor with the kernel's CPU quotas (cgroup v1; needs root)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import psutil
 
 CONTROLLER = Path("/sys/fs/cgroup/cpu")
 PERIOD_US = 10_000
-"""Short, so that a host that has used up its part waits for milliseconds only."""
+"""The quotas' period in microseconds; short, so that a host that has used up its quota waits only milliseconds."""
 POLL_S = 0.05
 
 
 @contextlib.contextmanager
 def quotas(job_name: str, cpus: Mapping[str, float]) -> Iterator[None]:
-    """While this lasts, each host of the job has so many CPUs; hosts that are not named are left alone."""
+    """Limit each named host of the job to this number of CPUs, which may be a fraction, within the context."""
     top = CONTROLLER / f"headrace-bench-{os.getpid()}"
     try:
         for host, share in cpus.items():
@@ -26,9 +26,7 @@ def quotas(job_name: str, cpus: Mapping[str, float]) -> Iterator[None]:
             (top / host / "cpu.cfs_period_us").write_text(str(PERIOD_US))
             (top / host / "cpu.cfs_quota_us").write_text(str(int(PERIOD_US * share)))
     except OSError as error:
-        raise SystemExit(
-            f"bench: error: hosts with parts of a processor need root and {CONTROLLER}: {error}"
-        ) from error
+        raise SystemExit(f"bench: error: CPU quotas need root and {CONTROLLER}: {error}") from error
     done = threading.Event()
     mover = threading.Thread(target=_move, args=(job_name, top, set(cpus), done), daemon=True)
     mover.start()
@@ -44,7 +42,7 @@ def quotas(job_name: str, cpus: Mapping[str, float]) -> Iterator[None]:
 
 
 def _move(job_name: str, top: Path, hosts: set[str], done: threading.Event) -> None:
-    """Put the job's processes into their host's group, until `done`; what they start later is in it by itself."""
+    """Put the job's processes into their host's group, until `done`; their later children inherit it."""
     seen: set[tuple[int, float]] = set()
     while not done.wait(POLL_S):
         for process in psutil.process_iter():

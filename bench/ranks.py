@@ -1,12 +1,11 @@
-"""One service, one to eight ranks: is the stream split evenly, and how fast is it altogether?
+"""One service for one to eight ranks: does each rank get as many batches, and what is the total rate?
 
     python -m bench.ranks [--repeats 5]
 
-Each rank is a process, without the lock-step of a real training; they begin together once all have their first
-batch. All draw from one shared stream of finite length with dynamic sharding; fairness is the most batches that a
-rank got, divided by the least. "10 ms" ranks wait that long for each step, which together is about what the
-service can make here; "at once" ranks read as fast as they can, eight of them for two processors, so that the
-system's scheduler divides too. Two workers.
+Each rank is a process, without the lock-step of real training; all begin together, once each has its first batch. They
+read one shared finite stream with dynamic sharding, from two workers. Fairness is the most batches that a rank got
+divided by the fewest. "10 ms" ranks wait that long at each step; eight of them take about what the service can make
+here. "at once" ranks read as fast as they can; with eight on two processors, the system's scheduler matters too.
 """
 
 import json
@@ -30,7 +29,7 @@ def main(argv=None):
         readers = [start_reader(service.address) for _ in range(max(RANKS))]
         try:
             for reader in readers:
-                reader.stdout.readline()  # it has imported TensorFlow
+                reader.stdout.readline()  # says that it has imported TensorFlow
             for repeat in range(repeats):
                 for step, wait_ms in STEPS.items():
                     for ranks in RANKS:
@@ -65,11 +64,11 @@ def start_reader(address):
 
 
 def read_together(readers, name, wait_ms):
-    """One epoch, split by these readers."""
+    """Let these readers share one epoch; return its rate, its fairness, and whether each batch came exactly once."""
     batches = BATCHES_PER_RANK * len(readers)
     tell(readers, json.dumps({"name": name, "batches": batches, "wait_ms": wait_ms}))
     for reader in readers:
-        reader.stdout.readline()  # it has its first batch
+        reader.stdout.readline()  # says that it has its first batch
     started = time.perf_counter()
     tell(readers, "go")
     parts = [json.loads(reader.stdout.readline()) for reader in readers]
@@ -90,7 +89,7 @@ def tell(readers, line):
 
 
 def reader():
-    """Reads the streams named on standard input; prints the numbers of the batches that it got."""
+    """Read each stream that standard input names; print the numbers of its batches."""
     import tensorflow as tf
     from headrace.tensorflow import data
 

@@ -1,6 +1,6 @@
-"""The example's operations in Ray Data, for bench/pipeline.py.
+"""Measure the example's operations in Ray Data, for bench/pipeline.py.
 
-`python -m bench.ray_data FOLDER_OF_RAY SECONDS` prints images a second as JSON.
+`python -m bench.ray_data FOLDER_OF_RAY SECONDS` prints images per second as JSON.
 """
 
 import json
@@ -12,11 +12,11 @@ from bench.pipeline import BATCH, SHAPE, augmented
 
 ACTORS = 2
 IMAGES_PER_S_AT_MOST = 40_000
-"""Sets how much is made; measured is what comes after the first batch."""
+"""An upper limit of the rate, which sets the number of images; the measurement begins after the first batch."""
 
 
 class Augment:
-    """An actor: one processor, one thread of TensorFlow."""
+    """An actor with one processor and one TensorFlow thread."""
 
     def __init__(self):
         import tensorflow as tf

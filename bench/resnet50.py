@@ -1,4 +1,4 @@
-"""ResNet50 for benchmarks, as `code/train_torch.py` has it."""
+"""ResNet50 for the PyTorch benchmarks, the same model as in `code/train_torch.py`."""
 
 import torch
 from torch import nn
@@ -9,7 +9,7 @@ def convolution(inputs, outputs, size, stride=1):
 
 
 class Bottleneck(nn.Module):
-    """1×1, 3×3 and 1×1 convolutions beside a shortcut (He, Zhang, Ren, Sun, 2015); the stride is the 3×3's."""
+    """A residual block of 1×1, 3×3 and 1×1 convolutions (He, Zhang, Ren, Sun, 2015); the 3×3 one has the stride."""
 
     def __init__(self, inputs, width, stride):
         super().__init__()
@@ -24,7 +24,7 @@ class Bottleneck(nn.Module):
 
 
 def resnet50(classes):
-    """25.6 million parameters with 1,000 classes. Images: float, N × 3 × height × width."""
+    """Return the model, which has 25.6 million parameters with 1,000 classes. Input: float, N × 3 × height × width."""
     layers, inputs = [*convolution(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)], 64
     for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
         for block in range(blocks):

@@ -1,11 +1,11 @@
-"""What a second processor buys when a data host has it, and how near a job comes to an accelerator's limit.
+"""The gain from a data host on a second processor, and how close a job comes to the accelerator's limit.
 
     python -m bench.scaling [--repeats 5]
 
-The trainer's step is a fixed wait (bench/scripts/fixed_step.py), a stand-in for an accelerator. "alone" is a
-homogeneous job on one processor; "with a data host" adds one on a second processor. Efficiency is the gain in
-images/s divided by the gain in processors (two). The last rows give the accelerator a step that is longer than two
-processors need for a batch: the ideal is that step on one batch in memory.
+The trainer's step is a fixed wait (bench/scripts/fixed_step.py) in place of an accelerator. "alone" is a homogeneous
+job on one processor; "with a data host" adds a data host on a second one. Efficiency is the gain in images/s divided by
+two, the gain in processors. In the last rows the step takes longer than two processors need to make a batch; "ideal"
+is that step on a batch in memory.
 """
 
 from bench import jobs, measure

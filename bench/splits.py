@@ -1,10 +1,9 @@
-"""What it costs that a worker asks the dispatcher for each element of its part, and what blocks save.
+"""The cost of asking the dispatcher for every element, and the saving by blocks.
 
     python -m bench.splits [--repeats 5]
 
-With dynamic sharding the dispatcher hands out what the dataset begins with, one at a time: numbers of a range,
-rows of a table, or the files and blocks of `data.Shards`. The pipeline does nothing but batch a hundred
-numbers, on one worker.
+With dynamic sharding a worker asks the dispatcher for each element of the dataset's source: a number of a range, a row
+of a table, or a file or block of `data.Shards`. The pipeline only batches a hundred numbers, on one worker.
 """
 
 import os

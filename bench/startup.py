@@ -1,10 +1,9 @@
-"""From the command to the first step: whole jobs, against the bare training script.
+"""Seconds from the command to the first step: whole jobs, compared with the training script alone.
 
     python -m bench.startup [--repeats 5]
 
-code/train_dnn.py with its small model and made-up images, everything else default: alone as `python
-code/train_dnn.py`, as a homogeneous job, and as a heterogeneous one of two data hosts. Seconds from starting the
-command until the line `event=first_step` is there.
+The script is code/train_dnn.py with its small model and synthetic images. It runs alone as `python code/train_dnn.py`,
+as a homogeneous job, and as a heterogeneous job with two data hosts. Time ends with the line `event=first_step`.
 """
 
 import os
@@ -54,7 +53,7 @@ def main(argv=None):
 
 
 def bare(folder):
-    folder.mkdir()  # of its own: the script goes on from a checkpoint that it finds
+    folder.mkdir()  # a new folder: the script would continue from an earlier run's checkpoint
     environ = os.environ | {"PYTHONPATH": str(ROOT / "code")}
     command = [sys.executable, "-u", str(ROOT / "code" / "train_dnn.py"), "--model=small_cnn", *FLAGS[:2]]
     began = time.perf_counter()

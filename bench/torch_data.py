@@ -1,6 +1,6 @@
-"""The example's operations in PyTorch's DataLoader, for bench/pipeline.py; run by the Python that has torch.
+"""Measure the example's operations in PyTorch's DataLoader, for bench/pipeline.py; needs a Python with torch.
 
-`torch_data.py images|batches BATCH SIZE SECONDS` prints images a second as JSON.
+`torch_data.py images|batches BATCH SIZE SECONDS` prints images per second as JSON.
 """
 
 import json
@@ -17,7 +17,7 @@ ROTATION, ZOOM, SHIFT = 0.05, 0.2, 0.05
 
 
 def augmented(pixels):
-    """Dilate, blur, then turn, scale, move and mirror at random in one resampling; `[n, 3, size, size]` uint8."""
+    """Dilate and blur images, then turn, scale, move and mirror them at random; `[n, 3, size, size]` uint8."""
     x = functional.max_pool2d(pixels.float(), 3, 1, 1)
     x = functional.avg_pool2d(x, 3, 1, 1, count_include_pad=False).round()
 
@@ -35,7 +35,7 @@ def augmented(pixels):
 
 
 class Made(Dataset):
-    """One image or batch of random pixels, again and again."""
+    """A dataset whose every sample is the same random image, or batch of images, augmented."""
 
     def __init__(self, shape, count):
         self._pixels, self._count = torch.randint(0, 256, shape, dtype=torch.uint8), count

@@ -1,12 +1,12 @@
-"""PyTorch's feed: how fast a rank gets batches, beside other ways; what more processors bring; an epoch beside torch's.
+"""PyTorch's feed compared with other transports and loaders, and its gain from a second processor.
 
-    python -m bench torch [--repeats 5]        (run by .venv-torch: make setup-torch)
+    python -m bench torch [--repeats 5]        (with .venv-torch's Python: make setup-torch)
 
-The race: a server on one processor sends the same batch of 32 images again and again to a consumer on another. "tcp"
-copies bytes into memory that is there already; the others hand out new tensors. "pickle" is the published sample's way:
-one gRPC stream of pickled batches. Then an epoch of a heavy dataset (bench/torch_heavy.py) on two processors: feed
-server and consumer, torch's own DataLoader, and Ray Data where `tools/peers.py` has installed it. At the end, what the
-second processor brings (bench/torch_scaling.py).
+First, a server on one processor sends the same batch of 32 images again and again to a consumer on another. "tcp"
+copies bytes into the same memory each time; the others return new tensors. "pickle" is the published sample's way:
+one gRPC stream of pickled batches. Then an epoch of a heavy dataset (bench/torch_heavy.py) is made on two processors:
+by feed server and consumer, by torch's DataLoader, and by Ray Data if `tools/peers.py` has installed it. Last comes the
+gain from the second processor (bench/torch_scaling.py).
 """
 
 import contextlib
@@ -24,7 +24,7 @@ WAYS = ("tcp", "feed", "grpc", "pickle", "flight")
 FORMS = ("uint8_224", "float32_224", "uint8_32")
 IMAGES = 4800
 TURNS = 2
-"""Of `torch_scaling`, for each repeat."""
+"""The number of turns of `torch_scaling` for each repeat."""
 HEAVY = Path(__file__).parent / "torch_heavy.py"
 RAY = Path(__file__).parents[1] / ".venv-peers" / "ray"
 
@@ -74,7 +74,7 @@ def main(argv=None):
 
 
 def one_way(way, form, server_processor, own_processor):
-    """Images a second, and images for each second of the consumer's processor time."""
+    """Return images per second, and images per second of the consumer's processor time."""
     port = free_port()
 
     def command(side, processor):
@@ -93,7 +93,7 @@ def one_way(way, form, server_processor, own_processor):
 
 
 def heavy_rates(first, second):
-    """Name and images a second of each way to make an epoch of the heavy dataset on two processors."""
+    """Yield the name and the images per second of each way to make an epoch of the heavy dataset on two processors."""
     with feed_server(IMAGES, first, second) as feeds:
         yield "epoch by the feed", printed("feed", **feeds)
     yield "epoch by DataLoader, 2 workers", printed("loader")
@@ -103,7 +103,7 @@ def heavy_rates(first, second):
 
 @contextlib.contextmanager
 def feed_server(images, *processors):
-    """A feed server of so many images, with two processes on these processors; yields what its consumer is told."""
+    """Run a feed server of `images` images, with two processes on these processors; yield its consumer's variables."""
     port = free_port()
     command = [sys.executable, "-m", "headrace.torch.feed.server", f"--port={port}", f"--address=127.0.0.1:{port}"]
     with measure.pinned(*processors):

@@ -1,7 +1,7 @@
-"""A dataset that is heavy to make, and how fast it comes: for bench/torch_feed.py, each in a process of its own.
+"""Measure a dataset that is costly to make, one way per process, for bench/torch_feed.py.
 
-`torch_heavy.py feed|loader|ray|bare IMAGES WORKERS` prints images a second as JSON; with `--tell`, a line for each
-batch: when it came (monotonic seconds) and how many images so far. As a script of a feed server it makes datasets.
+`torch_heavy.py feed|loader|ray|bare IMAGES WORKERS` prints images per second as JSON. With `--tell` it prints a line
+for each batch: its time in monotonic seconds and the images so far. Feed servers run this script too.
 """
 
 import json
@@ -17,7 +17,7 @@ SIZE, BATCH = 224, 16
 
 
 class Heavy(torch.utils.data.Dataset):
-    """Random pixels, normalised and blurred by an 11 × 11 bell, as the published PyTorch sample does; plain torch."""
+    """Random pixels, normalised and blurred by an 11 × 11 Gaussian, in plain torch, as in the published sample."""
 
     def __init__(self, count):
         self.count = count
@@ -39,7 +39,7 @@ class Heavy(torch.utils.data.Dataset):
 
 
 def rate(batches, warm_up=2):
-    """Images a second, after a few batches that do not count."""
+    """Return images per second, after `warm_up` batches that do not count."""
     count, started = 0, 0.0
     for number, (images, _) in enumerate(batches):
         count += len(images) if number >= warm_up else 0
@@ -48,7 +48,7 @@ def rate(batches, warm_up=2):
 
 
 def tell(batches):
-    """When each batch came, and how many images have come by then."""
+    """Print each batch's time, and the number of images so far."""
     count = 0
     for images, _ in batches:
         count += len(images)
@@ -66,7 +66,7 @@ def loader(count, workers):
 
 
 def bare(count, workers):
-    """Batches that go nowhere: what the processors give."""
+    """Yield batches without sending them: the rate that the processors alone reach."""
     keep_freed_memory()  # as feed servers do
     heavy = Heavy(count)
     for first in range(0, count, BATCH):

@@ -1,9 +1,9 @@
-"""Ways to bring batches of tensors from one process to another, for bench/torch_feed.py.
+"""Compare ways to send batches of tensors from one process to another, for bench/torch_feed.py.
 
-`torch_race.py serve|take WAY FORM PORT PROCESSOR` is one side of one.
+`torch_race.py serve|take WAY FORM PORT PROCESSOR` runs one side of one way.
 
-Each way's server sends the same batch again and again; `open_WAY` gives a function that takes the next one as tensors.
-Each side has a process of its own: the feed sets how memory is kept, and that would help the others too.
+Each server sends the same batch again and again; `open_WAY` returns a function that receives the next one as tensors.
+Each side runs in its own process, because the feed changes the memory allocator, which would speed up the others too.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ METHOD = "/race.Batches/Get"
 
 
 def batch(form):
-    """Images and labels: `uint8_224`, `float32_224` or `uint8_32`."""
+    """Return images and labels; `form` is `uint8_224`, `float32_224` or `uint8_32`."""
     dtype, size = form.split("_")
     torch.manual_seed(0)  # the same on both sides
     images = torch.randint(0, 256, (32, 3, int(size), int(size)), dtype=torch.uint8)
@@ -36,7 +36,7 @@ def batch(form):
 
 
 class Same(torch.utils.data.Dataset):
-    """Always the same batch, which costs nothing to make."""
+    """A dataset that returns the same batch each time, at no cost."""
 
     def __init__(self, form):
         self.batch = batch(form)
@@ -52,7 +52,7 @@ def first(samples):
     return samples
 
 
-# A copy over TCP: nothing but the bytes, into the same memory each time.
+# TCP: the bytes only, into the same memory each time.
 
 
 def serve_tcp(form, port):
@@ -60,8 +60,8 @@ def serve_tcp(form, port):
     parts = [memoryview(each.reshape(-1).view(torch.uint8).numpy()) for each in (images, labels)]
     with socket.create_server(("127.0.0.1", port)) as listener:
         while not (connection := listener.accept()[0]).recv(1):
-            connection.close()  # one that only looked whether somebody listens
-        with contextlib.suppress(ConnectionError):  # the consumer has seen enough
+            connection.close()  # a probe that only checked whether the port is open
+        with contextlib.suppress(ConnectionError):  # the consumer has finished
             while connection.recv(1):
                 rest = list(parts)
                 while rest:
@@ -75,7 +75,7 @@ def open_tcp(form, port):
     connection = socket.create_connection(("127.0.0.1", port))
     into = batch(form)
     views = [memoryview(each.reshape(-1).view(torch.uint8).numpy()) for each in into]
-    connection.send(b"xxx")  # one ahead
+    connection.send(b"xxx")  # requests ahead, so that the server never waits
 
     def take():
         connection.send(b"x")
@@ -88,7 +88,7 @@ def open_tcp(form, port):
     return take
 
 
-# gRPC, a stream of messages: each a batch's bytes, or a pickled batch as in the published sample.
+# gRPC: a stream of messages, each with a batch's bytes, or with a pickled batch as in the published sample.
 
 
 def _serve_grpc(form, port, message):
@@ -188,7 +188,7 @@ def open_flight(form, port):
     return take
 
 
-# Ours: a feed server and a loader, as a job has them.
+# headrace: a feed server and a loader, as in a job.
 
 
 def serve_feed(form, port):
@@ -210,7 +210,7 @@ def open_feed(form, port):
 
 
 def take(way, form, port):
-    """Images a second, and images for each second of this process's processor time, as JSON."""
+    """Print images per second, and images per second of this process's processor time, as JSON."""
     take_next = globals()[f"open_{way}"](form, port)
     for _ in range(WARM_UP):
         take_next()
@@ -226,5 +226,5 @@ if __name__ == "__main__":
     os.sched_setaffinity(0, {int(processor)})
     if side == "take":
         take(given_way, given_form, int(given_port))
-        os._exit(0)  # a stream without an end is under way
+        os._exit(0)  # an endless stream is still open
     globals()[f"serve_{given_way}"](given_form, int(given_port))

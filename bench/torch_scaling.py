@@ -1,8 +1,8 @@
-"""What a second processor brings a feed, for bench/torch_feed.py.
+"""Measure the feed's gain from a second processor, for bench/torch_feed.py.
 
-The same processes run on one processor, on the other, and on both, by turns of a few seconds: a machine whose speed
-changes does so for all three. "feed": a feed server with two processes, and its consumer. "going nowhere": two
-processes that make the same batches and send them to nobody, which is what the processors themselves give.
+The same processes run on one processor, on the other, and on both, in turns of a few seconds, so that changes of the
+machine's speed affect all three alike. "feed": a feed server with two processes, and its consumer. "going nowhere":
+two processes that make the same batches and send them nowhere, which shows the gain of the processors alone.
 """
 
 import contextlib
@@ -24,12 +24,12 @@ FIRST_BATCHES_S = 60.0
 
 
 def rates(turns, environ, feed_server):
-    """Images a second of `feed` and `going nowhere`, each as (first alone, second alone, both) for every turn.
+    """Return the images per second of `feed` and `going nowhere`, as (first alone, second alone, both) for each turn.
 
     Args:
-        environ: of processes.
-        feed_server: context manager that starts one of so many images on these processors; yields what a consumer is
-            told.
+        environ: the processes' environment.
+        feed_server: context manager that starts a feed server, given the number of images and the processors, and
+            yields its consumer's variables.
     """
     places = measure.two_processors()
     found = {}
@@ -41,12 +41,12 @@ def rates(turns, environ, feed_server):
 
 
 def gain(of_turns):
-    """Both processors together, of the two alone: 1 is twice one."""
+    """Return the median rate on both processors, divided by the sum of the two rates alone: 1 is a full gain."""
     return measure.median([both / (one + other) for one, other, both in of_turns])
 
 
 class _Teller:
-    """A process that tells of each batch, and what it has told."""
+    """A process that prints the time of each batch, and what it has printed."""
 
     def __init__(self, way, environ):
         command = [sys.executable, str(HEAVY), way, str(MANY), "2", "--tell"]
@@ -60,7 +60,7 @@ class _Teller:
             self.told.append((float(at), int(count)))
 
     def rate(self, since, until):
-        """Images a second between the first and the last batch of that time."""
+        """Return images per second between the first and the last batch of this interval."""
         (began, before), *_, (ended, after) = [each for each in list(self.told) if since <= each[0] <= until]
         return (after - before) / (ended - began)
 

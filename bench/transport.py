@@ -1,12 +1,12 @@
-"""How fast batches get from one worker to one consumer: ours, TensorFlow's default, and the bare ways.
+"""The rate of batches from one worker to one consumer: headrace, TensorFlow's default, and plain gRPC and TCP.
 
     python -m bench.transport [--repeats 5]
 
-Batches are 1024 × 32 × 32 × 3 (seed-shaped) and 64 × 224 × 224 × 3 of random values, made beforehand: only their
-way counts. No sharding: one batch again and again has nothing to split. "ours" is `data.distribute` with its
-defaults, "ours, gRPC" all of that but the protocol; "TF default" is `service.distribute` with its own, which
-compresses; "+ cast" adds the cast from uint8 to float32 on the consumer's processor. "Horovod compute" is Horovod's
-compute_service. gRPC bytes and TCP copy carry the same number of bytes and nothing else.
+Batches are 1024 × 32 × 32 × 3 and 64 × 224 × 224 × 3 random values, made beforehand, so that only the transport is
+measured. Sharding is off, because the same batch is sent again and again. "ours" is `data.distribute` with its
+defaults; "ours, gRPC" is the same with the gRPC protocol. "TF default" is `service.distribute` with its defaults, which
+include compression. "+ cast" adds the cast from uint8 to float32 on the consumer's processor. "Horovod compute" is
+Horovod's compute_service. "gRPC bytes" and "TCP copy" send the same number of bytes without tf.data.
 """
 
 import contextlib
@@ -80,7 +80,7 @@ def size(shape, dtype):
 
 @contextlib.contextmanager
 def compute_service(cpu):
-    """Horovod's compute_service with one worker on this processor; its configuration."""
+    """Run Horovod's compute_service with one worker on this processor; yield its configuration."""
     from horovod.tensorflow.data.compute_service import TfDataServiceConfig
 
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
@@ -103,7 +103,7 @@ def compute_service(cpu):
 
 
 def batches_per_s(way, shape, dtype, name, address, compute):
-    """Batches a second through the service, over `SECONDS` after the first few."""
+    """Return batches per second through the service, over `SECONDS` after the first few batches."""
     import tensorflow as tf
     from headrace.tensorflow import data
 
@@ -124,7 +124,7 @@ def batches_per_s(way, shape, dtype, name, address, compute):
 
 
 def bare(source, message_bytes, cpu):
-    """Messages a second from a small sender of `source` on a processor of its own."""
+    """Return messages per second from a small sender, the program `source`, on its own processor."""
     with measure.pinned(cpu):
         sender = subprocess.Popen([sys.executable, "-c", source, str(message_bytes)], stdout=subprocess.PIPE, text=True)
     try:

@@ -193,7 +193,7 @@ def test_a_host_that_ends_early_does_not_hurry_the_others(tmp_path):
 def test_hosts_that_outlive_the_leader_are_killed_and_not_blamed(tmp_path):
     launcher = "import os, time\nif os.environ['SM_CURRENT_HOST'] == 'algo-3': os._exit(7)\ntime.sleep(600)"
     result, summary = run_impatiently(tmp_path, launcher)
-    assert "algo-1, algo-2 did not end with the others" in result.stdout
+    assert "algo-1, algo-2 did not end with the other hosts" in result.stdout
     assert summary["hosts"]["algo-1"]["exit_code"] == 137
     assert (summary["root_cause"]["host"], summary["root_cause"]["exit_code"]) == ("algo-3", 7)
 

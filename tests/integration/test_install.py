@@ -71,7 +71,7 @@ def test_a_bucket_out_of_reach_costs_a_build_and_no_more(tmp_path, bucket, capsy
     (folder / "build.py").write_text(BUILD.format(log=str(tmp_path / "log")))
     assert install.main(tmp_path, {"HEADRACE_WHEELS": "s3://no-such-bucket/wheels"}) == 0
     assert (tmp_path / "log").read_text() == "built\n"
-    assert "nothing from s3://no-such-bucket/wheels" in capsys.readouterr().err
+    assert "cannot fetch from s3://no-such-bucket/wheels" in capsys.readouterr().err
 
 
 def test_what_is_listed_and_cannot_be_fetched_is_built(tmp_path, capsys):
@@ -91,7 +91,7 @@ def test_what_is_listed_and_cannot_be_fetched_is_built(tmp_path, capsys):
 def test_without_a_way_to_aws_there_is_no_store(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "boto3", None)
     assert open_store({"HEADRACE_WHEELS": "s3://wheels/job"}) is None
-    assert "nothing from s3://wheels/job" in capsys.readouterr().err
+    assert "cannot use s3://wheels/job" in capsys.readouterr().err
 
 
 def test_the_transfers_library_is_compiled_once_and_fetched_by_the_next_job(tmp_path, bucket, monkeypatch, capfd):
@@ -105,7 +105,7 @@ def test_the_transfers_library_is_compiled_once_and_fetched_by_the_next_job(tmp_
     assert "compiling" in capfd.readouterr().out
     compiler.write_text("#!/bin/sh\necho called >&2; exit 1\n")
     assert transfer_build.main(["--once", f"--library={second}"]) == 0
-    assert "using what was built before: s3://wheels/job/wheels/transfer/transfer.so" in capfd.readouterr().err
+    assert "using the build of an earlier job: s3://wheels/job/wheels/transfer/transfer.so" in capfd.readouterr().err
     assert second.read_bytes() == first.read_bytes()
     bucket.put_object(Bucket="wheels", Key="job/wheels/transfer/other.so", Body=b"no library")
     assert transfer_build.main([f"--library={tmp_path / 'other.so'}"]) == 1

@@ -247,7 +247,7 @@ def test_the_jobs_summary_is_fetched_and_told(aws, capsys, tmp_path):
 def test_a_report_of_a_job_that_is_none_or_left_nothing_is_refused_in_a_line(aws, capsys):
     for name, region, message in (
         ("never-was", ["--region", REGION], f"never-was is neither a folder here nor a training job in {REGION}"),
-        ("never-was", [], "to fetch a job of that name give --region"),
+        ("never-was", [], "to fetch a job of that name, give --region"),
         ("no/such/folder", [], "no/such/folder: no such folder"),
     ):
         assert headrace(["report", name, *region]) == 2
@@ -258,7 +258,7 @@ def test_a_report_of_a_job_that_is_none_or_left_nothing_is_refused_in_a_line(aws
         if body:
             boto3.client("s3", REGION).put_object(Bucket=BUCKET, Key="headrace/job/output/output.tar.gz", Body=body)
         assert headrace(["plan", "job", "--region", REGION]) == 2
-        assert "job (Completed) has left no results of headrace" in capsys.readouterr().err
+        assert "job (Completed) has no results of headrace" in capsys.readouterr().err
 
 
 def test_a_role_may_be_given_by_name(aws, capsys):

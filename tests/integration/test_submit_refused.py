@@ -13,7 +13,7 @@ from tests.integration.account import BUCKET, REGION, SMALL
 
 WRONG = [
     ([*SMALL, "--dnn_instance_type", "ml.p4d.24xlargee"], 2, "did you mean ml.p4d.24xlarge"),
-    ([*SMALL, "--data_instance_type", "ml.trn1.2xlarge"], 2, "needs images of its own"),
+    ([*SMALL, "--data_instance_type", "ml.trn1.2xlarge"], 2, "needs a special image"),
     ([*SMALL, "--dnn_instance_type", "ml.g5.xlarge", "--processes_per_host", "8"], 2, "has GPUs for 1; give 1"),
     ([*SMALL, "--dnn_instance_type", "ml.p5en.48xlarge"], 2, "give --processes_per_host"),
     ([*SMALL, "--tf_data_mode", "local"], 2, "leaves the data group idle"),
@@ -24,7 +24,7 @@ WRONG = [
     (SMALL[2:], 2, "no role: give --role or set SAGEMAKER_ROLE"),
     ([*SMALL[:2], *SMALL[4:]], 2, "no region: give --region"),
     ([*SMALL, "--retries", "-1"], 2, "--retries is -1"),
-    ([*SMALL, "--framework_version", "1.2.3", "--image_uri", ""], 2, "look at --framework_version"),
+    ([*SMALL, "--framework_version", "1.2.3", "--image_uri", ""], 2, "check --framework_version"),
     ([*SMALL, "--framework_version", "2.10", "--image_uri", ""], 2, "2.10 has Python 3.9, and headrace needs 3.10"),
     ([*SMALL, "--tag", "a=1", "--tag", "a=2"], 2, "--tag gives one key twice"),
 ]

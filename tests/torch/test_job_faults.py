@@ -53,7 +53,7 @@ def test_training_goes_on_without_a_feed_server_that_is_late_beside_a_busy_train
     job = victim("--num_of_data_instances=1", "--epochs=8", "--hyperparameter=late_on=algo-2")
     run = finish(job.process, job.folder)
     assert run.code == 0, run.output[-4000:]
-    assert "steps are made without 1 feed server on algo-2" in run.output
+    assert "training started without 1 feed server on algo-2" in run.output
     data, beside = (run.summary["workers"][f"{host}/worker"] for host in ("algo-1", "algo-2"))
     assert data["share"] == {"0": 1.0, "1": 1.0} and data["batches"] >= 8 * 80
     assert beside["batches"] == 0 and beside["share"] == {}

@@ -82,7 +82,7 @@ def test_it_reports_to_the_leaders_own_addresses_among_those_that_are_given():
 
 
 def test_a_daemon_that_reports_to_nobody_is_refused():
-    with pytest.raises(InputError, match="not told where to report to"):
+    with pytest.raises(InputError, match="lack orte_hnp_uri"):
         checked_arguments(REAL[: URI - 2] + REAL[URI + 1 :], LEADER, WORK_DIR)
 
 

@@ -28,7 +28,7 @@ def test_hosts_are_in_natural_order():
 
 def test_before_they_have_logged_it_an_assumption_is_made_and_said(capsys):
     assert hosts_by_group(JOB, {}) == {"data_group": ["algo-1", "algo-2"], "dnn_group": ["algo-3"]}
-    assert "not in the logs yet" in capsys.readouterr().err
+    assert "the logs do not yet say" in capsys.readouterr().err
 
 
 def test_utilisation_is_scaled_to_100_percent_by_the_types_processors():

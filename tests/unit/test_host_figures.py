@@ -10,7 +10,7 @@ import urllib.request
 
 import pytest
 from headrace.events import Event
-from headrace.host.exporters.exporter import Outlet
+from headrace.host.exporters.exporter import Exporter
 from headrace.host.exporters.jsonl import to_file
 from headrace.host.exporters.openmetrics import to_endpoint
 from headrace.host.exporters.tensorboard import to_event_file
@@ -43,7 +43,7 @@ def test_the_leader_writes_each_groups_use_restarts_checkpoints_and_lost_hosts(t
     data, dnn = topology.data_hosts[0].name, topology.leader.name
     path = tmp_path / "metrics.jsonl"
     path.write_text(json.dumps({"time": time.time() - 1, "step": 1, "step_time_ms": 10.0}) + "\n")
-    writer = Timeline(topology, [Outlet("file", lambda: to_file(path), print)], {})
+    writer = Timeline(topology, [Exporter("file", lambda: to_file(path), print)], {})
     gpu = {"count": 1, "samples": 36000, "busy": 20000.0}
     writer.look({data: status(1.0, 1.0), dnn: status(0.0, 1.0, gpu=gpu)}, [], now=0.0)
     later = gpu | {"samples": 36005, "busy": 20004.0}
@@ -73,7 +73,7 @@ NONSENSE = {
 def test_nonsense_from_another_host_costs_its_own_figures_only(tmp_path, kind):
     topology = topology_from(hetero(), "test")
     data, dnn = topology.data_hosts[0].name, topology.leader.name
-    writer = Timeline(topology, [Outlet("file", lambda: to_file(tmp_path / "metrics.jsonl"), print)], {})
+    writer = Timeline(topology, [Exporter("file", lambda: to_file(tmp_path / "metrics.jsonl"), print)], {})
     for over_s in (1.0, 2.0, 3.0):
         writer.look({data: NONSENSE[kind](over_s), dnn: status(over_s, over_s)}, [], now=over_s * 100)
     writer.end({})
@@ -85,7 +85,7 @@ def test_nonsense_from_another_host_costs_its_own_figures_only(tmp_path, kind):
 def test_a_file_that_cannot_be_written_slows_nothing(tmp_path):
     topology = topology_from(hetero(), "test")
     (tmp_path / "file").write_text("")
-    writer = Timeline(topology, [Outlet("file", lambda: to_file(tmp_path / "file" / "metrics.jsonl"), print)], {})
+    writer = Timeline(topology, [Exporter("file", lambda: to_file(tmp_path / "file" / "metrics.jsonl"), print)], {})
     for number in range(5000):
         writer.take((0.0, RankSaid(Event("checkpoint", {"epoch": str(number)}))))
     writer.end({})
@@ -132,7 +132,7 @@ def test_a_group_has_the_figures_that_any_of_its_hosts_has(tmp_path):
     config = hetero()
     topology = topology_from(config, "test")
     records = []
-    writer = Timeline(topology, [Outlet("list", lambda: records.extend, print)], {})
+    writer = Timeline(topology, [Exporter("list", lambda: records.extend, print)], {})
     first, second = (host.name for host in topology.data_hosts[:2])
     for over_s in (1.0, 2.0):
         statuses = {first: status(over_s, over_s, network_bytes=None), second: status(0.0, over_s)}
@@ -142,41 +142,41 @@ def test_a_group_has_the_figures_that_any_of_its_hosts_has(tmp_path):
     assert figures["cpu_utilization"] == 0.25 and figures["network_in_bytes_per_s"] == 10
 
 
-def test_a_place_for_figures_that_hangs_or_fails_holds_nothing_up():
+def test_an_exporter_that_hangs_or_fails_delays_nothing():
     said, hang = [], threading.Event()
-    stuck = Outlet("a hung place", lambda: lambda records: hang.wait() and None, said.append)
-    never = Outlet("one that never opens", lambda: hang.wait() and None, said.append)
-    broken = Outlet("a broken place", lambda: lambda records: 1 / 0, said.append)
-    absent = Outlet("an absent place", lambda: 1 / 0, said.append)
+    stuck = Exporter("a hung place", lambda: lambda records: hang.wait() and None, said.append)
+    never = Exporter("one that never opens", lambda: hang.wait() and None, said.append)
+    broken = Exporter("a broken place", lambda: lambda records: 1 / 0, said.append)
+    absent = Exporter("an absent place", lambda: 1 / 0, said.append)
     for number in range(3000):
-        for outlet in (stuck, never, broken, absent):
-            outlet.put({"time": number})
-    for outlet in (stuck, never, broken, absent):
-        outlet.close({"time": 0.0, "summary": {}})
+        for exporter in (stuck, never, broken, absent):
+            exporter.put({"time": number})
+    for exporter in (stuck, never, broken, absent):
+        exporter.close({"time": 0.0, "summary": {}})
     for name in ("a hung place", "one that never opens"):
         assert any(f"{name} was too slow" in each for each in said)
-    hung = Outlet("a place that hangs at the end", lambda: lambda records: hang.wait() and None, said.append)
+    hung = Exporter("a place that hangs at the end", lambda: lambda records: hang.wait() and None, said.append)
     hung.close({"time": 0.0, "summary": {}})
     assert said[-1].startswith("a place that hangs at the end was too slow, or did not answer: 1 records")
-    refused = Outlet("a place", lambda: int("http://me:secret@nowhere/"), said.append)
+    refused = Exporter("a place", lambda: int("http://me:secret@nowhere/"), said.append)
     refused.close({"time": 0.0})
-    assert "does not take" in said[-1] and "secret" not in said[-1]
+    assert "cannot write" in said[-1] and "secret" not in said[-1]
     for name in ("a broken place", "an absent place"):
-        assert sum(f"{name} does not take the job's figures: ZeroDivisionError" in each for each in said) == 1
+        assert sum(f"cannot write the job's figures to {name}: ZeroDivisionError" in each for each in said) == 1
     hang.set()
 
 
-def test_a_slow_place_gets_what_has_come_meanwhile_at_once_and_the_summary_always():
+def test_a_slow_exporter_gets_waiting_records_at_once_and_always_the_summary():
     calls = []
 
     def slow(records):
         time.sleep(0.1)
         calls.append(list(records))
 
-    outlet = Outlet("a slow place", lambda: slow, print)
+    exporter = Exporter("a slow place", lambda: slow, print)
     for number in range(900):
-        outlet.put({"time": number})
-    outlet.close({"time": 900, "summary": {"outcome": "succeeded"}})
+        exporter.put({"time": number})
+    exporter.close({"time": 900, "summary": {"outcome": "succeeded"}})
     assert [record["time"] for records in calls for record in records] == list(range(901))
     assert len(calls) < 10
 
@@ -184,7 +184,7 @@ def test_a_slow_place_gets_what_has_come_meanwhile_at_once_and_the_summary_alway
 def test_figures_from_before_the_first_step_are_not_compared_with_those_after():
     topology = topology_from(hetero(), "test")
     records, (data, *_) = [], topology.data_hosts
-    writer = Timeline(topology, [Outlet("list", lambda: records.extend, print)], {})
+    writer = Timeline(topology, [Exporter("list", lambda: records.extend, print)], {})
     writer.look({data.name: status(9.0, 4.2, since=1.0)}, [], now=0.0)
     writer.look({data.name: status(1.0, 4.7, since=5.0)}, [], now=100.0)
     writer.look({data.name: status(2.0, 5.7, since=5.0)}, [], now=200.0)

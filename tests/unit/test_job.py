@@ -52,7 +52,7 @@ def test_all_hyperparameters_reach_the_script_beside_the_launchers_own():
         ({"processes_per_host": 0}, "--processes_per_host is 0"),
         ({"hyperparameters": {"a b": "1"}}, "hyperparameter name 'a b'"),
         ({"hyperparameters": {"a": "\0"}}, "no program can get as an argument"),
-        ({"hyperparameters": {"delimiter": ":"}}, "'delimiter' is ':', which mpirun takes for"),
+        ({"hyperparameters": {"delimiter": ":"}}, "'delimiter' is ':', which mpirun reserves"),
         ({"hyperparameters": {"sagemaker_program": "x.py"}}, "are for SageMaker's toolkit"),
         ({"channels": (Channel("x", "/d"), Channel("x", "/e"))}, "given twice"),
         ({"channels": (Channel("x", "/d", ("gpus",)),)}, "names group 'gpus'"),

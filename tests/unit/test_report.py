@@ -166,7 +166,7 @@ def test_no_root_cause_is_told_of_what_was_interrupted_as_it_began():
     cause = {
         "host": "algo-2",
         "role": "launcher",
-        "message": "was killed by SIGTERM and left no word",
+        "message": "was killed by SIGTERM and left no message",
         "signal": "SIGTERM",
     }
     stopped = summary("one", 1.0) | {"outcome": "failed", "root_cause": cause}

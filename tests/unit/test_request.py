@@ -69,7 +69,7 @@ def test_options_for_mpirun_go_to_whoever_starts_it():
     theirs = request(job, distribution="mpi")
     assert json.loads(theirs["HyperParameters"]["sagemaker_mpi_custom_mpi_options"]) == "-x NCCL_DEBUG=INFO"
     assert "HEADRACE_MPI_OPTIONS" not in theirs["Environment"]
-    with pytest.raises(InputError, match="knows no quotes"):
+    with pytest.raises(InputError, match="does not support quotes"):
         request(spec(custom_mpi_options="-x 'A=b c'"), distribution="mpi")
 
 
@@ -161,7 +161,7 @@ def test_metric_definitions_find_the_values_in_the_launchers_log_lines():
         ({}, {"max_wait_s": 10}, "add --spot"),
         ({}, {"spot": True, "keep_alive_period_s": 60}, "no warm pools of spot hosts"),
         ({}, {"spot": True, "max_wait_s": 10}, "shorter than --max_run"),
-        ({}, {"subnets": ("subnet-1",)}, "go together"),
+        ({}, {"subnets": ("subnet-1",)}, "needs both"),
         ({}, {"output_s3_uri": "bucket/x"}, "no S3 location"),
         ({}, {"output_s3_uri": "s3://bucket/exp#1"}, "no S3 location"),
         ({}, {"output_s3_uri": "s3://bucket//exp"}, "no S3 location"),

@@ -24,7 +24,7 @@ def test_a_job_keeps_its_own_secret():
 def test_without_one_hosts_share_what_the_arn_stands_for(capsys):
     settings = with_secret(Settings(), topology("algo-1", "algo-2"), ARN)
     assert settings.secret_is_derived
-    assert "which is no secret" in capsys.readouterr().err
+    assert "derived from the job's ARN" in capsys.readouterr().err
     assert settings.secret == derived_secret(ARN["TRAINING_JOB_ARN"]) != derived_secret("arn:b")
 
 

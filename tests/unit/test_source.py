@@ -203,5 +203,5 @@ def test_a_link_to_a_folder_of_many_files_is_refused_before_all_are_listed(tmp_p
     write(tmp_path / "images", **{f"cats__{number}.jpg": "" for number in range(9)})
     write(tmp_path / "project", **{"train_dot_py": ""})
     (tmp_path / "project" / "data").symlink_to(tmp_path / "images")
-    with pytest.raises(InputError, match=r"more than 5 files, 6 of them in data/cats; data belongs in a --channel"):
+    with pytest.raises(InputError, match=r"more than 5 files, 6 of them in data/cats; move data to a --channel"):
         source_files(tmp_path / "project")

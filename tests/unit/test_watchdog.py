@@ -131,7 +131,7 @@ def test_ranks_that_have_all_ended_and_are_still_there_are_told_of():
     for rank in range(4):
         log.label(f"[1,{rank}]<stdout>:headrace event=rank_ended rank={rank}")
     cause = diagnose("algo-2", "11 s (stall_timeout_s)", log, {}, "data from the feed servers")
-    assert "the script has ended on all ranks, and processes of theirs have not" in cause.message
+    assert "the script has ended on all ranks, but their processes have not" in cause.message
 
 
 def test_ranks_in_different_passes_over_a_stream_are_the_root_cause_with_the_rule():

@@ -1,4 +1,4 @@
-"""How hosts are reached where they have no names and ports of their own, as simulated ones on loopback addresses."""
+"""The addresses of hosts that have no names and ports of their own: simulated hosts on loopback addresses."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from headrace.cluster.ports import FIRST_WORKER_PORT
 from headrace.errors import InputError
 
 ENDPOINTS_VARIABLE = "HEADRACE_ENDPOINTS"
-"""How hosts are reached where they have no names of their own (`encode_endpoints`)."""
+"""The environment variable with such hosts' addresses and ports, written by `encode_endpoints`."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """How one host is reached and where it listens."""
+    """The address at which other hosts reach a host, and the address and port at which its servers listen."""
 
     address: str
     bind_address: str = "0.0.0.0"
@@ -23,12 +23,12 @@ class Endpoint:
 
 
 def encode_endpoints(endpoints: Mapping[str, Endpoint]) -> str:
-    """The value of `HEADRACE_ENDPOINTS` for hosts that cannot have names and ports of their own."""
+    """Return the value of `HEADRACE_ENDPOINTS` for these endpoints, given by host name."""
     return json.dumps({host: [e.address, e.bind_address, e.first_worker_port] for host, e in endpoints.items()})
 
 
 def read_endpoints(text: str) -> dict[str, Endpoint]:
-    """What `encode_endpoints` made. Raises `InputError` for anything else."""
+    """Return the endpoints that `encode_endpoints` wrote. Raises `InputError` for a malformed text."""
     if not text:
         return {}
     try:

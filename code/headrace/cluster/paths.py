@@ -1,4 +1,4 @@
-"""Where a job's files lie that people read: on a host, and in the folder of a run here."""
+"""Paths of a job's files and folders, on a host and in the folder of a run on this machine."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from pathlib import Path
 from typing import Any
 
 SUMMARY = "summary.json"
-"""The whole run: outcome, root cause, figures. The leader writes it."""
+"""The leader's summary of the run: outcome, root cause, figures."""
 METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 PREFLIGHT_REPORT = "preflight.json"
 TRAINER_REPORT = "trainer.json"
-"""Rank 0's part of the summary; the leader's launcher takes it from the output folder."""
+"""Rank 0's part of the summary; the leader's launcher removes it from the output folder."""
 ROOT_CAUSE = "root_cause.json"
-"""What a host takes for the root cause; the leader's summary has the last word."""
+"""The root cause as a host sees it; the one in the leader's summary counts."""
 STOP_REQUEST = "stop"
-"""In the signal folder: asks rank 0 for a checkpoint, now."""
+"""The file in the signal folder that asks rank 0 for a checkpoint now."""
 ARRAYS_FOLDER = "arrays"
-"""In the work folder, which is the ranks' folder for temporary files too: arrays that workers read."""
+"""The folder of arrays that workers read, in the work folder, which is also the ranks' temporary folder."""
 REPORT, PLOTS = "report.html", "plots"
-"""What `headrace report` makes of a run, in its folder."""
+"""The output of `headrace report`, in the run's folder."""
 RESULTS = (SUMMARY, METRICS, TENSORBOARD, PREFLIGHT_REPORT)
-"""What the leader leaves for people, in its output folder and then in the run's."""
+"""The leader's results for users, in its output folder and later in the run's."""
 
 
 def as_given(text: str) -> Path:
-    """A path that a user names: the shell leaves the ~ of --flag=~/folder alone."""
+    """Return a user's path with ~ expanded, which the shell does not do in --flag=~/folder."""
     return Path(os.path.expanduser(text))
 
 
 @dataclass(frozen=True)
 class HostPaths:
-    """A host's folders below its base folder, `/opt/ml`, as SageMaker has them."""
+    """A host's folders below its base folder, `/opt/ml`, in SageMaker's layout."""
 
     base_dir: Path
 
@@ -53,7 +53,7 @@ class HostPaths:
 
     @property
     def channel_dir(self) -> Path:
-        """Has a folder for each channel."""
+        """The folder that has a folder for each channel."""
         return self.base_dir / "input" / "data"
 
     @property
@@ -74,23 +74,23 @@ class HostPaths:
 
     @property
     def failure(self) -> Path:
-        """SageMaker shows the first 1,024 bytes of this file as the job's FailureReason."""
+        """The file whose first 1,024 bytes SageMaker shows as the job's FailureReason."""
         return self.base_dir / "output" / "failure"
 
     @property
     def work_dir(self) -> Path:
-        """This run's working files; gone when the host ends."""
+        """The folder of this run's temporary files, removed when the host ends."""
         return self.base_dir / "headrace"
 
     @property
     def signal_dir(self) -> Path:
-        """Where ranks show progress and find a stop request."""
+        """The folder in which ranks show progress and find a stop request."""
         return self.work_dir / "signals"
 
 
 @dataclass(frozen=True)
 class RunPaths:
-    """A run's folder on this machine: what the leader left, and each host's own folder and log."""
+    """A run's folder on this machine: the leader's results, and each host's folder and log."""
 
     folder: Path
 
@@ -110,7 +110,7 @@ class RunPaths:
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a file whole or not at all."""
+    """Write a JSON file atomically, and its folder if missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     partial.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

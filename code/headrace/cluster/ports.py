@@ -1,4 +1,4 @@
-"""The ports of a job's hosts. Users open them between groups, so they stay as they are."""
+"""The ports of a job's hosts. Users open them in security groups, so they must not change."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from headrace.errors import SetupError
 
 DISPATCHER_PORT = 6000
 FIRST_WORKER_PORT = 6001
-"""Further workers of a host listen on the ports that follow."""
+"""The port of a host's first worker; its other workers listen on the ports that follow."""
 TRANSFER_PORT_OFFSET = 1000
-"""A worker on 6001 also sends batches from 7001, by headrace's own protocol (`tensorflow/service/transfer`)."""
+"""Distance from a worker's port to its port for headrace's own protocol (`tensorflow/service/transfer`): 6001, 7001."""
 CONTROL_PORT = 16000
 _PASSING = range(20_000, 32_000)
-"""For what lives for a moment. Linux gives 32768 and those above to connections."""
+"""Ports for short-lived servers, below 32768, where Linux's range for connections begins."""
 
 
 def is_own_port(port: int, workers: int) -> bool:
-    """Whether a server of the job may listen there, with so many workers on a host."""
+    """Return whether one of the job's servers may use the port, if a host has this number of workers."""
     worker_ports = range(FIRST_WORKER_PORT, FIRST_WORKER_PORT + max(workers, 1))
     return (
         port in (DISPATCHER_PORT, CONTROL_PORT) or port in worker_ports or port - TRANSFER_PORT_OFFSET in worker_ports
@@ -27,10 +27,10 @@ def is_own_port(port: int, workers: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Some that nobody has. No connection is given one of them before its server takes it.
+    """Return free ports, outside the range from which Linux gives ports to connections.
 
     Raises:
-        SetupError: there are not so many.
+        SetupError: fewer than `count` ports are free.
     """
     found: list[int] = []
     for port in random.sample(_PASSING, len(_PASSING)):

@@ -1,4 +1,4 @@
-"""Reads the topology: from a host's own `resourceconfig.json`, or from the `SM_*` variables where there is no file."""
+"""Read the topology from a host's `resourceconfig.json`, or from the `SM_*` variables if there is no such file."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FRAMEWORK_PARAMETERS = "SM_FRAMEWORK_PARAMS"
 
 
 def read_topology(base_dir: Path, environ: Mapping[str, str]) -> Topology:
-    """The topology from `base_dir`'s resourceconfig.json, else from the `SM_*` variables.
+    """Return the topology from `base_dir`'s resourceconfig.json, else from the `SM_*` variables.
 
-    The file's order is not promised, so hosts are put in natural order. If the SageMaker toolkit starts MPI, it keeps
-    the file's order: the first dnn host listed gets rank 0 (sagemaker-training 5.1, `Environment.get_master_hostname`).
-    Then this function keeps that order too.
+    SageMaker does not promise an order in the file, so hosts are put in natural order. If the SageMaker toolkit starts
+    MPI, it gives rank 0 to the first dnn host listed (sagemaker-training 5.1, `Environment.get_master_hostname`). Then
+    the dnn hosts stay in the file's order.
 
     Raises:
-        TopologyError: neither is there, or what is there contradicts itself.
+        TopologyError: neither exists, or the content contradicts itself.
     """
     path = HostPaths(base_dir).resource_config
     try:
@@ -36,14 +36,14 @@ def read_topology(base_dir: Path, environ: Mapping[str, str]) -> Topology:
 
 
 def toolkit_starts_mpi(environ: Mapping[str, str]) -> bool:
-    """Whether the SageMaker toolkit was asked to; it says so on every host."""
+    """Return whether the SageMaker toolkit starts MPI, from its parameters, which every host gets."""
     parameters = _json(environ.get(FRAMEWORK_PARAMETERS) or "{}", FRAMEWORK_PARAMETERS)
     ways = ("sagemaker_mpi_enabled", "sagemaker_distributed_dataparallel_enabled")
     return isinstance(parameters, dict) and any(parameters.get(way) for way in ways)
 
 
 def topology_from(config: Any, source: str, dnn_as_listed: bool = False) -> Topology:
-    """The topology in the content of a resourceconfig.json; `source` names it in errors."""
+    """Return the topology in the content of a resourceconfig.json; `source` names it in errors."""
     if not isinstance(config, dict):
         raise TopologyError(f"{source}: expected a JSON object, found {type(config).__name__}")
     names = _names(config.get("hosts"), "hosts", source)
@@ -109,7 +109,7 @@ def _names(value: Any, what: str, source: str) -> list[str]:
 
 
 def _groups(config: dict[str, Any], names: list[str], source: str) -> dict[str, tuple[str, Sequence[str]]]:
-    """Instance type and host names by group name."""
+    """Return instance type and host names by group name."""
     listed = config.get("instance_groups")
     if not listed:
         group = config.get("current_group_name") or HOMOGENEOUS_GROUP
@@ -144,7 +144,7 @@ def _check_membership(
                 f"{DATA_GROUP!r} and {DNN_GROUP!r}"
             )
     elif DATA_GROUP in groups:
-        raise TopologyError(f"{source}: no instance group {DNN_GROUP!r}; {DATA_GROUP!r} alone has nobody to train")
+        raise TopologyError(f"{source}: no instance group {DNN_GROUP!r}; without it no host trains")
     grouped = [host.name for host in hosts]
     if len(set(grouped)) < len(grouped):
         twice = next(name for name in grouped if grouped.count(name) > 1)

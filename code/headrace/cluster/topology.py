@@ -1,6 +1,6 @@
-"""Who is who in a job: hosts, instance groups, roles, the dispatcher's host and the leader.
+"""The topology of a job: hosts, instance groups, roles, the dispatcher's host and the leader.
 
-Every host comes to the same answer without talking to any other (`headrace.cluster.sagemaker`).
+Every host computes the same topology without asking another (`headrace.cluster.sagemaker`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 DATA_GROUP = "data_group"
 DNN_GROUP = "dnn_group"
 HOMOGENEOUS_GROUP = "homogeneousCluster"
-"""What SageMaker calls the one group of a job that was submitted without instance groups."""
+"""SageMaker's name for the only group of a job that was submitted without instance groups."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """One host: its name, its instance group and type, and its role (`data` or `dnn`)."""
+    """One host, with its name, instance group, instance type and role (`data` or `dnn`)."""
 
     name: str
     group: str
@@ -28,13 +28,13 @@ class Host:
 
 @dataclass(frozen=True)
 class Topology:
-    """All hosts of the job, and which one this is. In natural order, unless the toolkit starts MPI."""
+    """All hosts of the job, and the current one. Hosts are in natural order, unless the toolkit starts MPI."""
 
     hosts: tuple[Host, ...]
     current: Host
     network_interface: str
     source: str
-    """Where this was read, for messages."""
+    """Where the topology was read from, for messages."""
 
     @property
     def data_hosts(self) -> tuple[Host, ...]:
@@ -46,12 +46,12 @@ class Topology:
 
     @property
     def leader(self) -> Host:
-        """The first dnn host, which has rank 0: it starts mpirun, unless the toolkit does, and decides the outcome."""
+        """The first dnn host, which has rank 0. It starts mpirun, unless the toolkit does, and decides the outcome."""
         return self.dnn_hosts[0]
 
     @property
     def dispatcher_host(self) -> Host:
-        """The first data host; the leader when there is no data group."""
+        """The first data host, or the leader if there is no data group."""
         return (self.data_hosts or self.dnn_hosts)[0]
 
     @property
@@ -63,11 +63,11 @@ class Topology:
         return self.current == self.leader
 
     def peers(self) -> tuple[Host, ...]:
-        """Every host but this one."""
+        """Return every host except the current one."""
         return tuple(host for host in self.hosts if host != self.current)
 
     def describe(self) -> dict[str, Any]:
-        """The topology as JSON-ready data."""
+        """Return the topology as data for JSON."""
         return {
             "current_host": self.current.name,
             "leader": self.leader.name,
@@ -86,10 +86,10 @@ class Topology:
         }
 
     def table(self, servers: Callable[[Host], Sequence[str]] = lambda host: ()) -> str:
-        """The topology as a table for people.
+        """Return the topology as a text table.
 
         Args:
-            servers: which servers a host runs.
+            servers: returns the names of the servers that a host runs.
         """
         rows = [("host", "group", "instance type", "role", "runs")]
         for host in self.hosts:
@@ -103,5 +103,5 @@ class Topology:
 
 
 def natural_key(name: str) -> tuple[tuple[str, int], ...]:
-    """Sort key that puts `algo-2` before `algo-10`."""
+    """Return a sort key that puts `algo-2` before `algo-10`."""
     return tuple((text, int(digits or -1)) for text, digits in re.findall(r"(\D*)(\d*)", name))

@@ -1,4 +1,4 @@
-"""What ended a job, as its root cause: a stop request, an error of ours, an error that nobody foresaw."""
+"""Make root causes from stop requests and errors, and write them where they are looked for."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from headrace.outcome import RootCause
 
 
 def leave(paths: HostPaths, cause: RootCause) -> None:
-    """Write the root cause where people and SageMaker look for it; done twice it does no harm."""
+    """Write the root cause where people and SageMaker look for it. May be called again."""
     write_failure(paths, "\n".join([cause.one_line(), *cause.log_tail]))
     with contextlib.suppress(OSError):
         write_json(paths.output_dir / ROOT_CAUSE, cause.as_json())
 
 
 def write_failure(paths: HostPaths, text: str) -> None:
-    """SageMaker's file of why a job has failed."""
+    """Write the file in which SageMaker looks for the reason of a failure."""
     try:
         paths.failure.parent.mkdir(parents=True, exist_ok=True)
         paths.failure.write_text(text + "\n", encoding="utf-8")
@@ -30,17 +30,17 @@ def write_failure(paths: HostPaths, text: str) -> None:
 
 
 def stopped(host: str, signal_name: str) -> RootCause:
-    """A stop request as the root cause of a job that it ended."""
+    """Return the root cause of a job that a signal stopped."""
     return RootCause(host, LAUNCHER, f"was stopped by {signal_name}", signal=signal_name)
 
 
 def failure_of(error: HeadraceError, host: str) -> RootCause:
-    """A headrace error as the root cause of a job."""
+    """Return the root cause of a job that a headrace error ended."""
     return RootCause(host, LAUNCHER, str(error), os.getpid(), exit_code=error.exit_code)
 
 
 def unexpected(error: Exception, host: str, log: HostLog) -> RootCause:
-    """An error nobody foresaw, as the root cause of a job; its traceback goes to the log."""
+    """Return the root cause of a job that an unexpected error ended; write its traceback to the log."""
     for line in "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines():
         log.say(line)
     return RootCause(host, LAUNCHER, f"failed with {type(error).__name__}: {error}", os.getpid(), exit_code=1)

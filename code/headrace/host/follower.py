@@ -1,4 +1,4 @@
-"""Every host but the leader: runs its children until the leader says how the job ended, or is gone."""
+"""Run a host that is not the leader: keep its children until the leader tells the outcome, or is gone."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from headrace.host.mpi.mpirun import ORTED
 from headrace.outcome import Outcome, RootCause
 
 STOP_MARGIN_S = 5.0
-"""How much longer than the leader a host that was asked to stop waits for the leader's word."""
+"""Seconds, beyond the leader's own limit, that a host with a stop request waits for the outcome."""
 UNHEARD_FAILURE_S = 60.0
-"""How long a host that has failed waits for a leader that was never heard, to tell it why."""
+"""Seconds that a failed host waits for the leader's first call, to report its failure."""
 
 
 def follow(run: HostRun) -> Outcome:
-    """The outcome that the leader decided; a failure of its own when the leader is gone."""
+    """Run this host; return the leader's outcome, or a failure if the leader is gone."""
     settings, leader = run.plan.settings, run.plan.topology.leader.name
     try:
         run.start_servers()
@@ -32,7 +32,7 @@ def follow(run: HostRun) -> Outcome:
                 work()
             except HeadraceError as error:
                 run.state.fail(failure_of(error, run.state.host))
-            except Exception as error:  # whatever it is, the leader must hear of it
+            except Exception as error:  # the leader must hear of it, whatever failed
                 run.state.fail(unexpected(error, run.state.host, run.log))
         now = time.monotonic()
         if run.state.stop_signal and stop_asked_at is None:

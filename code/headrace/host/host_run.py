@@ -1,4 +1,4 @@
-"""One host's part in the job, from its servers' start to its exit code: its children, its state, its inbox."""
+"""One host's run, from the start of its servers to its exit code: its children, its state, its inbox."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TRAINER = "trainer"
 
 @dataclass
 class HostRun:
-    """A host while it runs. Its main loop, `Leader` or `follow`, calls `check_children` and `wait` in turn."""
+    """A running host. Its main loop, `Leader` or `follow`, calls `check_children` and `wait` in turn."""
 
     plan: HostPlan
     log: HostLog
@@ -50,11 +50,11 @@ class HostRun:
     ranks: RankLog
     started: float = field(default_factory=time.monotonic)
     listeners: list[Callable[[Stamped], None]] = field(default_factory=list)
-    """Who else hears, in the main loop, what has happened; the state always does."""
+    """Functions that get each event in the main loop, after the state."""
     _next_publication: float = 0.0
 
     def start_servers(self) -> None:
-        """Start this host's servers, and have installed what the trainer lacks.
+        """Start this host's servers, and the installation of Horovod if the trainer lacks it.
 
         Raises:
             SetupError: a server's port is taken.
@@ -88,7 +88,7 @@ class HostRun:
         self.state.publish()
 
     def start_trainer(self) -> Child:
-        """Start mpirun with all ranks; or, where the toolkit has, the one rank as which it started this launcher."""
+        """Start mpirun with all ranks; if the toolkit has done so, start only this launcher's own rank."""
         plan = self.plan
         if plan.rank:
             command = rank_command(plan)
@@ -110,7 +110,7 @@ class HostRun:
         return self.supervisor.start(spec)
 
     def check_children(self) -> None:
-        """Restart servers that died; record as this host's failure what cannot be restarted."""
+        """Restart servers that died; record any other child's failure as this host's."""
         for ended in self.supervisor.poll():
             cause = ended.root_cause(self.state.host)
             if ended.spec.kind == TRAINER and ended.return_code:
@@ -129,9 +129,9 @@ class HostRun:
             self.state.publish()
 
     def failed_rank(self, fallback: RootCause) -> RootCause:
-        """The rank that failed first: as mpirun's output has it, else as a rank of this host has left it.
+        """Return the failure of the rank that failed first, from mpirun's output or else from this host's rank files.
 
-        Where the toolkit starts the ranks, the launcher reads the output of one: then the files come first.
+        If the toolkit starts the ranks, the launcher reads the output of one rank only, so the files come first.
         """
         left = first_failure(self.plan.paths.signal_dir, self.state.host)
         if left and self.plan.rank:
@@ -140,7 +140,7 @@ class HostRun:
         return left if left and (found is fallback or WITHOUT_A_WORD in found.message) else found
 
     def wait(self, timeout_s: float = TICK_S) -> None:
-        """Waits for news or for the next tick, and acts on all that has happened.
+        """Wait for news or until the next tick, and act on all events.
 
         Raises:
             SetupError: the MPI daemon cannot be started.
@@ -154,7 +154,7 @@ class HostRun:
                 for listener in self.listeners:
                     listener(stamped)
                 news |= not isinstance(stamped[1], HostAnswered) or stamped[1].news
-            # After all others: what these raise must not lose one.
+            # These come last, because an error here must not lose another event.
             for _, asked in happenings:
                 if isinstance(asked, MpiDaemonAsked):
                     self._start_mpi_daemon(asked.arguments)
@@ -169,7 +169,7 @@ class HostRun:
 
 @contextlib.contextmanager
 def host_run(plan: HostPlan, service: DataService, log: HostLog) -> Iterator[HostRun]:
-    """A running host with its signal handlers; leaving it ends every child and removes the working files."""
+    """Yield a running host with its signal handlers; on exit end every child and remove the work folder."""
     inbox = Inbox()
     host, leader = plan.topology.current.name, plan.topology.leader.name
     prepare_folders(plan)
@@ -210,7 +210,7 @@ def host_run(plan: HostPlan, service: DataService, log: HostLog) -> Iterator[Hos
 
 
 def prepare_folders(plan: HostPlan) -> None:
-    """The folders that a run writes to. Raises `SetupError` when one cannot be made or written."""
+    """Make the folders that a run writes to. Raises `SetupError` if one cannot be made or written."""
     shutil.rmtree(plan.paths.work_dir, ignore_errors=True)
     for folder in (plan.paths.work_dir, plan.paths.signal_dir, plan.paths.output_dir):
         try:
@@ -223,9 +223,9 @@ def prepare_folders(plan: HostPlan) -> None:
 
 
 def check_port_free(port: int, what: str) -> None:
-    """Raises `SetupError` when something listens on the port already (gRPC would share it silently)."""
+    """Check that no process listens on the port (gRPC would share it silently). Raises `SetupError`."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # Connections of an earlier run that linger in TIME_WAIT are no obstacle; a listener is.
+        # Allow an earlier run's connections in TIME_WAIT; only a listener is in the way.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("0.0.0.0", port))  # where the servers listen

@@ -1,4 +1,4 @@
-"""The one queue of a host's main loop: threads and signal handlers put what has happened, the loop alone acts on it."""
+"""The event queue of a host's main loop: threads and signal handlers put events, the loop alone acts on them."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ class ServerSaid:
 
 @dataclass(frozen=True)
 class RankSaid:
-    """A log event of a rank; on the leader."""
+    """A log event of a rank. Occurs on the leader."""
 
     event: Event
 
 
 @dataclass(frozen=True)
 class LeaderSaid:
-    """The leader has renewed its lease with this host. `body` is what it said."""
+    """A renewal of the lease by the leader, with the message that it sent."""
 
     body: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class MpiDaemonAsked:
-    """The leader's mpirun wants this host's MPI daemon, with these arguments."""
+    """A request by the leader's mpirun for this host's MPI daemon, with orted's arguments."""
 
     arguments: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class StopAsked:
-    """The platform or the user wants the job to end."""
+    """A signal by which the platform or the user asks for the job's end."""
 
     signal_name: str
 
 
 @dataclass(frozen=True)
 class HostAnswered:
-    """Another host has answered a renewal with its status; on the leader."""
+    """Another host's status, in its reply to a renewal. Occurs on the leader."""
 
     host: str
     status: Mapping[str, Any]
     news: bool = True
-    """Whether more than its figures has changed."""
+    """Whether the status has changed in more than its figures."""
 
 
 @dataclass(frozen=True)
 class HostSilent:
-    """A call to another host has failed; on the leader."""
+    """A failed call to another host. Occurs on the leader."""
 
     host: str
     error: str
@@ -66,27 +66,27 @@ class HostSilent:
 
 @dataclass(frozen=True)
 class HostInformed:
-    """Another host has heard the outcome; on the leader."""
+    """Another host's confirmation that it has received the outcome. Occurs on the leader."""
 
     host: str
 
 
 Happening = ServerSaid | RankSaid | LeaderSaid | MpiDaemonAsked | StopAsked | HostAnswered | HostSilent | HostInformed
 Stamped = tuple[float, Happening]
-"""With the moment it was put: monotonic seconds."""
+"""An event after the moment at which it was put, in monotonic seconds."""
 
 
 class Inbox:
-    """What has happened since the loop last looked. `put` may be called from anywhere, signal handlers too."""
+    """The events since the loop last looked. `put` may be called from any thread and from signal handlers."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Stamped] = queue.SimpleQueue()  # its put may be interrupted by another put
+        self._queue: queue.SimpleQueue[Stamped] = queue.SimpleQueue()  # the queue whose put is reentrant
 
     def put(self, happening: Happening) -> None:
         self._queue.put((time.monotonic(), happening))
 
     def take(self, timeout_s: float) -> list[Stamped]:
-        """What has come, oldest first; waits for the first so long. Empty when nothing came."""
+        """Return all events, oldest first; wait up to `timeout_s` for the first. Empty if none came."""
         found: list[Stamped] = []
         try:
             found.append(self._queue.get(timeout=timeout_s))

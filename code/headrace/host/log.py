@@ -1,4 +1,4 @@
-"""One log stream per host: every line, whoever printed it, with time, host and role in front."""
+"""One log stream per host: every line of every process, after its time, host and role."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TextIO
 from headrace.events import format_event
 
 ROLE_WIDTH = 10
-# TensorFlow says this on every start of every process, before its own log level can be set.
+# TensorFlow prints this at the start of every process, before its log level can be set.
 _NOISE = re.compile(r"All log messages before absl::InitializeLog|oneDNN custom operations are on")
 LAUNCHER = "launcher"
 
@@ -25,7 +25,7 @@ class HostLog:
         self._lock = threading.Lock()
 
     def line(self, role: str, text: str) -> None:
-        """One line, prefixed `TIME HOST ROLE`; the time is UTC."""
+        """Write one line after `TIME HOST ROLE`; the time is UTC."""
         if _NOISE.search(text):
             return
         now = datetime.datetime.now(datetime.timezone.utc)
@@ -35,12 +35,12 @@ class HostLog:
                 self._stream.write(f"{stamp} {self._host} {role:<{ROLE_WIDTH}} {text}\n")
                 self._stream.flush()
             except (OSError, ValueError):
-                pass  # Who read the log is gone, or its disk is full; the job goes on and its outcome still counts.
+                pass  # The log's reader is gone or its disk is full; the job goes on and its outcome still counts.
 
     def say(self, text: str) -> None:
-        """A line of the launcher's own."""
+        """Write a line as the launcher."""
         self.line(LAUNCHER, text)
 
     def event(self, event_name: str, /, **fields: object) -> None:
-        """A log event of the launcher's own (see `headrace.events`)."""
+        """Write a log event as the launcher (see `headrace.events`)."""
         self.line(LAUNCHER, format_event(event_name, **fields))

@@ -1,4 +1,4 @@
-"""What `launcher.py` does on every host: read who and where we are, run, end with the job's outcome."""
+"""The launcher's main function: read the topology and the settings, run this host, exit with the job's outcome."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ Runs this host's part of a headrace job. SageMaker starts it on every host with 
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
-    """The launcher's exit code. `entry` is the path of the entry script; its folder is the source dir."""
-    # Hyperparameters come as pairs, so a lone word is a person's; a hyperparameter may have any name, `h` too.
+    """Run the launcher; return its exit code. `entry` is the entry script's path; its folder is the source dir."""
+    # A person typed a lone -h: hyperparameters come as pairs, and one of them may be named `h`.
     if list(argv) in (["-h"], ["--help"]):
         print(HELP)
         return 0
-    prctl.allow_open_files()  # whoever can reach the ports can open connections
+    prctl.allow_open_files()  # unauthenticated clients can open many connections
     describe = list(argv) == ["--describe"]
     try:
         settings = read_settings([] if describe else argv, environ)
@@ -73,13 +73,13 @@ def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
 
 
 def _service(plan: HostPlan, host: Host) -> DataService:
-    """The job's data service, as this host has it."""
+    """Return the job's data service, from the view of this host."""
     there = dataclasses.replace(plan.topology, current=host)
     return data_service(there, plan.settings, plan.source_dir, plan.paths.work_dir, plan.script_arguments)
 
 
 def run_host(plan: HostPlan, service: DataService) -> int:
-    """Run one host to the job's end; its exit code is the outcome's."""
+    """Run one host to the job's end; return the outcome's exit code."""
     host = plan.topology.current.name
     log = HostLog(host)
     try:
@@ -97,7 +97,7 @@ def run_host(plan: HostPlan, service: DataService) -> int:
                 outcome = _lead_or_follow(run)
     except HeadraceError as error:
         outcome = Outcome(failure_of(error, host))
-    except Exception as error:  # whatever it is, the host ends with an outcome
+    except Exception as error:  # the host ends with an outcome, whatever failed
         outcome = Outcome(unexpected(error, host, log))
     if outcome.root_cause:
         cause = outcome.root_cause
@@ -139,13 +139,13 @@ def _log_topology(plan: HostPlan, mode: str, log: HostLog) -> None:
 def _compare_versions(submitted: str, log: HostLog) -> None:
     if submitted not in ("", __version__):
         log.say(
-            f"this host has headrace {__version__}, the job was submitted with {submitted}: make the source dir's copy "
-            "and the installed one agree"
+            f"this host has headrace {__version__}, but the job was submitted with {submitted}; use the same version "
+            "in the source dir and in the installation"
         )
 
 
 def entry_point(entry: str) -> None:
-    """Run and exit; for `launcher.py`."""
+    """Run the launcher and exit; for `launcher.py`."""
     print_every_character("utf-8")
     code = main(sys.argv[1:], dict(os.environ), entry)
     sys.stdout.flush()

@@ -1,7 +1,7 @@
-"""What one host knows of itself and tells the leader. The main loop alone changes it.
+"""One host's state, which it reports to the leader. The main loop alone changes it.
 
-The control channel answers a renewal with what the loop last published: a reply is never late because the loop is
-busy, and nothing is changed while it is read.
+The control channel answers a renewal with the status that the loop last published. So a reply never waits for a busy
+loop, and nothing changes while it is read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STARTING, STEPPING = "starting", "stepping"
 
 
 class HostState:
-    """This host's first failure, what its servers have told, and what the leader last said."""
+    """This host's state: its first failure, its servers' reports, and the leader's last message."""
 
     def __init__(
         self,
@@ -39,18 +39,18 @@ class HostState:
         self.service = service
         self.kernel_kills = KernelKills()
         self.restarts: dict[str, int] = {}
-        """By kind of server."""
+        """Restarts so far, by kind of server."""
         self.servers_started = False
         self.installing = False
         """Whether something that the trainer needs is being installed."""
         self.failure: RootCause | None = None
         self.stop_signal = ""
-        """The signal that asked for the job's end; empty when none did."""
+        """The signal that asked for the job's end; empty if none came."""
         self.outcome: Outcome | None = None
-        """What the leader has decided, once it has said so."""
+        """The job's outcome, once the leader has told it."""
         self._inbox = inbox
-        self._find_suspended = suspended  # names of this host's suspended processes; takes long, so once a renewal
-        self._find_received = received  # what its ranks have received
+        self._find_suspended = suspended  # returns suspended processes; slow, so called once a renewal
+        self._find_received = received  # returns the batches that this host's ranks have received
         self._suspended: list[str] = []
         self._received: Body = {}
         self._phase = STARTING
@@ -65,18 +65,18 @@ class HostState:
     # From the control channel's threads
 
     def renew(self, body: Body) -> Body:
-        """The leader is alive and says the job's phase, and the outcome when there is one."""
+        """Answer the leader's renewal, which has the job's phase, and the outcome if there is one."""
         self._inbox.put(LeaderSaid(body))
         return self._reply
 
     # From the main loop
 
     def published(self) -> Body:
-        """The status as it was last published."""
+        """Return the status that was last published."""
         return self._published
 
     def take(self, stamped: Stamped) -> None:
-        """Act on what has happened, as far as it is this host's."""
+        """Act on an event, if it concerns this host's state."""
         at, happening = stamped
         if isinstance(happening, ServerSaid):
             self._guarded(lambda: self.service.take_event(happening.event))
@@ -91,22 +91,22 @@ class HostState:
         self.publish()
 
     def publish(self) -> None:
-        """From now on, renewals are answered with the status as it is now."""
+        """Make the current status the reply to renewals."""
         self._received = self._find_received()
         self._published = self._status()
         self._make_reply()
 
     def _make_reply(self) -> None:
-        """The status with only a part of what ranks have received: each of them may have hundreds of workers."""
+        """Prepare the reply: the status, with one part of the ranks' receipts, which may cover hundreds of workers."""
         self._in_parts.give(self._received)
         self._reply = {**self._published, "received": self._in_parts.part()}
 
     def hear(self, decision: Mapping[str, Any]) -> None:
-        """What the leader has decided for all hosts' data service."""
+        """Pass on the leader's decision for the data service on all hosts."""
         self._guarded(lambda: self.service.hear(decision))
 
     def report(self) -> Report:
-        """What the data service's servers have told."""
+        """Return the data service's report on its servers."""
 
         def ask() -> None:
             self._report = self.service.report()
@@ -115,33 +115,33 @@ class HostState:
         return self._report
 
     def fail(self, cause: RootCause) -> None:
-        """Record a failure; the first one counts."""
+        """Record a failure, unless one is recorded already."""
         if self.failure is None:
             self.failure = explained(cause, self.memory())
             self.publish()
 
     def memory(self) -> Body:
-        """Whether the kernel has just killed for want of memory, and what processes held; empty when it has not."""
+        """Return the kernel's recent kills for lack of memory, and what processes held; empty if there were none."""
         killed = self.kernel_kills.just_now()
         return {"killed": killed, "resident_bytes": self.usage.resident_bytes()} if killed else {}
 
     def take_dump_request(self) -> bool:
-        """Whether the leader has asked for the stacks of this host's ranks since the last call."""
+        """Return whether the leader has asked for the ranks' stacks since the last call."""
         requested, self._dump_requested = self._dump_requested, False
         return requested
 
     def silence_s(self, now: float) -> float | None:
-        """Seconds since the leader was last heard; None when it never was."""
+        """Return the seconds since the leader's last renewal; None if none has come."""
         return None if self._last_heard is None else now - self._last_heard
 
     def set_phase(self, phase: str) -> None:
-        """Once steps are made, CPU time counts from there: what came before was start-up."""
+        """Note the job's phase; CPU time counts from the first step, because start-up comes before it."""
         if phase == STEPPING and self._phase != STEPPING:
             self._phase = STEPPING
             self.usage.mark()
 
     def status(self) -> Body:
-        """This host as the leader sees it."""
+        """Return this host's current status, as the leader gets it."""
         self._suspended, self._received = self._find_suspended(), self._find_received()
         return self._status()
 
@@ -172,7 +172,7 @@ class HostState:
             self.hear(body["decision"])
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """The data service's own code: an error of its own is this host's failure, and nothing else is lost for it."""
+        """Run the data service's code; an error in it becomes this host's failure, and the main loop goes on."""
         try:
             work()
         except Exception as error:

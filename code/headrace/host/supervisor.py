@@ -1,7 +1,7 @@
-"""The supervisor: starts a host's children, restarts the servers among them, ends them all.
+"""The supervisor starts a host's children, restarts the servers among them, and ends them all.
 
-Each child runs in a session of its own and dies with this process. A thread reads its output, writes it to the log and
-hands log events on. All else happens in `poll`, which the main loop calls: restarts, and who ended for good.
+Each child runs in its own session and dies with this process. A thread reads its output, writes it to the log and
+passes log events on. The main loop calls `poll`, which restarts children and returns those that ended for good.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from headrace.outcome import LOG_TAIL_LINES, RootCause, describe_return_code
 FIRST_BACK_OFF_S = 0.5
 LONGEST_BACK_OFF_S = 8.0
 FORGIVEN_AFTER_S = 600.0
-"""A child that ran this long has recovered; what went before no longer counts against the cap."""
+"""Seconds after which a running child has recovered: its earlier restarts no longer count against the cap."""
 MAX_LINE_CHARS = 16_384
 READ_REST_S = 1.0
-"""How long an ended child's last lines are waited for; something else may hold its pipe open."""
+"""Seconds to wait for an ended child's last lines; another process may hold its pipe open."""
 
 FINAL_EXIT = InputError.exit_code
-"""Of a server whose next attempt would fail as well."""
+"""The exit code of a server that is not restarted, because it would fail again."""
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,19 @@ class ChildSpec:
     """What to run, and what to do when it ends."""
 
     kind: str
-    """What it is: a data service's server, `trainer`, `mpi-daemon`, `installer`; restarts and CPU time are by kind."""
+    """The kind of child: a kind of server, `trainer`, `mpi-daemon` or `installer`. Restarts are counted by kind."""
     name: str
-    """The kind, with a number where a host has several; stands in front of its log lines."""
+    """The kind, with a number if a host has several; the prefix of its log lines."""
     argv: Sequence[str]
     environ: Mapping[str, str]
     cwd: Path
     restart: bool = False
-    """Start it again, on the same port, when it ends."""
+    """Whether to start the child again, on the same port, when it ends."""
     nice: int = 0
     label: Callable[[str], tuple[str, str]] | None = field(default=None, compare=False)
-    """Splits an output line into who said it and what; by default the child's name and the line."""
+    """Function that splits an output line into its author and its text; by default the child's name and the line."""
     on_event: Callable[[Event], None] | None = field(default=None, compare=False)
-    """Gets the log events among the output lines, from the reader's thread."""
+    """Function that the reader's thread calls with each log event in the output."""
 
 
 class Process(Protocol):
@@ -64,7 +64,7 @@ class Process(Protocol):
 
 @dataclass
 class Child:
-    """A started child: its process, restarts so far, and the last lines it said."""
+    """A started child: its process, restarts so far, and its last output lines."""
 
     spec: ChildSpec
     process: Process
@@ -97,7 +97,7 @@ class Ended:
 
 
 def spawn(spec: ChildSpec) -> Process:
-    """Start a child in its own session, at its priority, bound to this process's life."""
+    """Start a child in its own session and at its priority; it dies with this process."""
 
     def prepare() -> None:
         prctl.die_with_parent()
@@ -122,7 +122,7 @@ def spawn(spec: ChildSpec) -> Process:
 
 
 class Supervisor:
-    """The children of one host. Use as a context manager: leaving it ends them all."""
+    """The children of one host. Use as a context manager: on exit it ends them all."""
 
     def __init__(
         self,
@@ -147,14 +147,14 @@ class Supervisor:
         self.teardown()
 
     def start(self, spec: ChildSpec) -> Child:
-        """Start a child. Raises `SetupError` when it cannot be started at all."""
+        """Start a child. Raises `SetupError` if that fails."""
         child = Child(spec, self._spawn(spec), self._clock())
         self.children.append(child)
         self._read(child)
         return child
 
     def poll(self) -> list[Ended]:
-        """Start again what is due, and say who ended for good since the last call."""
+        """Restart children that are due; return those that have ended for good since the last call."""
         ended: list[Ended] = []
         for child in self.children:
             if child.ended:
@@ -181,14 +181,14 @@ class Supervisor:
         return ended
 
     def restarts(self) -> dict[str, int]:
-        """Restarts so far by kind."""
+        """Return the restarts so far, by kind."""
         counts: collections.Counter[str] = collections.Counter()
         for child in self.children:
             counts[child.spec.kind] += child.restarts
         return dict(counts)
 
     def suspended(self) -> list[str]:
-        """The children that something has stopped (SIGSTOP): alive, and doing nothing."""
+        """Return the names of the children that are suspended (SIGSTOP): alive, but doing nothing."""
         return [
             child.spec.name
             for child in self.children
@@ -196,7 +196,7 @@ class Supervisor:
         ]
 
     def teardown(self) -> None:
-        """End every child and whatever the children started: TERM, one shared deadline, KILL, reap."""
+        """End every child and all their descendants: TERM, one shared deadline, KILL, reap."""
         for child in self.children:
             child.restart_at, child.ended = None, True
         killed = processes.end_all_descendants(self._grace_s)
@@ -218,7 +218,7 @@ class Supervisor:
                         restarts=child.restarts)  # fmt: skip
 
     def _read(self, child: Child) -> None:
-        """Read the child's output to its end in a thread of its own (a full pipe would stop the child)."""
+        """Read the child's output to its end in a thread, because a full pipe would block the child."""
         stream = child.process.stdout
         if stream is None:
             return
@@ -240,8 +240,8 @@ class Supervisor:
             event = parse_event(text)
             if event and spec.on_event:
                 spec.on_event(event)
-        except Exception as error:  # a line that we misread must not stop the child by filling its pipe
+        except Exception as error:  # one misread line must not end the reader: the pipe would fill and block the child
             who, text = spec.name, line
-            self._log.say(f"cannot make sense of a line of {spec.name} ({type(error).__name__}: {error})")
+            self._log.say(f"cannot read a line of {spec.name} ({type(error).__name__}: {error})")
         child.tail.append(text if who == spec.name else f"{who}: {text}")
         self._log.line(who, text)

@@ -1,4 +1,4 @@
-"""What hosts build and keep for the next job: an S3 folder. What cannot be fetched is built, and kept if it can be."""
+"""An S3 folder in which hosts keep what they build, for the next job. If a download fails, the host builds instead."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from headrace.errors import SetupError
 from headrace.job.settings import WHEELS_VARIABLE
 
 LIBRARY_FOLDER = "headrace_transfer"
-"""Where the transfer's library lies, beside TensorFlow; its file's name tells for what it was built."""
+"""The folder of the transfer's library, beside TensorFlow; the file's name says which versions it was built for."""
 LIBRARY_KEY = "transfer"
-"""Where it lies in the store."""
+"""The folder of the transfer's library in the store."""
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 60
 ATTEMPTS = 2
-"""A host without a way to S3 builds, instead of waiting minutes for it."""
+"""The number of tries; few, so that a host that cannot reach S3 builds instead of waiting minutes."""
 
 
 class Store:
@@ -30,7 +30,7 @@ class Store:
         self._reached = True
 
     def fetch(self, name: str, path: Path) -> None:
-        """Raises `SetupError` when it cannot be had."""
+        """Download a file to `path`. Raises `SetupError` if that fails."""
         partial = path.with_name(f"{path.name}.partial")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ class Store:
             raise SetupError(f"cannot fetch {self._uri}/{name}: {error}") from error
 
     def fetch_kept(self, key: str, suffix: str, folder: Path) -> Path | None:
-        """Downloads what an earlier job kept under this key with this suffix. None: the caller must build it."""
+        """Download an earlier job's file with this key and suffix; return None if the caller must build it."""
         try:
             listed = self._client.list_objects_v2(Bucket=self._bucket, Prefix=f"{self._prefix}/{key}/")
             names = [each["Key"].removeprefix(f"{self._prefix}/") for each in listed.get("Contents", [])]
@@ -50,14 +50,14 @@ class Store:
             path = folder / str(name).rpartition("/")[2]
             self.fetch(name, path)
         except Exception as error:  # whatever boto3 and the network come up with
-            print(f"nothing from {self._uri}: {error}", file=sys.stderr)
+            print(f"cannot fetch from {self._uri}, so it is built here: {error}", file=sys.stderr)
             self._reached = False
             return None
-        print(f"using what was built before: {self._uri}/{name}", file=sys.stderr)
+        print(f"using the build of an earlier job: {self._uri}/{name}", file=sys.stderr)
         return path
 
     def keep(self, path: Path, name: str) -> None:
-        """For the next job, where there is a way to the store."""
+        """Upload a file for the next job, unless the store could not be reached before."""
         if not self._reached:
             return
         try:
@@ -68,7 +68,7 @@ class Store:
 
 
 def open_store(environ: Mapping[str, str]) -> Store | None:
-    """The job's store; None where it has none, or this machine lacks what reaches it."""
+    """Return the job's store; None if the job has none, or this machine cannot make an S3 client."""
     uri = environ.get(WHEELS_VARIABLE)
     if not uri:
         return None
@@ -81,5 +81,5 @@ def open_store(environ: Mapping[str, str]) -> Store | None:
         )
         return Store(uri, boto3.client("s3", config=config))
     except Exception as error:  # no boto3, no region, a profile that does not exist, …
-        print(f"nothing from {uri}: {error}", file=sys.stderr)
+        print(f"cannot use {uri}, so nothing is fetched from it or kept in it: {error}", file=sys.stderr)
         return None

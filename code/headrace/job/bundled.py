@@ -1,4 +1,4 @@
-"""headrace's own files for hosts and for new projects: beside the package in a checkout, inside it once installed."""
+"""Find headrace's files for hosts and for new projects: beside the package in a checkout, inside it once installed."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
 INSTALLED = PACKAGE / "own"
-"""Where the wheel has what lies beside the package in a checkout (see pyproject.toml)."""
+"""The folder in the wheel for the files that are beside the package in a checkout (see pyproject.toml)."""
 SCRIPTS = ("launcher.py", "train_data.py")
-"""What hosts have beside the training script, and the package."""
+"""headrace's scripts on hosts, beside the training script and the package."""
 REQUIREMENTS, CONSTRAINTS = "requirements.txt", "constraints.txt"
 TRAINING_SCRIPTS = {"tensorflow": "train_dnn.py", "pytorch": "train_torch.py"}
-"""By framework: what a job runs unless a flag says otherwise, and what a new project starts from."""
+"""The default training script by framework, which is also the template of a new project."""
 
 
 def own_folder() -> Path:
-    """Has the scripts, the requirements with their versions, and the templates."""
+    """Return the folder with the scripts, the requirements, the constraints and the templates."""
     return INSTALLED if INSTALLED.is_dir() else PACKAGE.parent
 
 
 def horovod_recipe() -> Path:
-    """The folder with Horovod's build recipe. On hosts, which have only the source dir, it does not exist."""
+    """Return the folder of Horovod's build recipe. It does not exist on hosts, which have only the source dir."""
     installed = INSTALLED / "third_party" / "horovod"
     return installed if installed.is_dir() else PACKAGE.parents[1] / "third_party" / "horovod"

@@ -1,4 +1,4 @@
-"""How far a job is, told by its hosts' log events: set-up, hosts, workers, training with the time left, checkpoint."""
+"""The progress of a job, from its hosts' log events: hosts, workers, training and the time left, checkpoints."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from headrace.job.spec import JobSpec
 
 
 class Phases:
-    """Fed with each host's events; `text` says in a line where the job stands.
+    """Receives the hosts' events; `text` describes the job's progress in one line.
 
     Args:
-        hosts: how many there are.
-        workers: how many make batches for all ranks; 0 in local mode.
+        hosts: the number of hosts.
+        workers: the number of workers that make batches for all ranks; 0 in local mode.
     """
 
     def __init__(self, hosts: int, workers: int, now: Callable[[], float] = time.monotonic) -> None:
@@ -30,13 +30,13 @@ class Phases:
 
     @classmethod
     def of(cls, spec: JobSpec) -> Phases:
-        """Of this job, before it begins."""
+        """Return the phases of this job, before it begins."""
         makers = [group for group in spec.groups if spec.local_workers == "on" or group != spec.dnn_group]
         hosts = sum(group.count for group in makers) if spec.tf_data_mode == "service" else 0
         return cls(len(spec.hosts()), hosts * spec.num_of_data_workers)
 
     def take(self, host: str, event: Event) -> bool:
-        """An event of a host; whether the job is in another phase now."""
+        """Note an event of a host; return whether it began another phase."""
         before, fields = self._phase, event.fields
         if event.name == "topology":
             self._up.add(host)
@@ -58,12 +58,12 @@ class Phases:
         elif event.name == "checkpoint":
             self._checkpoint = fields.get("epoch", "")
         elif event.name in ("training_finished", "outcome") and host == (self._leader or host):
-            # A host that has lost the leader ends by itself, while the others go on.
+            # Only the leader's event counts: a host that has lost it ends alone, while the others go on.
             self._phase = fields.get("status", "ended")
         return self._phase != before
 
     def text(self) -> str:
-        """`2:05 training · step 120 of 440 · 86 ms a step · 0:28 left · checkpoint of epoch 1`."""
+        """Return a line like `2:05 training · step 120 of 440 · 86 ms a step · 0:28 left · checkpoint of epoch 1`."""
         parts = [f"{_clock(self._now() - self._began)} {self._phase}"]
         if self._phase in ("set-up", "hosts"):
             parts.append(f"hosts {len(self._up)}/{self._hosts}")

@@ -1,4 +1,4 @@
-"""What hosts install at the start: the user's requirements.txt with headrace's lines behind it."""
+"""Build the requirements.txt that hosts install at the start: the user's lines, then headrace's."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from headrace.errors import InputError
 from headrace.job.bundled import CONSTRAINTS, PACKAGE, REQUIREMENTS
 
 NOT_FOR_HOSTS = "# Hosts are not told of the rest"
-"""What follows in code/constraints.txt is of no concern to hosts, where the user's own versions may stand."""
+"""The line of code/constraints.txt after which the versions do not apply to hosts: users may choose others there."""
 
 
 def host_constraints(own: Path) -> str:
-    """The versions that must agree on hosts; empty where the folder has none."""
+    """Return the version constraints for hosts; empty if the folder has none."""
     file = own / CONSTRAINTS
     return file.read_text(encoding="utf-8").partition(NOT_FOR_HOSTS)[0] if file.is_file() else ""
 
 
 def join_requirements(theirs: Path | bytes | None, own: Path) -> str:
-    """Both as one file. A line that names headrace itself is left out: hosts get it as files.
+    """Return the user's and headrace's requirements as one text. A line for headrace is dropped: hosts get its files.
 
     Raises:
-        InputError: the user's file is not UTF-8, or has hashes, which headrace's lines have not.
+        InputError: the user's file is not UTF-8, or has hashes, which headrace's lines lack.
     """
     ours = (own / REQUIREMENTS).read_text(encoding="utf-8").replace(CONSTRAINTS, f"{PACKAGE.name}/{CONSTRAINTS}")
     if theirs is None:
@@ -45,18 +45,18 @@ def join_requirements(theirs: Path | bytes | None, own: Path) -> str:
 
 
 def refuse_clashes(requirements: str, constraints: str) -> None:
-    """Raises `InputError` for a line of which no version fits the constraints: pip would fail on every host."""
+    """Raise `InputError` for a requirement that no version within the constraints meets: pip would fail on hosts."""
     for asked in _parsed(requirements):
         told = [each for each in _parsed(constraints) if canonicalize_name(each.name) == canonicalize_name(asked.name)]
         if told and not any(_agree(asked.specifier, each.specifier) for each in told):
             raise InputError(
-                f"--source_dir: {REQUIREMENTS} asks for {asked.name}{asked.specifier}, and hosts run headrace with "
-                f"{asked.name}{told[0].specifier}: pip would refuse both there; change that line, or leave it out"
+                f"--source_dir: {REQUIREMENTS} asks for {asked.name}{asked.specifier}, but headrace needs "
+                f"{asked.name}{told[0].specifier} on hosts, and pip cannot install both; change or delete that line"
             )
 
 
 def _parsed(text: str) -> Iterator[Requirement]:
-    """The lines that name a package and its versions; others, such as options and links, are pip's alone."""
+    """Yield the lines that name a package and its versions; skip others, such as options and links."""
     for line in text.splitlines():
         try:
             yield Requirement(line.partition(" #")[0].strip())
@@ -65,7 +65,7 @@ def _parsed(text: str) -> Iterator[Requirement]:
 
 
 def _agree(one: SpecifierSet, other: SpecifierSet) -> bool:
-    """Whether some version is in both: if any is, then one that a side names, or one just above it."""
+    """Return whether some version meets both; it suffices to try those that a side names and those just above."""
     named = {each.version.removesuffix(".*") for each in (*one, *other)} or {"0"}
     near = [version for name in named for version in (name, f"{name}.1")]
     return any(one.contains(each, prereleases=True) and other.contains(each, prereleases=True) for each in near)

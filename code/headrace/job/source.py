@@ -1,4 +1,4 @@
-"""The source dir as hosts get it: which files it holds for them. The same for SageMaker and for simulated hosts."""
+"""Select the files of the source dir that hosts get, the same ones on SageMaker and on simulated hosts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_SOURCE_BYTES, MAX_SOURCE_FILES = 200 * 1024 * 1024, 50_000
 _LIBRARIES = ("grpc", "horovod", "keras", "mpi4py", "numpy", "psutil", "tensorflow", "torch")
 _IMPORTED_BY_NOBODY = frozenset(("antigravity", "idlelib", "this", "trace", "turtle", "turtledemo"))
 IMPORTED_ON_HOSTS = frozenset(_LIBRARIES) | (sys.stdlib_module_names - _IMPORTED_BY_NOBODY)
-"""Modules of Python and of libraries that a launcher, a rank or what these import may need."""
+"""Modules of the standard library and of other libraries that a launcher or a rank may import, also indirectly."""
 _SECRET_NAMES = (
     ".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*",
     ".netrc", ".pypirc", ".npmrc", "credentials", "credentials.json", "*service_account*.json", "*.kdbx",
@@ -39,15 +39,15 @@ _SCANNED_BYTES = 1024 * 1024
 
 
 def source_files(source_dir: Path, left_out: Collection[Path] = ()) -> list[Path]:
-    """The user's files that hosts get, relative to `source_dir`, sorted; without what .gitignore files there exclude.
+    """Return the user's files that hosts get, relative to `source_dir`, sorted. .gitignore files in it are obeyed.
 
-    Links are followed; what they point to travels.
+    Links are followed: hosts get their targets.
 
     Args:
-        left_out: folders and files that hosts do not get, wherever they lie; not `source_dir` itself.
+        left_out: folders and files that hosts do not get, wherever they are; `source_dir` itself has no effect here.
 
     Raises:
-        InputError: a file or an ignore file cannot be read, or there are too many.
+        InputError: a file or an ignore file cannot be read, or there are too many files.
     """
     not_these = frozenset(os.path.realpath(each) for each in left_out) - {os.path.realpath(source_dir)}
     try:
@@ -59,19 +59,19 @@ def source_files(source_dir: Path, left_out: Collection[Path] = ()) -> list[Path
         folder, count = Counter(str(file.parent) for file in files).most_common(1)[0]
         raise InputError(
             f"--source_dir {source_dir} holds more than {MAX_SOURCE_FILES:,} files, {count:,} of them in {folder}; "
-            f"data belongs in a --channel, and what hosts do not need in {IGNORE_FILE}"
+            f"move data to a --channel, and name files that hosts do not need in {IGNORE_FILE}"
         )
     return sorted(files)
 
 
 def host_files(source_dir: Path, left_out: Collection[Path] = ()) -> dict[Path, Path | bytes]:
-    """All that hosts get, by its place in their source dir: the user's files, and headrace's own beside them.
+    """Return all files that hosts get, by path in their source dir: the user's files and headrace's own.
 
-    A source dir with a headrace of its own, as the `code` of a checkout, is taken as it is, but for versions that are
-    of no concern to hosts.
+    If the source dir contains headrace, as the `code` of a checkout does, no files are added; only its constraints
+    are cut to the versions that matter on hosts.
 
     Raises:
-        InputError: one of the user's files would take the place of one of headrace's.
+        InputError: one of the user's files would replace one of headrace's.
     """
     files: dict[Path, Path | bytes] = {file: source_dir / file for file in source_files(source_dir, left_out)}
     if has_headrace(source_dir):
@@ -88,31 +88,30 @@ def host_files(source_dir: Path, left_out: Collection[Path] = ()) -> dict[Path, 
 
 
 def refuse_shadows(source_dir: Path, theirs: Collection[Path]) -> None:
-    """Raises `InputError` where one of the user's files would take the place of one of headrace's, or of a library."""
+    """Raise `InputError` if one of the user's files would replace one of headrace's, or shadow a library's module."""
     for file in theirs:
         module = file.stem if len(file.parts) == 1 else file.parts[0] if file.name == "__init__.py" else ""
         if file.suffix == ".py" and len(file.parts) <= 2 and module in IMPORTED_ON_HOSTS:
             raise InputError(
-                f"--source_dir {source_dir} holds {file}, which every import of Python's or a library's own {module} "
-                "would find on hosts: rename it"
+                f"--source_dir {source_dir} holds {file}, which would shadow the module {module} of Python or of a "
+                "library on the hosts: rename it"
             )
     if has_headrace(source_dir) or source_dir.resolve() == own_folder():
         return
     for name in (*SCRIPTS, PACKAGE.name):
         if any(file.parts[0] == name for file in theirs):
             raise InputError(
-                f"--source_dir {source_dir} holds {name}, which is the name of one of headrace's own files on hosts: "
-                "rename it"
+                f"--source_dir {source_dir} holds {name}, but headrace has a file of that name on the hosts: rename it"
             )
 
 
 def has_headrace(source_dir: Path) -> bool:
-    """Whether a source dir has the launcher and the package itself."""
+    """Return whether a source dir contains the launcher and the headrace package."""
     return (source_dir / SCRIPTS[0]).is_file() and (source_dir / PACKAGE.name / "__init__.py").is_file()
 
 
 def refuse_secrets(source_dir: Path, files: list[Path]) -> None:
-    """Raises `InputError` when a file looks like one that must not be uploaded."""
+    """Raise `InputError` if a file looks like a secret, which must not be uploaded."""
     for file in files:
         pattern = next((each for each in _SECRET_NAMES if fnmatch.fnmatch(file.name.lower(), each)), None)
         if pattern is None:
@@ -122,20 +121,21 @@ def refuse_secrets(source_dir: Path, files: list[Path]) -> None:
                 continue
         reason = f"its name is one of a secret ({pattern})" if pattern else "it holds what looks like a private key"
         raise InputError(
-            f"--source_dir holds {file}: {reason}, and all of it would be uploaded; "
+            f"--source_dir holds {file}: {reason}, and it would be uploaded; "
             f"move it away, or name it in {source_dir / IGNORE_FILE}"
         )
 
 
 def refuse_too_much(source_dir: Path, files: list[Path], limit_bytes: int = MAX_SOURCE_BYTES) -> None:
-    """Raises `InputError` when the files together are too large to be source code."""
+    """Raise `InputError` if the files together are too large for source code."""
     sizes = {file: (source_dir / file).stat().st_size for file in files}
     total = sum(sizes.values())
     if total > limit_bytes:
         largest = max(sizes, key=lambda file: sizes[file])
         raise InputError(
             f"--source_dir {source_dir} holds {total / 1e6:.0f} MB (limit {limit_bytes / 1e6:.0f}), {largest} alone "
-            f"{sizes[largest] / 1e6:.0f}; data belongs in a --channel, and what hosts do not need in {IGNORE_FILE}"
+            f"{sizes[largest] / 1e6:.0f}; move data to a --channel, and name files that hosts do not need in "
+            f"{IGNORE_FILE}"
         )
 
 
@@ -144,7 +144,7 @@ def _walk(
 ) -> Iterator[Path]:
     real = os.path.realpath(top / folder)
     if real in above or (top / folder / "pyvenv.cfg").is_file():
-        return  # left out, a link to a folder that it lies in, or a virtual environment
+        return  # left out, a link to a parent folder, or a virtual environment
     ignore_file = top / folder / IGNORE_FILE
     if ignore_file.is_file():
         specs, bases = [*specs, _spec(ignore_file.read_text().splitlines())], [*bases, folder]
@@ -160,7 +160,7 @@ def _walk(
 
 
 def _spec(lines: list[str]) -> GitIgnoreSpec:
-    """A .gitignore's patterns; as git does, without those that are none."""
+    """Return the patterns of a .gitignore; like git, skip malformed ones."""
     patterns: list[Any] = []
     for line in lines:
         with contextlib.suppress(ValueError, re.error):
@@ -169,7 +169,7 @@ def _spec(lines: list[str]) -> GitIgnoreSpec:
 
 
 def _ignored(path: Path, is_folder: bool, specs: list[GitIgnoreSpec], bases: list[Path]) -> bool:
-    """What git would say: the innermost ignore file that speaks of the path decides."""
+    """Return whether git would ignore the path: the innermost ignore file with a matching pattern decides."""
     for spec, base in zip(reversed(specs), reversed(bases), strict=True):
         verdict = spec.check_file(str(path.relative_to(base)) + ("/" if is_folder else "")).include
         if verdict is not None:

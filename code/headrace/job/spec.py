@@ -1,4 +1,4 @@
-"""What a job is, before it runs anywhere: the one spec behind both backends."""
+"""The specification of a job, which every backend runs."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from headrace.job.source import refuse_shadows, source_files
 
 MAX_INSTANCE_GROUPS = 5
 MAX_INSTANCES = 1000
-"""Of a group. SageMaker's interface allows more; a number above this is a typing error."""
+"""The most instances of a group. SageMaker allows more; a larger number is taken for a typing error."""
 MAX_PROCESSES = 999
+"""The most workers, and the most ranks, of a host: workers' ports begin at 6001, and the transfer's at 7001."""
 LOCAL_PROCESSES_PER_HOST = 2
-"""Ranks of a simulated dnn host, where nobody says."""
-"""On a host, of a kind: workers' ports begin at 6001, and those of the transfer at 7001."""
+"""The default number of ranks of a simulated dnn host."""
 DISTRIBUTIONS = ("launcher", "mpi")
-"""Who starts MPI on SageMaker: headrace's launcher, or the toolkit."""
+"""The programs that can start MPI on SageMaker: headrace's launcher, or the toolkit."""
 ISOLATIONS = ("auto", "namespaces", "loopback")
-"""How hosts are simulated on one machine; auto: namespaces where it allows them."""
+"""The ways to simulate hosts on one machine; auto: namespaces if the machine allows them, else loopback."""
 _JOB_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9.\-_]{1,64}")
 _HYPERPARAMETER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]{0,255}")
 _NO_ARGUMENT = re.compile("[\0\ud800-\udfff]")
-"""NUL, and what is no Unicode text."""
+"""NUL and lone surrogates, which no program can get in an argument."""
 
 
 @dataclass(frozen=True)
 class InstanceGroup:
-    """Equal hosts: their group name, instance type and count."""
+    """A group of hosts of the same instance type."""
 
     name: str
     instance_type: str
@@ -50,7 +50,7 @@ class InstanceGroup:
 
 @dataclass(frozen=True)
 class Channel:
-    """Input data: a name, where it lies, and the groups that see it (none named: all)."""
+    """Input data: its name, its location, and the groups that see it (all if none is named)."""
 
     name: str
     uri: str
@@ -64,7 +64,7 @@ class Channel:
 
     @classmethod
     def parse(cls, text: str) -> Channel:
-        """A channel from `NAME=URI[@GROUP[,GROUP]]`."""
+        """Return the channel in `NAME=URI[@GROUP[,GROUP]]`."""
         name, separator, rest = text.partition("=")
         if not separator:
             raise InputError(f"channel {text!r} is not of the form NAME=URI[@GROUP[,GROUP]]")
@@ -76,7 +76,7 @@ class Channel:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """A training job: groups, data, hyperparameters, code. Validated here."""
+    """A training job: groups, data, hyperparameters, code. Validated when it is made."""
 
     job_name: str
     groups: tuple[InstanceGroup, ...]
@@ -88,10 +88,10 @@ class JobSpec:
     source_dir: Path = Path("code")
     training_script: str = "train_dnn.py"
     custom_mpi_options: str = ""
-    """Further options for mpirun, as one text."""
+    """Additional options for mpirun, in one text."""
     framework: str = "tensorflow"
     left_out: tuple[Path, ...] = ()
-    """Folders that hosts do not get a copy of, wherever in the source dir they lie."""
+    """Folders in the source dir, at any depth, that hosts do not get."""
     local_workers: str = "on"
     """Whether the dnn hosts of a job with data hosts make batches too."""
 
@@ -132,8 +132,7 @@ class JobSpec:
                 raise InputError(f"hyperparameter {name!r} is {value!r}, which no program can get as an argument")
             if value == ":":
                 raise InputError(
-                    f"hyperparameter {name!r} is ':', which mpirun takes for the beginning of another program: have "
-                    "the script take a word for it"
+                    f"hyperparameter {name!r} is ':', which mpirun reserves to separate programs: use another value"
                 )
         split_mpi_options(self.custom_mpi_options)
         self._check_channels(names)
@@ -180,7 +179,7 @@ class JobSpec:
         return next(group for group in self.groups if group.name in (DNN_GROUP, HOMOGENEOUS_GROUP))
 
     def all_hyperparameters(self) -> dict[str, str]:
-        """What the launcher receives as `--name value`."""
+        """Return the hyperparameters that the launcher receives as `--name value`."""
         return {**self.hyperparameters, **self._own_hyperparameters()}
 
     def _own_hyperparameters(self) -> dict[str, str]:
@@ -189,18 +188,18 @@ class JobSpec:
             "num_of_data_workers": str(self.num_of_data_workers),
             "processes_per_host": str(self.processes_per_host),
             "training_script": self.training_script,
-            # Left out where they are the default: most jobs' requests stay as they were.
+            # Defaults are left out, so that most jobs' requests do not change with headrace's version.
             **({"local_workers": self.local_workers} if self.local_workers != LOCAL_WORKERS[0] else {}),
             **({"framework": self.framework} if self.framework != FRAMEWORKS[0] else {}),
         }
 
     def hosts(self) -> dict[str, InstanceGroup]:
-        """Host names as SageMaker gives them, `algo-1`, …, each with its group; the data group first."""
+        """Return the group of each host, by SageMaker's host names, `algo-1`, …; the data group comes first."""
         ordered = sorted(self.groups, key=lambda group: group.name != DATA_GROUP)
         members = [group for group in ordered for _ in range(group.count)]
         return {f"algo-{number}": group for number, group in enumerate(members, 1)}
 
 
 def as_flag(name: str, value: str) -> tuple[str, str]:
-    """A hyperparameter as the toolkit passes it to the entry script."""
+    """Return a hyperparameter as the toolkit passes it to the entry script."""
     return f"--{name}" if len(name) > 1 else f"-{name}", value

@@ -1,1 +1,1 @@
-"""The simulated cluster: a job's hosts on one Linux machine."""
+"""The local backend: simulates a job's hosts on one Linux machine."""

@@ -1,4 +1,4 @@
-"""Runs a job on simulated hosts, from its spec to its summary and exit code."""
+"""Run a job on simulated hosts, from its spec to its summary and exit codes."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ from headrace.job.spec import JobSpec
 from headrace.linux import prctl, processes
 
 LEFT_BEHIND_TIMEOUT_S = 60.0
-"""How long the others may take once the leader has ended, or the leader once it is alone; they decide far sooner."""
+"""Seconds that the other hosts may take after the leader's end, or the leader after theirs; they normally take less."""
 INTERRUPT_GRACE_S = 120.0
-"""From asking the hosts to end to killing them, as on SageMaker; a second interrupt kills at once."""
+"""Seconds from the signal to end the hosts to their kill, as on SageMaker; a second interrupt kills at once."""
 KILL_GRACE_S = 2.0
 POLL_S = 0.05
 EXISTS = "exists already; choose another --job_name, or delete it"
 _FOREIGN_PREFIXES = (
     *("SM_", "HEADRACE_", "OMPI_", "PMIX_", "PMI_", "SAGEMAKER_", "TRAINING_JOB_", "PYTHONPATH"),
-    *("SLURM_", "PBS_", "LSB_", "FLUX_", "PE_HOSTFILE"),  # mpirun would take the nodes of the shell's allocation
-    *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "UCX_NET_DEVICES"),  # interfaces of this machine, not of its hosts
+    *("SLURM_", "PBS_", "LSB_", "FLUX_", "PE_HOSTFILE"),  # mpirun would use the nodes of the shell's allocation
+    *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "UCX_NET_DEVICES"),  # interfaces that simulated hosts do not have
 )
-"""Of variables that are not the simulated hosts'."""
+"""Prefixes of environment variables that the simulated hosts do not inherit."""
 
 
 def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str, Any]:
     """Run the job to its end and return its summary; its files are in `output_dir/job_name`.
 
     Raises:
-        InputError: the job's folder exists already, or a channel does not.
-        SetupError: this machine cannot simulate the hosts as asked.
+        InputError: the job's folder exists already, or a channel's folder does not.
+        SetupError: this machine does not allow the requested isolation.
     """
     folder = options.output_dir.resolve() / spec.job_name
-    if os.path.exists(folder):  # or it cannot be: told where it is made
+    if os.path.exists(folder):
         raise InputError(f"{folder} {EXISTS}")
     for channel in spec.channels:
         opt_ml.channel_path(channel)
@@ -62,7 +62,7 @@ def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str,
         opt_ml.refuse_hidden(filter(None, [folder, checkpoints, *map(opt_ml.channel_path, spec.channels)]))
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir()  # from here on the name is this start's
+        folder.mkdir()  # reserves the name: a second start at the same time fails here
     except FileExistsError as error:
         raise InputError(f"{folder} {EXISTS}") from error
     except OSError as error:
@@ -70,10 +70,10 @@ def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str,
     try:
         for host in spec.hosts():
             opt_ml.write_host_folder(folder / host, spec, host, checkpoints)
-    except OSError as error:  # shutil.Error, which tells of several files, is one too
+    except OSError as error:  # includes shutil.Error, which lists several files
         shutil.rmtree(folder, ignore_errors=True)
         raise InputError(f"cannot write the hosts' folders in {folder}: {error.strerror or error}") from error
-    (folder / ".gitignore").write_text("*\n")  # a run is no source, wherever it lies
+    (folder / ".gitignore").write_text("*\n")  # keeps the run out of git and out of a source dir
     prctl.adopt_orphans()
     with _isolation(spec, options, folder, console) as isolation:
         console.say(f"{spec.job_name}: {len(spec.hosts())} hosts {isolation.description}; logs in {_short(folder)}")
@@ -87,13 +87,13 @@ def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str,
     try:
         write_summary(summary, folder)
     except OSError as error:
-        console.say(f"{spec.job_name} {summary['outcome']}, and its summary cannot be written: {error.strerror}")
+        console.say(f"{spec.job_name} {summary['outcome']}, but its summary cannot be written: {error.strerror}")
     return summary
 
 
 @contextlib.contextmanager
 def _isolation(spec: JobSpec, options: LocalOptions, folder: Path, console: Console) -> Iterator[Namespaces | Loopback]:
-    """Namespaces where the machine allows them, else loopback addresses, as asked."""
+    """Yield the requested isolation; with `auto`, namespaces if the machine allows them, else loopback addresses."""
     hosts = list(spec.hosts())
     with contextlib.ExitStack() as stack:
         chosen: Namespaces | Loopback = Loopback(folder, hosts, spec.num_of_data_workers)
@@ -121,14 +121,14 @@ class _Cluster:
         self._readers: list[threading.Thread] = []
         self._interrupts = 0
         self.killed: list[str] = []
-        self.spared = {process.pid for process in processes.descendants()}  # the isolation's own
+        self.spared = {process.pid for process in processes.descendants()}  # the isolation's
 
     @property
     def interrupted(self) -> bool:
         return self._interrupts > 0
 
     def run(self) -> dict[str, int]:
-        """Exit codes by host."""
+        """Run the hosts to their end; return their exit codes by host."""
 
         def interrupt(signum: int, _: FrameType | None) -> None:
             self._interrupts += 1
@@ -190,7 +190,7 @@ class _Cluster:
                 self._console.host_line(host, raw.decode("utf-8", "replace").rstrip("\r\n"), file)
 
     def _wait(self) -> None:
-        """Until all hosts have ended, by themselves or because the user asked."""
+        """Wait until all hosts have ended, by themselves or after an interrupt."""
         leader = next(host for host, group in self._spec.hosts().items() if group == self._spec.dnn_group)
         decided: float | None = None
         asked: float | None = None
@@ -199,7 +199,7 @@ class _Cluster:
             if decided is None and (leader not in running or (running == [leader] and len(self._hosts) > 1)):
                 decided = now
             if decided is not None and now - decided > LEFT_BEHIND_TIMEOUT_S:
-                self._console.say(f"{', '.join(running)} did not end with the others; killing")
+                self._console.say(f"{', '.join(running)} did not end with the other hosts; killing")
                 self.killed = running
                 return
             if self._interrupts and asked is None:

@@ -1,4 +1,4 @@
-"""What only a run on this machine has: processors, isolation, folders. Frozen, validated at the door."""
+"""Options of the local backend: processors, isolation, folders."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from headrace.job.spec import ISOLATIONS
 
 @dataclass(frozen=True)
 class LocalOptions:
-    """How and where a run on this machine runs."""
+    """Options of a run on this machine, validated when they are made."""
 
     output_dir: Path = Path("runs")
     isolation: str = "auto"
     cpus: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """Processors by group; a group without runs on all."""
+    """Processors by group; other groups run on all processors."""
     checkpoints: str | None = None
-    """The folder that all hosts see as /opt/ml/checkpoints; made where it is missing. None: each has its own."""
+    """The folder that all hosts see as /opt/ml/checkpoints; made if missing. None: a separate folder for each host."""
     secret: str = ""
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""All hosts' logs in one stream, in color on a terminal, and each in a file of its own."""
+"""Print all hosts' logs in one stream, in color on a terminal, and write each to its own file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.events import parse_event
 from headrace.job.phases import Phases
 from headrace.terminal.display import Display
 
-# What a launcher puts in front of every line (see headrace.host.log).
+# The prefix that a launcher puts before every line (see headrace.host.log).
 _PREFIX = re.compile(r"^(?P<date>\S+T)(?P<time>[\d:]{8})\.\d+Z (?P<host>\S+) (?P<role>\S+) *(?P<text>.*)$")
 _RUNNER = "cluster"
 _COLORS = {"launcher": "36", "dispatcher": "35", "worker": "34", "rank": "32", "mpirun": "33", _RUNNER: "1"}
@@ -22,27 +22,27 @@ _RESET = "\033[0m"
 
 
 class Console:
-    """Takes lines from any thread and prints them whole; on a terminal the last line says how far the job is."""
+    """Prints whole lines from any thread; on a terminal the last line shows the job's progress."""
 
     def __init__(self, phases: Phases | None = None, stream: TextIO | None = None) -> None:
         stream = stream or sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (it was closed)
         self._phases = phases
         self._color = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         self._told: set[str] = set()
-        """Hosts whose log files lack lines."""
+        """Hosts for which a failed write to the log file has been reported."""
         self.display = Display(stream, phases.text if phases else None)
 
     def say(self, text: str) -> None:
-        """A line of the cluster's own."""
+        """Print a line as the cluster."""
         self._print(datetime.datetime.now(datetime.timezone.utc).strftime("%H:%M:%S"), "-", _RUNNER, text)
 
     def host_line(self, host: str, line: str, file: IO[bytes]) -> None:
-        """A line that a host printed: as it is into the host's file, shortened for people on the stream.
+        """Write a host's output line to its file unchanged, and a shorter form to the stream.
 
-        A full disk costs the file its lines. The host goes on: it would stop where nobody reads what it prints.
+        On a full disk the file lacks lines, but reading goes on: the host would block if its output were not read.
         """
         match = _PREFIX.match(line)
-        if match is None:  # Printed before the launcher had a log, or by something that bypassed it.
+        if match is None:  # Printed before the launcher had a log, or by a program that bypassed it.
             now = datetime.datetime.now(datetime.timezone.utc)
             line = f"{now.strftime('%Y-%m-%dT%H:%M:%S')}.{now.microsecond // 1000:03d}Z {host} {'host':<10} {line}"
             match = _PREFIX.match(line)
@@ -66,5 +66,5 @@ class Console:
 
 
 def open_log(folder: Path, host: str) -> IO[bytes]:
-    """The host's log file, without a buffer: of what it holds back, a full disk would tell later."""
+    """Open the host's log file, without a buffer, so that a full disk raises at the line that it affects."""
     return open(RunPaths(folder).log(host), "ab", buffering=0)

@@ -1,6 +1,6 @@
-"""Hosts as loopback addresses, where namespaces are forbidden: 127.0.0.1, 127.0.0.2, …
+"""Simulate hosts as loopback addresses (127.0.0.1, 127.0.0.2, …), for machines that forbid namespaces.
 
-Names do not resolve and ports are shared, so the hosts are told each other's addresses, and their
+Names do not resolve and the hosts share ports. So a variable holds the hosts' addresses, and their
 workers get different ports (TensorFlow's servers listen on all addresses).
 """
 
@@ -14,7 +14,7 @@ from headrace.cluster.ports import FIRST_WORKER_PORT
 
 
 class Loopback:
-    """The same face as `Namespaces`."""
+    """Hosts on loopback addresses, with the interface of `Namespaces`."""
 
     def __init__(self, work_dir: Path, host_names: Sequence[str], workers_per_host: int) -> None:
         self._work_dir = work_dir
@@ -34,13 +34,13 @@ class Loopback:
         return "on loopback addresses"
 
     def base_dir(self, host: str) -> Path:
-        """Where the host sees its SageMaker folder: where it lies."""
+        """Return the folder that the host sees as /opt/ml: its real path."""
         return self._work_dir / host
 
     def environ(self) -> dict[str, str]:
-        """Where every host is."""
+        """Return the variable that holds the hosts' addresses."""
         return {ENDPOINTS_VARIABLE: encode_endpoints(self._endpoints)}
 
     def command(self, host: str, folder: Path, argv: Sequence[str]) -> list[str]:
-        """`argv`, as it is."""
+        """Return `argv` unchanged."""
         return list(argv)

@@ -1,8 +1,8 @@
-"""Hosts as namespaces of an unprivileged user: own network, host name, mounts, ports; no root needed.
+"""Simulate hosts as namespaces, each with its own network, host name, mounts and ports; no root needed.
 
 One process, the switch, owns a user namespace and a bridge. Each host process joins that user
-namespace, makes network, mount and UTS namespaces of its own, plugs a cable into the bridge, mounts
-its folder on /opt/ml, and becomes the launcher. When the processes end, nothing is left.
+namespace, makes its own network, mount and UTS namespaces, connects to the bridge, mounts
+its folder on /opt/ml, and executes the launcher. When the processes end, nothing is left.
 
     switch
     enter PARENT_PID SWITCH_PID NAME ADDRESS FOLDER HOSTS_FILE -- COMMAND…
@@ -25,14 +25,14 @@ from headrace.linux.prctl import die_with_parent
 BRIDGE = "headrace"
 INTERFACE = "eth0"
 MTU_BYTES = 9001
-"""As inside an AWS VPC."""
+"""The MTU inside an AWS VPC."""
 BASE_DIR = Path("/opt/ml")
 START_TIMEOUT_S = 20.0
 _RUN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from headrace.backends.local.namespaces import main; main()"
-# Not `python -m`, which would need PYTHONPATH, and the job's own processes would inherit that.
+# Not `python -m`: it would need PYTHONPATH, which the job's processes would inherit.
 _THIS_MODULE = [sys.executable, "-c", _RUN, str(Path(__file__).parents[3])]
 ENTER_FAILED = 96
-"""Exit code of a host process that could not become a host."""
+"""The exit code of a host process that failed to set up its namespaces."""
 
 
 class Namespaces:
@@ -45,10 +45,10 @@ class Namespaces:
         self._switch: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Namespaces:
-        """Raises `SetupError` where this machine allows no such namespaces."""
+        """Start the switch. Raises `SetupError` if this machine does not allow namespaces."""
         self._switch = subprocess.Popen(
             [*_THIS_MODULE, "switch"],
-            env=os.environ | {"TRAINING_JOB_NAME": self._job_name},  # so that it can be told whose it is
+            env=os.environ | {"TRAINING_JOB_NAME": self._job_name},  # shows which job the process belongs to
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -73,7 +73,7 @@ class Namespaces:
 
     @property
     def hosts_file(self) -> Path:
-        """What hosts have as /etc/hosts."""
+        """The file that the hosts see as /etc/hosts."""
         return self._work_dir / "hosts"
 
     @property
@@ -81,24 +81,24 @@ class Namespaces:
         return "in namespaces, each with its own network"
 
     def base_dir(self, host: str) -> Path:
-        """Where the host sees its SageMaker folder."""
+        """Return the folder that the host sees as /opt/ml."""
         return BASE_DIR
 
     def environ(self) -> dict[str, str]:
-        """Nothing is special: names resolve, ports are the host's own."""
+        """Return no variables: names resolve, and each host has its own ports."""
         return {}
 
     def command(self, host: str, folder: Path, argv: Sequence[str]) -> list[str]:
-        """`argv`, as the first process of a host whose /opt/ml is `folder`."""
+        """Return the command that runs `argv` as the first process of a host whose /opt/ml is `folder`."""
         return self._enter(host, self.address(host), folder, argv)
 
     def network(self) -> int:
-        """The network that hosts are plugged into, as an open file; the caller closes it."""
+        """Return the switch's network namespace as an open file descriptor, which the caller closes."""
         assert self._switch is not None
         return os.open(f"/proc/{self._switch.pid}/ns/net", os.O_RDONLY)
 
     def address(self, host: str) -> str:
-        """The IPv4 address of a host."""
+        """Return the IPv4 address of a host."""
         return self._hosts[host]
 
     def _enter(self, name: str, address: str, folder: Path, argv: Sequence[str]) -> list[str]:
@@ -125,7 +125,7 @@ class Namespaces:
             raise SetupError(reason[-1] if reason else f"no network within {START_TIMEOUT_S:g} s")
 
     def _probe(self) -> None:
-        """Enter one host for nothing: whatever is forbidden here shows before the job starts."""
+        """Set up one host as a test, so that a forbidden call shows before the job starts."""
         command = self._enter("probe", "10.77.255.1", self._work_dir, ["/bin/true"])
         try:
             result = subprocess.run(command, capture_output=True, timeout=START_TIMEOUT_S, check=False)
@@ -152,7 +152,7 @@ def run_switch() -> None:
 def enter(
     parent_pid: int, switch_pid: int, name: str, address: str, folder: Path, hosts_file: Path, argv: Sequence[str]
 ) -> None:
-    """Become a host and then `argv`."""
+    """Set up a host's namespaces in this process, then execute `argv`."""
     switch_net = os.open(f"/proc/{switch_pid}/ns/net", os.O_RDONLY)
     switch_user = os.open(f"/proc/{switch_pid}/ns/user", os.O_RDONLY)
     syscalls.setns(switch_user, syscalls.CLONE_NEWUSER)
@@ -167,12 +167,12 @@ def enter(
     os.chdir(folder)
     die_with_parent()  # Joining the user namespace has cleared an earlier request.
     if os.getppid() != parent_pid:
-        sys.exit(ENTER_FAILED)  # The parent has died meanwhile.
+        sys.exit(ENTER_FAILED)  # The parent has died in the meantime.
     os.execvp(argv[0], list(argv))
 
 
 def plug_in(switch_net: int, name: str, address: str) -> None:
-    """A cable between this network namespace and the bridge in `switch_net`."""
+    """Connect this network namespace to the bridge in `switch_net` by a veth pair."""
     from pyroute2 import IPRoute
 
     own_net = os.open("/proc/self/ns/net", os.O_RDONLY)
@@ -192,7 +192,7 @@ def plug_in(switch_net: int, name: str, address: str) -> None:
 
 
 def mount_base_dir(folder: Path) -> None:
-    """`folder` on /opt/ml, which need not exist: an ordinary user cannot make it, but can re-make /opt in memory."""
+    """Mount `folder` on /opt/ml. If that is missing, first rebuild /opt in memory, since only root could make it."""
     if not BASE_DIR.is_dir():
         opt = BASE_DIR.parent
         syscalls.mount(str(opt), str(opt), "none", syscalls.MS_BIND | syscalls.MS_REC)

@@ -1,7 +1,7 @@
-"""A host's SageMaker folder and environment, in the layout and wording that the platform uses.
+"""Write a host's /opt/ml folder and environment as SageMaker does.
 
 Sources: the SageMaker documentation on how training containers get their configuration, and the
-sagemaker-training toolkit, against which the tests hold `toolkit_environ` and `script_arguments`.
+sagemaker-training toolkit, with which the tests compare `toolkit_environ` and `script_arguments`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ SOURCE_ON_HOSTS = "/opt/ml/code"
 
 
 def write_host_folder(folder: Path, spec: JobSpec, host: str, checkpoints: Path | None = None) -> None:
-    """Everything that a host finds under /opt/ml when its entry script starts.
+    """Write everything that a host finds under /opt/ml when its entry script starts.
 
     Args:
-        checkpoints: a folder of the user's that takes the place of the host's own.
+        checkpoints: a folder of the user to link in place of the host's own.
 
     Raises:
         InputError: a channel's folder does not exist.
@@ -53,7 +53,7 @@ def write_host_folder(folder: Path, spec: JobSpec, host: str, checkpoints: Path 
 
 
 def channel_path(channel: Channel) -> Path:
-    """A channel's folder on this machine. Raises `InputError` when there is none."""
+    """Return a channel's folder on this machine. Raises `InputError` if there is none."""
     uri = channel.uri.removeprefix("file://")
     path = Path(os.path.expanduser(uri)).resolve()
     if channel.uri.startswith("s3://"):
@@ -65,7 +65,7 @@ def channel_path(channel: Channel) -> Path:
 
 
 def checkpoint_path(uri: str, source_dir: Path) -> Path:
-    """The folder on this machine where checkpoints are kept; made if need be. Raises `InputError`."""
+    """Return the folder for checkpoints on this machine; make it if missing. Raises `InputError`."""
     if uri.startswith("s3://"):
         raise InputError(f"--checkpoint_s3_uri is {uri}; on this machine it is a local folder")
     path = Path(os.path.expanduser(uri.removeprefix("file://"))).resolve()
@@ -79,7 +79,7 @@ def checkpoint_path(uri: str, source_dir: Path) -> Path:
 
 
 def refuse_hidden(folders: Iterable[Path]) -> None:
-    """Raises `InputError` for a folder that hosts with namespaces cannot see: each has a /opt/ml of its own."""
+    """Raise `InputError` for a folder below /opt/ml: hosts in namespaces cannot see it, since each mounts its own."""
     for folder in folders:
         if folder.is_relative_to(BASE_DIR):
             raise InputError(
@@ -89,13 +89,13 @@ def refuse_hidden(folders: Iterable[Path]) -> None:
 
 
 def visible_channels(spec: JobSpec, host: str) -> list[Channel]:
-    """The channels that this host's group sees."""
+    """Return the channels that this host's group sees."""
     group = spec.hosts()[host].name
     return [channel for channel in spec.channels if not channel.groups or group in channel.groups]
 
 
 def resource_config(spec: JobSpec, host: str) -> dict[str, Any]:
-    """The content of resourceconfig.json on `host`."""
+    """Return the content of resourceconfig.json on `host`."""
     hosts = spec.hosts()
     return {
         "current_host": host,
@@ -115,19 +115,19 @@ def resource_config(spec: JobSpec, host: str) -> dict[str, Any]:
 
 
 def input_data_config(spec: JobSpec, host: str) -> dict[str, Any]:
-    """The content of inputdataconfig.json on `host`."""
+    """Return the content of inputdataconfig.json on `host`."""
     described = {"TrainingInputMode": "File", "S3DistributionType": "FullyReplicated", "RecordWrapperType": "None"}
     return {channel.name: described for channel in visible_channels(spec, host)}
 
 
 def script_arguments(spec: JobSpec) -> list[str]:
-    """The arguments that the toolkit gives the entry script: sorted, `--name value`."""
+    """Return the arguments that the toolkit gives the entry script: `--name value`, sorted by name."""
     pairs = sorted(spec.all_hyperparameters().items())
     return [text for pair in pairs for text in as_flag(*pair)]
 
 
 def toolkit_environ(spec: JobSpec, host: str, base_dir: Path) -> dict[str, str]:
-    """The variables that the toolkit and the platform set, all but `SM_TRAINING_ENV`, which repeats the others."""
+    """Return the toolkit's and the platform's variables, except `SM_TRAINING_ENV`, which repeats the others."""
     config = resource_config(spec, host)
     group = spec.hosts()[host]
     paths, channels = HostPaths(base_dir), [channel.name for channel in visible_channels(spec, host)]

@@ -1,4 +1,4 @@
-"""What a run leaves: the leader's results in the run's folder, with the exit codes as they really were."""
+"""Collect a run's results in its folder: the leader's files, with the hosts' real exit codes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.rank.context import EMPTY_REPORT
 def collect(
     spec: JobSpec, folder: Path, exit_codes: Mapping[str, int], killed: Sequence[str], interrupted: bool
 ) -> dict[str, Any]:
-    """The leader's results moved to the run's folder, with the exit codes as they really were."""
+    """Move the leader's results to the run's folder; return its summary, with the hosts' real exit codes."""
     leader = next(host for host, group in spec.hosts().items() if group == spec.dnn_group)
     run = RunPaths(folder)
     results = run.host(leader).output_dir
@@ -44,7 +44,7 @@ def collect(
 
 
 def write_summary(summary: Mapping[str, Any], folder: Path) -> None:
-    """The run's summary; where that cannot be, the leader's own stays. Raises `OSError`."""
+    """Write the run's summary over the leader's. Raises `OSError`, and then leaves the leader's in place."""
     path = RunPaths(folder).summary
     written = path.with_name(f"{path.name}.part")
     try:
@@ -58,7 +58,7 @@ def write_summary(summary: Mapping[str, Any], folder: Path) -> None:
 def _summary_without_leader(
     spec: JobSpec, folder: Path, exit_codes: Mapping[str, int], killed: Sequence[str]
 ) -> dict[str, Any]:
-    """What is known when the leader could not write a summary: a failure, told by some host's failure file."""
+    """Return the summary of a failed run whose leader wrote none; the root cause is from another host's file."""
     cause = _cause_without_leader(folder, exit_codes, killed)
     hosts = {
         host: {
@@ -87,7 +87,7 @@ def _summary_without_leader(
 
 
 def _cause_without_leader(folder: Path, exit_codes: Mapping[str, int], killed: Sequence[str]) -> dict[str, Any]:
-    """The host that ended without a word, if one did by itself; else what some host took for the root cause."""
+    """Return as root cause a host that ended by itself without one, if any; else the first host's root cause."""
     run = RunPaths(folder)
     words: list[RootCause] = []
     for host, code in exit_codes.items():
@@ -99,7 +99,7 @@ def _cause_without_leader(folder: Path, exit_codes: Mapping[str, int], killed: S
             failure = run.host(host).failure
             said = failure.read_text(encoding="utf-8").splitlines() if failure.is_file() else []
             exit_code, signal, phrase = describe_return_code(code if code < 128 else 128 - code)
-            message = said[0] if said else f"{phrase} and left no word"
+            message = said[0] if said else f"{phrase} and left no message"
             return RootCause(host, "launcher", message, None, exit_code, signal, tuple(said[1:])).as_json()
     if words:
         return words[0].as_json()

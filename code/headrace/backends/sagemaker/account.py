@@ -1,4 +1,4 @@
-"""The AWS account that a job is submitted to: region, role, bucket; and AWS's errors as one line each."""
+"""The AWS account that a job is submitted to: region, role, bucket. Turns AWS's errors into one line each."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _PARTITIONS = {
     "us-gov-": ("aws-us-gov", "console.amazonaws-us-gov.com"),
     "": ("aws", "console.aws.amazon.com"),
 }
-"""By the beginning of a region's name: what ARNs there begin with, and where the console is."""
+"""The ARN's partition and the console's host, by prefix of the region's name."""
 
 
 def find_region(given: str | None, environ: Mapping[str, str]) -> str | None:
-    """The region to use: the flag, the environment, the profile of the AWS configuration, or none."""
+    """Return the region from the flag, else the environment, else the AWS configuration's profile, else None."""
     if given:
         return given
     named = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
@@ -54,14 +54,14 @@ class Account:
             self.id = str(self.client("sts").get_caller_identity()["Account"])
 
     def client(self, service: str) -> Any:
-        """A boto3 client with deadlines on every call."""
+        """Return a boto3 client with a deadline on every call."""
         return self._session.client(service, config=_CLIENT)
 
     def role_arn(self, role: str) -> str:
-        """The ARN of a role given by ARN or by name.
+        """Return the ARN of a role that is given by ARN or by name.
 
         Raises:
-            InputError: there is no such role.
+            InputError: the account has no such role.
         """
         if role.startswith("arn:"):
             return role
@@ -74,7 +74,7 @@ class Account:
                 raise
 
     def make_default_bucket(self) -> None:
-        """The bucket that SageMaker's own tools use by default; made when it is missing."""
+        """Make the bucket that SageMaker's own tools use by default, if it is missing."""
         bucket, s3 = default_bucket(self.region, self.id), self.client("s3")
         with aws_errors(f"looking at the bucket {bucket}"):
             try:
@@ -88,13 +88,13 @@ class Account:
             s3.create_bucket(Bucket=bucket, **(where if self.region != "us-east-1" else {}))
 
     def upload(self, path: Path, uri: str) -> None:
-        """Put a file to an `s3://` address."""
+        """Upload a file to an `s3://` address."""
         bucket, key = split_s3(uri)
         with aws_errors(f"uploading to {uri}"):
             self.client("s3").upload_file(str(path), bucket, key)
 
     def download(self, uri: str, path: Path) -> bool:
-        """Fetch an object into a file; False when there is none."""
+        """Download an object into a file; return False if there is no such object."""
         bucket, key = split_s3(uri)
         with aws_errors(f"fetching {uri}"):
             try:
@@ -107,23 +107,23 @@ class Account:
 
 
 def default_bucket(region: str, account_id: str) -> str:
-    """The name that SageMaker's SDKs give the bucket they make."""
+    """Return the name of the bucket that SageMaker's SDKs make by default."""
     return f"sagemaker-{region}-{account_id}"
 
 
 def account_of(role: str) -> str | None:
-    """The account in a role's ARN."""
+    """Return the account in a role's ARN, or None if it is no ARN."""
     match = ROLE_ARN.fullmatch(role)
     return match[1] if match else None
 
 
 def role_arn_of(name: str, region: str, account_id: str) -> str:
-    """The ARN that a role without a path has."""
+    """Return the ARN of a role that has no path."""
     return f"arn:{_partition(region)[0]}:iam::{account_id}:role/{name}"
 
 
 def console(region: str, page: str) -> str:
-    """The address of a page of the AWS console: `sagemaker/home`."""
+    """Return the address of a page of the AWS console, such as `sagemaker/home`."""
     return f"https://{region}.{_partition(region)[1]}/{page}?region={region}"
 
 
@@ -132,20 +132,20 @@ def _partition(region: str) -> tuple[str, str]:
 
 
 def split_s3(uri: str) -> tuple[str, str]:
-    """Bucket and key of an `s3://` address."""
+    """Return the bucket and the key of an `s3://` address."""
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     return bucket, key
 
 
 def is_denied(error: HeadraceError) -> bool:
-    """Whether these credentials are valid, and may not do what they were used for."""
+    """Return whether AWS refused a call because the credentials, though valid, lack the permission."""
     cause = error.__cause__
     return isinstance(cause, exceptions.ClientError) and cause.response["Error"].get("Code") in _DENIED
 
 
 @contextlib.contextmanager
 def aws_errors(doing: str) -> Iterator[None]:
-    """Turns what AWS and the network answer into one line that says what to do."""
+    """Turn errors of AWS and of the network into one line that says what to do."""
     try:
         yield
     except HeadraceError:
@@ -156,16 +156,16 @@ def aws_errors(doing: str) -> Iterator[None]:
             f"{doing}: no usable AWS credentials ({error}); run `aws configure` or `aws sso login`, or set AWS_PROFILE"
         ) from error
     except exceptions.ProfileNotFound as error:
-        raise InputError(f"{doing}: {error}; AWS_PROFILE names it, or the AWS configuration") from error
+        raise InputError(f"{doing}: {error}; correct AWS_PROFILE or the AWS configuration, which names it") from error
     except (exceptions.EndpointConnectionError, exceptions.ConnectionError, exceptions.HTTPClientError) as error:
-        raise SetupError(f"{doing}: cannot reach AWS ({error}); look at the network and at --region") from error
+        raise SetupError(f"{doing}: cannot reach AWS ({error}); check the network and --region") from error
     except exceptions.ClientError as error:
         code, said = error.response["Error"].get("Code", ""), error.response["Error"].get("Message", "")
         hint = ""
         if code in _DENIED:
-            hint = "; these credentials may not do it: ask for the permission, or use others (AWS_PROFILE)"
+            hint = "; these credentials lack the permission: ask for it, or use others (AWS_PROFILE)"
         elif code in _EXPIRED:
-            hint = "; the credentials are not valid any more: run `aws configure` or `aws sso login`"
+            hint = "; the credentials are no longer valid: run `aws configure` or `aws sso login`"
         raise SetupError(f"{doing}: AWS refuses: {code}: {' '.join(said.split())}{hint}") from error
     except Exception as error:
         if isinstance(error, exceptions.BotoCoreError) or type(error).__module__.startswith(("boto3", "s3transfer")):

@@ -1,4 +1,4 @@
-"""Submits a job to SageMaker: upload, create, retry, stop, results."""
+"""Submit a job to SageMaker, retry it, follow it, stop it and fetch its results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SHORT_OF = ("CapacityError", "ResourceLimitExceeded", "InsufficientInstanceCapa
 
 @dataclass(frozen=True)
 class Ended:
-    """A job at its end: its last description, and the folder with its results, if it left any."""
+    """A job that has ended: its last description, and the folder with its results, if it has any."""
 
     description: dict[str, Any]
     folder: Path | None
@@ -45,7 +45,7 @@ class Ended:
 
 
 class Submission:
-    """One job, through all its tries."""
+    """One job, with all its tries."""
 
     def __init__(self, spec: JobSpec, options: CloudOptions, account: Account, console: Console) -> None:
         self._spec = spec
@@ -55,13 +55,13 @@ class Submission:
         self._client = account.client("sagemaker")
         self._source = source_uri(spec, options)
         self._tries = 0
-        """Requests sent so far. Each has a name of its own, whether SageMaker refused it or ended its job."""
+        """The number of requests sent so far. Each needs a new job name, even after a refusal."""
 
     def start(self, retries: int) -> JobSpec:
-        """Upload the source dir and create the job; the spec under the name that it got.
+        """Upload the source dir and create the job; return the spec with the name that it was created under.
 
         Raises:
-            SetupError: SageMaker refuses it, or has no capacity for it after all retries.
+            SetupError: SageMaker refuses the job, or has no capacity for it after all retries.
         """
         check_request(self._request(self._spec))  # before anything is sent
         with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
@@ -76,7 +76,7 @@ class Submission:
         return self._create(retries)
 
     def follow(self, spec: JobSpec, retries: int, table: InstanceTable, output_dir: Path) -> Ended:
-        """Follow the job and its logs to the end, in further tries where SageMaker had no capacity for it."""
+        """Follow the job and its logs to the end; create it again if SageMaker ended it for lack of capacity."""
         while True:
             follower = Follower(self._account, spec.job_name, self._console)
             try:
@@ -99,14 +99,14 @@ class Submission:
         return Ended(description, results)
 
     def link(self, job_name: str) -> str:
-        """The job's page in the AWS console."""
+        """Return the address of the job's page in the AWS console."""
         return f"{console(self._options.region, 'sagemaker/home')}#/jobs/{job_name}"
 
     def _request(self, spec: JobSpec) -> dict[str, Any]:
         return build_request(spec, self._options, secrets.token_hex(32), self._source)
 
     def _create(self, retries: int) -> JobSpec:
-        """Create the job; again, under a fresh name each time, while the account's limits are reached."""
+        """Create the job; while limits or lack of capacity prevent it, try again under a new name each time."""
         while True:
             spec = _renamed(self._spec, self._tries)
             self._tries += 1
@@ -127,7 +127,7 @@ class Submission:
         self._console.sleep(seconds)
 
     def _interrupted(self, spec: JobSpec, follower: Follower) -> dict[str, Any]:
-        """Ctrl-C: stop the job if the person says so, else leave it running. Raises KeyboardInterrupt then."""
+        """Handle Ctrl-C: stop the job if the user confirms, else leave it running and raise KeyboardInterrupt."""
         after = goes_on(spec.job_name, self._options.region)
         if not self._console.confirm(f"Stop {spec.job_name}? It is billed until it ends. [y/N] "):
             self._console.say(f"{after} ({self.link(spec.job_name)})")
@@ -142,7 +142,7 @@ class Submission:
                     self._console.say(error.response["Error"]["Message"])
         except HeadraceError as error:
             raise SetupError(f"{error}; {after}") from error
-        self._console.say(f"stopping {spec.job_name}, which SageMaker gives two minutes (Ctrl-C leaves it to that)")
+        self._console.say(f"stopping {spec.job_name} within two minutes (Ctrl-C ends the wait, not the stop)")
         return follower.wait()
 
     def _tell_end(self, spec: JobSpec, description: dict[str, Any], table: InstanceTable) -> None:
@@ -161,7 +161,7 @@ class Submission:
 
 
 def ask(question: str) -> bool:
-    """Yes or no from the terminal; no where there is none."""
+    """Ask a yes-or-no question on the terminal; return False if there is none."""
     if not sys.stdin.isatty():
         return False
     with contextlib.suppress(EOFError, KeyboardInterrupt):
@@ -170,7 +170,7 @@ def ask(question: str) -> bool:
 
 
 def _renamed(spec: JobSpec, tries: int) -> JobSpec:
-    """The spec under the name that it has after this many tries."""
+    """Return the spec with its job name after `tries` earlier tries."""
     if not tries:
         return spec
     suffix = f"-{tries + 1}"

@@ -1,4 +1,4 @@
-"""What only a job on SageMaker has: account, limits, network, who starts MPI. Frozen, validated at the door."""
+"""Options of the SageMaker backend: account, limits, network, and which program starts MPI."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ MAX_RUN_LIMIT_S = 28 * 24 * 3600
 """SageMaker's longest training job, 28 days (StoppingCondition's documentation)."""
 ROLE_ARN = re.compile(r"arn:aws[a-z\-]*:iam::(\d{12}):role/[\w+=,.@/\-]+")
 _S3_URI = re.compile(r"s3://[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9](/[^/?#]+)*/?")
-"""Without what the toolkit on the hosts would take for something else than a key's part."""
+"""The pattern of an S3 location, without `//`, `?` and `#`, which the toolkit on the hosts would misread."""
 
 
 @dataclass(frozen=True)
 class CloudOptions:
-    """Where and under which limits a job runs on SageMaker. Times are seconds."""
+    """Where and under which limits a job runs on SageMaker, validated when made. Times are in seconds."""
 
     role_arn: str
     region: str
     image_uri: str
     output_s3_uri: str
-    """The folder that source, model and results go to, each job's under its own name."""
+    """The S3 folder for source, model and results; each job has a subfolder of its name."""
     max_run_s: int = 24 * 3600
     volume_size_gb: int = 50
     spot: bool = False
     max_wait_s: int | None = None
-    """With spot: waiting for capacity and running together; default: an hour more than `max_run_s`."""
+    """With spot, the limit on waiting for capacity plus running; default: an hour more than `max_run_s`."""
     checkpoint_s3_uri: str = ""
-    """Default with spot: the job's own folder. /opt/ml/checkpoints is kept there and restored from it."""
+    """The S3 folder that /opt/ml/checkpoints is copied to and restored from; default: in the job's own folder."""
     subnets: tuple[str, ...] = ()
     security_group_ids: tuple[str, ...] = ()
     encrypt_inter_container_traffic: bool | None = None
-    """Default: when there is more than one host."""
+    """Whether to encrypt traffic between hosts; None: if the job has more than one host."""
     enable_network_isolation: bool = False
     distribution: str = "launcher"
     input_mode: str = "File"
@@ -57,13 +57,13 @@ class CloudOptions:
         if self.max_wait_s is not None and not self.spot:
             raise InputError("--max_wait is for managed spot training; add --spot, or leave it out")
         if self.keep_alive_period_s and self.spot:
-            raise InputError("SageMaker has no warm pools of spot hosts; leave out --keep_alive_period or --spot")
+            raise InputError("SageMaker has no warm pools for spot hosts; leave out --keep_alive_period or --spot")
         if self.max_wait_s is not None and self.max_wait_s < self.max_run_s:
             raise InputError(
                 f"--max_wait {self.max_wait_s} is shorter than --max_run {self.max_run_s}, which it includes"
             )
         if bool(self.subnets) != bool(self.security_group_ids):
-            raise InputError("--subnets and --security_group_ids go together: a VPC needs both")
+            raise InputError("a VPC needs both --subnets and --security_group_ids; give both or neither")
         for flag, uri in (("--output_s3_uri", self.output_s3_uri), ("--checkpoint_s3_uri", self.checkpoint_s3_uri)):
             if uri and not _S3_URI.fullmatch(uri):
                 raise InputError(f"{flag} {uri!r} is no S3 location; expected s3://BUCKET/PREFIX")

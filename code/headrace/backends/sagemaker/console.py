@@ -1,4 +1,4 @@
-"""How a submission talks to the person, and waits."""
+"""The functions by which a submission prints, asks and waits; tests replace them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Console:
-    """Lines to say, questions to ask, and pauses."""
+    """Functions that print a line, ask a yes-or-no question, and sleep."""
 
     say: Callable[[str], None]
     confirm: Callable[[str], bool]

@@ -22,7 +22,7 @@ from headrace.job.settings import OneLineParser
 NAMESPACE = "/aws/sagemaker/TrainingJobs"
 PERIOD_S = 60
 FIRST_LINES = 2000
-"""A host's topology event stands among its first lines."""
+"""The number of a host's log lines to search for its topology event, which comes early."""
 TITLES = {
     "headrace:step_ms": "Step time and ideal step time, ms",
     "headrace:samples_per_s": "Samples per second, all ranks",
@@ -31,7 +31,7 @@ TITLES = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the dashboard's JSON, or with --create put it into the account."""
+    """Print the dashboard's JSON, or create it in the account with --create."""
     parser = OneLineParser(prog="headrace dashboard", description=__doc__)
     parser.add_argument("job_name", metavar="JOB_NAME")
     parser.add_argument("--region", metavar="NAME", help="default: that of the AWS configuration")
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     if region is None:
         raise InputError("no region: give --region, set AWS_REGION, or run `aws configure`")
     account = Account(region)
-    with aws_errors(f"asking after {arguments.job_name}"):
+    with aws_errors(f"looking up {arguments.job_name}"):
         try:
             job = account.client("sagemaker").describe_training_job(TrainingJobName=arguments.job_name)
         except exceptions.ClientError as error:
@@ -58,17 +58,17 @@ def main(argv: Sequence[str]) -> int:
             DashboardName=arguments.job_name, DashboardBody=json.dumps(body)
         )
     if answer.get("DashboardValidationMessages"):
-        raise SetupError(f"CloudWatch found fault with the dashboard: {answer['DashboardValidationMessages']}")
+        raise SetupError(f"CloudWatch refuses the dashboard: {answer['DashboardValidationMessages']}")
     print(f"{console(region, 'cloudwatch/home')}#dashboards:name={arguments.job_name}")
     return 0
 
 
 def logged_groups(account: Account, job_name: str) -> dict[str, str]:
-    """Each host's group, as its launcher said in its log; empty while nothing was logged."""
+    """Return each host's group, from the topology event in its log; empty if nothing is logged yet."""
     logs, groups = account.client("logs"), {}
     with aws_errors(f"reading the logs of {job_name}"):
         try:
-            pages = logs.get_paginator("describe_log_streams")  # of fifty hosts each
+            pages = logs.get_paginator("describe_log_streams")  # a page has fifty hosts
             found = pages.paginate(logGroupName=LOG_GROUP, logStreamNamePrefix=f"{job_name}/")
             for stream in (each for page in found for each in page["logStreams"]):
                 answer = logs.get_log_events(logGroupName=LOG_GROUP, logStreamName=stream["logStreamName"],
@@ -83,14 +83,15 @@ def logged_groups(account: Account, job_name: str) -> dict[str, str]:
 
 
 def hosts_by_group(job: Mapping[str, Any], logged: Mapping[str, str]) -> dict[str, list[str]]:
-    """Host names by group: what the hosts logged, else in the order that SageMaker usually gives them."""
+    """Return host names by group, from the logs, or else in SageMaker's usual order."""
     groups = _groups(job)
     total = sum(count for _, count in groups.values())
     if set(logged.values()) <= set(groups) and len(logged) == total:
         return {group: [host for host in sorted(logged, key=natural_key) if logged[host] == group] for group in groups}
     if len(groups) > 1:
         print(
-            "which host is in which group is not in the logs yet: taking the data group's to be first", file=sys.stderr
+            "the logs do not yet say which host is in which group; assuming that the data group's come first",
+            file=sys.stderr,
         )
     names = iter(f"algo-{number}" for number in range(1, total + 1))
     ordered = sorted(groups, key=lambda group: group != DATA_GROUP)
@@ -100,7 +101,7 @@ def hosts_by_group(job: Mapping[str, Any], logged: Mapping[str, str]) -> dict[st
 def dashboard_body(
     job_name: str, region: str, hosts: Mapping[str, Sequence[str]], types: Mapping[str, str], table: InstanceTable
 ) -> dict[str, Any]:
-    """The dashboard: CPU and GPU utilisation of each group between 0 and 100, and the job's own metrics.
+    """Return the dashboard: CPU and GPU utilisation of each group between 0 and 100, and the job's own metrics.
 
     SageMaker reports the utilisation of a host as the sum over its processors, up to 100 % times their
     number (SageMaker documentation, "Amazon CloudWatch metrics for training jobs").
@@ -140,7 +141,7 @@ def _widget(title: str, region: str, metrics: list[list[Any]], axis: Mapping[str
 
 
 def _laid_out(rows: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Widgets with their places: a dashboard is 24 units wide."""
+    """Return the widgets with their positions; a dashboard is 24 units wide."""
     height, placed = 6, []
     for y, row in enumerate(row for row in rows if row):
         width = 24 // len(row)

@@ -1,4 +1,4 @@
-"""The training image: AWS's own for the framework, by AWS's own look-up."""
+"""Look up AWS's training image for a framework, with AWS's own package."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import re
 from headrace.errors import InputError, SetupError
 
 FRAMEWORK_VERSIONS = {"tensorflow": "2.21.0", "pytorch": "2.10.0"}
-"""The TensorFlow of code/constraints.txt, for which AWS has an image; the newest PyTorch for which it has one."""
+"""Versions with an AWS image: the TensorFlow of code/constraints.txt, and the newest PyTorch."""
 OLDEST_PYTHON = (3, 10)
 _NAMES = {"tensorflow": "TensorFlow", "pytorch": "PyTorch"}
 
 
 def default_image(region: str, framework: str, version: str, instance_type: str) -> str:
-    """The address of AWS's training image; with GPU support when `instance_type` has GPUs.
+    """Return the address of AWS's training image, with GPU support if `instance_type` has GPUs.
 
-    One image serves all groups of a job, so the dnn group's type decides.
+    All groups of a job use the same image, so pass the dnn group's type.
 
     Raises:
-        InputError: there is no image of this version, or none in this region.
-        SetupError: sagemaker-core, which knows the addresses, is not installed.
+        InputError: AWS has no image of this version, or none in this region.
+        SetupError: sagemaker-core, which holds the addresses, is not installed.
     """
     try:
         from sagemaker.core import image_uris
@@ -32,12 +32,12 @@ def default_image(region: str, framework: str, version: str, instance_type: str)
         reason = " ".join(str(error).split())
         raise InputError(
             f"AWS has no {_NAMES[framework]} {version} training image for {instance_type} in {region!r} "
-            f"({reason[:200]}); look at --framework_version and --region, or give --image_uri"
+            f"({reason[:200]}); check --framework_version and --region, or give --image_uri"
         ) from error
     python = re.search(r"-py(\d)(\d+)", image)
     if python and (int(python[1]), int(python[2])) < OLDEST_PYTHON:
         raise InputError(
-            f"AWS's image of {_NAMES[framework]} {version} has Python {python[1]}.{python[2]}, and headrace needs "
-            f"{'.'.join(map(str, OLDEST_PYTHON))}: give a later --framework_version"
+            f"AWS's image of {_NAMES[framework]} {version} has Python {python[1]}.{python[2]}, but headrace needs "
+            f"{'.'.join(map(str, OLDEST_PYTHON))}; give a later --framework_version"
         )
     return image

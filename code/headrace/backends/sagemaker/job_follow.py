@@ -1,7 +1,7 @@
-"""Follows a job on SageMaker to its end: its status, and its logs as they come.
+"""Follow a job on SageMaker to its end: print its status and its logs as they come.
 
-The job does not need us. So a network that is away for a while, credentials that expire, or too many questions at once
-end nothing: it is asked again, with whatever credentials there are by then.
+The job runs on its own. So after a lost network, expired credentials or throttling, the follower retries, with the
+credentials that are configured by then.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from headrace.errors import HeadraceError, SetupError
 
 POLL_S = 10.0
 GIVE_UP_S = 3600.0
-"""Of questions without an answer."""
+"""Seconds without a reply from AWS after which the follower gives up."""
 LAST_LINES_S = 120.0
-"""How long after a job's end its last lines are waited for: CloudWatch takes lines in some seconds late."""
+"""Seconds to wait for the last lines after a job's end: CloudWatch shows lines some seconds late."""
 ENDED = ("Completed", "Failed", "Stopped")
 
 
 class Follower:
-    """One job, until it has ended.
+    """Follows one job to its end.
 
     Args:
         now: seconds on a clock that only goes forward.
@@ -40,10 +40,10 @@ class Follower:
         self._told: list[Any] = []
 
     def wait(self) -> dict[str, Any]:
-        """The job's description once it has ended; status changes and log lines are told meanwhile, each once.
+        """Print status changes and log lines until the job has ended; return its description.
 
         Raises:
-            SetupError: these credentials may not ask, or nothing was answered for an hour. The job goes on.
+            SetupError: these credentials lack the permission, or AWS has not replied for an hour. The job goes on.
         """
         while True:
             description = self._describe()
@@ -60,14 +60,16 @@ class Follower:
             self._console.sleep(POLL_S)
 
     def _read_last_lines(self) -> None:
-        """Read the logs until no line has come between two looks; the deadline and Ctrl-C end it too."""
+        """Read the logs until no new line comes, or until the deadline or Ctrl-C."""
         until = self._now() + LAST_LINES_S
         self._logs.poll()
         with contextlib.suppress(KeyboardInterrupt):
             self._console.sleep(POLL_S)
             while self._logs.poll():
                 if self._now() > until:
-                    self._console.say(f"log lines of {self._job_name} still come; CloudWatch has all, in {LOG_GROUP}")
+                    self._console.say(
+                        f"{self._job_name} still has new log lines; read the rest in CloudWatch, in {LOG_GROUP}"
+                    )
                     break
                 self._console.sleep(POLL_S)
         self._logs.release()
@@ -76,7 +78,7 @@ class Follower:
         failing_since: float | None = None
         while True:
             try:
-                with aws_errors(f"asking after {self._job_name}"):
+                with aws_errors(f"looking up {self._job_name}"):
                     if failing_since is not None:
                         self._renew()
                     description: dict[str, Any] = self._client.describe_training_job(TrainingJobName=self._job_name)
@@ -85,19 +87,19 @@ class Follower:
                 if failing_since is None:
                     failing_since = self._now()
                     self._console.say(f"{error}")
-                    self._console.say(f"{self._job_name} does not need this; asking again every {POLL_S:.0f} s")
+                    self._console.say(f"the job is unaffected; retrying every {POLL_S:.0f} s")
                 if is_denied(error) or self._now() - failing_since > GIVE_UP_S:
                     raise SetupError(f"{error}; {goes_on(self._job_name, self._account.region)}") from error
             self._console.sleep(POLL_S)
 
     def _renew(self) -> None:
-        """Clients with the credentials that there are now."""
+        """Make new clients, with the credentials that are configured now."""
         self._account = Account(self._account.region)
         self._client = self._account.client("sagemaker")
         self._logs.use(self._account.client("logs"))
 
 
 def goes_on(job_name: str, region: str) -> str:
-    """What to do about a job that nobody follows any more."""
+    """Return a message on how to stop a job that is no longer followed, and how to get its results."""
     stop = f"aws sagemaker stop-training-job --training-job-name {job_name} --region {region}"
     return f"{job_name} goes on; to stop it: {stop}; its results, when it has ended: headrace report {job_name}"

@@ -1,7 +1,7 @@
-"""A job's logs as they come, with host, group and role in front of every line.
+"""Print a job's logs as they come, with host, group and role before every line.
 
-CloudWatch names a stream after the job and the host; which group a host is in, its launcher says
-with its first event (`topology`). Until then a stream's lines are held back, but not for ever.
+CloudWatch names a stream after the job and the host. The host's group is in its launcher's
+first event (`topology`). Until that event, a stream's lines are held back, for `HOLD_S` at most.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.events import parse_event
 
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 HOLD_S = 60.0
-"""How long lines wait for the topology event; installing requirements comes before it."""
+"""Seconds that lines wait for the topology event; installing requirements comes before it."""
 
 
 @dataclass
@@ -46,14 +46,14 @@ class LogTail:
         self._lines = 0
 
     def use(self, client: Any) -> None:
-        """Go on with this client."""
+        """Continue with this client."""
         self._client = client
 
     def poll(self) -> bool:
-        """Print what has come since the last time. What cannot be read now, the next time will bring.
+        """Print the lines since the last call. After an error, the next call prints what was missed.
 
         Returns:
-            Whether another look is worth it: lines have come, or could not be read.
+            Whether to call again: new lines came, or could not be read.
         """
         lines, is_unread = self._lines, False
         try:
@@ -69,7 +69,7 @@ class LogTail:
         return is_unread or self._lines > lines
 
     def _read(self) -> bool:
-        """Take what there is; whether too many questions kept it from that."""
+        """Read all new lines; return whether AWS throttled the calls, so that lines may be missing."""
         if self._is_denied:
             return False
         try:
@@ -80,12 +80,12 @@ class LogTail:
         except exceptions.ClientError as error:
             code = str(error.response["Error"]["Code"])
             if code not in ("ResourceNotFoundException", "ThrottlingException"):
-                raise  # no stream yet, or too many questions
+                raise
             return code == "ThrottlingException"
         return False
 
     def _complain(self, error: HeadraceError) -> None:
-        """Once in a row; without logs a job can still be followed."""
+        """Report an error, once in a row; the job can be followed without its logs."""
         self._is_denied = is_denied(error)
         if self._is_denied:
             self._say(f"{error}; following {self._job_name} without its logs")
@@ -94,7 +94,7 @@ class LogTail:
         self._is_failing = True
 
     def release(self) -> None:
-        """Print what is held back."""
+        """Print the lines that are held back."""
         for stream in self._streams.values():
             self._release(stream, f"{stream.host} ?")
 
@@ -117,7 +117,7 @@ class LogTail:
             yield from (event["message"].rstrip("\n") for event in answer["events"])
             if answer["nextForwardToken"] == stream.token:
                 return
-            stream.token = answer["nextForwardToken"]  # only now: what was not taken comes again
+            stream.token = answer["nextForwardToken"]  # only now: lines not printed are read again
 
     def _take(self, stream: _Stream, line: str) -> None:
         self._lines += 1

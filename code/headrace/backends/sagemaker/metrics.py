@@ -1,4 +1,4 @@
-"""CloudWatch metrics from the launcher's log lines: SageMaker reads them with regular expressions."""
+"""Define CloudWatch metrics: SageMaker finds them in the launcher's log lines with regular expressions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ METRICS = {
 
 
 def metric_definitions() -> list[dict[str, str]]:
-    """What `AlgorithmSpecification.MetricDefinitions` gets; each regular expression has one group, the value."""
+    """Return `AlgorithmSpecification.MetricDefinitions`; each regular expression has one group, the value."""
     return [
         {"Name": name, "Regex": rf"headrace event={event}\b(?: \w+=\S*)* {field}={_NUMBER}"}
         for name, (event, field) in METRICS.items()

@@ -1,4 +1,4 @@
-"""The source dir as the archive that SageMaker unpacks to /opt/ml/code."""
+"""Pack the source dir into the archive that SageMaker unpacks to /opt/ml/code."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from headrace.job.source import has_headrace, host_files, refuse_secrets, refuse
 
 
 def pack_source(source_dir: Path, archive: Path, left_out: Collection[Path] = ()) -> list[Path]:
-    """Write `archive` (.tar.gz) with all that hosts get at its top; the files in it. Equal sources give equal bytes.
+    """Write the hosts' files to `archive` (.tar.gz); return their paths in it. Equal sources give equal bytes.
 
     Args:
         left_out: folders that hosts do not get.
 
     Raises:
-        InputError: as `files_to_send`.
+        InputError: as for `files_to_send`.
     """
     files = files_to_send(source_dir, left_out)
     pack_files(files, archive)
@@ -28,11 +28,11 @@ def pack_source(source_dir: Path, archive: Path, left_out: Collection[Path] = ()
 
 
 def files_to_send(source_dir: Path, left_out: Collection[Path] = ()) -> dict[Path, Path | bytes]:
-    """All that hosts get, by its place.
+    """Return the files that hosts get, by path in their source dir.
 
     Raises:
-        InputError: the source dir holds what looks like a secret, or too much, or a file that is in the way; or it
-            requires what hosts cannot install.
+        InputError: the source dir holds a probable secret, too many bytes, or a file with a reserved name; or its
+            requirements clash with headrace's.
     """
     theirs = source_files(source_dir, left_out)
     refuse_secrets(source_dir, theirs)
@@ -45,13 +45,13 @@ def files_to_send(source_dir: Path, left_out: Collection[Path] = ()) -> dict[Pat
 
 
 def _text(files: Mapping[Path, Path | bytes], name: str) -> str:
-    """Empty where there is no such file."""
+    """Return a file's text; empty if there is no such file."""
     content = files.get(Path(name), b"")
     return (content.read_bytes() if isinstance(content, Path) else content).decode(errors="replace")
 
 
 def pack_files(files: Mapping[Path, Path | bytes], archive: Path) -> None:
-    """Write files, by their place in it, as a .tar.gz, without times and owners."""
+    """Write files, given by path in the archive, as a .tar.gz without times and owners."""
     with (
         open(archive, "wb") as raw,
         gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as zipped,

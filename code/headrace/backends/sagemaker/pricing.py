@@ -1,4 +1,4 @@
-"""What a job costs: per hour and group, at most, and in the end."""
+"""Compute what a job costs: per hour and group, at most, and in the end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SECONDS_PER_HOUR = 3600.0
 
 
 def hourly_usd(spec: JobSpec, table: InstanceTable) -> dict[str, float | None]:
-    """Dollars per hour by group; None where the type's price is not known."""
+    """Return dollars per hour by group; None for a type without a known price."""
     prices = {group.name: table.get(group.instance_type) for group in spec.groups}
     return {
         group.name: group.count * price.usd_per_hour if (price := prices[group.name]) else None for group in spec.groups
@@ -17,7 +17,7 @@ def hourly_usd(spec: JobSpec, table: InstanceTable) -> dict[str, float | None]:
 
 
 def cost_usd(spec: JobSpec, table: InstanceTable, seconds: float) -> float | None:
-    """Dollars for all hosts over `seconds`; None when a price is not known. Storage is not counted.
+    """Return dollars for all hosts over `seconds`; None if a price is not known. Storage is not counted.
 
     SageMaker bills every host for the job's whole time (`BillableTimeInSeconds` times the hosts).
     """
@@ -28,7 +28,7 @@ def cost_usd(spec: JobSpec, table: InstanceTable, seconds: float) -> float | Non
 
 
 def describe_cost(spec: JobSpec, table: InstanceTable, max_run_s: int, spot: bool) -> str:
-    """A few lines: each group's hosts, what they have, their hourly price, and the most that the job can cost."""
+    """Return lines that show each group's hosts with their processors and price, and the job's highest cost."""
     lines = []
     for group, price in zip(spec.groups, hourly_usd(spec, table).values(), strict=True):
         kind = table.get(group.instance_type)

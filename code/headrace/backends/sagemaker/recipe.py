@@ -1,4 +1,4 @@
-"""What hosts would have to build, put where they look for it: Horovod's recipe, and the transfer's library.
+"""Upload what hosts would otherwise have to build or fetch: Horovod's recipe and the transfer's library.
 
 See `headrace.host.install_horovod` and `headrace.tensorflow.service.transfer.build`.
 """
@@ -19,7 +19,7 @@ RECIPE_ARCHIVE = "recipe.tar.gz"
 
 
 def upload_recipe(account: Account, output_s3_uri: str) -> None:
-    """Upload the recipe to the `wheels` folder; does nothing where headrace was installed without it."""
+    """Upload Horovod's build recipe to the `wheels` folder, unless headrace was installed without it."""
     recipe = horovod_recipe()
     if not recipe.is_dir():
         return
@@ -30,7 +30,7 @@ def upload_recipe(account: Account, output_s3_uri: str) -> None:
 
 
 def upload_library(account: Account, output_s3_uri: str) -> None:
-    """Upload the transfer's library where this machine has one: hosts of the same TensorFlow and C library take it."""
+    """Upload this machine's build of the transfer's library, if any, for hosts with the same TensorFlow and libc."""
     folders = [Path(place) / LIBRARY_FOLDER for place in sys.path if place]
     libraries = [path for folder in folders for path in folder.glob("*.so")]
     if libraries:

@@ -1,4 +1,4 @@
-"""A job spec as SageMaker's CreateTrainingJob request. Pure: no network, no files, no clock."""
+"""Build SageMaker's CreateTrainingJob request from a job spec, without network, files or clock."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from headrace.job.settings import MPI_OPTIONS_VARIABLE, SECRET_VARIABLE, VERSION
 from headrace.job.spec import Channel, JobSpec
 
 SOURCE_CHANNEL = "code"
-"""Under network isolation nothing can be fetched: the source comes as a channel of its own."""
+"""The channel that brings the source under network isolation, where hosts cannot download it."""
 SOURCE_ARCHIVE = "sourcedir.tar.gz"
 
 
 def build_request(spec: JobSpec, options: CloudOptions, secret: str, source_s3_uri: str = "") -> dict[str, Any]:
-    """The request, in the shape that boto3 and `aws sagemaker create-training-job --cli-input-json` take.
+    """Return the request in the form that boto3 and `aws sagemaker create-training-job --cli-input-json` accept.
 
     Args:
         secret: authenticates the hosts of this job to each other.
         source_s3_uri: the packed source dir; default: in the job's own folder.
 
     Raises:
-        InputError: the job cannot run on SageMaker as it is.
+        InputError: SageMaker cannot run this job.
     """
     _check(spec, options)
     source_s3_uri = source_s3_uri or source_uri(spec, options)
@@ -76,12 +76,12 @@ def build_request(spec: JobSpec, options: CloudOptions, secret: str, source_s3_u
 
 
 def source_uri(spec: JobSpec, options: CloudOptions) -> str:
-    """Where the packed source dir goes."""
+    """Return the S3 address of the packed source dir."""
     return f"{options.output_s3_uri.rstrip('/')}/{spec.job_name}/source/{SOURCE_ARCHIVE}"
 
 
 def checkpoint_uri(spec: JobSpec, options: CloudOptions) -> str:
-    """Where SageMaker keeps the job's checkpoints: as given, else in the job's own folder."""
+    """Return the S3 folder of the job's checkpoints: the given one, else one in the job's own folder."""
     return options.checkpoint_s3_uri or f"{options.output_s3_uri.rstrip('/')}/{spec.job_name}/checkpoints"
 
 
@@ -90,24 +90,26 @@ def _check(spec: JobSpec, options: CloudOptions) -> None:
         if not channel.uri.startswith("s3://"):
             raise InputError(
                 f"channel {channel.name!r} is {channel.uri!r}; SageMaker reads s3://BUCKET/PREFIX "
-                "(a folder of this machine goes with --no-is_cloud_job)"
+                "(a local folder needs --no-is_cloud_job)"
             )
         if channel.name == SOURCE_CHANNEL and options.enable_network_isolation:
             raise InputError(f"channel name {SOURCE_CHANNEL!r} is taken by the source dir under network isolation")
     words = spec.custom_mpi_options
     if options.distribution != "launcher" and shlex.split(words) != words.split():
-        raise InputError(f"--custom_mpi_options {words!r}: the toolkit, which starts MPI here, knows no quotes")
+        raise InputError(
+            f"--custom_mpi_options {words!r}: the toolkit, which starts MPI, does not support quotes; leave them out"
+        )
     unknown = set(options.sharded_channels) - {channel.name for channel in spec.channels}
     if unknown:
         raise InputError(f"--sharded_channel names {min(unknown)!r}, which is no --channel of this job")
     if spec.is_hetero and options.keep_alive_period_s:
         raise InputError(
-            "SageMaker has no warm pools for instance groups; leave --keep_alive_period out, or --no-is_hetero"
+            "SageMaker has no warm pools for instance groups; leave out --keep_alive_period, or give --no-is_hetero"
         )
 
 
 def _hyperparameters(spec: JobSpec, options: CloudOptions, submitted: str) -> dict[str, str]:
-    """All hyperparameters and the toolkit's own keys, each value as JSON, which is how the toolkit reads them."""
+    """Return all hyperparameters and the toolkit's own keys; values are JSON, because the toolkit decodes them."""
     if options.enable_network_isolation:
         submitted = f"/opt/ml/input/data/{SOURCE_CHANNEL}/{SOURCE_ARCHIVE}"
     own: dict[str, Any] = {
@@ -122,10 +124,10 @@ def _hyperparameters(spec: JobSpec, options: CloudOptions, submitted: str) -> di
 
 
 def _distribution(spec: JobSpec, options: CloudOptions) -> Mapping[str, Any]:
-    """The toolkit's keys for what it starts itself; none when headrace's launcher starts MPI."""
+    """Return the toolkit's keys for starting MPI; none if headrace's launcher starts it."""
     if options.distribution == "launcher":
         return {}
-    # The toolkit takes exactly one group for this; elsewhere it runs the entry script once a host.
+    # The toolkit starts MPI in exactly one group; in the other it runs the entry script once a host.
     keys: dict[str, Any] = {}
     if spec.is_hetero:
         keys["sagemaker_distribution_instance_groups"] = [spec.dnn_group.name]
@@ -148,7 +150,7 @@ def _channel(channel: Channel, options: CloudOptions) -> dict[str, Any]:
 
 
 def _name_groups_everywhere(channels: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
-    """As soon as one channel names groups, SageMaker wants all to: those that everybody sees name all groups."""
+    """If one channel names groups, name all groups in the channels without: SageMaker requires all or none."""
     sources = [channel["DataSource"]["S3DataSource"] for channel in channels]
     if any("InstanceGroupNames" in source for source in sources):
         for source in sources:

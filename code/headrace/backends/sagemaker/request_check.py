@@ -1,4 +1,4 @@
-"""Checks a request against botocore's own model of SageMaker, offline: types, lengths, ranges, choices, patterns."""
+"""Check a request offline against botocore's model of SageMaker: types, lengths, ranges, choices, patterns."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from botocore.validate import ParamValidator
 from headrace.errors import InputError
 
 _NOT_OURS = ("ml.trn", "ml.p6e-gb")
-"""Trainium wants AWS's Neuron; Grace hosts have ARM processors, as Graviton's have."""
+"""Prefixes of instance types without support: Trainium needs AWS's Neuron, and Grace hosts have ARM processors."""
 
 
 def check_request(request: Mapping[str, Any]) -> None:
-    """Raises `InputError` when SageMaker's interface would refuse the request."""
+    """Raise `InputError` if SageMaker would refuse the request."""
     shape = _operation().input_shape
     report = ParamValidator().validate(dict(request), shape)
     if report.has_errors():
@@ -31,13 +31,13 @@ def check_request(request: Mapping[str, Any]) -> None:
         named["InstanceGroupNames" in channel["DataSource"].get("S3DataSource", {})] = channel["ChannelName"]
     if len(named) > 1:  # aws/sagemaker-python-sdk#5225
         raise InputError(
-            f"SageMaker would refuse this job: channel {named[True]!r} names instance groups and {named[False]!r} does "
-            "not; let all channels name theirs, or none"
+            f"SageMaker would refuse this job: channel {named[True]!r} names instance groups, but {named[False]!r} "
+            "does not; name groups for all channels, or for none"
         )
 
 
 def check_instance_type(name: str) -> None:
-    """Raises `InputError` when SageMaker trains on no such instance type, or neither framework does."""
+    """Raise `InputError` if SageMaker has no such training instance type, or headrace has no image for it."""
     known = _operation().service_model.shape_for("TrainingInstanceType").enum
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1)
@@ -45,11 +45,11 @@ def check_instance_type(name: str) -> None:
             f"{name!r} is no instance type that SageMaker trains on" + (f"; did you mean {close[0]}?" if close else "")
         )
     if name.startswith(_NOT_OURS):
-        raise InputError(f"{name} needs images of its own (Trainium, or ARM processors); headrace has none for it")
+        raise InputError(f"{name} needs a special image (Trainium or ARM), which headrace has not; choose another type")
 
 
 def _beyond_types(value: Any, shape: Shape, path: str) -> Iterator[tuple[str, Any, str]]:
-    """What botocore leaves to the service: upper limits, enumerations and patterns."""
+    """Yield violations of limits, enumerations and patterns, which botocore leaves to the service to check."""
     most = shape.metadata.get("max")
     size = value if isinstance(value, (int, float)) else len(value)
     if most is not None and size > most:
@@ -76,11 +76,11 @@ def _matches(pattern: str, value: str) -> bool:
     try:
         return re.fullmatch(_python_pattern(pattern), value, re.DOTALL) is not None
     except re.error:
-        return True  # a pattern in another dialect; the service decides
+        return True  # a pattern that Python does not support; the service decides
 
 
 def _python_pattern(pattern: str) -> str:
-    """Unicode classes as Python's `re` knows them; wide enough to refuse nothing that is right."""
+    """Return the pattern with Unicode classes replaced by wider ones that Python's `re` supports."""
     for unicode_class, members in ((r"\p{L}", r"\w"), (r"\p{Z}", r"\s"), (r"\p{N}", r"\d")):
         pattern = pattern.replace(unicode_class, members)
     return pattern

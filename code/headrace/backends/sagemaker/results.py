@@ -1,4 +1,4 @@
-"""What a job on SageMaker has left: its summary and figures, fetched to a folder here."""
+"""Fetch the results of a job on SageMaker, its summary and figures, to a local folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.errors import InputError, SetupError
 def fetch_results(
     account: Account, output_s3_uri: str, job_name: str, output_dir: Path, say: Callable[[str], None]
 ) -> Path | None:
-    """What the leader left (`RESULTS`), in `output_dir/JOB_NAME`; None when it left no summary."""
+    """Fetch the leader's `RESULTS` to `output_dir/JOB_NAME`; return that folder, or None if there is no summary."""
     uri = f"{output_s3_uri.rstrip('/')}/{job_name}/output/output.tar.gz"
     with tempfile.TemporaryDirectory(prefix="headrace-") as temporary:
         archive, fetched = Path(temporary) / "output.tar.gz", Path(temporary) / "fetched"
@@ -30,7 +30,7 @@ def fetch_results(
             fetched.mkdir()
             with tarfile.open(archive) as tar:
                 files = {PurePosixPath(member.name): member for member in tar if member.isfile()}
-                # A file of that name in a folder of the script's own lies deeper than headrace's.
+                # The script may write a summary.json too, in a folder of its own: headrace's is the topmost.
                 summaries = [path for path in files if path.name == SUMMARY]
                 top = min((path.parent for path in summaries), key=lambda path: len(path.parts), default=None)
                 if top is None:
@@ -46,22 +46,22 @@ def fetch_results(
             shutil.copytree(fetched, folder, dirs_exist_ok=True)
             return folder
         except (OSError, EOFError, zlib.error, tarfile.TarError, SetupError) as error:
-            say(f"the job's results stay in {uri}: {error}")
+            say(f"cannot fetch the job's results from {uri}: {error}")
             return None
 
 
 def fetch_job(job_name: str, region: str | None, output_dir: Path, say: Callable[[str], None]) -> Path:
-    """The folder with the results of a job that has ended, fetched by its name alone.
+    """Fetch the results of a job that has ended, by its name; return their folder.
 
     Raises:
-        InputError: there is no such job, it still runs, or it has left no results.
-        SetupError: AWS refuses or cannot be reached.
+        InputError: there is no such job, it still runs, or it has no results.
+        SetupError: AWS refuses the call or cannot be reached.
     """
     found = find_region(region, os.environ)
     if found is None:
-        raise InputError(f"{job_name} is no folder; to fetch a job of that name give --region, or set AWS_REGION")
+        raise InputError(f"{job_name} is no folder; to fetch a job of that name, give --region or set AWS_REGION")
     account = Account(found)
-    with aws_errors(f"asking after {job_name}"):
+    with aws_errors(f"looking up {job_name}"):
         try:
             description = account.client("sagemaker").describe_training_job(TrainingJobName=job_name)
         except exceptions.ClientError as error:
@@ -69,8 +69,8 @@ def fetch_job(job_name: str, region: str | None, output_dir: Path, say: Callable
                 raise
             raise InputError(f"{job_name} is neither a folder here nor a training job in {found}") from error
     if description["TrainingJobStatus"] in ("InProgress", "Stopping"):
-        raise InputError(f"{job_name} still runs; its report can be made when it has ended")
+        raise InputError(f"{job_name} is still running; ask again when it has ended")
     folder = fetch_results(account, description["OutputDataConfig"]["S3OutputPath"], job_name, output_dir, say)
     if folder is None:
-        raise InputError(f"{job_name} ({description['TrainingJobStatus']}) has left no results of headrace")
+        raise InputError(f"{job_name} ({description['TrainingJobStatus']}) has no results of headrace")
     return folder

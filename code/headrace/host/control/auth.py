@@ -1,11 +1,11 @@
 """Mutual authentication of the control channel from one shared secret.
 
-Each session begins with fresh nonces from both sides; its key is an HMAC over them. Every call
+Each session begins with fresh nonces from both sides; the session's key is an HMAC over them. Every call
 and every reply carries an HMAC over method, counter and body, and each counter value is accepted once. So
-nothing said in one session is worth anything in another, nor a second time in the same.
+a message cannot be replayed, neither in its own session nor in another.
 
-The server keeps no record of an unauthenticated caller: its nonce proves by itself that this process issued it,
-so a flood of hellos costs no memory and pushes nobody out.
+The server keeps no record of an unauthenticated client: the nonce itself proves that this process issued it,
+so a flood of hellos costs no memory and displaces no other client.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ NONCE_BYTES = 16
 
 
 class Refused(Exception):
-    """A message that does not prove who sent it, or is not well-formed; the text is for the log."""
+    """A message that is malformed or does not prove who sent it; the text is for the log."""
 
 
 def decode(message: bytes) -> dict[str, Any]:
-    """A message's fields. Raises `Refused` for anything but a JSON object of our version."""
+    """Return a message's fields. Raises `Refused` unless it is a JSON object of this protocol version."""
     try:
         record = json.loads(message)
     except (ValueError, RecursionError) as error:
@@ -58,13 +58,13 @@ def _text(record: dict[str, Any], name: str) -> str:
         raise Refused(f"no {name}")
     try:
         value.encode()
-    except UnicodeEncodeError as error:  # half a surrogate pair, which JSON can say
+    except UnicodeEncodeError as error:  # half a surrogate pair, which JSON can express
         raise Refused(f"{name} is no text") from error
     return value
 
 
 class ServerAuth:
-    """The serving side: answers hellos, opens calls, seals replies. Thread-safe."""
+    """The server's side: answers hellos, verifies calls, signs replies. Thread-safe."""
 
     def __init__(self, secret: str, host: str) -> None:
         self._secret = secret.encode()
@@ -74,7 +74,7 @@ class ServerAuth:
         self._lock = threading.Lock()
 
     def hello(self, message: bytes) -> bytes:
-        """The reply to a hello: our nonce, and the proof that we hold the secret."""
+        """Return the reply to a hello: this server's nonce, and the proof that it holds the secret."""
         client_nonce = _text(decode(message), "nonce")
         if len(client_nonce) > 4 * NONCE_BYTES:
             raise Refused("overlong nonce")
@@ -83,7 +83,7 @@ class ServerAuth:
         return encode(nonce=server_nonce, proof=_mac(self._secret, "server", self._host, client_nonce, server_nonce))
 
     def open(self, method: str, message: bytes) -> tuple[dict[str, Any], _Seal]:
-        """The body of an authentic, unused call, and the seal for its reply. Raises `Refused`."""
+        """Return the body of a call, and the seal for its reply. Raises `Refused` if it is forged or a replay."""
         record = decode(message)
         client_nonce, server_nonce = _text(record, "client_nonce"), _text(record, "server_nonce")
         fresh, _, issued = server_nonce.partition(".")
@@ -122,7 +122,7 @@ class _Seal:
 
 
 class ClientAuth:
-    """The calling side of one session."""
+    """The client's side of one session."""
 
     def __init__(self, secret: str, host: str) -> None:
         self._secret = secret.encode()
@@ -136,7 +136,7 @@ class ClientAuth:
         return encode(nonce=self._nonce)
 
     def greeted(self, message: bytes) -> None:
-        """Take the server's reply. Raises `Refused` when it does not hold the secret."""
+        """Begin the session with the server's reply. Raises `Refused` if the server does not hold the secret."""
         record = decode(message)
         self._server_nonce = _text(record, "nonce")
         proof = _mac(self._secret, "server", self._host, self._nonce, self._server_nonce)
@@ -145,7 +145,7 @@ class ClientAuth:
         self._key = _session_key(self._secret, self._host, self._nonce, self._server_nonce)
 
     def seal(self, method: str, body: dict[str, Any]) -> tuple[bytes, _Seal]:
-        """The sealed call, and what opens its reply."""
+        """Return a signed call, and the seal that verifies its reply."""
         self._counter += 1
         text = json.dumps(body)
         mac = _mac(self._key, "call", method, self._counter, text)

@@ -1,8 +1,8 @@
 """The control channel: authenticated gRPC on port 16000, a few small calls, a deadline on each.
 
-Every host serves. The leader calls `renew` on every other host every 1 to 2.5 s, headrace's MPI agent calls
-`start_mpi_daemon`, and a rank that sends files calls `has` and `keep`. Unauthenticated callers, garbage and silence
-change nothing.
+Every host runs a server. The leader calls `renew` on every other host every 1 to 2.5 s, headrace's MPI agent calls
+`start_mpi_daemon`, and a rank that sends files calls `has` and `keep`. Unauthenticated clients, malformed messages and
+silent connections change nothing.
 
 Importing this module sets two environment variables, because gRPC reads them when it is imported.
 """
@@ -10,7 +10,7 @@ Importing this module sets two environment variables, because gRPC reads them wh
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures.thread  # whole, before a process is forked: its locks know of forks
+import concurrent.futures.thread  # before any fork: the module registers its locks with os.fork
 import contextlib
 import functools
 import os
@@ -33,7 +33,7 @@ MAX_MESSAGE_BYTES = 256 * 1024
 CALL_TIMEOUT_S = 3.0
 REFUSAL_LOG_INTERVAL_S = 5.0
 SILENT_MS = 5000
-"""A connection that says nothing is closed after so long."""
+"""Milliseconds after which a silent connection is closed."""
 START_TIMEOUT_S = 10.0
 STOP_GRACE_S = 2.0
 
@@ -43,10 +43,10 @@ StreamHandler = Callable[[Body, AsyncIterator[bytes]], Coroutine[Any, Any, Body]
 
 
 class ControlServer:
-    """Serves this host's side of the control channel. Use as a context manager.
+    """This host's server of the control channel. Use as a context manager.
 
-    It runs on an event loop in a thread of its own: a call that anybody begins and never completes
-    holds some memory, and no thread that others wait for.
+    It runs on an event loop in its own thread. A call that a client begins and never completes
+    costs some memory; it blocks no other call.
     """
 
     def __init__(self, address: str, host: str, secret: str, handlers: Mapping[str, Handler], log: HostLog,
@@ -64,14 +64,15 @@ class ControlServer:
         except (RuntimeError, TimeoutError) as error:
             self._end_loop()
             raise SetupError(
-                f"Cannot serve the control channel on {address}: another job here? The port is taken ({error})"
+                f"Cannot serve the control channel on {address}: the port is taken ({error}); end the other job on "
+                "this host first"
             ) from error
 
     def __enter__(self) -> ControlServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Replies under way must arrive: the one to the outcome is how the leader knows that it was heard.
+        # Let replies under way arrive: by its reply the leader knows that this host has received the outcome.
         with contextlib.suppress(TimeoutError):
             self._await(self._server.stop(STOP_GRACE_S), STOP_GRACE_S + 1.0)
         self._end_loop()
@@ -116,7 +117,7 @@ class ControlServer:
         return grpc.unary_unary_rpc_method_handler(handle)
 
     def _stream(self, name: str, take: StreamHandler) -> grpc.RpcMethodHandler:
-        """A call whose first message is authenticated and says what the others, raw, will be."""
+        """Return the handler of a stream: its first message is authenticated and announces the raw ones after it."""
 
         async def handle(messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
             try:
@@ -164,11 +165,11 @@ class ControlClient:
         self._channel.close()
 
     def call(self, method: str, body: Body, timeout_s: float = CALL_TIMEOUT_S) -> Body:
-        """One authenticated call. Raises `ControlError` when the host does not answer, or not authentically."""
+        """Make one authenticated call. Raises `ControlError` if no reply comes, or one that is not authentic."""
         return self._exchange(method, body, timeout_s, None)
 
     def stream(self, method: str, body: Body, chunks: Iterable[bytes], timeout_s: float) -> Body:
-        """An authenticated call that raw messages follow. Raises `ControlError`."""
+        """Make an authenticated call, then send raw messages. Raises `ControlError`, as `call` does."""
         return self._exchange(method, body, timeout_s, chunks)
 
     def _exchange(self, method: str, body: Body, timeout_s: float, chunks: Iterable[bytes] | None) -> Body:
@@ -185,7 +186,7 @@ class ControlClient:
             return seal.open(call(_in_turn(message, chunks), timeout=max(deadline - time.monotonic(), 0.001)))
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.UNAUTHENTICATED:
-                self._auth = None  # The host was started anew, or we hold the wrong secret: greet again.
+                self._auth = None  # The host was restarted, or our secret is wrong: begin a new session.
             if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
                 # After a cut, TCP sends again what is under way only once as long again has gone by.
                 self._channel.close()
@@ -208,11 +209,11 @@ def _in_turn(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class ControlError(Exception):
-    """A control call that did not succeed; the text says why."""
+    """A control call that failed; the text says why."""
 
 
 class _RefusalLog:
-    """Says that messages were refused, at a limited rate, with a count of those not shown."""
+    """Logs refused messages at a limited rate, with a count of those not logged."""
 
     def __init__(self, log: HostLog) -> None:
         self._log = log

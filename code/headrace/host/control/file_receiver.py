@@ -1,7 +1,7 @@
-"""Files that a rank's host hands to the others over the control channel: arrays that workers read.
+"""Receive files over the control channel: arrays that a rank has and that workers on other hosts read.
 
-A file has the same path on every host, in the host's working folder, and is named by its content. The call that
-announces it is authenticated and holds its SHA-256; what follows is raw, and kept only when it fits.
+A file has the same path on every host, in the host's working folder, and is named by its content. An authenticated
+call announces the file and its SHA-256; raw messages with its content follow. A file that does not match is discarded.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from pathlib import Path
 from typing import Any
 
 CHUNK_BYTES = 192 * 1024
-"""Of one message; the control channel takes 256 KiB."""
+"""Bytes of a file in one message; the control channel accepts messages up to 256 KiB."""
 CHUNK_TIMEOUT_S = 30.0
 SPARED_BYTES = 1 << 30
-"""What is left free on the disk."""
+"""The bytes that stay free on the disk."""
 Body = dict[str, Any]
 
 
 class FileKeeper:
-    """The receiving side: files below one folder."""
+    """Receives files into one folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def has(self, body: Body) -> Body:
-        """Whether a file is here already, whole."""
+        """Return whether a file is here already, complete."""
         path = Path(str(body.get("path")))
         return {"has": path.is_file() and path.stat().st_size == body.get("bytes")}
 
     async def keep(self, body: Body, chunks: AsyncIterator[bytes]) -> Body:
-        """Take a file; the reply has an `error` when that failed."""
+        """Receive a file; the reply has an `error` if that failed."""
         path, size, sha256 = Path(str(body.get("path"))), body.get("bytes"), str(body.get("sha256"))
         named_by_content = re.fullmatch("[0-9a-f]{64}", sha256) and path.name == f"{sha256}.bin"
         if path.parent != self._folder or not named_by_content or not isinstance(size, int) or size < 0:
@@ -45,7 +45,7 @@ class FileKeeper:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if size > shutil.disk_usage(path.parent).free - SPARED_BYTES:
-                return {"error": f"no room for {size} bytes in {path.parent}"}
+                return {"error": f"the disk of {path.parent} has too little space for {size} bytes"}
             return await self._write(path, size, sha256, chunks)
         except (OSError, asyncio.TimeoutError, StopAsyncIteration) as error:
             return {"error": f"{path}: {type(error).__name__}: {error}"}
@@ -58,11 +58,11 @@ class FileKeeper:
                     chunk = await asyncio.wait_for(chunks.__anext__(), CHUNK_TIMEOUT_S)
                     left -= len(chunk)
                     if left < 0:
-                        return {"error": "more came than was announced"}
+                        return {"error": "more bytes came than were announced"}
                     digest.update(chunk)
                     file.write(chunk)
             if digest.hexdigest() != sha256:
-                return {"error": "what came is not what was announced"}
+                return {"error": "the content does not match the announced SHA-256"}
             os.replace(partial, path)
             return {}
         finally:
@@ -71,7 +71,7 @@ class FileKeeper:
 
 
 def chunks_of(path: Path) -> Iterator[bytes]:
-    """A file's content, in messages."""
+    """Yield a file's content in pieces of `CHUNK_BYTES`."""
     with open(path, "rb") as file:
         while chunk := file.read(CHUNK_BYTES):
             yield chunk

@@ -1,8 +1,8 @@
-"""Hand files to all hosts of the job; a rank runs this as a program of its own.
+"""Send files to all hosts of the job; a rank runs this as a separate program.
 
 Usage: `python -m headrace.host.control.file_sender FILE SHA256 [FILE SHA256 …]`
 
-Each host gets what it does not have. A host that is not there yet is waited for, as long as the job's start may take.
+Each host gets the files that it lacks. A host that does not answer yet is retried until the job's start is overdue.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> int:
 
 
 def _send(host: str, address: str, files: list[tuple[Path, str]], deadline: float) -> str:
-    """Why a host did not get its files; empty when it did."""
+    """Send a host its files; return why that failed, or an empty text."""
     with ControlClient(address, host, os.environ[SECRET_VARIABLE]) as client:
         while True:
             try:
@@ -42,11 +42,11 @@ def _send(host: str, address: str, files: list[tuple[Path, str]], deadline: floa
                     if not client.call("has", body).get("has"):
                         error = client.stream("keep", body, chunks_of(path), SEND_TIMEOUT_S).get("error")
                         if error:
-                            return f"{host} cannot take {path.name}: {error}"
+                            return f"{host} cannot store {path.name}: {error}"
                 return ""
             except ControlError as error:
                 if time.monotonic() > deadline:
-                    return f"{host} was not reached to hand it {len(files)} files ({error})"
+                    return f"{host} did not answer, so {len(files)} files were not sent to it ({error})"
                 time.sleep(RETRY_S)
 
 

@@ -1,4 +1,4 @@
-"""A record that may be large, as text, one part with each answer of a host: no answer exceeds the channel's limit."""
+"""Split a large record into parts; each reply of a host carries one, so no reply exceeds the channel's limit."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import zlib
 from typing import Any
 
 PART_CHARS = 24_000
-"""Of the compressed record in base 64; a tenth of what a message may hold."""
+"""Length of a part, in characters of the compressed record in base64; a tenth of what a message may hold."""
 
 
 class InParts:
-    """A host's side: cuts what it was last given. A small record is one part, and always the latest."""
+    """The sending host's side: splits its latest record. A small record is one part, so it is never out of date."""
 
     def __init__(self) -> None:
         self._record = 0
@@ -20,14 +20,14 @@ class InParts:
         self._place = 0
 
     def give(self, record: Any) -> None:
-        """Take this record, unless parts of an earlier one are still to be sent."""
+        """Split this record, unless parts of an earlier one are still to be sent."""
         if self._place == 0:
             text = base64.b64encode(zlib.compress(json.dumps(record).encode(), 1)).decode()
             self._record += 1
             self._parts = [text[start : start + PART_CHARS] for start in range(0, len(text), PART_CHARS)]
 
     def part(self) -> dict[str, Any]:
-        """The part whose turn it is."""
+        """Return the next part to send."""
         return {
             "record": self._record,
             "place": self._place,
@@ -36,12 +36,12 @@ class InParts:
         }
 
     def sent(self) -> None:
-        """The part has been sent; the next one follows."""
+        """Note that the part has been sent, and go on to the next."""
         self._place = (self._place + 1) % len(self._parts)
 
 
 class Joined:
-    """The leader's side: puts a record together. What another host sent may be anything."""
+    """The leader's side: joins the parts. It accepts any input, because another host sent it."""
 
     def __init__(self) -> None:
         self._record: Any = None
@@ -49,7 +49,7 @@ class Joined:
         self._whole: Any = {}
 
     def take(self, part: Any) -> Any:
-        """The last record of which all parts have come. A part that got lost costs the record that it belongs to."""
+        """Add a part; return the last complete record. If a part is lost, its record is skipped."""
         try:
             if part["place"] == 0:
                 self._record, self._texts = part["record"], []

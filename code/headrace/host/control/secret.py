@@ -1,4 +1,4 @@
-"""The secret that a job's hosts know each other by, where it was submitted without one."""
+"""Choose the secret by which the hosts of a job authenticate each other, if the job was submitted without one."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from headrace.job.settings import PLACEHOLDER_SECRET, SECRET_VARIABLE, Settings
 
 
 def with_secret(settings: Settings, topology: Topology, environ: Mapping[str, str], rank: object = None) -> Settings:
-    """The settings with a secret: the job's, this launcher's own where it is alone, or the one that the ARN stands for.
+    """Return the settings with a secret: the job's; a random one for a single host; else one derived from the ARN.
 
     Args:
-        rank: set where the toolkit starts a launcher for each rank.
+        rank: set if the toolkit starts a launcher for each rank.
 
     Raises:
-        InputError: there is nothing that all hosts know.
+        InputError: the job has neither a secret nor an ARN.
     """
     if settings.secret == PLACEHOLDER_SECRET:
-        raise InputError(f"{SECRET_VARIABLE} is what --dry_run prints in its place: make it a random text")
+        raise InputError(f"{SECRET_VARIABLE} is the placeholder that --dry_run prints: set it to a random text")
     if settings.secret:
         return settings
     if len(topology.hosts) == 1 and rank is None:
@@ -31,17 +31,17 @@ def with_secret(settings: Settings, topology: Topology, environ: Mapping[str, st
     arn = environ.get("TRAINING_JOB_ARN", "")
     if not arn:
         raise InputError(
-            f"neither {SECRET_VARIABLE} nor TRAINING_JOB_ARN is set, by which hosts would know each other: submit with "
-            f"start_job.py, or set {SECRET_VARIABLE} to a random text in the job's environment"
+            f"the job has no secret: neither {SECRET_VARIABLE} nor TRAINING_JOB_ARN is set. Submit with start_job.py, "
+            f"or set {SECRET_VARIABLE} to a random text in the job's environment"
         )
     print(
-        f"headrace: no {SECRET_VARIABLE}: hosts know each other by one derived from the job's ARN, which is no secret; "
-        "submit with start_job.py for a real one",
+        f"headrace: {SECRET_VARIABLE} is not set, so the hosts use a secret derived from the job's ARN, which others "
+        "may know; submit with start_job.py for a random one",
         file=sys.stderr,
     )
     return dataclasses.replace(settings, secret=derived_secret(arn), secret_is_derived=True)
 
 
 def derived_secret(job_arn: str) -> str:
-    """A stand-in for a job that was submitted without a secret. Anyone who knows the ARN can make it."""
+    """Return a substitute for the secret that a job lacks. Anyone who knows the ARN can compute it."""
     return hashlib.sha256(b"headrace:" + job_arn.encode()).hexdigest()

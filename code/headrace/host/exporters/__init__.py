@@ -1,1 +1,1 @@
-"""Where a job's figures go while it runs: files, an OpenMetrics endpoint, MLflow. None of them can hold the job up."""
+"""Export a job's figures while it runs: to files, an OpenMetrics endpoint, MLflow. No exporter can delay the job."""

@@ -1,9 +1,9 @@
-"""Which outlets a job has: its files always, the others where they are asked for."""
+"""Open a job's exporters: its files always, the others if they are configured."""
 
 from __future__ import annotations
 
 from headrace.cluster.paths import METRICS, TENSORBOARD
-from headrace.host.exporters.exporter import Outlet
+from headrace.host.exporters.exporter import Exporter
 from headrace.host.exporters.jsonl import to_file
 from headrace.host.exporters.mlflow import MlflowRun
 from headrace.host.exporters.openmetrics import to_endpoint
@@ -13,18 +13,18 @@ from headrace.host.log import HostLog
 from headrace.job.settings import MLFLOW_URI_VARIABLE, without_password
 
 
-def open_outlets(plan: HostPlan, log: HostLog) -> list[Outlet]:
-    """The leader's. One that cannot be opened takes nothing, and the log says why."""
+def open_exporters(plan: HostPlan, log: HostLog) -> list[Exporter]:
+    """Return the leader's exporters. If one cannot be opened, the log says why and its records are discarded."""
     port, job_name, path = plan.settings.metrics_port, plan.settings.job_name, plan.paths.output_dir / METRICS
     folder = plan.paths.output_dir / TENSORBOARD
-    outlets = [
-        Outlet(METRICS, lambda: to_file(path), log.say),
-        Outlet("TensorBoard", lambda: to_event_file(folder), log.say),
+    exporters = [
+        Exporter(METRICS, lambda: to_file(path), log.say),
+        Exporter("TensorBoard", lambda: to_event_file(folder), log.say),
     ]
     if port:
         served = lambda: log.event("metrics_served", port=port)  # noqa: E731
-        outlets.append(Outlet(f"OpenMetrics on port {port}", lambda: to_endpoint(port, job_name, served), log.say))
+        exporters.append(Exporter(f"OpenMetrics on port {port}", lambda: to_endpoint(port, job_name, served), log.say))
     if uri := plan.environ.get(MLFLOW_URI_VARIABLE):
         name = f"MLflow at {without_password(uri)}"
-        outlets.append(Outlet(name, lambda: MlflowRun(job_name, plan.environ).write, log.say))
-    return outlets
+        exporters.append(Exporter(name, lambda: MlflowRun(job_name, plan.environ).write, log.say))
+    return exporters

@@ -1,4 +1,4 @@
-"""One place where figures go, with a thread of its own: what is slow, hangs or fails there costs figures, no step."""
+"""An exporter writes figures to one destination, in its own thread, so that a slow or broken one delays no step."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from typing import Any
 from headrace.job.settings import without_password
 
 Record = Mapping[str, Any]
-"""`time`; and `step`, `step_ms`, … of rank 0, or `groups`, `workers`, `event` and `what`, or the job's `summary`."""
+"""A record of figures: `time`, and rank 0's `step`, `step_ms`, …, or `groups`, `workers`, `event` and `what`, or
+the job's `summary`."""
 Write = Callable[[Sequence[Record]], None]
 MOST_WAITING = 1000
-"""Records that wait to be written; further ones are dropped."""
+"""The number of records that may wait to be written; further ones are dropped."""
 CLOSE_S = 2.0
-"""How long the end of a job waits for what is left."""
+"""Seconds that the end of a job waits for the records that are left."""
 
 
-class Outlet:
-    """Hands records to a place, as many at once as have come meanwhile.
+class Exporter:
+    """Writes records to one destination; each write takes all records that have come since the last.
 
     Args:
-        open_: makes what takes records; called in the outlet's thread, as all that it makes.
-        say: is told of the first failure, and of records that were dropped.
+        open_: returns the function that writes records; both are called in the exporter's thread.
+        say: logs the first failure, and how many records were dropped.
     """
 
     def __init__(self, name: str, open_: Callable[[], Write], say: Callable[[str], None]) -> None:
@@ -37,14 +38,14 @@ class Outlet:
         self._thread.start()
 
     def put(self, record: Record) -> None:
-        """Never waits."""
+        """Queue a record, or drop it if the queue is full; never waits."""
         try:
             self._records.put_nowait(record)
         except queue.Full:
             self._dropped += 1
 
     def close(self, last: Record) -> None:
-        """Writes what is left, and this, if that takes no longer than `CLOSE_S`."""
+        """Write the records that are left, and this one; give up after `CLOSE_S`."""
         for record in (last, None):
             while True:
                 try:
@@ -53,10 +54,10 @@ class Outlet:
                 except queue.Full:
                     self._drop_oldest()
         self._thread.join(CLOSE_S)
-        # Of what waits, one is the end's own.
+        # One of the waiting items is None, which marks the end.
         left = self._in_hand + max(self._records.qsize() - 1, 0) if self._thread.is_alive() else 0
         if self._dropped + left:
-            self._say(f"{self._name} was too slow, or did not answer: {self._dropped + left} records did not get there")
+            self._say(f"{self._name} was too slow, or did not answer: {self._dropped + left} records were dropped")
 
     def _drop_oldest(self) -> None:
         with contextlib.suppress(queue.Empty):
@@ -83,9 +84,9 @@ class Outlet:
     def _attempt(self, do: Callable[[], Any]) -> Any:
         try:
             return do()
-        except Exception as error:  # whatever it is, training goes on
+        except Exception as error:  # training goes on, whatever failed
             if not self._failed:
                 said = without_password(str(error).split("\n", 1)[0])
-                self._say(f"{self._name} does not take the job's figures: {type(error).__name__}: {said}")
+                self._say(f"cannot write the job's figures to {self._name}: {type(error).__name__}: {said}")
             self._failed = True
             return None

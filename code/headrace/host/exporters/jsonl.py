@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: what the leader adds to the lines of rank 0, which writes steps and epochs itself."""
+"""Export the leader's figures to `metrics.jsonl`; rank 0 writes steps and epochs to the same file itself."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from headrace.host.exporters.exporter import Record, Write
 
 
 def to_file(path: Path) -> Write:
-    """Writes to this file; lines at once, so that those of two processes do not mix."""
+    """Return a function that appends records to this file, in one write each, so that rank 0's lines stay whole."""
 
     def write(records: Sequence[Record]) -> None:
-        # Steps are rank 0's, and the summary has a file of its own.
+        # Rank 0 writes the steps, and the summary has its own file.
         lines = [json.dumps(record) + "\n" for record in records if "step" not in record and "summary" not in record]
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "a", encoding="utf-8") as file:

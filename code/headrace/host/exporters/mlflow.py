@@ -1,6 +1,6 @@
-"""MLflow: a run at MLFLOW_TRACKING_URI, in the experiment that MLFLOW_EXPERIMENT_NAME names.
+"""Export figures to an MLflow run at MLFLOW_TRACKING_URI, in the experiment that MLFLOW_EXPERIMENT_NAME names.
 
-AWS's managed tracking server is one whose URI is its ARN; its plugin, `sagemaker-mlflow`, has to be installed too.
+The URI of AWS's managed tracking server is its ARN; it needs the plugin `sagemaker-mlflow`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ OF_A_STEP = {
 
 OF_A_JOB = ("input_bound_share", "ideal_step_time_ms", "train_s")
 _NOT_IN_NAMES = re.compile(r"[^/\w.\- :]")
-"""MLflow refuses a name with any of these, and with it all metrics of the call."""
+"""Characters that MLflow refuses in a metric's name; one such name makes the whole call fail."""
 MOST_IN_A_BATCH = 1000
-"""Of metrics, in one call of MLflow's."""
+"""The number of metrics that MLflow accepts in one call."""
 
 
 class MlflowRun:
-    """One run, which begins when it is made."""
+    """One MLflow run, which begins when the object is made."""
 
     def __init__(self, job_name: str, environ: Mapping[str, str]) -> None:
         from mlflow.tracking import MlflowClient
@@ -39,7 +39,7 @@ class MlflowRun:
         self._step = 0
 
     def write(self, records: Sequence[Record]) -> None:
-        """Log all of these at once. Raises whatever MLflow raises."""
+        """Log these records. Raises whatever MLflow raises."""
         summary = next((record["summary"] for record in records if "summary" in record), None)
         try:
             metrics = [metric for record in records for metric in self._metrics(record)]
@@ -59,7 +59,7 @@ class MlflowRun:
         for part, figures in [*record.get("groups", {}).items(), *record.get("workers", {}).items()]:
             values |= {f"{part}/{name}": value for name, value in figures.items()}
         for name, value in record.get("summary", {}).get("final_metrics", {}).items():
-            if value is not None:  # it was no number
+            if value is not None:  # None stands for what is no number
                 values[f"final/{name}"] = value
         values |= {name: record["summary"][name] for name in OF_A_JOB if "summary" in record}
         stamp = int(record["time"] * 1000)

@@ -1,4 +1,4 @@
-"""An endpoint for Prometheus and others that read OpenMetrics: `http://LEADER:PORT/metrics`."""
+"""Serve figures to Prometheus and other readers of OpenMetrics, at `http://LEADER:PORT/metrics`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OF_A_STEP = {
     "input_bound": ("headrace_input_bound_ratio", "Part of a step that waits for data, 0 to 1", 1.0),
     "step": ("headrace_steps", "Training steps made", 1.0),
 }
-"""By field of a step's record: name, what it is, and the factor to its unit."""
+"""Metrics by field of a step's record: name, description, and the factor that converts to its unit."""
 OF_A_GROUP = {
     "cpu_utilization": ("headrace_cpu_utilization_ratio", "CPU use of a group's hosts, 0 to 1"),
     "gpu_utilization": ("headrace_gpu_utilization_ratio", "GPU use of a group's hosts, 0 to 1"),
@@ -28,7 +28,15 @@ OF_A_WORKER = {
 
 
 def to_endpoint(port: int, job_name: str, say: Callable[[], None]) -> Write:
-    """Serves the latest figures on this port until the process ends, and says so. Raises `OSError`, `ImportError`."""
+    """Serve the latest figures on this port until the process ends; return the function that updates them.
+
+    Args:
+        say: is called once the port is open.
+
+    Raises:
+        OSError: the port cannot be opened.
+        ImportError: prometheus_client is not installed.
+    """
     from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
     registry = CollectorRegistry()

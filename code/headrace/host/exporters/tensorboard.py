@@ -1,6 +1,6 @@
-"""TensorBoard: what hosts use and workers deliver, beside what rank 0 writes; in a file of its own in the same folder.
+"""Export the hosts' usage and the workers' rates to TensorBoard, in the folder that rank 0 writes to.
 
-By the `tensorboard` package alone: the launcher imports no framework.
+It needs the `tensorboard` package alone: the launcher imports no framework.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace.host.exporters.exporter import Record, Write
 
 
 def to_event_file(folder: Path) -> Write:
-    """Writes to an event file in this folder. Raises `OSError`, `ImportError`."""
+    """Return a function that writes records to an event file in this folder. Raises `OSError`, `ImportError`."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.record_writer import RecordWriter

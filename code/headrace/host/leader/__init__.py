@@ -1,1 +1,1 @@
-"""What the first dnn host does for the whole job: wait for the hosts, train, decide the outcome, tell every host."""
+"""The leader (the first dnn host) waits for the hosts, starts training, decides the outcome and tells every host."""

@@ -1,4 +1,4 @@
-"""Whether the job has failed: decided from what has happened so far and from what has not. No threads, no sockets."""
+"""Decide whether the job has failed, from the events so far and from those that are overdue. No threads, no sockets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.job.settings import Settings
 from headrace.outcome import RootCause
 
 ORTED_PATIENCE_S = 3.0
-"""An MPI daemon ends with its ranks; which rank failed is known to mpirun, a little later."""
+"""Seconds to wait for mpirun once an MPI daemon has ended: mpirun knows which rank failed, and reports it later."""
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,17 @@ class Verdict:
 
     cause: RootCause
     stalled: bool = False
-    """The ranks' stacks would say more."""
+    """Whether to print the ranks' stacks."""
     ask_ranks: bool = False
-    """The trainer's log may know the rank behind it."""
+    """Whether the trainer's log may name the rank that failed first."""
 
 
 class Decider:
-    """Fed with what has happened, by the main loop; `verdict` says at any moment whether that ends the job.
+    """Receives events from the main loop; `verdict` says whether they end the job.
 
     Args:
         own: this host's state.
-        ranks: how many there are on all hosts.
+        ranks: the number of ranks on all hosts.
         started_as_rank: whether the toolkit's mpirun started this launcher; a signal then comes from mpirun.
     """
 
@@ -53,11 +53,11 @@ class Decider:
         self._orted_failed_at: float | None = None
 
     def begin_training(self, now: float) -> None:
-        """The ranks are being started."""
+        """Note that the ranks are being started."""
         self._preflight.begin(now)
 
     def take(self, stamped: Stamped) -> None:
-        """What has happened, if it matters here."""
+        """Note a rank's log event; ignore other events."""
         at, happening = stamped
         if isinstance(happening, RankSaid):
             self._stop.take_event(happening.event)
@@ -65,22 +65,22 @@ class Decider:
             self._end.take_event(happening.event, at)
 
     def rank_failed(self, now: float) -> None:
-        """The trainer's output says so; mpirun should end."""
+        """Note that a rank has failed, as the trainer's output says; mpirun should end soon."""
         self._end.rank_failed(now)
 
     def is_over(self, now: float) -> bool:
-        """Whether all ranks have done what they had to do, though MPI does not end them."""
+        """Return whether all ranks have finished their scripts and MPI has not ended within `END_S`."""
         over = self._end.has_left(now)
         if over:
-            self._log.say(f"all ranks have ended their scripts, and MPI has not ended for {END_S:g} s: it is ended")
+            self._log.say(f"MPI still runs {END_S:g} s after all ranks have ended their scripts; terminating it")
         return over
 
     def verdict(self, now: float, stepping: bool) -> Verdict | None:
-        """Why the job has failed; None while it has not.
+        """Return why the job has failed, or None.
 
         Args:
             now: monotonic seconds.
-            stepping: whether the ranks make steps.
+            stepping: whether the ranks have begun to make steps.
         """
         if self._own.failure:
             return Verdict(self._own.failure)
@@ -102,7 +102,7 @@ class Decider:
         return None
 
     def lose(self, host: str) -> RootCause | None:
-        """Give a host up: the root cause where the job cannot go on without it."""
+        """Count a host as lost; return the root cause if the job cannot go on without it."""
         topology, settings, error = self._topology, self._settings, self._hosts.errors[host]
         self._hosts.lost.append(host)
         self._log.event("host_lost", host=host, error=error)
@@ -114,11 +114,11 @@ class Decider:
         if len(left) < settings.min_data_hosts:
             few = f"{silence}; {len(left)} data hosts are left, min_data_hosts is {settings.min_data_hosts}"
             return RootCause(host, "host", few)
-        self._log.say(f"{host} is lost ({silence}); going on with {', '.join(left)}")
+        self._log.say(f"{host} is lost ({silence}); continuing with {', '.join(left)}")
         return None
 
     def _failed_host(self, now: float) -> RootCause | None:
-        """Another host's failure; mpirun may first say what ended an MPI daemon."""
+        """Return another host's failure; if its MPI daemon ended, wait first for mpirun to say why."""
         for status in self._hosts.present().values():
             if not isinstance(status.get("failure"), dict):
                 continue
@@ -131,7 +131,7 @@ class Decider:
         return None
 
     def _stopped(self, now: float, stepping: bool) -> Verdict | None:
-        """A stop request, to whichever host it came, once it has been answered."""
+        """Return the verdict on a stop request to any host, once the last checkpoint is saved or overdue."""
         own = self._own
         if self._started_as_rank and own.stop_signal:
             return Verdict(ended_by_mpirun(own.host, own.stop_signal), ask_ranks=True)
@@ -142,6 +142,6 @@ class Decider:
 
 
 def ended_by_mpirun(host: str, signal_name: str) -> RootCause:
-    """What a signal means where the toolkit's mpirun started all ranks: it ends them when one fails, or on request."""
+    """Return the root cause of a signal from the toolkit's mpirun, which ends all ranks if one fails or on request."""
     said = f"ended the ranks with {signal_name}: a rank failed (its traceback is in this log), or the job was stopped"
     return RootCause(host, "mpirun", said, signal=signal_name)

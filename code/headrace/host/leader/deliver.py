@@ -1,4 +1,4 @@
-"""The job's end: the kernel's reason for a kill is awaited, every host hears the outcome, the summary is written."""
+"""End a job: find the kernel's reason for a kill, tell every host the outcome, write the summary."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from headrace.host.usage.oom import explained
 from headrace.outcome import Outcome, RootCause
 
 NEWS_TIMEOUT_S = 3.5
-"""How long a host's next report is awaited."""
+"""Seconds to wait for a host's next report."""
 
 
 def with_kernels_reason(run: HostRun, hosts: Hosts, leases: Sequence[Lease], cause: RootCause) -> RootCause:
-    """Adds the kernel's reason to a kill (out of memory).
+    """Return the root cause of a kill, with the kernel's reason (out of memory) if there is one.
 
-    mpirun may report the kill before the rank's own host reports the reason, so that host's next report is awaited.
+    mpirun may report the kill before the rank's host reports the reason. So this waits for that host's next report.
     """
     if cause.signal == "SIGKILL" and cause.process.startswith("rank") and cause.host in hosts.present():
         decided = time.monotonic()
-        # What a host says is up to so old; it must have looked after the kill.
+        # A report may be PUBLISH_INTERVAL_S old, and it must have been made after the kill.
         asked_at = decided + PUBLISH_INTERVAL_S + 0.2
         hurried = False
         while time.monotonic() < decided + NEWS_TIMEOUT_S and hosts.heard_at[cause.host] < asked_at:
@@ -40,10 +40,10 @@ def with_kernels_reason(run: HostRun, hosts: Hosts, leases: Sequence[Lease], cau
 
 
 def settle(run: HostRun, hosts: Hosts, leases: Sequence[Lease], times: JobTimes, cause: RootCause) -> RootCause:
-    """The root cause with the kernel's reason.
+    """Return the root cause with the kernel's reason.
 
-    Where the toolkit's mpirun has started this launcher, it kills it a second after a rank of its own has failed. So
-    there what is known is written down first.
+    If the toolkit's mpirun started this launcher, it kills the launcher a second after one of its ranks has failed.
+    Then the root cause is written to its files before the reason is known, and again after.
     """
 
     def write_down(cause: RootCause) -> RootCause:
@@ -56,20 +56,20 @@ def settle(run: HostRun, hosts: Hosts, leases: Sequence[Lease], times: JobTimes,
 
 
 def deliver(run: HostRun, hosts: Hosts, leases: Sequence[Lease], outcome: Outcome) -> None:
-    """Tell every host while this host's children end; who does not hear it within a lease is lost."""
+    """Tell every host the outcome while this host ends its children; a host that is silent for a lease is lost."""
     run.state.usage.freeze()
     for lease in leases:
         lease.deliver(outcome)
     run.supervisor.teardown()
-    # A host is lost that is not reached for a lease's length, here as before; on a bad link a call or two may fail.
+    # As before the end, a host is lost only after a whole lease: on a bad link a call or two may fail.
     deadline = time.monotonic() + run.plan.settings.lease_s
     while time.monotonic() < deadline and set(hosts.names) - hosts.informed - set(hosts.lost):
         run.wait()
     for lease in leases:
         if lease.host not in hosts.informed and lease.host not in hosts.lost:
-            # It died too shortly before the end for its lease to run out.
+            # It died so shortly before the end that its lease has not run out.
             hosts.lost.append(lease.host)
-            error = f"not told the outcome: {hosts.errors[lease.host] or 'no answer'}"
+            error = f"has not received the outcome: {hosts.errors[lease.host] or 'no answer'}"
             run.log.event("host_lost", host=lease.host, error=error)
         lease.close()
 
@@ -77,10 +77,10 @@ def deliver(run: HostRun, hosts: Hosts, leases: Sequence[Lease], outcome: Outcom
 def write_summary(
     run: HostRun, hosts: Hosts, times: JobTimes, outcome: Outcome, *, another_follows: bool = False
 ) -> dict[str, Any]:
-    """The leader's `summary.json`; that it cannot be written is said, and changes nothing.
+    """Write the leader's `summary.json` and return its content. If it cannot be written, the log says so.
 
     Args:
-        another_follows: which tells more, and takes rank 0's report away.
+        another_follows: whether a fuller summary follows, so that rank 0's report must stay.
     """
     path = run.plan.paths.output_dir / SUMMARY
     record = summary.build_summary(
@@ -92,7 +92,7 @@ def write_summary(
         run.plan.settings.local_workers,
         outcome,
         summary.take_trainer_report(run.plan.paths.output_dir, leave_it=another_follows),
-        # Where the time is short, what is known already: to ask takes long on a busy machine.
+        # A first summary is in a hurry, so it uses the published status: a new one takes long on a busy machine.
         {run.state.host: run.state.published() if another_follows else run.state.status(), **hosts.statuses},
         hosts.lost,
         times.as_json(),

@@ -1,18 +1,18 @@
-"""Watches the ranks' end. MPI sets itself no deadline for it, and Open MPI's has been seen to take for ever."""
+"""Watch for ranks that do not end. MPI has no deadline of its own, and Open MPI has been seen to hang at the end."""
 
 from __future__ import annotations
 
 from headrace.events import RANK_FAILED, RANK_LEAVING, Event
 
 END_S = 30.0
-"""How long MPI's end may take once all ranks have left, or one has failed."""
+"""Seconds that MPI may take to end once all ranks have left, or one has failed."""
 
 
 class EndWatch:
-    """Fed with the ranks' log events.
+    """Receives the ranks' log events and says whether they should have ended.
 
     Args:
-        ranks: how many there are on all hosts.
+        ranks: the number of ranks on all hosts.
     """
 
     def __init__(self, ranks: int) -> None:
@@ -22,7 +22,7 @@ class EndWatch:
         self._failed_at: float | None = None
 
     def take_event(self, event: Event, now: float) -> None:
-        """A log event of a rank."""
+        """Note a rank's log event."""
         if event.name == RANK_LEAVING:
             self._left.add(event.fields.get("rank", ""))
             if len(self._left) == self._ranks and self._all_left_at is None:
@@ -31,13 +31,13 @@ class EndWatch:
             self.rank_failed(now)
 
     def rank_failed(self, now: float) -> None:
-        """A rank has, as its event or its output says."""
+        """Note that a rank has failed, as its event or its output says."""
         self._failed_at = now if self._failed_at is None else self._failed_at
 
     def has_left(self, now: float) -> bool:
-        """Whether all ranks have done all that they had to do, and should be gone by now."""
+        """Return whether all ranks left more than `END_S` ago."""
         return self._all_left_at is not None and now - self._all_left_at > END_S
 
     def has_not_aborted(self, now: float) -> bool:
-        """Whether the ranks should be gone by now because one has failed."""
+        """Return whether a rank failed more than `END_S` ago."""
         return self._failed_at is not None and now - self._failed_at > END_S

@@ -1,4 +1,4 @@
-"""A job over time, as its leader sees it: steps, each group's use, each worker's rate, checkpoints, what was lost."""
+"""The figures of a running job, as its leader sees them: steps, usage by group, rates by worker, events."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.cluster.topology import Topology
-from headrace.host.exporters.exporter import Outlet
+from headrace.host.exporters.exporter import Exporter
 from headrace.host.inbox import RankSaid, Stamped
 from headrace.host.leader.workers import WorkersOverTime
 
@@ -16,10 +16,10 @@ STEP_FIELDS = ("step", "step_ms", "samples_per_s", "input_bound")
 
 
 class Timeline:
-    """Fed by the leader's loop; hands what it sees to the outlets."""
+    """Receives events and statuses from the leader's loop and passes figures to the exporters."""
 
-    def __init__(self, topology: Topology, outlets: Sequence[Outlet], worker_names: Mapping[str, str]) -> None:
-        self._topology, self._outlets = topology, outlets
+    def __init__(self, topology: Topology, exporters: Sequence[Exporter], worker_names: Mapping[str, str]) -> None:
+        self._topology, self._exporters = topology, exporters
         self._workers = WorkersOverTime(worker_names)
         self._next = 0.0
         self._before: dict[str, Any] = {}
@@ -27,7 +27,7 @@ class Timeline:
         self._lost: set[str] = set()
 
     def take(self, stamped: Stamped) -> None:
-        """A rank has made steps, or kept a checkpoint."""
+        """Export a rank's steps or checkpoint."""
         _, happening = stamped
         if not isinstance(happening, RankSaid):
             return
@@ -38,7 +38,7 @@ class Timeline:
             self._put(figures)
 
     def look(self, statuses: Mapping[str, Mapping[str, Any]], lost: Sequence[str], now: float) -> None:
-        """What the hosts said last; hands on what is new, and figures every `INTERVAL_S`."""
+        """Export news from the hosts' latest statuses, and figures every `INTERVAL_S`."""
         for host in set(lost) - self._lost:
             self._put({"event": "host_lost", "what": f"{host} lost"})
         self._lost = set(lost)
@@ -56,12 +56,12 @@ class Timeline:
                 self._put({"workers": workers})
 
     def end(self, summary: Mapping[str, Any]) -> None:
-        """The job is over; this is its summary. Waits a moment for what is still to be written."""
-        for outlet in self._outlets:
-            outlet.close({"time": time.time(), "summary": summary})
+        """Export the summary at the job's end; wait a moment for the records that are left."""
+        for exporter in self._exporters:
+            exporter.close({"time": time.time(), "summary": summary})
 
     def _groups(self, statuses: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """Figures by group since the last time: means over its hosts, and sums of bytes."""
+        """Return figures by group since the last call: means over the hosts, for bytes sums."""
         found: dict[str, list[dict[str, float]]] = {}
         for host in self._topology.hosts:
             now = statuses.get(host.name, {}).get("cpu")
@@ -72,12 +72,12 @@ class Timeline:
 
     def _put(self, record: Mapping[str, Any]) -> None:
         stamped = {"time": time.time(), **record}
-        for outlet in self._outlets:
-            outlet.put(stamped)
+        for exporter in self._exporters:
+            exporter.put(stamped)
 
 
 def _step(fields: Mapping[str, str]) -> dict[str, float]:
-    """Rank 0's figures; none where they are no numbers."""
+    """Return rank 0's figures, or none if they are no numbers."""
     try:
         figures = {name: float(fields[name]) for name in STEP_FIELDS}
     except (KeyError, ValueError):
@@ -86,17 +86,17 @@ def _step(fields: Mapping[str, str]) -> dict[str, float]:
 
 
 def _counts(restarts: Any) -> dict[str, int]:
-    """What another host sent may be anything."""
+    """Return the valid counts in what another host sent, which may be anything."""
     found = restarts if isinstance(restarts, Mapping) else {}
     return {str(kind): count for kind, count in found.items() if isinstance(count, int)}
 
 
 def _since(before: Any, now: Any) -> dict[str, float]:
-    """One host's figures between two reports; none where they are no such figures, or of the same moment."""
+    """Return a host's figures between two reports, or none if these are malformed or of the same moment."""
     try:
-        same_count = now.get("since") == before.get("since")  # else it was begun anew, at the first step
+        same_count = now.get("since") == before.get("since")  # else counting restarted, at the first step
         return _figures(before, now) if same_count and now["over_s"] > before["over_s"] else {}
-    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError):  # it may be anything
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError):  # another host may send anything
         return {}
 
 
@@ -114,7 +114,7 @@ def _figures(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, flo
 
 
 def _together(hosts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of a group: means of shares, sums of bytes, over those hosts that have them."""
+    """Return the figures of a group from those of its hosts: means, for bytes sums."""
     together = {}
     for name in dict.fromkeys(name for each in hosts for name in each):
         values = [each[name] for each in hosts if name in each]

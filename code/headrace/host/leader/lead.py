@@ -1,4 +1,4 @@
-"""The leader's main loop: wait for the hosts, run the trainer, end with the job's one outcome on every host."""
+"""The leader's main loop: wait for the hosts, run the trainer, end every host with the same outcome."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from headrace.cluster.ports import CONTROL_PORT
 from headrace.errors import HeadraceError
 from headrace.host.control.channel import Body
-from headrace.host.exporters.choose import open_outlets
+from headrace.host.exporters.choose import open_exporters
 from headrace.host.failures import failure_of, unexpected
 from headrace.host.host_run import HostRun
 from headrace.host.inbox import RankSaid, Stamped
@@ -32,7 +32,7 @@ PROGRESS_INTERVAL_S = 5.0
 
 
 def lead(run: HostRun) -> Outcome:
-    """The outcome of the job, delivered to every host that can be reached."""
+    """Run the job as its leader and return the outcome, delivered to every host that can be reached."""
     return Leader(run).lead()
 
 
@@ -52,7 +52,7 @@ class Leader:
             topology, settings, run.service, run.state, self._hosts, stop, run.log,
             plan.ranks_per_host * len(topology.dnn_hosts), plan.rank is not None,
         )  # fmt: skip
-        self._timeline = Timeline(topology, open_outlets(plan, run.log), run.service.worker_names())
+        self._timeline = Timeline(topology, open_exporters(plan, run.log), run.service.worker_names())
         run.listeners += [self._hosts.take, self._decider.take, self._timeline.take, self._take]
         self._leases = [
             Lease(host.name, f"{settings.endpoint(host.name).address}:{CONTROL_PORT}", settings.secret,
@@ -61,7 +61,7 @@ class Leader:
         ]  # fmt: skip
 
     def lead(self) -> Outcome:
-        """The job from its start to its summary."""
+        """Run the job from its start to its summary; return the outcome."""
         run = self._run
         outcome = Outcome()
         try:
@@ -72,7 +72,7 @@ class Leader:
             run.state.fail(failure_of(error, run.state.host))
         except _Failed as failed:
             outcome = Outcome(failed.cause)
-        except Exception as error:  # whatever it is, every host must hear of it
+        except Exception as error:  # every host must hear of it, whatever failed
             outcome = Outcome(unexpected(error, run.state.host, run.log))
         if run.state.failure and not outcome.root_cause:
             outcome = Outcome(run.state.failure)
@@ -97,7 +97,7 @@ class Leader:
         self._wait_for(lambda: [] if trainer.ended or self._takes_batches() else self._missing_for_data())
         late = [] if trainer.ended else self._await_late()
         if late:
-            run.log.say(f"steps are made without {' and '.join(late)}; who comes later joins")
+            run.log.say(f"training started without {' and '.join(late)}; late workers will join")
         watchdog = StallWatchdog(
             plan.paths.signal_dir, settings.stall_timeout_s, settings.startup_timeout_s, time.monotonic()
         )
@@ -119,11 +119,11 @@ class Leader:
                 cause = diagnose(run.state.host, silence, run.ranks, self._statuses(), waited_for)
                 self._fail(Verdict(cause, stalled=True))
             run.wait()
-        run.wait(0.0)  # what the ranks said last
+        run.wait(0.0)  # takes the ranks' last events
         self._times.end()
 
     def _wait_for(self, missing: Callable[[], list[str]]) -> None:
-        """Until nothing is missing; says every few seconds what is. Raises `DeadlineError` when that takes too long."""
+        """Wait until nothing is missing; log what is, every few seconds. Raises `DeadlineError` at the deadline."""
         run = self._run
         next_progress = run.started + PROGRESS_INTERVAL_S
         while True:
@@ -141,9 +141,9 @@ class Leader:
             run.wait()
 
     def _await_late(self) -> list[str]:
-        """What is still missing: servers that are late, which join the others, or hosts, which are given up in the end.
+        """Return what is still missing once training runs; hosts that never answered are lost at the deadline.
 
-        A server beside a busy trainer takes what the trainer leaves over, and may need long to start.
+        A late server joins whenever it is ready: beside a busy trainer it may take long to start.
         """
         missing = self._missing_for_data()
         now = time.monotonic()
@@ -156,14 +156,14 @@ class Leader:
         return missing
 
     def _give_up(self, missing: list[str], now: float) -> None:
-        """The hosts that have not come in time. Raises `DeadlineError` or `_Failed` when the job cannot do without."""
+        """Count hosts as lost after the deadline. Raises `DeadlineError` or `_Failed` if the job cannot go on."""
         if now - self._run.started > self._run.plan.settings.startup_timeout_s:
             for host in self._ready.give_up(missing):
                 if cause := self._decider.lose(host):
                     raise _Failed(cause)
 
     def _takes_batches(self) -> bool:
-        """Whether ranks have batches: those of PyTorch show it whatever loop they run, others once they make steps."""
+        """Return whether ranks get batches: PyTorch ranks leave a file for it; others are known by their first step."""
         plan = self._run.plan
         shown = plan.settings.framework == "pytorch" and any(plan.paths.signal_dir.glob("rank[0-9]*"))
         return shown or self._stepping
@@ -173,7 +173,7 @@ class Leader:
         return self._times.first_step_at is not None
 
     def _missing_for_data(self) -> list[str]:
-        """What ranks wait for; decides for all hosts what the data service leaves to the leader."""
+        """Return what ranks wait for; make the data service's decision for all hosts once it can be made."""
         run, reports = self._run, self._reports()
         if self._decision is None:
             self._decision = run.service.decide(reports, self._hosts.lost, time.monotonic())
@@ -189,7 +189,7 @@ class Leader:
     def _check(self) -> None:
         """Raises `_Failed` when the job has failed."""
         self._run.check_children()
-        self._run.wait(0.0)  # answers that came while this loop did something else must count before silence does
+        self._run.wait(0.0)  # replies that came while this loop was busy must count before a host counts as silent
         if self._run.ranks.has_failed:
             self._decider.rank_failed(time.monotonic())
         verdict = self._decider.verdict(time.monotonic(), self._stepping)
@@ -197,7 +197,7 @@ class Leader:
             self._fail(verdict)
 
     def _fail(self, verdict: Verdict) -> None:
-        """Raises `_Failed`; prints every rank's stacks first when they have stalled."""
+        """Raise `_Failed`; if the ranks have stalled, print their stacks first."""
         run, cause = self._run, verdict.cause
         if verdict.ask_ranks:
             cause = run.failed_rank(cause)
@@ -213,7 +213,7 @@ class Leader:
         raise _Failed(cause)
 
     def _take(self, stamped: Stamped) -> None:
-        """A rank has said how far it is."""
+        """Note a rank's progress."""
         at, happening = stamped
         if isinstance(happening, RankSaid):
             name = happening.event.name
@@ -224,18 +224,18 @@ class Leader:
                 self._times.stepping_at = at
 
     def _news(self) -> Body:
-        """What other hosts hear with each renewal; called by the leases' threads."""
+        """Return what every renewal tells a host; called by the leases' threads."""
         decision = self._decision
         phase = STEPPING if self._stepping else STARTING
         return {"phase": phase, "decision": dict(decision.fields) if decision else None}
 
     def _reports(self) -> dict[str, Mapping[str, Any]]:
-        """What the data service's servers have told, by host."""
+        """Return the data service's reports, by host."""
         own = {self._run.state.host: self._run.state.report()}
         return own | {host: status.get("data") or {} for host, status in self._hosts.present().items()}
 
     def _statuses_heard(self) -> dict[str, Mapping[str, Any]]:
-        """What the hosts said last, without asking this one for what takes long."""
+        """Return all hosts' latest statuses; this host's is the published one, because a new one takes long."""
         return {self._run.state.host: self._run.state.published(), **self._hosts.statuses}
 
     def _statuses(self) -> dict[str, Mapping[str, Any]]:

@@ -1,6 +1,6 @@
-"""The leader's lease with one other host: a thread that renews it until the outcome is delivered.
+"""The leader's lease with one other host: a thread renews it until the outcome is delivered.
 
-How long a host may be silent is `Settings.lease_s`; here is how often it is called.
+A host may be silent for `Settings.lease_s`; this module decides how often it is called.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from headrace.outcome import Outcome
 
 RENEW_INTERVAL_S = 1.0
 STEPPING_INTERVAL_S = 2.5
-"""Once steps are made there is little news, and with many hosts the calls add up on a core that the trainer wants."""
+"""Seconds between calls once steps are made: there is little news then, and each call takes CPU from the trainer."""
 FIGURES = ("cpu", "memory", "suspended", "received")
-"""What changes in each status, and wakes nobody."""
+"""Fields that change with each status; a change in these alone does not wake the main loop."""
 RENEWALS_PER_LEASE = 4
-"""Of calls that are answered at once; after one that is not, they come faster."""
+"""The least number of calls within a lease, if each is answered at once."""
 
 
 class Lease:
-    """Keeps calling `renew` on one host, and puts into the inbox what comes of it.
+    """Calls `renew` on one host again and again, and puts each reply or failure into the inbox.
 
     Args:
-        news: what to tell the host with each call: the job's phase, among others.
+        news: returns what each call tells the host, such as the job's phase.
     """
 
     def __init__(
@@ -44,17 +44,17 @@ class Lease:
         self._thread.start()
 
     def deliver(self, outcome: Outcome) -> None:
-        """Tell the host the outcome, at once and until it has heard."""
+        """Tell the host the outcome, now and again until it answers."""
         self._outcome = outcome
         self._hurry.set()
 
     def request_dump(self) -> None:
-        """Have the host print the stacks of its ranks."""
+        """Ask the host to print the stacks of its ranks."""
         self._dump.set()
         self._hurry.set()
 
     def hurry(self) -> None:
-        """Call now: there is news."""
+        """Call the host now, because there is news."""
         self._hurry.set()
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class Lease:
         return min(usual_s, self._lease_s / RENEWALS_PER_LEASE)
 
     def _renew(self, client: ControlClient, outcome: Outcome | None) -> bool:
-        """Whether the host has answered."""
+        """Call the host once; return whether it has answered."""
         dump = self._dump.is_set()
         if dump:
             self._dump.clear()

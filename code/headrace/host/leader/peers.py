@@ -1,4 +1,4 @@
-"""What the leader knows of the other hosts: what they last said, since when they are silent, which are given up."""
+"""The leader's knowledge of the other hosts: their latest statuses, when they last answered, which are lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.host.inbox import HostAnswered, HostInformed, HostSilent, Stamped
 
 
 class Hosts:
-    """Fed with what has happened, by the main loop; knows no clock and no socket."""
+    """Receives events from the main loop; uses no clock and no socket."""
 
     def __init__(self, hosts: tuple[Host, ...], lease_s: float) -> None:
         self.names = tuple(host.name for host in hosts)
@@ -20,16 +20,16 @@ class Hosts:
         """The last status of each host that has answered at least once."""
         self.heard_at: dict[str, float] = {}
         self.errors: dict[str, str] = dict.fromkeys(self.names, "not called yet")
-        """Why the last call failed; empty when it did not."""
+        """The error of the last call to each host; empty if it succeeded."""
         self.lost: list[str] = []
-        """Given up: the job goes on without them, or has failed for it."""
+        """Hosts that no longer answer; the job goes on without them, or has failed."""
         self.informed: set[str] = set()
-        """Those that have heard the outcome."""
+        """Hosts that have received the outcome."""
         self._received = collections.defaultdict[str, Joined](Joined)
         self._lease_s = lease_s
 
     def take(self, stamped: Stamped) -> None:
-        """Note what has happened, if it is of another host."""
+        """Note an event, if it concerns another host."""
         at, happening = stamped
         if isinstance(happening, HostAnswered):
             received = self._received[happening.host].take(happening.status.get("received"))
@@ -42,13 +42,13 @@ class Hosts:
             self.informed.add(happening.host)
 
     def present(self) -> dict[str, Mapping[str, Any]]:
-        """The last status of each host that has answered at least once and is not lost."""
+        """Return the last status of each host that has answered at least once and is not lost."""
         return {host: status for host, status in self.statuses.items() if host not in self.lost}
 
     def never_heard(self) -> list[str]:
-        """Those that were never reached and are not given up."""
+        """Return the hosts that have never answered and are not lost."""
         return [host for host in self.names if host not in self.statuses and host not in self.lost]
 
     def overdue(self, now: float) -> list[str]:
-        """Those that were reached once, and then not for `lease_s`."""
+        """Return the hosts that have answered before, but not for `lease_s`."""
         return [host for host, at in self.heard_at.items() if host not in self.lost and now - at > self._lease_s]

@@ -1,4 +1,4 @@
-"""What the job still waits for before and beside the trainer's start."""
+"""Find what the job still waits for, before the trainer's start and after it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from headrace.job.settings import Settings
 
 
 class Readiness:
-    """Says what is missing, and what to do about it once `startup_timeout_s` is over."""
+    """Says what is missing, and decides whether the job goes on without it after `startup_timeout_s`."""
 
     def __init__(self, topology: Topology, settings: Settings, service: DataService, hosts: Hosts) -> None:
         self._topology, self._settings, self._service, self._hosts = topology, settings, service, hosts
 
     def missing_for_trainer(self, installing_here: bool) -> list[str]:
-        """What the trainer's start waits for: the dnn hosts, with all that it needs."""
+        """Return what the trainer's start waits for: dnn hosts, and Horovod's installation."""
         installing = [self._topology.current.name] if installing_here else []
         installing += [host for host, status in self._hosts.present().items() if status.get("installing")]
         dnn_hosts = {host.name for host in self._topology.dnn_hosts}
@@ -27,15 +27,15 @@ class Readiness:
         return self._missing_hosts(dnn_hosts) + installs
 
     def missing_for_data(self, reports: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """What ranks wait for: all hosts, and their servers."""
+        """Return what ranks wait for: hosts, and their servers."""
         everyone = {host.name for host in self._topology.hosts}
         return self._missing_hosts(everyone) + self._service.missing(reports, self._hosts.lost)
 
     def give_up(self, missing: list[str]) -> list[str]:
-        """The hosts that the job can go on without, when time is over.
+        """Return the silent hosts that the job can go on without, once the deadline has passed.
 
         Raises:
-            DeadlineError: it cannot go on; names what was awaited.
+            DeadlineError: the job cannot go on; the message names what is missing.
         """
         silent = self._hosts.never_heard()
         data_hosts = {host.name for host in self._topology.data_hosts}

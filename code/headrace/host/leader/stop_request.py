@@ -1,4 +1,4 @@
-"""A stop request (SIGTERM on any host): one more checkpoint if there can be one, then the end."""
+"""Handle a stop request (SIGTERM on any host): save one more checkpoint if possible, then end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.host.log import HostLog
 
 
 class StopRequest:
-    """Follows the ranks' checkpoint events, and says when a job that was asked to stop may end."""
+    """Follows the ranks' checkpoint events, and says when a job with a stop request may end."""
 
     def __init__(self, signal_dir: Path, grace_s: float, log: HostLog) -> None:
         self._signal_dir = signal_dir
@@ -23,18 +23,20 @@ class StopRequest:
         self._checkpoints_before = 0
 
     def take_event(self, event: Event) -> None:
-        """A log event of a rank."""
+        """Note a rank's log event."""
         if event.name == CHECKPOINTS_ON_REQUEST:
             self._answers = True
         elif event.name == "checkpoint":
             self._checkpoints += 1
 
     def due(self, requests: Mapping[str, str], stepping: bool, now: float) -> tuple[str, str] | None:
-        """The host that was asked and its signal, once the job may end; None while nobody asked or rank 0 is saving.
+        """Return the host with the request and its signal once the job may end, else None.
+
+        The job may not end while no host has a request, nor while rank 0 saves a checkpoint.
 
         Args:
             requests: the signal that each host got; empty for none.
-            stepping: whether the ranks make steps, so that there is something to save.
+            stepping: whether the ranks have made steps, so that there is something to save.
             now: monotonic seconds.
         """
         asked = next(((host, signal_name) for host, signal_name in requests.items() if signal_name), None)

@@ -16,7 +16,11 @@ from headrace.rank.context import EMPTY_REPORT
 
 
 def take_trainer_report(output_dir: Path, *, leave_it: bool = False) -> dict[str, Any]:
-    """Rank 0's report, removed from the folder; zeros where training never got that far."""
+    """Return rank 0's report and remove its file; zeros if training did not get that far.
+
+    Args:
+        leave_it: whether to keep the file.
+    """
     path = output_dir / TRAINER_REPORT
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
@@ -40,7 +44,7 @@ def build_summary(
     lost_hosts: list[str],
     times: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The summary in the order people read it. `statuses` are the hosts' last words by host name."""
+    """Return the summary, in the order in which people read it. `statuses` are the hosts' latest, by host name."""
     hosts = {}
     for host in topology.hosts:
         status = statuses.get(host.name, {})

@@ -1,4 +1,4 @@
-"""When a job came how far: monotonic seconds, kept by the leader and told in the summary."""
+"""The moments at which a job reached each stage, kept by the leader for the summary."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any
 
 @dataclass
 class JobTimes:
-    """Moments of one job; None: it has not come so far."""
+    """Moments of one job in monotonic seconds; None for a stage that it has not reached."""
 
     began_at: float
     training_at: float | None = None
-    """The trainer was started."""
+    """The start of the trainer."""
     workers_ready_at: float | None = None
     stepping_at: float | None = None
-    """The trainer could have taken a step."""
+    """The moment at which the trainer was ready for its first step."""
     first_step_at: float | None = None
     training_ended_at: float | None = None
 
     def train_s(self) -> float | None:
-        """Seconds from the first step to the training's end, or until now; None where training never began."""
+        """Return the seconds from the first step to training's end, or to now; None if training never began."""
         begin = self.first_step_at or self.training_at
         return None if begin is None else self._ended_at() - begin
 
     def as_json(self) -> dict[str, Any]:
-        """What the summary tells, at the end of the teardown."""
+        """Return the summary's times; call it at the end of the teardown."""
         return {
             "time_to_first_step_s": self._since_start(self.first_step_at) or 0.0,
             "startup_s": {
@@ -39,7 +39,7 @@ class JobTimes:
         }
 
     def end(self) -> None:
-        """Training is over, now unless it was before."""
+        """Note that training has ended, unless it has been noted before."""
         self.training_ended_at = self._ended_at()
 
     def _ended_at(self) -> float:

@@ -1,4 +1,4 @@
-"""The stall watchdog: a trainer that makes no step for too long has hung, and what it waits for is named."""
+"""The stall watchdog: detect a trainer that has hung because it makes no steps, and name what it waits for."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ STILL_S = 10.0
 
 
 class StallWatchdog:
-    """Watches for the signs of life of `headrace.rank.liveness`; no script needs to do anything for it.
+    """Watches the files by which `headrace.rank.liveness` shows progress; scripts need not do anything for it.
 
-    Steps, batches and collectives count always. Movement of a main thread counts, except while ranks wait in an
-    allreduce: then a rank that moves but never joins is the one that has hung. Output counts until steps are made.
-    Files count when they change, whatever their time says: the wall clock may jump.
+    Steps, batches and collectives always count as progress. Movement of a main thread counts too, except while ranks
+    wait in an allreduce: then a rank that moves but never joins has hung. Output counts until the first step. A file
+    counts if its time changes, forwards or backwards: the wall clock may jump.
     """
 
     def __init__(self, signal_dir: Path, timeout_s: float, start_timeout_s: float, now: float) -> None:
@@ -56,13 +56,13 @@ class StallWatchdog:
         self._seen, self._moved = seen, moved
         silence_s = now - self._last_progress
         self._deadlocked = not self.stepped and ranks.wait_for_each_other and now - self._moved_at > STILL_S
-        # Until ranks make steps they import, download and compile, for as long as a start may take.
+        # Before the first step ranks import, download and compile, which may take as long as a start may.
         limit_s = STILL_S if self._deadlocked else self._timeout_s if seen else self._start_timeout_s
         return silence_s if silence_s > limit_s else None
 
     @property
     def limit_name(self) -> str:
-        """The setting that bounds the silence just now."""
+        """The name of the limit that applies now."""
         if self._deadlocked:
             return "and Horovod says that all ranks are waited for"
         return "stall_timeout_s" if self._seen else "startup_timeout_s"
@@ -77,7 +77,7 @@ class StallWatchdog:
 
 
 class PreflightWatch:
-    """Watches what a preflight itself cannot: MPI's start, which has no deadline, and the ranks' end once it failed."""
+    """Watches what the preflight cannot: MPI's start, which has no deadline, and the ranks' end after a failure."""
 
     def __init__(self, settings: Settings) -> None:
         self._timeout_s = settings.preflight_timeout_s
@@ -86,26 +86,26 @@ class PreflightWatch:
         self._failed_at: float | None = None
 
     def begin(self, now: float) -> None:
-        """The ranks are being started."""
+        """Note that the ranks are being started."""
         self._began_at = now
 
     def take_event(self, event: Event, now: float) -> None:
-        """A log event of a rank."""
+        """Note a rank's log event."""
         self._awaited &= event.name != PREFLIGHT_STARTED
         if event.name == PREFLIGHT_FAILED and self._failed_at is None:
             self._failed_at = now
 
     def has_not_started(self, now: float) -> bool:
-        """Whether MPI's start is overdue."""
+        """Return whether MPI's start is overdue."""
         return self._awaited and self._began_at is not None and now - self._began_at > self._timeout_s
 
     def has_not_ended(self, now: float) -> bool:
-        """Whether ranks that have failed should be gone by now."""
+        """Return whether the preflight failed more than `ABORT_S` ago, so that the ranks should have ended."""
         return self._failed_at is not None and now - self._failed_at > ABORT_S
 
 
 def diagnose_start(leader: str, timeout_s: float, statuses: Mapping[str, Mapping[str, Any]]) -> RootCause:
-    """The root cause when MPI does not start on all ranks: which of its processes is suspended, if one is."""
+    """Return the root cause if MPI does not start on all ranks: a suspended process of MPI, or else the network."""
     late = f"preflight: MPI has not started on all ranks within {timeout_s:g} s (preflight_timeout_s)"
     for host, status in statuses.items():
         for name in status.get("suspended", []):
@@ -118,11 +118,11 @@ def diagnose_start(leader: str, timeout_s: float, statuses: Mapping[str, Mapping
 def diagnose(
     leader: str, silence: str, ranks: RankLog, statuses: Mapping[str, Mapping[str, Any]], waited_for: str
 ) -> RootCause:
-    """The root cause of a stall, as far as it can be seen from outside: who is suspended, who is waited for.
+    """Return the root cause of a stall, as far as it shows from outside: a suspended process, or what ranks wait for.
 
     Args:
-        silence: how long no step was made, as text, and by which setting that is too long.
-        waited_for: what ranks wait for that wait for data; empty where none has a dataset of headrace's.
+        silence: how long no step was made, and which setting makes that too long, as text.
+        waited_for: the data that ranks wait for; empty if no rank reads data through headrace.
     """
     suspended = [(host, name) for host, status in statuses.items() for name in status.get("suspended", [])]
     missing = ranks.missing_in_allreduce()
@@ -134,20 +134,20 @@ def diagnose(
         return RootCause(host, name, f"{stalled}: the trainer waited{waited}, and this process is suspended")
     if ranks.all_ended:
         why = (
-            "the script has ended on all ranks, and processes of theirs have not: a thread that is no daemon, an exit "
-            "handler that waits, or a program that holds their output"
+            "the script has ended on all ranks, but their processes have not: look for a thread that is no daemon, an "
+            "exit handler that waits, or a program that holds their output"
         )
         return RootCause(leader, "trainer", f"{stalled}: {why}")
     if ranks.wait_for_each_other or len(missing) == ranks.world_size > 1:
         where = f" ({ranks.where_they_wait})" if ranks.where_they_wait else ""
         why = (
-            f"the ranks wait for each other in different collectives{where}, so they made unequal numbers of steps: a "
-            "dataset that ends earlier on one rank (hand it to data.distribute, and filter and batch it before), or a "
+            f"the ranks wait for each other in different collectives{where}, so they made unequal numbers of steps: "
+            "look for a dataset that ends earlier on one rank (filter and batch it before data.distribute), or a "
             "branch that not all ranks take"
         )
         return RootCause(leader, "trainer", f"{stalled}: {why}")
     if waits := ranks.waits_for_ends:
-        why = "; what filters, batches or mixes elements at random comes before data.distribute, and not after it"
+        why = "; move what filters, batches or mixes elements at random before data.distribute"
         why = why if waits.endswith("goes on") else ""
         return RootCause(leader, "trainer", f"{stalled}: {waits}{why}")
     if missing:

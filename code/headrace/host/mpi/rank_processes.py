@@ -1,4 +1,4 @@
-"""The ranks that run on this host: which are suspended, and what all their threads are doing."""
+"""Find the ranks that run on this host, find the suspended ones, and print the stacks of all."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from headrace.linux.processes import descendants_running, is_stopped, signal_all
 
 
 def rank_processes() -> dict[str, psutil.Process]:
-    """The ranks that run on this host, by name."""
+    """Return the ranks that run on this host, by name."""
     found: dict[str, psutil.Process] = {}
     for process in descendants_running(mpirun.RANK_MODULE):
         with contextlib.suppress(psutil.NoSuchProcess):
             number = process.environ().get("OMPI_COMM_WORLD_RANK")
-            if number is not None:  # mpirun has the words in its command line too
-                found.setdefault(f"rank{number}", process)  # and not what it has forked since: parents come first
+            if number is not None:  # mpirun has the module in its command line too, but is no rank
+                found.setdefault(f"rank{number}", process)  # parents come first, so this is not a fork of the rank
     return found
 
 
 def suspended_ranks() -> list[str]:
-    """The ranks of this host that something has stopped (SIGSTOP)."""
+    """Return the names of this host's ranks that are suspended (SIGSTOP)."""
     return [name for name, process in rank_processes().items() if is_stopped(process.pid)]
 
 
 def dump_ranks(log: HostLog) -> None:
-    """Have every rank of this host print the stacks of all its threads (see `headrace.rank`)."""
+    """Make every rank of this host print the stacks of all its threads (see `headrace.rank`)."""
     ranks = list(rank_processes().values())
     log.say(f"stacks of {len(ranks)} ranks follow")
     signal_all(ranks, signal.SIGUSR1)

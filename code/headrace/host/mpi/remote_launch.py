@@ -1,7 +1,7 @@
 """mpirun's remote-launch agent: asks a host's launcher, over the control channel, to start the MPI daemon.
 
-mpirun runs `AGENT HOST COMMAND…` (see `daemon.write_agent`); the command is a line of shell that ends
-in `orted ARGUMENTS…`. Only the arguments travel: what runs is the host's own orted.
+mpirun runs `AGENT HOST COMMAND…` (see `orted.write_agent`); the command is a line of shell that ends
+in `orted ARGUMENTS…`. The agent sends the arguments only: the host runs its own orted.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ LAUNCH_TIMEOUT_S = 20.0
 
 
 def orted_arguments(words: list[str]) -> list[str]:
-    """The arguments of orted in the command line that mpirun made.
+    """Return orted's arguments in mpirun's command line.
 
     Raises:
-        InputError: the line starts no orted.
+        InputError: the command line does not start orted.
     """
     tokens = shlex.split(" ".join(words))
     for index, token in enumerate(tokens):

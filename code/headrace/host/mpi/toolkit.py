@@ -1,8 +1,7 @@
-"""When the SageMaker toolkit starts MPI itself: it runs the launcher once a rank, all of them under its own mpirun.
+"""Run as a rank of the SageMaker toolkit's MPI: its mpirun starts the launcher once for each rank.
 
-Then there is no mpirun of ours. Local rank 0 of each dnn host supervises that host and runs its own rank as a
-child; world rank 0 leads. Any other rank executes its training script at once. In MPI it waits for the leader's rank to
-start.
+headrace starts no mpirun then. Local rank 0 of each dnn host supervises that host and runs its rank as a child; world
+rank 0 leads. Every other rank executes the training script at once, and waits in MPI_Init for the leader's rank.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _MPI_PREFIXES = ("OMPI_", "PMIX_", "ORTE_", "PMI_")
 
 
 def toolkit_rank(environ: Mapping[str, str]) -> ToolkitRank | None:
-    """The rank in Open MPI's variables; None when mpirun did not start this launcher.
+    """Return the rank in Open MPI's variables, or None if mpirun did not start this launcher.
 
     Raises:
         InputError: the variables are malformed.
@@ -34,7 +33,7 @@ def toolkit_rank(environ: Mapping[str, str]) -> ToolkitRank | None:
 
 
 def check_rank(rank: ToolkitRank, topology: Topology) -> None:
-    """Raises `InputError` when rank 0 is not where every host looks for the leader."""
+    """Check that rank 0 runs on the leader, where every host looks for it. Raises `InputError`."""
     if (rank.world == 0) != (rank.local == 0 and topology.is_leader):
         raise InputError(
             f"rank {rank.world} runs on {topology.current.name}, but {topology.source} has {topology.leader.name} as "
@@ -43,20 +42,20 @@ def check_rank(rank: ToolkitRank, topology: Topology) -> None:
 
 
 def without_mpi(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for what is no rank: a server must not take itself for one."""
+    """Return the environment without MPI's variables, for servers, which must not believe that they are ranks."""
     return {name: value for name, value in environ.items() if not name.startswith(_MPI_PREFIXES)}
 
 
 def rank_command(plan: HostPlan) -> list[str]:
-    """The training script as this very rank."""
+    """Return the command that runs the training script as this rank."""
     script = str(plan.source_dir / plan.settings.training_script)
     return [sys.executable, "-u", "-m", RANK_MODULE, "-m", "mpi4py", script, *plan.script_arguments]
 
 
 def become_rank(plan: HostPlan, environ: Mapping[str, str]) -> None:
-    """Replace this process by its rank's training script."""
+    """Replace this process with its rank's training script."""
     sys.stdout.flush()
     sys.stderr.flush()
     command = rank_command(plan)
-    # The host's working folder belongs to local rank 0, which may not have made it yet.
+    # TMPDIR is in the host's work folder, which local rank 0 may not have made yet.
     os.execve(command[0], command, {name: value for name, value in environ.items() if name != "TMPDIR"})
