@@ -9,7 +9,8 @@ from pathlib import Path
 
 from headrace.cluster.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP
 from headrace.errors import InputError
-from headrace.job.settings import FRAMEWORKS, LOCAL_WORKERS, TF_DATA_MODES, Settings, parse_settings, split_mpi_options
+from headrace.frameworks import DEFAULT, FRAMEWORKS
+from headrace.job.settings import LOCAL_WORKERS, TF_DATA_MODES, Settings, parse_settings, split_mpi_options
 from headrace.job.source import refuse_shadows, source_files
 
 MAX_INSTANCE_GROUPS = 5
@@ -89,7 +90,7 @@ class JobSpec:
     training_script: str = "train_dnn.py"
     custom_mpi_options: str = ""
     """Further options for mpirun, as one text."""
-    framework: str = "tensorflow"
+    framework: str = DEFAULT.name
     left_out: tuple[Path, ...] = ()
     """Folders that hosts do not get a copy of, wherever in the source dir they lie."""
     local_workers: str = "on"
@@ -191,7 +192,7 @@ class JobSpec:
             "training_script": self.training_script,
             # Left out where they are the default: most jobs' requests stay as they were.
             **({"local_workers": self.local_workers} if self.local_workers != LOCAL_WORKERS[0] else {}),
-            **({"framework": self.framework} if self.framework != FRAMEWORKS[0] else {}),
+            **({"framework": self.framework} if self.framework != DEFAULT.name else {}),
         }
 
     def hosts(self) -> dict[str, InstanceGroup]:

@@ -7,10 +7,9 @@ import re
 from collections.abc import Mapping, MutableMapping
 
 from headrace.cluster.ports import free_ports
-from headrace.job.settings import MASTER_VARIABLE
 
-CONSEQUENCE_S = 2.0
-"""How long such a rank waits before it says so: what ended the other is then known."""
+MASTER_VARIABLE = "HEADRACE_MASTER"
+"""The leader's address, for ranks that torch.distributed connects."""
 _OF_OTHERS = ("DistBackendError", "DistNetworkError")
 _BROKEN = re.compile("gloo|NCCL|ncclRemoteError|Connection (closed|reset) by peer", re.IGNORECASE)
 _OF_MPI = {
