@@ -6,8 +6,8 @@ import tarfile
 import boto3
 import pytest
 from botocore.exceptions import ClientError
-from headrace.host import install_horovod as install
 from headrace.job.artifact_cache import Store, open_store
+from headrace.tensorflow import install_horovod as install
 from headrace.tensorflow.service.transfer import build as transfer_build
 from headrace.tensorflow.service.transfer import library_path
 from moto import mock_aws
@@ -125,8 +125,8 @@ def copy_of_code(tmp_path):
 def test_training_begins_once_horovod_is_installed(tmp_path):
     source = copy_of_code(tmp_path)
     (source / "launcher.py").write_text(
-        "import importlib.util, headrace.host.install_horovod as install\n"
-        "install.find_spec = lambda name: None if name == 'horovod' else importlib.util.find_spec(name)\n"
+        "import importlib.util, headrace.frameworks.tensorflow_jobs as jobs\n"
+        "jobs.find_spec = lambda name: None if name == 'horovod' else importlib.util.find_spec(name)\n"
         "from headrace.host.main import entry_point\n"
         "entry_point(__file__)\n"
     )

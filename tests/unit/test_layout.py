@@ -13,6 +13,7 @@ LAYERS = (
     {"errors", "events", "outcome"},
     {"linux", "terminal"},
     {"cluster"},
+    {"frameworks"},
     {"job"},
     {"rank"},
     {"training"},
@@ -25,6 +26,12 @@ LAYERS = (
 FRAMEWORKS = {
     "tensorflow": {"tensorflow", "lint"}, "keras": {"tensorflow", "lint"}, "horovod": {"tensorflow"},
     "torch": {"torch"},
+}  # fmt: skip
+A_FRAMEWORK = re.compile("tensorflow|keras|horovod|torch", re.IGNORECASE)
+NAME_FRAMEWORKS = {"frameworks", "tensorflow", "torch", "lint"}
+THEIR_OWN_PLACES = {
+    "host/services/__init__.py", "host/services/tf_data.py", "host/services/torch_feed.py",  # their data services
+    "__main__.py", "cli/setup.py", "cli/flags.py",  # what is said to people: their commands, their flags' help
 }  # fmt: skip
 MOST_LINES = 400
 ONE_SUBJECT = {"torch/dataloader.py": 500}
@@ -74,6 +81,26 @@ def test_frameworks_are_imported_in_their_own_package_only(path):
     for name in imported(path):
         home = FRAMEWORKS.get(name.split(".")[0])
         assert home is None or package_of(path) in home, f"{path} imports {name}"
+
+
+def named_in_code(path):
+    """Names and texts of a module, without docstrings and comments."""
+    tree = ast.parse(path.read_text())
+    told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
+            yield node.value
+        yield from (getattr(node, field) for field in ("id", "attr", "name", "arg") if hasattr(node, field))
+    yield from imported(path)
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_the_frameworks_objects_and_packages_name_a_framework(path):
+    if package_of(path) in NAME_FRAMEWORKS or str(path.relative_to(PACKAGE)) in THEIR_OWN_PLACES:
+        return
+    named = {text for text in named_in_code(path) if isinstance(text, str) and A_FRAMEWORK.search(text)}
+    allowed = {text for text in named if text.startswith("headrace.frameworks.")}
+    assert named - allowed == set(), f"{path}: give headrace.frameworks a field instead"
 
 
 def test_no_module_imports_itself_by_way_of_others():

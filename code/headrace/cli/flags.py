@@ -10,9 +10,10 @@ from pathlib import Path
 from headrace.cluster.paths import as_given
 from headrace.cluster.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP
 from headrace.errors import InputError
+from headrace.frameworks import DEFAULT, FRAMEWORKS
 from headrace.job.bundled import TRAINING_SCRIPTS, own_folder
 from headrace.job.instances import InstanceTable
-from headrace.job.settings import FRAMEWORKS, LOCAL_WORKERS, TF_DATA_MODES, OneLineParser, default_mode
+from headrace.job.settings import LOCAL_WORKERS, TF_DATA_MODES, OneLineParser, default_mode
 from headrace.job.spec import DISTRIBUTIONS, ISOLATIONS, LOCAL_PROCESSES_PER_HOST, Channel, InstanceGroup, JobSpec
 
 ANYWHERE, HERE, SAGEMAKER = "on SageMaker or simulated on this machine", "simulated on this machine", "on SageMaker"
@@ -74,7 +75,7 @@ def build_parser(
 
 def _add_job_flags(parser: argparse.ArgumentParser, source_dir: Path, place: str) -> None:
     job = parser.add_argument_group("what to run")
-    job.add_argument("--framework", choices=FRAMEWORKS, default=FRAMEWORKS[0], help="of the script (%(default)s)")
+    job.add_argument("--framework", choices=FRAMEWORKS, default=DEFAULT.name, help="of the script (%(default)s)")
     job.add_argument("--tf_data_mode", choices=TF_DATA_MODES,
                      help="batches from tf.data service (PyTorch: feed servers), or made by the training process "
                           "(default: service with a data group, else local)")  # fmt: skip

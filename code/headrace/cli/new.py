@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.errors import InputError
+from headrace.frameworks import DEFAULT, FRAMEWORKS
 from headrace.job.bundled import TRAINING_SCRIPTS, own_folder
-from headrace.job.settings import FRAMEWORKS, OneLineParser
+from headrace.job.settings import OneLineParser
 
 NEXT = """{script} is yours: dataset, model, training. Then, in {folder}:
   headrace run{flag} --num_of_data_instances 1 --hyperparameter model=small_cnn   run it here
@@ -22,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
     """The exit code. Raises `InputError` when a file is there already."""
     parser = OneLineParser(prog="headrace new", description="Begin a project: a training script to edit.")
     parser.add_argument("folder", type=Path, metavar="DIR", help="made where it is missing")
-    parser.add_argument("--framework", choices=FRAMEWORKS, default=FRAMEWORKS[0], help="(%(default)s)")
+    parser.add_argument("--framework", choices=FRAMEWORKS, default=DEFAULT.name, help="(%(default)s)")
     given = parser.parse_args(argv)
     folder: Path = given.folder
     name = TRAINING_SCRIPTS[given.framework]
@@ -33,8 +34,7 @@ def main(argv: Sequence[str]) -> int:
         shutil.copy(own_folder() / name, folder / name)
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror or error}") from error
-    is_default = given.framework == FRAMEWORKS[0]
-    text = NEXT + LINT if is_default else NEXT
-    flag = "" if is_default else f" --framework {given.framework}"
+    text = NEXT + LINT if FRAMEWORKS[given.framework].has_lint else NEXT
+    flag = "" if given.framework == DEFAULT.name else f" --framework {given.framework}"
     print(text.format(folder=folder, script=name, flag=flag), file=sys.stderr)
     return 0

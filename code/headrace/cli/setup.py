@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from headrace.cli.start import check_installation
 from headrace.errors import SetupError
-from headrace.job.bundled import horovod_recipe
+from headrace.frameworks import TENSORFLOW
+from headrace.job.bundled import recipe_folder
 from headrace.job.settings import OneLineParser
 
 
@@ -22,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
             raise SetupError(
                 f"{program} is not installed; it is needed to build Horovod (Debian: apt-get install gcc g++ make)"
             )
-    if subprocess.call([sys.executable, str(horovod_recipe() / "build.py")]):
+    if subprocess.call([sys.executable, str(recipe_folder(TENSORFLOW.recipe) / "build.py")]):
         raise SetupError("Horovod was not built; the reason is above")
     # Without it everything works as well, if slower; it says so itself.
     subprocess.call([sys.executable, "-m", "headrace.tensorflow.service.transfer.build"])

@@ -24,19 +24,12 @@ from headrace.cli.flags import (
 )
 from headrace.cluster.paths import RunPaths
 from headrace.errors import HeadraceError, InputError, SetupError
+from headrace.frameworks import DEFAULT, FRAMEWORKS
 from headrace.job.instances import read_instances
 from headrace.job.phases import Phases
 from headrace.job.settings import HYPERPARAMETERS
 from headrace.job.spec import JobSpec
 from headrace.terminal.standard_streams import print_every_character
-
-MODULES = {"tensorflow": ("tensorflow", "horovod"), "pytorch": ("torch",)}
-"""What a job here needs, beside what all need."""
-INSTALL = {
-    "tensorflow": "in a checkout, `make setup` and use .venv/bin/python; "
-    "else `pip install headrace[local]` (or [submit]) and `headrace setup`",
-    "pytorch": "in a checkout, `make setup-torch` and use .venv-torch/bin/python; else `pip install headrace[torch]`",
-}
 
 MOST_SAID = 300
 """Characters of what the system says of a file, whose name may be of any length."""
@@ -100,11 +93,11 @@ def _main(parser: argparse.ArgumentParser, argv: Sequence[str], asks: bool = Fal
         return 1
 
 
-def check_installation(modules: Sequence[str], framework: str = "tensorflow") -> None:
+def check_installation(modules: Sequence[str], framework: str = DEFAULT.name) -> None:
     """Raises `SetupError` when this Python lacks a module."""
     for module in modules:
         if find_spec(module) is None:
-            raise SetupError(f"{sys.executable} has no {module}: {INSTALL[framework]}")
+            raise SetupError(f"{sys.executable} has no {module}: {FRAMEWORKS[framework].how_to_install}")
 
 
 def _run_here(arguments: argparse.Namespace) -> int:
@@ -113,9 +106,8 @@ def _run_here(arguments: argparse.Namespace) -> int:
     spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), read_instances())
     cpus = parse_cpus(arguments.cpus or "", arguments.is_hetero)
     _warn_of_misspelt(spec)
-    check_installation(
-        (*MODULES[spec.framework], "mpi4py", "psutil", "grpc", "pyroute2", "pathspec", "packaging"), spec.framework
-    )
+    common = ("mpi4py", "psutil", "grpc", "pyroute2", "pathspec", "packaging")
+    check_installation((*FRAMEWORKS[spec.framework].modules, *common), spec.framework)
     from headrace.backends.local.cluster import run_job
     from headrace.backends.local.local_options import LocalOptions
     from headrace.backends.local.log_console import Console

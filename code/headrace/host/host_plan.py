@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ from headrace.cluster.paths import HostPaths
 from headrace.cluster.ports import CONTROL_PORT
 from headrace.cluster.topology import Topology
 from headrace.errors import InputError
+from headrace.frameworks import FRAMEWORKS
+from headrace.frameworks.framework import RankFacts
 from headrace.host.mpi import mpirun
 from headrace.host.mpi.network import network_environ, without_proxy
 from headrace.host.services.contract import DataService
@@ -20,11 +21,9 @@ from headrace.job.settings import (
     CONTROL_HOSTS_VARIABLE,
     HOST_NAMES_VARIABLE,
     HYPERPARAMETERS,
-    MASTER_VARIABLE,
     PREFLIGHT_TIMEOUT_VARIABLE,
     PREFLIGHT_VARIABLE,
     SECRET_VARIABLE,
-    STALL_TIMEOUT_VARIABLE,
     STARTUP_TIMEOUT_VARIABLE,
     TRUST_NETWORK_VARIABLE,
     Settings,
@@ -34,7 +33,6 @@ from headrace.rank.context import TrainerContext
 
 LONGEST_SOCKET_PATH, LONGEST_SOCKET_NAME = 107, 32
 """Bytes: of a path that a socket may have (unix(7)), and of what Python's multiprocessing adds to its folder's."""
-CYCLE_TIME_VARIABLE, CYCLE_TIME_OF_ONE_RANK_MS = "HOROVOD_CYCLE_TIME", 5
 
 OF_TUNING_JOBS = "_tuning_"
 """Begins the names of hyperparameters that SageMaker adds to each job of a tuning job."""
@@ -141,6 +139,12 @@ def trainer_environ(plan: HostPlan, service: DataService) -> dict[str, str]:
         signal_dir=paths.signal_dir,
     )
     names = {settings.endpoint(host.name).address: host.name for host in plan.topology.hosts}
+    facts = RankFacts(
+        world_size=len(plan.topology.dnn_hosts) * plan.ranks_per_host,
+        leader_address=settings.endpoint(plan.topology.leader.name).address,
+        stall_timeout_s=settings.stall_timeout_s,
+        environ=plan.environ,
+    )
     return {
         **plan.environ,
         **network_environ(plan.topology, plan.environ),
@@ -150,18 +154,11 @@ def trainer_environ(plan: HostPlan, service: DataService) -> dict[str, str]:
         **context.environ(),
         **service.trainer_environ(),
         SECRET_VARIABLE: settings.secret,
-        # Horovod names the ranks that an allreduce waits for. It must do so before the stall watchdog acts, and takes
-        # up to three of these: one to begin, one to forget what it had cached. Sixty is its own default.
-        "HOROVOD_STALL_CHECK_TIME_SECONDS": str(min(max(int(settings.stall_timeout_s / 5), 1), 60)),
-        # The second line of defence: Horovod ends the ranks itself, should nobody else.
-        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(int(settings.stall_timeout_s * 2) + 60),
-        **_horovod_environ(plan),
+        **FRAMEWORKS[settings.framework].rank_environ(facts),
         CONTROL_HOSTS_VARIABLE: ",".join(f"{name}={address}:{CONTROL_PORT}" for address, name in names.items()),
-        **_torch_environ(plan),
-        **({"KERAS_BACKEND": "tensorflow"} if settings.framework == "tensorflow" else {}),
         STARTUP_TIMEOUT_VARIABLE: f"{settings.startup_timeout_s:g}",
-        # MPI then starts before TensorFlow is loaded, whose libraries have functions of the same names (hwloc's). Open
-        # MPI's must be found at once and not at their first call, or MPI's end calls TensorFlow's and crashes.
+        # MPI then starts before the framework is loaded, whose libraries have functions of the same names (hwloc's).
+        # Open MPI's must be found at once and not at their first call, or MPI's end calls the framework's and crashes.
         **({"LD_BIND_NOW": "1"} if settings.preflight else {}),
         PREFLIGHT_VARIABLE: settings.preflight,
         PREFLIGHT_TIMEOUT_VARIABLE: f"{settings.preflight_timeout_s:g}",
@@ -169,28 +166,9 @@ def trainer_environ(plan: HostPlan, service: DataService) -> dict[str, str]:
     }
 
 
-def _horovod_environ(plan: HostPlan) -> dict[str, str]:
-    """One rank has nobody to reduce with: Horovod's thread need not look for work each millisecond, its default."""
-    alone = len(plan.topology.dnn_hosts) * plan.ranks_per_host == 1 and CYCLE_TIME_VARIABLE not in plan.environ
-    return {CYCLE_TIME_VARIABLE: str(CYCLE_TIME_OF_ONE_RANK_MS)} if alone else {}
-
-
-def _torch_environ(plan: HostPlan) -> dict[str, str]:
-    """What PyTorch's ranks need to find each other (`headrace.rank.rendezvous`), and how long they wait."""
-    if plan.settings.framework != "pytorch":
-        return {}
-    leader = plan.settings.endpoint(plan.topology.leader.name).address
-    return {
-        MASTER_VARIABLE: leader,
-        STALL_TIMEOUT_VARIABLE: str(math.ceil(plan.settings.stall_timeout_s)),
-        # Hosts whose addresses have no names are warned of at each connection.
-        "TORCH_CPP_LOG_LEVEL": plan.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
-    }
-
-
 def python_environ(plan: HostPlan) -> dict[str, str]:
     """What every Python child of this host gets."""
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": plan.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
+    of_framework = FRAMEWORKS[plan.settings.framework].process_environ(plan.environ)
     names = [host.name for host in plan.topology.hosts]
     direct = without_proxy([*names, *(plan.settings.endpoint(name).address for name in names)], plan.environ)
     # Whatever is made of a set, a vocabulary for one, is the same in all processes of the job.
@@ -198,17 +176,17 @@ def python_environ(plan: HostPlan) -> dict[str, str]:
     hashes = {"PYTHONHASHSEED": given if given.isdecimal() else "0"}  # "random" would be another in each
     # The log is UTF-8 to whoever reads it, and no character is worth a crash.
     own = {"SM_CURRENT_HOST": plan.topology.current.name, "PYTHONIOENCODING": "utf-8:backslashreplace"}
-    return {**own, **_temporary_files(plan), **hashes, **quiet, **direct}
+    return {**own, **_temporary_files(plan), **hashes, **of_framework, **direct}
 
 
 def _temporary_files(plan: HostPlan) -> dict[str, str]:
     """They go where they are removed even when their process is killed.
 
-    But for PyTorch on a simulated host whose folder is deep: loader processes hand tensors over by sockets there.
+    But not on a simulated host whose folder is too deep for the sockets that a framework's processes make there.
     """
     folder = str(plan.paths.work_dir)
     too_long = len(os.fsencode(folder)) + LONGEST_SOCKET_NAME > LONGEST_SOCKET_PATH
-    return {} if too_long and plan.settings.framework == "pytorch" else {"TMPDIR": folder}
+    return {} if too_long and FRAMEWORKS[plan.settings.framework].has_sockets_in_tmpdir else {"TMPDIR": folder}
 
 
 def server_environ(plan: HostPlan) -> dict[str, str]:

@@ -6,13 +6,14 @@ import contextlib
 import shutil
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 
 from headrace.errors import SetupError
-from headrace.host import install_horovod
+from headrace.frameworks import FRAMEWORKS
 from headrace.host.host_plan import HostPlan, server_environ, trainer_environ
 from headrace.host.inbox import HostAnswered, Inbox, MpiDaemonAsked, RankSaid, ServerSaid, Stamped, StopAsked
 from headrace.host.log import HostLog
@@ -78,9 +79,9 @@ class HostRun:
                     on_event=lambda event: self.inbox.put(ServerSaid(event)),
                 )
             )
-        needs_horovod = plan.topology.current.role == "dnn" and plan.settings.framework == "tensorflow"
-        if needs_horovod and install_horovod.is_needed(plan.source_dir, plan.environ):
-            command = install_horovod.install_command(plan.source_dir)
+        installer = FRAMEWORKS[plan.settings.framework].installer if plan.topology.current.role == "dnn" else None
+        if installer and installer.is_needed(plan.source_dir, plan.environ):
+            command = [sys.executable, "-u", "-m", installer.module, str(plan.source_dir)]
             environ = {**without_mpi(plan.environ), **mpirun.python_path(plan.source_dir, plan.environ)}
             self.supervisor.start(ChildSpec(INSTALLER, INSTALLER, command, environ, plan.source_dir))
             self.state.installing = True

@@ -9,10 +9,10 @@ import threading
 from typing import TextIO
 
 from headrace.events import format_event
+from headrace.frameworks import FRAMEWORKS
 
 ROLE_WIDTH = 10
-# TensorFlow prints this at the start of every process, before its log level can be set.
-_NOISE = re.compile(r"All log messages before absl::InitializeLog|oneDNN custom operations are on")
+_NOISE = re.compile("|".join(each.noise for each in FRAMEWORKS.values() if each.noise))
 LAUNCHER = "launcher"
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from headrace.frameworks import FRAMEWORKS
+
 PACKAGE = Path(__file__).resolve().parents[1]
 INSTALLED = PACKAGE / "own"
 """The folder in the wheel for the files that are beside the package in a checkout (see pyproject.toml)."""
 SCRIPTS = ("launcher.py", "train_data.py")
 """headrace's scripts on hosts, beside the training script and the package."""
 REQUIREMENTS, CONSTRAINTS = "requirements.txt", "constraints.txt"
-TRAINING_SCRIPTS = {"tensorflow": "train_dnn.py", "pytorch": "train_torch.py"}
-"""The default training script by framework, which is also the template of a new project."""
+TRAINING_SCRIPTS = {name: framework.training_script for name, framework in FRAMEWORKS.items()}
 
 
 def own_folder() -> Path:
@@ -19,7 +20,7 @@ def own_folder() -> Path:
     return INSTALLED if INSTALLED.is_dir() else PACKAGE.parent
 
 
-def horovod_recipe() -> Path:
-    """Return the folder of Horovod's build recipe. It does not exist on hosts, which have only the source dir."""
-    installed = INSTALLED / "third_party" / "horovod"
-    return installed if installed.is_dir() else PACKAGE.parents[1] / "third_party" / "horovod"
+def recipe_folder(recipe: str) -> Path:
+    """The folder of a framework's build recipe. On hosts, which have only the source dir, it does not exist."""
+    installed = INSTALLED / recipe
+    return installed if installed.is_dir() else PACKAGE.parents[1] / recipe

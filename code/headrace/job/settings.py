@@ -18,13 +18,17 @@ from typing import Any
 from headrace.cluster.endpoints import ENDPOINTS_VARIABLE, Endpoint, read_endpoints
 from headrace.cluster.ports import is_own_port
 from headrace.errors import InputError
+from headrace.frameworks import DEFAULT, FRAMEWORKS
+from headrace.frameworks.pytorch_jobs import FEEDS_VARIABLE as FEEDS_VARIABLE
+from headrace.frameworks.pytorch_jobs import STALL_TIMEOUT_VARIABLE as STALL_TIMEOUT_VARIABLE
+from headrace.frameworks.rendezvous import MASTER_VARIABLE as MASTER_VARIABLE
+from headrace.frameworks.tensorflow_jobs import WHEELS_VARIABLE as WHEELS_VARIABLE
 
 MOST_SECONDS = 1e9
 """Thirty years; what waits is told in whole nanoseconds, and more has no room there."""
 MIN_LEASE_S = 5.0
 """A renewal every 1 to 2.5 s, with a call timeout of 3 s: less would take a slow reply for a death."""
 TF_DATA_MODES = ("service", "local")
-FRAMEWORKS = ("tensorflow", "pytorch")
 LOCAL_WORKERS = ("on", "off")
 PREFLIGHTS = ("", "first", "only")
 OWN_MPI_PARAMETERS = frozenset(
@@ -40,22 +44,14 @@ PLACEHOLDER_SECRET = "made-at-submission"
 """What `--dry_run` prints for it; no job may have it."""
 STARTUP_TIMEOUT_VARIABLE = "HEADRACE_STARTUP_TIMEOUT_S"
 """For ranks that wait for hosts which are not there yet."""
-STALL_TIMEOUT_VARIABLE = "HEADRACE_STALL_TIMEOUT_S"
-"""Whole seconds that workers wait for a rank that does not read, and PyTorch's ranks for a batch."""
-FEEDS_VARIABLE = "HEADRACE_FEEDS"
-"""The feed servers of a PyTorch job, for its ranks; see `TrainerContext`."""
 TRUST_NETWORK_VARIABLE = "HEADRACE_TRUST_NETWORK"
 """1: nobody but the job's hosts reaches them, so that a derived secret will do for MPI too."""
 MPI_OPTIONS_VARIABLE = "HEADRACE_MPI_OPTIONS"
 """Further options for mpirun, as one text."""
 PREFLIGHT_VARIABLE = "HEADRACE_PREFLIGHT"
 PREFLIGHT_TIMEOUT_VARIABLE = "HEADRACE_PREFLIGHT_TIMEOUT_S"
-MASTER_VARIABLE = "HEADRACE_MASTER"
-"""The leader's address, for ranks that torch.distributed connects."""
 VERSION_VARIABLE = "HEADRACE_VERSION"
 """Of the headrace that the job was submitted with."""
-WHEELS_VARIABLE = "HEADRACE_WHEELS"
-"""S3 folder with the recipe of the Horovod build, and what hosts have built, for the next job."""
 MLFLOW_URI_VARIABLE, MLFLOW_EXPERIMENT_VARIABLE = "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"
 """MLflow's own; jobs get them from who submits."""
 HOST_NAMES_VARIABLE = "HEADRACE_HOST_NAMES"
@@ -71,7 +67,7 @@ class Settings:
 
     tf_data_mode: str = ""
     """`service`, `local`, or empty: service when the job is heterogeneous, else local."""
-    framework: str = "tensorflow"
+    framework: str = DEFAULT.name
     """What the training script uses; with it, which data service there is."""
     num_of_data_workers: int = 1
     """tf.data workers, or feed servers, per host."""

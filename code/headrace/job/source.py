@@ -16,6 +16,7 @@ from typing import Any
 from pathspec import GitIgnoreSpec
 
 from headrace.errors import InputError
+from headrace.frameworks import FRAMEWORKS
 from headrace.job.bundled import CONSTRAINTS, INSTALLED, PACKAGE, REQUIREMENTS, SCRIPTS, own_folder
 from headrace.job.requirements import host_constraints, join_requirements
 
@@ -24,10 +25,10 @@ ALWAYS_IGNORED = (
 )  # fmt: skip
 IGNORE_FILE = ".gitignore"
 MAX_SOURCE_BYTES, MAX_SOURCE_FILES = 200 * 1024 * 1024, 50_000
-_LIBRARIES = ("grpc", "horovod", "keras", "mpi4py", "numpy", "psutil", "tensorflow", "torch")
+_LIBRARIES = frozenset(("grpc", "mpi4py", "numpy", "psutil")).union(*(each.modules for each in FRAMEWORKS.values()))
 _IMPORTED_BY_NOBODY = frozenset(("antigravity", "idlelib", "this", "trace", "turtle", "turtledemo"))
-IMPORTED_ON_HOSTS = frozenset(_LIBRARIES) | (sys.stdlib_module_names - _IMPORTED_BY_NOBODY)
-"""Modules of the standard library and of other libraries that a launcher or a rank may import, also indirectly."""
+IMPORTED_ON_HOSTS = _LIBRARIES | (sys.stdlib_module_names - _IMPORTED_BY_NOBODY)
+"""Modules of Python and of libraries that a launcher, a rank or what these import may need."""
 _SECRET_NAMES = (
     ".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*",
     ".netrc", ".pypirc", ".npmrc", "credentials", "credentials.json", "*service_account*.json", "*.kdbx",

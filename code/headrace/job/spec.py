@@ -9,7 +9,8 @@ from pathlib import Path
 
 from headrace.cluster.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP
 from headrace.errors import InputError
-from headrace.job.settings import FRAMEWORKS, LOCAL_WORKERS, TF_DATA_MODES, Settings, parse_settings, split_mpi_options
+from headrace.frameworks import DEFAULT, FRAMEWORKS
+from headrace.job.settings import LOCAL_WORKERS, TF_DATA_MODES, Settings, parse_settings, split_mpi_options
 from headrace.job.source import refuse_shadows, source_files
 
 MAX_INSTANCE_GROUPS = 5
@@ -88,8 +89,8 @@ class JobSpec:
     source_dir: Path = Path("code")
     training_script: str = "train_dnn.py"
     custom_mpi_options: str = ""
-    """Additional options for mpirun, in one text."""
-    framework: str = "tensorflow"
+    """Further options for mpirun, as one text."""
+    framework: str = DEFAULT.name
     left_out: tuple[Path, ...] = ()
     """Folders in the source dir, at any depth, that hosts do not get."""
     local_workers: str = "on"
@@ -190,7 +191,7 @@ class JobSpec:
             "training_script": self.training_script,
             # Defaults are left out, so that most jobs' requests do not change with headrace's version.
             **({"local_workers": self.local_workers} if self.local_workers != LOCAL_WORKERS[0] else {}),
-            **({"framework": self.framework} if self.framework != FRAMEWORKS[0] else {}),
+            **({"framework": self.framework} if self.framework != DEFAULT.name else {}),
         }
 
     def hosts(self) -> dict[str, InstanceGroup]:

@@ -23,25 +23,22 @@ import time
 import traceback
 import urllib.parse
 from collections.abc import Sequence
-from typing import Any
 
 from headrace.events import RANK_ENDED, RANK_FAILED, RANK_LEAVING, keep_output, say
+from headrace.frameworks import FRAMEWORKS
 from headrace.job.settings import PREFLIGHT_VARIABLE
 from headrace.linux.prctl import adopt_orphans, die_with_parent
-from headrace.linux.processes import end_children, wait_for_threads
-from headrace.rank import rendezvous
+from headrace.linux.processes import end_children
 from headrace.rank.context import TrainerContext
 from headrace.rank.failure import in_a_line, last_words, leave_failure, text_of
 from headrace.rank.liveness import Watch
 from headrace.rank.no_exec import refuse_exec
 from headrace.rank.preflight.run import run_preflight
 
-_HOROVOD_SHUT_DOWN = "Horovod has been shut down"
-"""A rank's error once another has ended."""
+LOST_PEER_S = 2.0
+"""How long a rank that has lost another waits before it says so: what ended the other is then known."""
 _over: list[bool] = []
 """Not empty: the script has come to its end."""
-GLOO_S = 5.0
-"""How long a rank that ends waits for gloo's threads; two looks, some 40 ms, where they are at rest."""
 
 
 def main() -> None:
@@ -63,8 +60,8 @@ def main() -> None:
     try:
         if preflight:
             run_preflight(os.environ)
-        if rendezvous.is_wanted(os.environ):
-            rendezvous.set_environ(os.environ)
+        for framework in FRAMEWORKS.values():
+            framework.before_script(os.environ)
         if preflight != "only":
             refuse_exec()
             run_command_line(arguments[2:])
@@ -84,10 +81,9 @@ def main() -> None:
 
 
 def _failed(script: str, error: BaseException) -> None:
-    broken = _HOROVOD_SHUT_DOWN in text_of(error)
-    broken |= rendezvous.is_wanted(os.environ) and rendezvous.is_consequence(error)
+    broken = any(each.lost_peer(error, text_of(error)) for each in FRAMEWORKS.values())
     if broken:
-        time.sleep(rendezvous.CONSEQUENCE_S)
+        time.sleep(LOST_PEER_S)
     trace = _own_trace(error, script)
     with contextlib.suppress(Exception):  # the script closed it, or has put something else in its place
         sys.stderr.write("".join(trace))
@@ -96,34 +92,29 @@ def _failed(script: str, error: BaseException) -> None:
 
 def _thread_failed(script: str, thread: threading.ExceptHookArgs) -> None:
     """The script goes on without it, as ever; but not where it trained there, and another rank has ended."""
-    if thread.exc_value and _HOROVOD_SHUT_DOWN in text_of(thread.exc_value) and not _over:
-        _failed(script, thread.exc_value)
+    error = thread.exc_value
+    in_threads = (each for each in FRAMEWORKS.values() if each.trains_in_threads)
+    if error and not _over and any(each.lost_peer(error, text_of(error)) for each in in_threads):
+        _failed(script, error)
     threading.__excepthook__(thread)
 
 
 def _script_is_over() -> None:
-    """Its exit handlers follow. Horovod's, which ends MPI, is to be the last of them."""
+    """Its exit handlers follow."""
     _over.append(True)
-    if horovod := _horovod():
-        atexit.unregister(horovod.shutdown)
+    for framework in FRAMEWORKS.values():
+        framework.after_script()
     _say_how_far(RANK_ENDED)
 
 
 def _leave() -> None:
     """The last exit handler. From here on nothing is lost if MPI's end never comes, so the launcher bounds it."""
     end_children()
-    # They let go of the last collective's tensors a moment after it. Once Python ends, that aborts the process:
-    # pytorch/pytorch#190489.
-    wait_for_threads("pt_gloo", GLOO_S)
+    for framework in FRAMEWORKS.values():
+        framework.before_leaving()
     _say_how_far(RANK_LEAVING)
-    if horovod := _horovod():
-        horovod.shutdown()
-
-
-def _horovod() -> Any:
-    """Horovod, where the script has started it; else None."""
-    module = sys.modules.get("horovod.tensorflow.mpi_ops")
-    return module if module is not None and module.is_initialized() else None
+    for framework in FRAMEWORKS.values():
+        framework.leave()
 
 
 def _say_how_far(event: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
 import json
 import os
 import re
@@ -17,31 +16,16 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from headrace.job.settings import FEEDS_VARIABLE
+from headrace.frameworks import FRAMEWORKS
+from headrace.frameworks.framework import Said
 from headrace.outcome import LOG_TAIL_LINES, RootCause
 
-PORT_IN_USE = (
-    "feed servers run the script up to its first batch too, one beside the ranks of each host: open the port after it, "
-    "or only where headrace.torch.is_feed_server() is False"
-)
 FILE_ELSEWHERE = (
     "each data host reads files itself: give data_group the channel too; what the script writes is on its own host "
     "alone, so make the dataset of it in memory, or train without data hosts"
 )
-_ADVICE = {
-    "The dataset length is unknown.": "take len() of what data.distribute is given, and divide it by hvd.size()",
-    "has no attribute 'ref'": "Horovod's own Keras module does not know Keras 3: "
-    "import headrace.tensorflow.horovod_keras as hvd",
-    "PyFunc is stateful": "an iterator of a distributed dataset is in no checkpoint: leave it out of "
-    "tf.train.Checkpoint; to go on in mid-epoch, callbacks.Checkpoint and data.Shards",
-}
-"""What to do, by what TensorFlow says."""
 PREFIX = "failed-rank"
 MOST_CHARACTERS = 1_000
-_PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
-_ABOUT_THE_NODE = re.compile(
-    r"Detected at node|<stack traces|Hint:|\d+ (successful operations|derived errors|root error)"
-)
 _PLACES = re.compile(
     r"^\s*(File \"[^\n]*(\n {4,}[^\n]*)*|(Original )?Traceback \(most recent|\[\[\{\{|Exception raised from|frame #)"
     r"[^\n]*$",
@@ -81,35 +65,25 @@ def text_of(error: BaseException) -> str:
 
 
 def in_a_line(error: BaseException) -> str:
-    """What an exception says, without what is around it in TensorFlow's and torch's, and with why a script exits."""
+    """What an exception says, without what frameworks put around it, and with why a script exits."""
     if isinstance(error, SystemExit):
         why = _why_it_exits(error)
         said = f"SystemExit: {error.code}" if isinstance(error.code, int) else _joined(str(error.code).splitlines())
         return _cut(f"{said} ({why})" if why else said)
     lines = [line for line in text_of(error).splitlines() if line.strip()]
-    if lines and lines[0].startswith("Graph execution error"):
-        # Of several errors, the first. Else the last line that is not about where the node was made.
-        several = [line.split("(0) ", 1)[1] for line in lines if line.strip().startswith("(0) ")]
-        told = [line for line in lines[1:] if not line[0].isspace() and not _ABOUT_THE_NODE.match(line)]
-        lines = (several or told[::-1] or lines)[:1]
-    elif lines and lines[0].startswith("in user code:"):  # AutoGraph's, with a traceback below, and then the error
-        told = [line.strip() for line in lines[1:] if line.startswith("    ") and not line[4:5].isspace()]
-        places = [each for each in map(_PLACE.match, told) if each and "-packages" not in each["file"]]
-        said = next((line for line in reversed(told) if not line.startswith("File ")), "in user code")
-        return _cut(f"{said} ({os.path.basename(places[-1]['file'])}:{places[-1]['line']})" if places else said)
-    elif len(lines) > 2 and lines[0].endswith("following error:"):  # torch.multiprocessing's, with a traceback below
-        lines = lines[-1:]
-    said = re.sub(r"^(\{\{function_node [^}]*\}\}\s*)+", "", _joined(lines))
+    found = next(filter(None, (each.what_is_said(lines) for each in FRAMEWORKS.values())), Said(lines))
+    if found.names_its_type:
+        return _cut(_joined(found.lines))
+    said = re.sub(r"^(\{\{function_node [^}]*\}\}\s*)+", "", _joined(found.lines))
     return _cut(f"{type(error).__name__}: {said}") + _advice(error, said)
 
 
 def _advice(error: BaseException, said: str) -> str:
     """What to do about an error whose text does not say it."""
-    if getattr(error, "errno", None) == errno.EADDRINUSE and os.environ.get(FEEDS_VARIABLE):
-        return f" ({PORT_IN_USE})"
     if "from worker" in said and "No such file" in said:
         return f" ({FILE_ELSEWHERE})"
-    return next((f" ({advice})" for text, advice in _ADVICE.items() if text in said), "")
+    found = (each.advice(error, said) for each in FRAMEWORKS.values())
+    return next((f" ({advice})" for advice in found if advice), "")
 
 
 def _joined(lines: Sequence[str]) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from headrace.frameworks import DEFAULT
 from headrace.job.instances import InstanceType
-from headrace.job.settings import FRAMEWORKS
 from headrace.job.spec import LOCAL_PROCESSES_PER_HOST
 from headrace.report.measured import NO_LIMIT, Measured, group_of
 from headrace.report.predict import PLACEMENTS, Group, Placement, Prediction, predict
@@ -52,7 +52,7 @@ class Option:
     def flags(self, run: Measured) -> str:
         """start_job.py's, for hosts of the plan's; the script's own are the user's."""
         here = "--no-is_cloud_job " if run.is_simulated else ""
-        here += f"--framework {run.framework} " if run.framework != FRAMEWORKS[0] else ""
+        here += f"--framework {run.framework} " if run.framework != DEFAULT.name else ""
         kind = f" --dnn_instance_type {run.trainer_type_name}" if run.trainer_type_name else ""
         dnn = f"--num_of_dnn_instances {run.trainer.hosts}{kind}{self._ranks(run)}"
         if not self.data_hosts:

@@ -14,6 +14,7 @@ from typing import Any
 from headrace.cluster.paths import RunPaths
 from headrace.cluster.topology import DATA_GROUP
 from headrace.errors import InputError, SetupError
+from headrace.frameworks import DEFAULT, FRAMEWORKS
 from headrace.job.settings import HYPERPARAMETERS
 from headrace.job.spec import as_flag
 
@@ -45,8 +46,9 @@ def look_at(folder: Path, summary: Mapping[str, Any]) -> Looked:
     except (OSError, ValueError, AttributeError) as error:
         raise InputError(f"--lint needs the run's own files, as runs on this machine have them: {error}") from error
     script = paths.code_dir / values.get("training_script", "train_dnn.py")
-    if values.get("framework", "tensorflow") != "tensorflow":
-        raise InputError("--lint is for scripts of TensorFlow")
+    if not FRAMEWORKS[values.get("framework", DEFAULT.name)].has_lint:
+        linted = " or ".join(each.title for each in FRAMEWORKS.values() if each.has_lint)
+        raise InputError(f"--lint is for scripts of {linted}")
     arguments = [text for pair in values.items() if pair[0] not in HYPERPARAMETERS for text in as_flag(*pair)]
     channels = paths.channel_dir.iterdir() if paths.channel_dir.is_dir() else ()
     environ = os.environ | {f"SM_CHANNEL_{channel.name.upper()}": str(channel) for channel in channels}

@@ -12,6 +12,7 @@ from typing import Any
 
 from headrace.cluster.paths import RunPaths
 from headrace.errors import InputError
+from headrace.frameworks import DEFAULT, FRAMEWORKS
 from headrace.rank.context import EMPTY_REPORT
 
 Finder = Callable[[str | None], Callable[[Path], Path]]
@@ -22,7 +23,7 @@ STOPPED = "was stopped by"
 INPUT_BOUND_FROM = 0.1
 """From this share of a step on it is worth a thought who makes the batches."""
 OF_THE_LEADER: dict[str, Any] = {
-    "framework": "tensorflow", "training_script": "", "tf_data_mode": "local", "is_hetero": False,
+    "framework": DEFAULT.name, "training_script": "", "tf_data_mode": "local", "is_hetero": False,
     "time_to_first_step_s": 0.0, "teardown_s": 0.0,
 }  # fmt: skip
 OF_A_HOST: dict[str, Any] = {
@@ -189,7 +190,8 @@ def describe_run(summary: Mapping[str, Any], folder: Path, trains: bool = True) 
         lines.append(f"  first step   after {summary['time_to_first_step_s']:.1f} s")
     elif trains and not cause:
         lines.append(
-            "  steps        none was measured: did the script train, with callbacks.Measure or headrace.torch.Training?"
+            "  steps        none was measured: did the script train, with "
+            f"{' or '.join(each.measured_by for each in FRAMEWORKS.values())}?"
         )
     if wrong := [name for name, value in summary.get("final_metrics", {}).items() if value is None]:
         lines.append(f"  no number    {', '.join(wrong)}: training has diverged, or divided by zero")

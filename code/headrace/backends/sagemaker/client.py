@@ -24,6 +24,7 @@ from headrace.backends.sagemaker.request import build_request, source_uri
 from headrace.backends.sagemaker.request_check import check_request
 from headrace.backends.sagemaker.results import fetch_results
 from headrace.errors import HeadraceError, SetupError
+from headrace.frameworks import FRAMEWORKS
 from headrace.job.instances import InstanceTable
 from headrace.job.spec import JobSpec
 
@@ -70,8 +71,8 @@ class Submission:
             size_kb = archive.stat().st_size / 1000
             self._console.say(f"uploading {len(files)} files ({size_kb:.0f} kB) to {self._source}")
             self._account.upload(archive, self._source)
-        if self._spec.framework == "tensorflow":
-            upload_recipe(self._account, self._options.output_s3_uri)
+        if recipe := FRAMEWORKS[self._spec.framework].recipe:
+            upload_recipe(self._account, self._options.output_s3_uri, recipe)
             upload_library(self._account, self._options.output_s3_uri)
         return self._create(retries)
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 
 from headrace.errors import InputError, SetupError
+from headrace.frameworks import FRAMEWORKS
 
-FRAMEWORK_VERSIONS = {"tensorflow": "2.21.0", "pytorch": "2.10.0"}
-"""Versions with an AWS image: the TensorFlow of code/constraints.txt, and the newest PyTorch."""
 OLDEST_PYTHON = (3, 10)
-_NAMES = {"tensorflow": "TensorFlow", "pytorch": "PyTorch"}
 
 
 def default_image(region: str, framework: str, version: str, instance_type: str) -> str:
@@ -31,13 +29,13 @@ def default_image(region: str, framework: str, version: str, instance_type: str)
     except (ValueError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(
-            f"AWS has no {_NAMES[framework]} {version} training image for {instance_type} in {region!r} "
-            f"({reason[:200]}); check --framework_version and --region, or give --image_uri"
+            f"AWS has no {FRAMEWORKS[framework].title} {version} training image for {instance_type} in {region!r} "
+            f"({reason[:200]}); look at --framework_version and --region, or give --image_uri"
         ) from error
     python = re.search(r"-py(\d)(\d+)", image)
     if python and (int(python[1]), int(python[2])) < OLDEST_PYTHON:
         raise InputError(
-            f"AWS's image of {_NAMES[framework]} {version} has Python {python[1]}.{python[2]}, but headrace needs "
-            f"{'.'.join(map(str, OLDEST_PYTHON))}; give a later --framework_version"
+            f"AWS's image of {FRAMEWORKS[framework].title} {version} has Python {python[1]}.{python[2]}, and headrace "
+            f"needs {'.'.join(map(str, OLDEST_PYTHON))}: give a later --framework_version"
         )
     return image

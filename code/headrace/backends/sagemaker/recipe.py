@@ -1,6 +1,6 @@
 """Upload what hosts would otherwise have to build or fetch: Horovod's recipe and the transfer's library.
 
-See `headrace.host.install_horovod` and `headrace.tensorflow.service.transfer.build`.
+See `headrace.tensorflow.install_horovod` and `headrace.tensorflow.service.transfer.build`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from pathlib import Path
 from headrace.backends.sagemaker.account import Account
 from headrace.backends.sagemaker.pack import pack_files
 from headrace.job.artifact_cache import LIBRARY_FOLDER, LIBRARY_KEY
-from headrace.job.bundled import horovod_recipe
+from headrace.job.bundled import recipe_folder
 from headrace.job.source import source_files
 
 RECIPE_ARCHIVE = "recipe.tar.gz"
 
 
-def upload_recipe(account: Account, output_s3_uri: str) -> None:
-    """Upload Horovod's build recipe to the `wheels` folder, unless headrace was installed without it."""
-    recipe = horovod_recipe()
+def upload_recipe(account: Account, output_s3_uri: str, name: str) -> None:
+    """Upload a framework's recipe to the `wheels` folder; does nothing where headrace was installed without it."""
+    recipe = recipe_folder(name)
     if not recipe.is_dir():
         return
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:

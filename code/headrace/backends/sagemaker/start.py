@@ -11,13 +11,14 @@ from headrace.backends.sagemaker.account import Account, account_of, default_buc
 from headrace.backends.sagemaker.client import Ended, Submission, ask
 from headrace.backends.sagemaker.cloud_options import CloudOptions
 from headrace.backends.sagemaker.console import Console
-from headrace.backends.sagemaker.images import FRAMEWORK_VERSIONS, default_image
+from headrace.backends.sagemaker.images import default_image
 from headrace.backends.sagemaker.pack import files_to_send
 from headrace.backends.sagemaker.pricing import cost_usd, describe_cost
 from headrace.backends.sagemaker.request import build_request, checkpoint_uri
 from headrace.backends.sagemaker.request_check import check_request
 from headrace.errors import InputError
 from headrace.events import parse_event
+from headrace.frameworks import FRAMEWORKS
 from headrace.job.instances import InstanceTable
 from headrace.job.phases import Phases
 from headrace.job.settings import MLFLOW_EXPERIMENT_VARIABLE, MLFLOW_URI_VARIABLE, PLACEHOLDER_SECRET, without_password
@@ -121,7 +122,7 @@ def _options(spec: JobSpec, arguments: argparse.Namespace, region: str, role: st
     image = arguments.image_uri or default_image(
         region,
         spec.framework,
-        arguments.framework_version or FRAMEWORK_VERSIONS[spec.framework],
+        arguments.framework_version or FRAMEWORKS[spec.framework].image_version,
         spec.dnn_group.instance_type,
     )
     given = {
@@ -170,7 +171,7 @@ def _explain(spec: JobSpec, options: CloudOptions, table: InstanceTable) -> None
     if options.enable_network_isolation:
         _say("network isolation: nothing can be installed at the start; --image_uri must bring all that headrace needs")
     if spec.tf_data_mode == "service" and options.sharded_channels:
-        own = "shard_by_rank=False" if spec.framework == "pytorch" else "distribute(..., shared=False)"
+        own = FRAMEWORKS[spec.framework].without_sharing
         _say(f"a sharded channel gives each host its own files: give its datasets {own}")
     if not options.checkpoint_s3_uri:
         uri = checkpoint_uri(spec, options)

@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.cluster.ports import CONTROL_PORT
 from headrace.errors import HeadraceError
+from headrace.frameworks import FRAMEWORKS
 from headrace.host.control.channel import Body
 from headrace.host.exporters.choose import open_exporters
 from headrace.host.failures import failure_of, unexpected
@@ -163,9 +164,9 @@ class Leader:
                     raise _Failed(cause)
 
     def _takes_batches(self) -> bool:
-        """Return whether ranks get batches: PyTorch ranks leave a file for it; others are known by their first step."""
+        """Whether ranks have batches: those of some frameworks show it in any loop, others once they make steps."""
         plan = self._run.plan
-        shown = plan.settings.framework == "pytorch" and any(plan.paths.signal_dir.glob("rank[0-9]*"))
+        shown = FRAMEWORKS[plan.settings.framework].shows_batches and any(plan.paths.signal_dir.glob("rank[0-9]*"))
         return shown or self._stepping
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace.cluster.topology import Topology
 from headrace.errors import DeadlineError
+from headrace.frameworks import FRAMEWORKS
 from headrace.host.leader.peers import Hosts
 from headrace.host.services.contract import DataService
 from headrace.job.settings import Settings
@@ -23,7 +24,8 @@ class Readiness:
         installing = [self._topology.current.name] if installing_here else []
         installing += [host for host, status in self._hosts.present().items() if status.get("installing")]
         dnn_hosts = {host.name for host in self._topology.dnn_hosts}
-        installs = [f"Horovod to be installed on {', '.join(installing)}"] if installing else []
+        installer = FRAMEWORKS[self._settings.framework].installer
+        installs = [f"{installer.what} to be installed on {', '.join(installing)}"] if installer and installing else []
         return self._missing_hosts(dnn_hosts) + installs
 
     def missing_for_data(self, reports: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.events import PREFLIGHT_FAILED, PREFLIGHT_STARTED, Event
+from headrace.frameworks import FRAMEWORKS
 from headrace.host.mpi.mpirun import MPIRUN, ORTED
 from headrace.host.mpi.output import RankLog
 from headrace.job.settings import Settings
@@ -18,6 +19,7 @@ ABORT_S = 5.0
 """How long ranks may take to end once their preflight has failed."""
 STILL_S = 10.0
 """How long no main thread moves before ranks that wait for each other are taken for hung."""
+_REDUCERS = " or ".join(each.stall_words.reducer for each in FRAMEWORKS.values() if each.stall_words)
 
 
 class StallWatchdog:
@@ -41,10 +43,10 @@ class StallWatchdog:
         """Whether there was a step, a batch or a collective between the last two looks."""
 
     def stalled_s(self, now: float, ranks: RankLog) -> float | None:
-        """Seconds without progress, once they are too many: once Horovod says that ranks wait for each other, few are.
+        """Seconds without progress, once they are too many: where the reducer says that all ranks wait, few are.
 
         Args:
-            ranks: how much they have printed; whom Horovod has said since the last progress that they wait for.
+            ranks: how much they have printed; whom the reducer has said since the last progress that they wait for.
         """
         seen = self._files("rank")
         moved = (self._files("moved-"), 0 if seen else ranks.lines)
@@ -64,7 +66,7 @@ class StallWatchdog:
     def limit_name(self) -> str:
         """The name of the limit that applies now."""
         if self._deadlocked:
-            return "and Horovod says that all ranks are waited for"
+            return f"and {_REDUCERS} says that all ranks are waited for"
         return "stall_timeout_s" if self._seen else "startup_timeout_s"
 
     def _files(self, prefix: str) -> dict[str, int]:

@@ -20,6 +20,7 @@ from headrace.events import (
     Event,
     parse_event,
 )
+from headrace.frameworks import FRAMEWORKS
 from headrace.host.mpi.mpirun import MPIRUN
 from headrace.outcome import LOG_TAIL_LINES, RootCause
 
@@ -36,10 +37,7 @@ _LEFT_RANK, _LEFT_CODE = re.compile(r"^\s*Process name: \[\[\d+,\d+\],(\d+)\]"),
 # … and about what it has no room for, or too few descriptors; then it may never end.
 _LACKS = re.compile(r"(?:PMIX ERROR|ORTE_ERROR_LOG): (?P<what>OUT-OF-RESOURCE|[^:]*system limit[^:]*) in file")
 _NO_MPI = re.compile(r"Local abort before MPI_INIT")
-# Horovod 0.28's stall inspector: its words, a heading, then a line for each rank that has not come.
-_STALL = re.compile(r"stall_inspector|One or more tensors were submitted|^Stalled ops:")
-_MISSING = re.compile(r"^Missing ranks:|waiting for remainder of ranks")
-_MISSING_RANK = re.compile(r"^(?P<rank>\d+)!?: \[(?P<first>[^\s,\]]*)")
+_STALL_WORDS = [each.stall_words for each in FRAMEWORKS.values() if each.stall_words]
 _SIGNALS = {"1": "SIGHUP", "6": "SIGABRT", "7": "SIGBUS", "9": "SIGKILL", "11": "SIGSEGV", "15": "SIGTERM"}
 MOST_TOLD = 4
 """Ranks of which it is said where they wait."""
@@ -88,13 +86,13 @@ class RankLog:
         event = parse_event(text)
         with self._lock:
             self._seen |= {who} - {MPIRUN}
-            complains = _STALL.search(text) or _MISSING.search(text)
+            complains = any(words.complaint.search(text) for words in _STALL_WORDS)
+            missing = next(filter(None, (words.missing_rank.match(text) for words in _STALL_WORDS)), None)
             if complains:
                 self._missing_ranks = {}
-            elif missing := _MISSING_RANK.match(text):
-                complains = missing
+            elif missing:
                 self._missing_ranks[int(missing["rank"])] = missing["first"]
-            self._lines += not complains
+            self._lines += not (complains or missing)
             if event and event.name == WAITS_FOR_ENDS:
                 told = {"rank": "?", "stream": "?", "ranks": "?", **event.fields}
                 words = "rank {rank} waits for ranks {ranks} to tell whether {stream!r} goes on".format_map(told)
@@ -175,12 +173,12 @@ class RankLog:
 
     @property
     def lines(self) -> int:
-        """How many lines the ranks have printed, Horovod's complaints left out."""
+        """How many lines the ranks have printed, a reducer's complaints left out."""
         with self._lock:
             return self._lines
 
     def missing_in_allreduce(self) -> list[tuple[str, str]]:
-        """`(host, rank)` of the ranks that others wait for: as Horovod said, or those that have not said they wait."""
+        """`(host, rank)` of the ranks that others wait for: the reducer's, or those that have not said they wait."""
         with self._lock:
             missing = list(self._missing_ranks)
             if self._waiting_ranks and not missing:
@@ -192,7 +190,7 @@ class RankLog:
 
     @property
     def wait_for_each_other(self) -> bool:
-        """Whether Horovod has said of every rank that others wait for it: in different collectives, for good."""
+        """Whether the reducer has said of every rank that others wait for it: in different collectives, for good."""
         with self._lock:
             everyone = len(self._hosts) * self._ranks_per_host
             return everyone > 1 and len(self._missing_ranks) == everyone

@@ -7,19 +7,19 @@ from pathlib import Path
 
 from headrace.cluster.topology import Topology
 from headrace.errors import InputError
+from headrace.frameworks import FRAMEWORKS
 from headrace.host.services.contract import DataService
 from headrace.host.services.local import NoDataService
 from headrace.host.services.tf_data import TfDataService
 from headrace.host.services.torch_feed import TorchFeed
 from headrace.job.settings import Settings, default_mode
 
-SERVICES: dict[tuple[str, str], Callable[[Topology, Settings, Path, Path, Sequence[str]], DataService]] = {
-    ("tensorflow", "service"): TfDataService,
-    ("pytorch", "service"): TorchFeed,
-    ("tensorflow", "local"): NoDataService,
-    ("pytorch", "local"): NoDataService,
+SERVICES: dict[str, Callable[[Topology, Settings, Path, Path, Sequence[str]], DataService]] = {
+    "tf_data": TfDataService,
+    "torch_feed": TorchFeed,
+    "local": NoDataService,
 }
-"""By framework and mode: how one is made of topology, settings, source dir, work folder and the script's arguments."""
+"""How each is made of topology, settings, source dir, work folder and the script's arguments."""
 
 
 def data_service(
@@ -35,4 +35,5 @@ def data_service(
         raise InputError(
             "num_of_data_workers is 0, but this job's batches come from workers (tf_data_mode service): 1 or more"
         )
-    return SERVICES[settings.framework, mode](topology, settings, source_dir, work_dir, arguments)
+    name = FRAMEWORKS[settings.framework].data_service if mode == "service" else "local"
+    return SERVICES[name](topology, settings, source_dir, work_dir, arguments)

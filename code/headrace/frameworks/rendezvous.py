@@ -7,10 +7,9 @@ import re
 from collections.abc import Mapping, MutableMapping
 
 from headrace.cluster.ports import free_ports
-from headrace.job.settings import MASTER_VARIABLE
 
-CONSEQUENCE_S = 2.0
-"""Seconds that a rank waits before it reports a broken connection, so that the rank at fault reports first."""
+MASTER_VARIABLE = "HEADRACE_MASTER"
+"""The leader's address, for ranks that torch.distributed connects."""
 _OF_OTHERS = ("DistBackendError", "DistNetworkError")
 _BROKEN = re.compile("gloo|NCCL|ncclRemoteError|Connection (closed|reset) by peer", re.IGNORECASE)
 _OF_MPI = {

@@ -1,8 +1,8 @@
 """Horovod for an image that lacks it: fetched as the wheel that an earlier job built, else built here.
 
-Run as a child of the launcher, `python -m headrace.host.install_horovod SOURCE_DIR`, on dnn hosts only. The recipe is
-`third_party/horovod` of the source dir, or what start_job.py put into the S3 folder `HEADRACE_WHEELS`; wheels
-are kept there too.
+Run as a child of the launcher, `python -m headrace.tensorflow.install_horovod SOURCE_DIR`, on dnn hosts only. The
+recipe is `third_party/horovod` of the source dir, or what was put into the S3 folder `HEADRACE_WHEELS` at submission;
+wheels are kept there too.
 """
 
 from __future__ import annotations
@@ -13,26 +13,13 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 
 from headrace.errors import SetupError
+from headrace.frameworks.tensorflow_jobs import RECIPE, WHEELS_VARIABLE
 from headrace.job.artifact_cache import Store, open_store
-from headrace.job.settings import WHEELS_VARIABLE
 
-RECIPE_FOLDER = Path("third_party") / "horovod"
 RECIPE_ARCHIVE = "recipe.tar.gz"
-
-
-def is_needed(source_dir: Path, environ: Mapping[str, str]) -> bool:
-    """Whether Horovod is missing, and can be had."""
-    has_recipe = (source_dir / RECIPE_FOLDER / "build.py").is_file() or bool(environ.get(WHEELS_VARIABLE))
-    return has_recipe and find_spec("horovod") is None
-
-
-def install_command(source_dir: Path) -> list[str]:
-    """How the launcher starts this module."""
-    return [sys.executable, "-u", "-m", "headrace.host.install_horovod", str(source_dir)]
 
 
 def main(source_dir: Path, environ: Mapping[str, str]) -> int:
@@ -57,7 +44,7 @@ def main(source_dir: Path, environ: Mapping[str, str]) -> int:
 
 
 def _find_recipe(source_dir: Path, store: Store | None, folder: Path) -> Path:
-    recipe = source_dir / RECIPE_FOLDER
+    recipe = source_dir / RECIPE
     if (recipe / "build.py").is_file():
         return recipe
     if store is None:

@@ -1,0 +1,81 @@
+"""PyTorch as launcher, ranks and desk see it."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from collections.abc import MutableMapping, Sequence
+
+from headrace.frameworks import rendezvous
+from headrace.frameworks.framework import Framework, RankFacts, Said
+
+STALL_TIMEOUT_VARIABLE = "HEADRACE_STALL_TIMEOUT_S"
+"""Whole seconds that workers wait for a rank that does not read, and PyTorch's ranks for a batch."""
+FEEDS_VARIABLE = "HEADRACE_FEEDS"
+"""The feed servers of a PyTorch job, for its ranks; see `TrainerContext`."""
+PORT_IN_USE = (
+    "feed servers run the script up to its first batch too, one beside the ranks of each host: open the port after it, "
+    "or only where headrace.torch.is_feed_server() is False"
+)
+GLOO_S = 5.0
+"""How long a rank that ends waits for gloo's threads; two looks, some 40 ms, where they are at rest."""
+
+
+def _rank_environ(facts: RankFacts) -> dict[str, str]:
+    """What ranks need to find each other (`rendezvous`), and how long they wait."""
+    return {
+        rendezvous.MASTER_VARIABLE: facts.leader_address,
+        STALL_TIMEOUT_VARIABLE: str(math.ceil(facts.stall_timeout_s)),
+        # Hosts whose addresses have no names are warned of at each connection.
+        "TORCH_CPP_LOG_LEVEL": facts.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
+    }
+
+
+def _what_is_said(lines: Sequence[str]) -> Said | None:
+    if len(lines) > 2 and lines[0].endswith("following error:"):  # torch.multiprocessing's, with a traceback below
+        return Said(lines[-1:])
+    return None
+
+
+def _advice(error: BaseException, _: str) -> str:
+    return PORT_IN_USE if getattr(error, "errno", None) == errno.EADDRINUSE and os.environ.get(FEEDS_VARIABLE) else ""
+
+
+def _lost_peer(error: BaseException, _: str) -> bool:
+    return rendezvous.is_wanted(os.environ) and rendezvous.is_consequence(error)
+
+
+def _before_script(environ: MutableMapping[str, str]) -> None:
+    if rendezvous.is_wanted(environ):
+        rendezvous.set_environ(environ)
+
+
+def _before_leaving() -> None:
+    from headrace.linux.processes import wait_for_threads  # which needs psutil, and --help does not
+
+    # They let go of the last collective's tensors a moment after it. Once Python ends, that aborts the process:
+    # pytorch/pytorch#190489.
+    wait_for_threads("pt_gloo", GLOO_S)
+
+
+PYTORCH = Framework(
+    name="pytorch",
+    title="PyTorch",
+    training_script="train_torch.py",
+    image_version="2.10.0",  # the newest for which AWS has an image
+    modules=("torch",),
+    how_to_install="in a checkout, `make setup-torch` and use .venv-torch/bin/python; "
+    "else `pip install headrace[torch]`",
+    data_service="torch_feed",
+    without_sharing="shard_by_rank=False",
+    measured_by="headrace.torch.Training",
+    rank_environ=_rank_environ,
+    what_is_said=_what_is_said,
+    lost_peer=_lost_peer,
+    has_sockets_in_tmpdir=True,
+    shows_batches=True,
+    advice=_advice,
+    before_script=_before_script,
+    before_leaving=_before_leaving,
+)
