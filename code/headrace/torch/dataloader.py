@@ -100,7 +100,7 @@ class DataLoader(TorchDataLoader[Any]):
     _dealt_batches: BatchSampler | None = None
     """torch's own BatchSampler, which does not divide samples among ranks."""
     _is_accelerate_prepared = True
-    """Makes Accelerate's `prepare` return the loader unchanged: it already divides samples among ranks."""
+    """Flag that makes Accelerate's `prepare` return the loader unchanged: it already divides samples among ranks."""
 
     def __init__(self, dataset: Any, batch_size: int | None = 1, shuffle: bool | None = None, sampler: Any = None,
                  batch_sampler: Any = None, num_workers: int = 0, *, seed: int | None = None, on_error: str = "raise",
@@ -262,7 +262,7 @@ class DataLoader(TorchDataLoader[Any]):
         if any(now is not then for now, then in zip(self._samplers(), self._as_made, strict=True)):
             raise InputError(
                 "the script has put another sampler into the loader, as InfiniteDataLoader and MultiEpochsDataLoader "
-                "do: pass the sampler to the constructor; the loader's workers stay for all epochs anyway"
+                "do: give the loader its sampler when it is made; its workers stay for all epochs anyway"
             )
         if self._planner.sampler_epoch() != self._sampler_epoch:  # the script has called sampler.set_epoch
             self.set_epoch(self._planner.sampler_epoch())

@@ -74,7 +74,7 @@ def compare_with_rank_0(store: Any, iteration: str, rank: int, limit_s: float, o
         store.set(key, json.dumps(own))
         return
     if not _poll(lambda: store.check([key]), limit_s):
-        raise DeadlineError(f"rank 0 did not begin {iteration} within {limit_s:g} s: do all ranks iterate alike?")
+        raise DeadlineError(f"rank 0 did not begin {iteration}, within {limit_s:g} s: do all ranks iterate alike?")
     if told := differences(own, json.loads(store.get(key)), "rank 0"):
         raise InputError(f"{iteration}, on rank {rank}: {told}")
 
