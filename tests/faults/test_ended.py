@@ -39,7 +39,7 @@ def test_a_dead_leader_ends_every_host(toy_victim, words):
     run = finish(job.process, job.folder, 60)
     assert_failed_everywhere(run, without=["algo-3"])
     assert run.summary["root_cause"]["host"] == "algo-3"
-    assert "SIGKILL" in run.summary["root_cause"]["message"] or "not been heard" in run.summary["root_cause"]["message"]
+    assert "SIGKILL" in run.summary["root_cause"]["message"] or "not contacted" in run.summary["root_cause"]["message"]
 
 
 def test_a_dead_leader_host_ends_every_host(toy_victim):
@@ -74,7 +74,7 @@ def test_a_host_cut_off_for_good_ends_the_job_on_both_sides(toy_victim):
     run = finish(job.process, job.folder, 60)
     assert_failed_everywhere(run)
     assert run.summary["root_cause"]["host"] == "algo-1"
-    assert "has not been heard" in run.log("algo-1")
+    assert "has not contacted this host" in run.log("algo-1")
 
 
 def test_a_worker_that_keeps_dying_is_given_up(toy_victim):

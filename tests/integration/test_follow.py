@@ -83,7 +83,7 @@ def followed(monkeypatch):
 def test_a_question_without_an_answer_is_asked_again(error, followed):
     end, said = followed(Sagemaker("InProgress", error, error, "InProgress", "Completed"), Logs("headrace"))
     assert end == "Completed"
-    assert sum("asking again" in line for line in said) == 1
+    assert sum("retrying" in line for line in said) == 1
 
 
 def test_after_an_hour_without_answers_it_is_said_that_the_job_goes_on_and_how_to_stop_it(followed):
@@ -93,7 +93,7 @@ def test_after_an_hour_without_answers_it_is_said_that_the_job_goes_on_and_how_t
 
 def test_who_may_not_ask_is_told_at_once(followed):
     end, said = followed(Sagemaker(refusal("AccessDeniedException")), Logs())
-    assert "ask for the permission" in end and "goes on" in end
+    assert "lack the permission" in end and "goes on" in end
     assert len(said) <= 2
 
 
@@ -144,4 +144,4 @@ def test_lines_that_come_after_a_jobs_end_are_read_until_none_comes(refused, fol
 def test_lines_that_never_end_are_left_to_cloudwatch_after_a_while(followed):
     end, said = followed(Sagemaker("Completed"), LateLogs(*map(str, range(10_000))))
     assert end == "Completed"
-    assert any("CloudWatch has all" in line for line in said) and 10 < len(said) < 30
+    assert any("read the rest in CloudWatch" in line for line in said) and 10 < len(said) < 30

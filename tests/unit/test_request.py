@@ -101,7 +101,7 @@ def test_either_all_channels_name_groups_or_none_those_that_headrace_adds_includ
 def test_a_request_in_which_only_some_channels_name_groups_is_refused_here():
     made = request(spec(channels=(Channel("a", "s3://b/a", ("data_group",)), Channel("b", "s3://b/b"))))
     del made["InputDataConfig"][1]["DataSource"]["S3DataSource"]["InstanceGroupNames"]
-    with pytest.raises(InputError, match="'a' names instance groups and 'b' does not"):
+    with pytest.raises(InputError, match="'a' names instance groups, but 'b' does not"):
         check_request(made)
 
 
@@ -159,7 +159,7 @@ def test_metric_definitions_find_the_values_in_the_launchers_log_lines():
         ({}, {"role_arn": "nobody"}, "no role ARN"),
         ({}, {"max_run_s": 0}, "--max_run is 0"),
         ({}, {"max_wait_s": 10}, "add --spot"),
-        ({}, {"spot": True, "keep_alive_period_s": 60}, "no warm pools of spot hosts"),
+        ({}, {"spot": True, "keep_alive_period_s": 60}, "no warm pools for spot hosts"),
         ({}, {"spot": True, "max_wait_s": 10}, "shorter than --max_run"),
         ({}, {"subnets": ("subnet-1",)}, "needs both"),
         ({}, {"output_s3_uri": "bucket/x"}, "no S3 location"),

@@ -162,7 +162,7 @@ def test_a_version_that_no_host_could_install_is_refused_before_anything_is_sent
         source.mkdir()
     with open(source / "requirements.txt", "a") as requirements:
         requirements.write(f"\n{line}\n")
-    with pytest.raises(InputError, match=r"hosts run headrace with .* change that line"):
+    with pytest.raises(InputError, match=r"headrace needs .* change or delete that line"):
         files_to_send(source)
 
 
@@ -187,7 +187,7 @@ def test_a_checkouts_own_source_dir_tells_hosts_only_of_versions_that_must_agree
 def test_a_file_that_would_take_a_librarys_place_on_hosts_is_refused(tmp_path, file):
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text("")
-    with pytest.raises(InputError, match=f"holds {file}, which every import"):
+    with pytest.raises(InputError, match=f"holds {file}, which would shadow the module"):
         host_files(tmp_path)
 
 

@@ -72,7 +72,7 @@ def test_in_a_homogeneous_job_a_channel_of_the_dnn_group_is_seen_by_all():
         (["--tf_data_mode", "x"], "invalid choice: 'x'"),
         (["--epoch", "1"], "unrecognized arguments: --epoch 1; did you mean --epochs?"),
         (["--num_data_instances=2"], "did you mean --num_of_data_instances?"),
-        (["--hyperparameter", "processes_per_host=8"], "has a flag of its own"),
+        (["--hyperparameter", "processes_per_host=8"], "give --processes_per_host instead"),
         (["--hyperparameter", "lease_s=x"], "invalid float value: 'x'"),
         (["--training_script", "/etc/passwd"], "inside the source dir"),
         (["--channel", "..=/d"], "channel name '..'"),

@@ -47,10 +47,10 @@ def follow(run: HostRun) -> Outcome:
                 return Outcome(failure or stopped(run.state.host, run.state.stop_signal))
             patience_s = min(settings.startup_timeout_s, UNHEARD_FAILURE_S) if failure else settings.startup_timeout_s
             if now - run.started > patience_s:
-                never = f"was never heard within startup_timeout_s={settings.startup_timeout_s:g}"
+                never = f"did not contact this host within startup_timeout_s={settings.startup_timeout_s:g}"
                 return Outcome(failure or RootCause(leader, "launcher", never))
         elif silence_s > settings.lease_s:
-            gone = RootCause(leader, "launcher", f"has not been heard for {settings.lease_s:g} s (lease_s)")
+            gone = RootCause(leader, "launcher", f"has not contacted this host for {settings.lease_s:g} s (lease_s)")
             # An MPI daemon ends when its mpirun is gone.
             return Outcome(failure if failure and failure.process != ORTED else gone)
     return run.state.outcome

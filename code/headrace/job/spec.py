@@ -120,7 +120,7 @@ class JobSpec:
             raise InputError(f"--processes_per_host is {self.processes_per_host}; expected 1 to {MAX_PROCESSES}")
         reserved = sorted(set(self.hyperparameters) & {*self._own_hyperparameters(), "framework", "local_workers"})
         if reserved:
-            raise InputError(f"hyperparameter {reserved[0]!r} has a flag of its own: --{reserved[0]}")
+            raise InputError(f"hyperparameter {reserved[0]!r} is a setting of headrace; give --{reserved[0]} instead")
         Settings(**parse_settings([text for pair in self.all_hyperparameters().items() for text in as_flag(*pair)]))
         for name, value in self.hyperparameters.items():
             if not _HYPERPARAMETER_NAME.fullmatch(name):

@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     parser = OneLineParser(prog="headrace dashboard", description=__doc__)
     parser.add_argument("job_name", metavar="JOB_NAME")
     parser.add_argument("--region", metavar="NAME", help="default: that of the AWS configuration")
-    parser.add_argument("--create", action="store_true", help="put it into the account, under the job's name")
+    parser.add_argument("--create", action="store_true", help="create it in the account, under the job's name")
     arguments = parser.parse_args(argv)
     region = find_region(arguments.region, os.environ)
     if region is None:

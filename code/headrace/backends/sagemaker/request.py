@@ -93,7 +93,9 @@ def _check(spec: JobSpec, options: CloudOptions) -> None:
                 "(a local folder needs --no-is_cloud_job)"
             )
         if channel.name == SOURCE_CHANNEL and options.enable_network_isolation:
-            raise InputError(f"channel name {SOURCE_CHANNEL!r} is taken by the source dir under network isolation")
+            raise InputError(
+                f"under network isolation the source dir is the channel {SOURCE_CHANNEL!r}; rename your channel"
+            )
     words = spec.custom_mpi_options
     if options.distribution != "launcher" and shlex.split(words) != words.split():
         raise InputError(

@@ -188,7 +188,7 @@ class Leader:
         return self._ready.missing_for_data(reports)
 
     def _check(self) -> None:
-        """Raises `_Failed` when the job has failed."""
+        """Raise `_Failed` if the job has failed."""
         self._run.check_children()
         self._run.wait(0.0)  # replies that came while this loop was busy must count before a host counts as silent
         if self._run.ranks.has_failed:
@@ -244,7 +244,7 @@ class Leader:
 
 
 class _Failed(Exception):
-    """Ends the leader's loops: the job has failed."""
+    """Raised to end the leader's loops once the job has failed."""
 
     def __init__(self, cause: RootCause) -> None:
         super().__init__(cause.one_line())
