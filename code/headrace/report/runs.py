@@ -69,7 +69,10 @@ def read_summary(folder: Path) -> Summary:
     summary = Summary(copy.deepcopy(older | read))
     summary.folder, summary.as_read = folder, read
     summary.not_told = frozenset(older) - frozenset(read)
-    _check(summary, older | {"job_name": "", "outcome": ""}, str(path))
+    parts = {"waiting": 0.0, "computing": 0.0}
+    if (summary["step_parts_ms"] or {}).get("copying") is not None:
+        parts["copying"] = 0.0
+    _check(summary, older | {"job_name": "", "outcome": "", "step_parts_ms": parts}, str(path))
     if summary["input_bound_share"] > 1:
         raise InputError(f"{path} is not a run's summary: input_bound_share is {summary['input_bound_share']!r:.50}")
     for name, value in summary["final_metrics"].items():

@@ -235,6 +235,15 @@ class DataLoader(TorchDataLoader[Any]):
         return self._planner.steps()
 
     @property
+    def copies_to_gpu(self) -> bool:
+        """Whether batches are copied to a GPU beside the step before."""
+        return self._copies is not None and self._copies.pins
+
+    def last_copy_s(self) -> float:
+        """Return the seconds in which the batch that was handed out last was copied to the GPU."""
+        return self._copies.last_s() if self._copies else 0.0
+
+    @property
     def length_is_a_guess(self) -> bool:
         """Whether the script's own sampler says the length; some yield more than they say."""
         return self._planner.own
