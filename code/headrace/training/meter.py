@@ -129,7 +129,7 @@ class Meter:
         self._fit.cpu.made(made, waited_cpu_s or 0.0)
         self._fit.knows_waited_cpu |= waited_cpu_s is not None
         before, self._fit.steps = self._fit.steps, self._fit.steps + made
-        self._signals.progress()
+        self._signals.step()
         if self._rank() == 0:
             if not before:
                 total = self._step_of_run() - made + self._total_steps
@@ -143,6 +143,7 @@ class Meter:
     def steps_over(self) -> None:
         """What comes until the next step is none of it: an evaluation, a checkpoint."""
         self._fit.cpu.over()
+        self._signals.steps_over()
 
     def epoch(self, number: int, metrics: dict[str, float]) -> None:
         """Epoch `number` (from 1) is over, with these metrics."""
