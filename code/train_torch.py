@@ -131,17 +131,28 @@ model = DistributedDataParallel(model, device_ids=[device] if on_gpu else None)
 optimizer = torch.optim.Adam(model.parameters(), args.learning_rate * headrace.torch.world_size())
 training = headrace.torch.Training(model, optimizer, loader, args.log_every, headrace.torch.Checkpoint())
 
+
+def step(batch):
+    images, labels = batch
+    with torch.autocast(device.type, torch.bfloat16, enabled=half):
+        scores = model(pixels(images))
+        loss = F.cross_entropy(scores, labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return len(labels), loss.detach() * len(labels), (scores.argmax(1) == labels).sum()
+
+
+# What a step takes that waits for nothing: a few on made-up images, after which all state is put back.
+size = (args.batch_size, 3, args.image_size, args.image_size)
+made_up = torch.randint(0, 256, size, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+training.measure_ideal_step(step, (made_up, torch.zeros(args.batch_size, dtype=torch.int64)))
+
 for _epoch in training.epochs(args.epochs):
     seen, right, total = 0, 0, 0.0
-    for images, labels in training.steps(args.steps_per_epoch):
-        with torch.autocast(device.type, torch.bfloat16, enabled=half):
-            scores = model(pixels(images))
-            loss = F.cross_entropy(scores, labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        total, seen = total + loss.detach() * len(labels), seen + len(labels)
-        right += (scores.argmax(1) == labels).sum()
+    for batch in training.steps(args.steps_per_epoch):
+        of_batch, loss, correct = step(batch)
+        seen, right, total = seen + of_batch, right + correct, total + loss
     metrics = {"loss": total / max(seen, 1), "accuracy": right / max(seen, 1)}
     seen, right = 0, 0
     model.eval()

@@ -1,13 +1,21 @@
 """The training loop of one rank, with its checkpoints and measurements, without a launcher."""
 
+import io
 import json
+import multiprocessing
+import os
+import random
+import time
 
 import headrace.torch
+import numpy as np
 import pytest
 import torch
 from headrace.errors import InputError
 from headrace.torch.training import samples_of
 from headrace.training import meter
+
+from tests.torch.fresh import forget_loaders
 
 
 @pytest.fixture
@@ -189,3 +197,147 @@ def test_a_batch_without_a_known_size_counts_as_empty_and_raises_nothing():
     nested = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])
     assert samples_of({"words": nested}) == samples_of(["a", 1]) == 0
     assert samples_of({"ids": ["a"], "images": torch.zeros(5, 3)}) == 5
+
+
+class Drawing(torch.nn.Module):
+    """Has all that a step may change: weights, buffers in place and replaced, and draws of three generators."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm, self.last = torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1)
+        self.drop = torch.nn.Dropout(0.5)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        self.seen = self.seen + 1
+        noise = random.random() + float(np.random.rand())
+        return self.last(self.drop(self.norm(self.first(x)))) + noise
+
+
+def trained(measures, make_optimizer, steps=6):
+    """Weights, buffers, optimizer's state, scale and draws after some steps, with and without measuring."""
+    forget_loaders()
+    random.seed(0)
+    np.random.seed(0)
+    model = Drawing()
+    network = torch.nn.parallel.DistributedDataParallel(model) if torch.distributed.is_initialized() else model
+    optimizer = make_optimizer(model.parameters())
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    data = torch.utils.data.TensorDataset(torch.randn(64, 4, generator=torch.Generator().manual_seed(1)))
+    training = headrace.torch.Training(network, optimizer, headrace.torch.DataLoader(data, 8, shuffle=True, seed=1))
+    losses = []
+
+    def step(batch):
+        def loss_of():
+            optimizer.zero_grad()
+            loss = network(batch[0]).square().mean()
+            loss.backward()
+            return loss
+
+        losses.append(float(optimizer.step(loss_of).detach()))
+        schedule.step()
+
+    if measures:
+        training.measure_ideal_step(step, [torch.randn(8, 4, generator=torch.Generator().manual_seed(2))], schedule)
+        assert losses, "no step was measured"
+        losses.clear()
+        assert all(each.grad is None for each in model.parameters())
+    for _ in training.epochs(1):
+        for batch in training.steps(steps):
+            step(batch)
+        training.end_epoch()
+    draws = (random.random(), float(np.random.rand()), float(torch.rand(())))
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}
+    kept = io.BytesIO()
+    torch.save(state, kept)
+    return losses, draws, kept.getvalue()
+
+
+OPTIMIZERS = {
+    "adam": lambda parameters: torch.optim.Adam(parameters, 0.01, amsgrad=True),
+    "sgd": lambda parameters: torch.optim.SGD(parameters, 0.01, momentum=0.9),
+    "lbfgs": lambda parameters: torch.optim.LBFGS(parameters, 0.1, max_iter=3),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.usefixtures("begin")
+def test_training_is_the_same_to_the_last_bit_whether_the_ideal_step_is_measured(name):
+    assert trained(True, OPTIMIZERS[name]) == trained(False, OPTIMIZERS[name])
+
+
+def test_two_ranks_measure_together_and_train_the_same_as_without(tmp_path):
+    ranks = [(rank, str(tmp_path)) for rank in range(2)]
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        assert pool.starmap_async(of_a_rank, ranks).get(120) == [True, True]
+
+
+def of_a_rank(rank, folder):
+    """Whether one of two ranks trains the same, in a process of its own."""
+    os.chdir(folder)
+    os.environ["HEADRACE_OUTPUT_DIR"] = folder
+    store = f"file://{folder}/store"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    with_and_without = trained(True, OPTIMIZERS["adam"]), trained(False, OPTIMIZERS["adam"])
+    torch.distributed.barrier()
+    return with_and_without[0] == with_and_without[1]
+
+
+def test_a_measured_ideal_step_is_reported_with_its_error_and_what_a_step_goes_into(begin, tmp_path):
+    training = begin()
+    training._loader = Slow(training._loader, 0.02)
+
+    def step(batch):
+        time.sleep(0.01)
+
+    training.measure_ideal_step(step, torch.zeros(8, 1))
+    for _ in training.epochs(1):
+        for batch in training.steps():
+            step(batch)
+        training.end_epoch()
+    report = json.loads((tmp_path / "output" / "trainer.json").read_text())
+    parts, step_ms = report["step_parts_ms"], report["step_time_ms"]["mean"]
+    assert report["ideal_step_from"] == "measured" and report["ideal_step_time_error_ms"] > 0
+    assert 10 <= report["ideal_step_time_ms"] < step_ms and parts["waiting"] >= 20 and parts["copying"] == 0
+    assert sum(parts.values()) == pytest.approx(step_ms, abs=0.01)
+    assert report["input_bound_share"] == pytest.approx(1 - report["ideal_step_time_ms"] / step_ms, abs=0.05)
+
+
+def test_without_a_measurement_the_ideal_step_is_said_to_be_estimated_from_the_waits(begin, tmp_path):
+    seen_in(begin(), 1)
+    report = json.loads((tmp_path / "output" / "trainer.json").read_text())
+    assert report["ideal_step_from"] == "waits" and report["ideal_step_time_error_ms"] == 0
+    assert sum(report["step_parts_ms"].values()) == pytest.approx(report["step_time_ms"]["mean"], abs=0.01)
+
+
+class Slow:
+    """A loader whose batches take some seconds."""
+
+    def __init__(self, loader, batch_s):
+        self._loader, self._batch_s = loader, batch_s
+
+    def __getattr__(self, name):
+        return getattr(self._loader, name)
+
+    def __len__(self):
+        return len(self._loader)
+
+    def __iter__(self):
+        for batch in self._loader:
+            time.sleep(self._batch_s)
+            yield batch
+
+
+def test_a_step_that_fails_while_it_is_measured_leaves_all_as_it_was(begin):
+    training = begin()
+    before = [each.clone() for each in training._model.parameters()]
+
+    def step(batch):
+        with torch.no_grad():
+            training._model.weight.add_(1)
+        raise ValueError("of the script")
+
+    with pytest.raises(ValueError, match="of the script"):
+        training.measure_ideal_step(step, torch.zeros(8, 1))
+    assert all(map(torch.equal, before, training._model.parameters()))

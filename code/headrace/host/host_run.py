@@ -30,6 +30,7 @@ from headrace.host.usage.host_usage import ResourceUsage
 from headrace.outcome import RootCause
 from headrace.rank import receipts
 from headrace.rank.failure import first_failure
+from headrace.training.signal_files import PAUSED
 
 TICK_S = 0.2
 PUBLISH_INTERVAL_S = 1.0
@@ -168,6 +169,11 @@ class HostRun:
         self.supervisor.start(ChildSpec("mpi-daemon", mpirun.ORTED, argv, environ, self.plan.source_dir))
 
 
+def _ranks_step(plan: HostPlan) -> bool:
+    """Whether this host's ranks make steps, as far as they say so."""
+    return next(plan.paths.signal_dir.glob(f"{PAUSED}*"), None) is None
+
+
 @contextlib.contextmanager
 def host_run(plan: HostPlan, service: DataService, log: HostLog) -> Iterator[HostRun]:
     """Yield a running host with its signal handlers; on exit end every child and remove the work folder."""
@@ -182,7 +188,7 @@ def host_run(plan: HostPlan, service: DataService, log: HostLog) -> Iterator[Hos
                 if not child.ended
             ],
             own_network=not plan.settings.endpoint(host).address.startswith("127."),
-            gpus=Gpus() if plan.topology.current.role == "dnn" else None,
+            gpus=Gpus(lambda: _ranks_step(plan)) if plan.topology.current.role == "dnn" else None,
         )
         state = HostState(
             host,

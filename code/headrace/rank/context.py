@@ -26,6 +26,8 @@ EMPTY_REPORT: dict[str, Any] = {
     "samples_per_s": 0.0,
     "ideal_step_time_ms": 0.0,
     "ideal_step_time_error_ms": 0.0,
+    "ideal_step_from": "",
+    "step_parts_ms": {"waiting": 0.0, "copying": None, "computing": 0.0},
     "between_steps_ms": 0.0,
     "input_bound_share": 0.0,
     "rank_cpu_s_per_step": 0.0,

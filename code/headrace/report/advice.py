@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.errors import InputError
+from headrace.job.limits import REMEDIES
 from headrace.report.candidates import NEARLY, Option, cheapest, fastest, worth_showing
 
 HARDLY_WAITS = 0.05
@@ -36,7 +37,7 @@ class Advice:
 
 def advise(
     found: Sequence[Option], samples: float, budget_usd: float | None, max_hours: float | None,
-    alone_waits: float | None = None,
+    alone_waits: float | None = None, computing_limit: str = "",
 ) -> Advice:  # fmt: skip
     """The advice among these options, the first of which has no data hosts.
 
@@ -45,6 +46,7 @@ def advise(
         budget_usd: for it; the fastest within it is advised.
         max_hours: for it; the cheapest within it is advised, without prices the one with the fewest hosts.
         alone_waits: the share of its time that a run without data hosts was seen to wait; None: it was not seen.
+        computing_limit: of a step that waits for nothing.
 
     Raises:
         InputError: no option keeps to the limits, or prices are not known.
@@ -73,7 +75,10 @@ def advise(
         choice = fastest(allowed) if by_speed else cheapest(allowed)
     shown = {id(each): each for each in (alone, *worth_showing(found), least, quickest, choice)}
     rows = sorted(shown.values(), key=lambda each: -each.prediction.step_s)
-    return Advice(choice, alone, least, quickest, tuple(rows), tuple(_reasons(choice, found, waits)))
+    reasons = _reasons(choice, found, waits)
+    if computing_limit in REMEDIES and computing_limit in (choice.prediction.limit, alone.prediction.limit):
+        reasons.append(f"Where data is fast enough, {computing_limit} is the limit. {REMEDIES[computing_limit]}")
+    return Advice(choice, alone, least, quickest, tuple(rows), tuple(reasons))
 
 
 def _reasons(choice: Option, found: Sequence[Option], waits: float) -> list[str]:

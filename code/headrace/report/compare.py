@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError
+from headrace.job.limits import limited_by
 from headrace.job.settings import OneLineParser
 from headrace.report.prices import Price
 from headrace.report.runs import (
-    INPUT_BOUND_FROM,
     accuracy,
     read_summary,
     rounded,
@@ -67,10 +67,7 @@ def compare_rows(summaries: Sequence[Summary], prices: Sequence[Price | None] = 
 
 def limit(summary: Summary) -> str:
     """What a run's steps took their time for."""
-    share = waited_share(summary)
-    if not summary["steps"] or share is None:
-        return "-"
-    return "waiting for data" if share > INPUT_BOUND_FROM else "the model's arithmetic"
+    return "-" if waited_share(summary) is None else limited_by(summary) or "-"
 
 
 def _told(summary: Summary, key: str, text: Callable[[Any], str]) -> str:

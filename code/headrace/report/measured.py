@@ -9,6 +9,7 @@ from typing import Any
 from headrace.cluster.topology import DATA_GROUP
 from headrace.errors import InputError
 from headrace.job.instances import InstanceTable, InstanceType
+from headrace.job.limits import PROCESS, computing_limit, limited_by
 from headrace.report.predict import GIB, TRANSFER_CPU_S_PER_GIB, Group, Placement, Workload, predict
 from headrace.report.runs import was_interrupted
 
@@ -203,7 +204,16 @@ def _workload(summary: Mapping[str, Any], hosts: list[Mapping[str, Any]], scale:
         # Ranks also spend CPU time while they wait, for batches and for each other.
         most = by_size + scale * RECEIVE_CPU_S_PER_BATCH * summary["world_size"] / batch
         receive = min(max(rank - compute, 0.0), most)
-    return Workload(batch, _ideal_s(summary), make, compute, sample_bytes, receive, by_size), notes
+    ideal_s = _ideal_s(summary)
+    if summary["ideal_step_from"] == "waits":
+        notes.append(
+            "the ideal step is what waiting left of a step, and may be shorter: "
+            "training.measure_ideal_step before the loop measures it"
+        )
+    limit = computing_limit(summary)
+    if limited_by(summary) == PROCESS:
+        limit, ideal_s = PROCESS, max(ideal_s, summary["step_parts_ms"]["computing"] / 1000)
+    return Workload(batch, ideal_s, make, compute, sample_bytes, receive, by_size, limit), notes
 
 
 def _ideal_s(summary: Mapping[str, Any]) -> float:

@@ -49,7 +49,8 @@ def main(argv: Sequence[str], finder: Finder = as_given) -> int:
     types = _candidates(table, given.data_instance_type) if run.trainer_type else []
     found = options(run, types, given.max_data_hosts, like_cpus=_simulated_cpus(summary))
     samples = run.work.batch * (given.epochs * run.steps_per_epoch if given.epochs else run.steps)
-    advice = advise(found, samples, given.budget_usd, given.max_hours, run.alone_waits)
+    limit = run.work.computing_limit
+    advice = advise(found, samples, given.budget_usd, given.max_hours, run.alone_waits, limit)
     if given.plot:
         from headrace.report.plots import plot_plan
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.errors import InputError
+from headrace.job.limits import ARITHMETIC
 
 Placement = Literal["trainer", "data", "both"]
 PLACEMENTS: tuple[Placement, ...] = ("trainer", "both", "data")
@@ -54,6 +55,8 @@ class Workload:
     """Of a sample on the wire; 0: not known, and then the network is left out."""
     receive_cpu_s: float = 0.0
     send_cpu_s: float = 0.0
+    computing_limit: str = ARITHMETIC
+    """What limits a step that waits for nothing."""
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.ideal_step_s <= 0:
@@ -118,7 +121,7 @@ def _with_share(work: Workload, trainer: Group, data: Group, share: float, serve
     between_dnn_hosts = (1 - share) * (trainer.hosts - 1) / trainer.hosts if served else 0.0
     held_up_s = 0.0 if served or trainer.cpus > 1 else min(_busy_s(work.make_cpu_s, work, trainer), SCHEDULER_TURN_S)
     times = {
-        "the model's arithmetic": work.ideal_step_s + held_up_s,
+        work.computing_limit: work.ideal_step_s + held_up_s,
         max(on_trainer, key=lambda name: on_trainer[name]): _busy_s(sum(on_trainer.values()), work, trainer),
         "preprocessing on data hosts": _busy_s(share * (work.make_cpu_s + work.send_cpu_s), work, data),
         "network of dnn hosts": _network_s(share + between_dnn_hosts, work, trainer),

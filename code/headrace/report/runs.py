@@ -20,8 +20,6 @@ Finder = Callable[[str | None], Callable[[Path], Path]]
 MOST = 1e30
 """No count, time or size is as large."""
 STOPPED = "was stopped by"
-INPUT_BOUND_FROM = 0.1
-"""From this share of a step on it is worth a thought who makes the batches."""
 OF_THE_LEADER: dict[str, Any] = {
     "framework": DEFAULT.name, "training_script": "", "tf_data_mode": "local", "is_hetero": False,
     "time_to_first_step_s": 0.0, "teardown_s": 0.0,
@@ -70,7 +68,11 @@ def read_summary(folder: Path) -> Summary:
     summary = Summary(copy.deepcopy(older | read))
     summary.folder, summary.as_read = folder, read
     summary.not_told = frozenset(older) - frozenset(read)
-    _check(summary, older | {"job_name": "", "outcome": ""}, str(path))
+    parts = {"waiting": 0.0, "computing": 0.0}
+    told = summary["step_parts_ms"]
+    if isinstance(told, dict) and told.get("copying") is not None:
+        parts["copying"] = 0.0
+    _check(summary, older | {"job_name": "", "outcome": "", "step_parts_ms": parts}, str(path))
     if summary["input_bound_share"] > 1:
         raise InputError(f"{path} is not a run's summary: input_bound_share is {summary['input_bound_share']!r:.50}")
     for name, value in summary["final_metrics"].items():

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.cluster.topology import DATA_GROUP
+from headrace.job.limits import COPYING, INPUT_BOUND_FROM, PROCESS, REMEDIES, gpu_busy_share, limited_by
 from headrace.report.advice import HARDLY_WAITS
 from headrace.report.prices import Price
-from headrace.report.runs import INPUT_BOUND_FROM, unlike, waited_share, was_interrupted
+from headrace.report.runs import unlike, waited_share, was_interrupted
 
 
 def verdict(summaries: Sequence[Mapping[str, Any]], prices: Sequence[Price | None]) -> list[str]:
@@ -43,6 +44,9 @@ def _of_one(summary: Mapping[str, Any]) -> str:
     share = waited_share(summary)
     if share is None:
         return f"{name} has not measured its ideal step time, so how long it waited for data is not known."
+    limit = limited_by(summary)
+    if share > INPUT_BOUND_FROM and limit in (COPYING, PROCESS):
+        return f"{name}'s steps lost {share:.0%} of their time, and the limit is {limit}. {REMEDIES[limit]}"
     if share > INPUT_BOUND_FROM:
         return f"{name} is input-bound: it waited for data {share:.0%} of its time."
     has_data_hosts = any(host["group"] == DATA_GROUP for host in summary["hosts"].values())
@@ -52,6 +56,10 @@ def _of_one(summary: Mapping[str, Any]) -> str:
     lost = [host for host, record in summary["hosts"].items() if record.get("lost")]
     keep_up = f"{' and '.join(lost)} {'was' if len(lost) == 1 else 'were'} lost." if lost else "Its data hosts keep up."
     more = keep_up if has_data_hosts else without
+    if limit in REMEDIES:
+        busy = f" (busy for {gpu_busy_share(summary) or 0:.0%} of a step)" if limit == PROCESS else ""
+        more += f" The limit is {limit}, not the GPU{busy}. " if busy else f" The limit is {limit}. "
+        more += REMEDIES[limit]
     return f"{name} is not input-bound: it waited for data {share:.0%} of its time. {more}"
 
 

@@ -234,6 +234,15 @@ class DataLoader(TorchDataLoader[Any]):
         return self._planner.steps()
 
     @property
+    def copies_to_gpu(self) -> bool:
+        """Whether batches are copied to a GPU beside the step before."""
+        return self._copies is not None and self._copies.pins
+
+    def last_copy_s(self) -> float:
+        """Return the seconds in which the batch that was handed out last was copied to the GPU."""
+        return self._copies.last_s() if self._copies else 0.0
+
+    @property
     def length_is_a_guess(self) -> bool:
         """True if the length comes from the script's own sampler, which may yield more than its length."""
         return self._planner.own

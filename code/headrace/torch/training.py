@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from headrace.torch import distributed
 from headrace.torch.checkpoint import Checkpoint
 from headrace.torch.feed import script
 from headrace.torch.fetch.pin_memory import arrays_of
+from headrace.torch.ideal_step import measure_ideal_step
+from headrace.training.ideal_step import IdealStep
 from headrace.training.meter import Meter
 
 
@@ -29,8 +31,8 @@ class Training:
             training.end_epoch(loss=loss)
 
     With DistributedDataParallel all ranks begin with rank 0's weights. A checkpoint is loaded on all of them.
-    `end_epoch` averages metrics over the ranks. The input-bound share is the share of time in which `steps` waits for a
-    batch, and the ideal step time is the rest.
+    `end_epoch` averages metrics over the ranks. `measure_ideal_step` before the loop measures what a step takes that
+    waits for nothing. Without it, the ideal step time is an estimate: what waiting for batches leaves of a step.
 
     Args:
         model: the model to train, bare or wrapped by DistributedDataParallel or torch.compile.
@@ -56,13 +58,36 @@ class Training:
         self._meter = Meter(*ranks, batch_size, log_every, _Scalars, lambda: self._sample_bytes)
         self._epoch = self._epochs = 0
         self._said_that_shorter = False
+        self._ideal: IdealStep | None = None
+        self._copy_s = None if distributed.device().type == "cuda" else 0.0
+
+    def measure_ideal_step(self, step: Callable[[Any], Any], batch: Any, *others: Any) -> None:
+        """Measure the ideal step, just before `epochs`; all ranks must call it.
+
+            training.measure_ideal_step(step, (images, labels))
+            for epoch in training.epochs(5):
+                for batch in training.steps():
+                    step(batch)
+
+        A few steps are made, and what they change is put back to the last bit: the model's weights, buffers and
+        gradients, the optimizer, the random generators of Python, NumPy and torch. What the loop does beside `step`
+        counts as waiting for data.
+
+        Args:
+            step: makes one step on a batch.
+            batch: of the loader's shape and types, its numbers made up; it is put on the device first.
+            others: what else a step changes, as a `GradScaler` or a schedule; they have `state_dict` and
+                `load_state_dict`.
+        """
+        script.training_begins()
+        self._ideal, self._copy_s = measure_ideal_step(step, batch, self._model, self._optimizer, others)
 
     def epochs(self, epochs: int) -> Iterator[int]:
         """Yield the epochs that are still to be trained, counted from 0."""
         script.training_begins()
         first = self._checkpoint.restore(self._model, self._optimizer, self._loader) if self._checkpoint else 0
         self._epochs = epochs
-        self._meter.begin()
+        self._meter.begin(self._ideal)
         try:
             for self._epoch in range(first, epochs):
                 self._loader.set_epoch(self._epoch)
@@ -97,9 +122,9 @@ class Training:
                 waited_cpu_s = None if self._loader.made_elsewhere else time.process_time() - asked_cpu_s
                 self._look_at(batch)
                 yield batch
-                waited_s = waiting.step_is_over()
+                waited_s, copied_s = self._without_copy(waiting.step_is_over())
                 now = time.perf_counter()
-                self._meter.steps(1, now - asked_at, waited_s, waited_cpu_s)
+                self._meter.steps(1, now - asked_at, waited_s + (copied_s or 0.0), waited_cpu_s, copied_s=copied_s)
                 steps, asked_at, asked_cpu_s = steps + 1, now, time.process_time()
                 if self._checkpoint:
                     self._checkpoint.step_made(self._model, self._optimizer, self._loader)
@@ -115,6 +140,16 @@ class Training:
                 "the loader gives no batch: with drop_last a step needs batch_size samples for each rank; give more "
                 "samples or smaller batches"
             )
+
+    def _without_copy(self, waited_s: float) -> tuple[float, float | None]:
+        """Return how long the step waited until its batch was made, and how long the copy to the GPU held it up.
+
+        None: the script copies, and how long that takes was not measured.
+        """
+        if not self._loader.copies_to_gpu:  # the step copies, after it has waited
+            return waited_s, self._copy_s
+        copied_s = min(self._loader.last_copy_s(), waited_s)
+        return waited_s - copied_s, copied_s
 
     def _look_at(self, batch: Any) -> None:
         """Note how large a batch is. With a batch sampler only the batches say how many samples they hold."""

@@ -59,10 +59,43 @@ def together(fits: Sequence[Fit]) -> dict[str, Any]:
         "ideal_step_time_ms": round(_mean(Fit.ideal_ms, with_ideal), 3),
         "between_steps_ms": round(_mean(lambda fit: fit.times.all.between_ms(), fits), 3),
         "ideal_step_time_error_ms": round(_mean(lambda fit: fit.times.ideal.error_ms, with_ideal), 3),
+        "ideal_step_from": _ideal_from(with_ideal),
+        "step_parts_ms": step_parts_ms(fits),
         "input_bound_share": round(min(max(1 - waits_for_nothing_ms / step_ms, 0.0), 1.0), 4) if step_ms else 0.0,
         "rank_cpu_s_per_step": round(_mean(Fit.rank_cpu_s, [fit for fit in fits if fit.rank_cpu_s()]), 6),
         "compute_cpu_s_per_step": round(_mean(Fit.compute_cpu_s, [fit for fit in fits if fit.compute_cpu_s()]), 6),
     }
+
+
+def step_parts_ms(fits: Sequence[Fit]) -> dict[str, float | None]:
+    """What a step's time goes into, in milliseconds: the parts add up to the mean step.
+
+    `waiting` until its batch is made, `copying` it to the GPU as far as that holds the step up (None: not known, and
+    part of waiting), `computing`: Python, launches and arithmetic. Waiting is measured, or else what the step takes
+    longer than the ideal one.
+    """
+    step_ms = _mean(_step_ms, fits)
+    computing_ms = min(_mean(_computing_ms, fits), step_ms)
+    copying_ms = [fit.times.all.copying_ms() for fit in fits]
+    known_ms = None if None in copying_ms else _mean(lambda fit: fit.times.all.copying_ms() or 0.0, fits)
+    waiting_ms = step_ms - computing_ms - (known_ms or 0.0)
+    return {
+        "waiting": round(max(waiting_ms, 0.0), 3),
+        "copying": None if known_ms is None else round(known_ms, 3),
+        "computing": round(computing_ms, 3),
+    }
+
+
+def _computing_ms(fit: Fit) -> float:
+    """Of a step; all of it where neither waiting nor the ideal step was measured."""
+    return fit.times.all.without_waiting_ms() or fit.times.mean_ideal_ms(fit.times.all) or _step_ms(fit)
+
+
+def _ideal_from(fits: Sequence[Fit]) -> str:
+    """How the ideal step is known: `measured` on a batch in memory, or estimated from the `waits`; empty: it is not."""
+    if not fits:
+        return ""
+    return "measured" if all(fit.times.ideal.ms for fit in fits) else "waits"
 
 
 def _mean_ideal_ms(fit: Fit) -> float:

@@ -114,6 +114,7 @@ class Meter:
         waited_s: float | None = None,
         waited_cpu_s: float | None = None,
         between_s: float = 0.0,
+        copied_s: float | None = None,
     ) -> None:
         """So many steps were made.
 
@@ -122,12 +123,13 @@ class Meter:
             waited_s: how much of that went by before their batch was there.
             waited_cpu_s: CPU seconds of this process in that time, where nothing else goes on in it meanwhile.
             between_s: how much the script took for itself before the step: its callbacks. They wait for no data.
+            copied_s: how much of `waited_s` the copy to the GPU took; None: not known.
         """
-        self._fit.times.made(made, took_s, waited_s, between_s)
+        self._fit.times.made(made, took_s, waited_s, between_s, copied_s)
         self._fit.cpu.made(made, waited_cpu_s or 0.0)
         self._fit.knows_waited_cpu |= waited_cpu_s is not None
         before, self._fit.steps = self._fit.steps, self._fit.steps + made
-        self._signals.progress()
+        self._signals.step()
         if self._rank() == 0:
             if not before:
                 total = self._step_of_run() - made + self._total_steps
@@ -141,6 +143,7 @@ class Meter:
     def steps_over(self) -> None:
         """What comes until the next step is none of it: an evaluation, a checkpoint."""
         self._fit.cpu.over()
+        self._signals.steps_over()
 
     def epoch(self, number: int, metrics: dict[str, float]) -> None:
         """Epoch `number` (from 1) is over, with these metrics."""

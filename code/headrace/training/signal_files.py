@@ -10,6 +10,8 @@ from pathlib import Path
 from headrace.cluster.paths import STOP_REQUEST
 
 PROGRESS_INTERVAL_S = 0.5
+PAUSED = "paused"
+"""Begins the name of the file that is there while a rank makes no steps."""
 
 
 class SignalFiles:
@@ -23,7 +25,24 @@ class SignalFiles:
     def __init__(self, folder: Path, rank: Callable[[], int]) -> None:
         self._file = folder / f"rank{rank()}" if folder.name else None
         self._stop = folder / STOP_REQUEST if folder.name else None
+        self._paused = folder / f"{PAUSED}{rank()}" if folder.name else None
         self._next = 0.0
+        self._steps = True
+
+    def step(self) -> None:
+        """A step was made."""
+        self.progress()
+        if self._paused and not self._steps:
+            self._steps = True
+            with contextlib.suppress(OSError):
+                self._paused.unlink()
+
+    def steps_over(self) -> None:
+        """Say that no step runs until the next `step`, so that the launcher leaves out the GPU's utilization meanwhile."""
+        if self._paused and self._steps:
+            self._steps = False
+            with contextlib.suppress(OSError):
+                self._paused.touch()
 
     def progress(self) -> None:
         """Show that a step began or was made. This is cheap enough to call for each step."""
@@ -35,6 +54,7 @@ class SignalFiles:
 
     def ended(self) -> None:
         """Show that training is over. The watchdog then judges the rank by its output again."""
+        self.steps_over()
         if self._file:
             with contextlib.suppress(OSError):
                 self._file.unlink()

@@ -28,13 +28,20 @@ class Sums:
     between_s: float = 0.0
     """What the script took for itself between steps: its callbacks."""
     knows_waiting: bool = False
+    copied_s: float = 0.0
+    """Of what they waited, the copy to the GPU."""
+    knows_copying: bool = False
 
-    def add(self, steps: int, step_s: float, waited_s: float | None, between_s: float) -> None:
+    def add(
+        self, steps: int, step_s: float, waited_s: float | None, between_s: float, copied_s: float | None = None
+    ) -> None:
         self.steps += steps
         self.step_s += step_s
         self.waited_s += waited_s or 0.0
         self.between_s += between_s
         self.knows_waiting |= waited_s is not None
+        self.copied_s += copied_s or 0.0
+        self.knows_copying |= copied_s is not None
 
     def mean_ms(self) -> float:
         """Of a step."""
@@ -46,6 +53,10 @@ class Sums:
     def without_waiting_ms(self) -> float:
         """What waiting leaves of a step; 0: not known."""
         return max(self.step_s - self.waited_s, 0.0) / self.steps * 1000 if self.knows_waiting else 0.0
+
+    def copying_ms(self) -> float | None:
+        """The copy to the GPU, as far as a step is held up by it; None: not known."""
+        return self.copied_s / self.steps * 1000 if self.knows_copying else None
 
 
 class StepTimes:
@@ -59,13 +70,15 @@ class StepTimes:
         """Seconds of each of the last steps, and those without what the script took between."""
         self._classes: dict[int, tuple[int, float]] = {}
 
-    def made(self, count: int, took_s: float, waited_s: float | None, between_s: float) -> None:
+    def made(
+        self, count: int, took_s: float, waited_s: float | None, between_s: float, copied_s: float | None = None
+    ) -> None:
         """So many steps were made, in `took_s` together; see `Meter.steps`."""
         if not self._first.steps:
-            self._first.add(count, took_s, waited_s, between_s)
+            self._first.add(count, took_s, waited_s, between_s, copied_s)
             return
         for sums in (self._others, self._recent):
-            sums.add(count, took_s, waited_s, between_s)
+            sums.add(count, took_s, waited_s, between_s, copied_s)
         step_s = took_s / count
         self._last.extend(itertools.repeat((step_s, step_s - between_s / count), min(count, MEDIAN_OF)))
         place = round(math.log(max(step_s, 1e-9)) / PRECISION)

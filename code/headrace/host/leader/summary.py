@@ -11,6 +11,7 @@ from headrace.cluster.paths import TRAINER_REPORT
 from headrace.cluster.topology import Topology
 from headrace.host.leader.workers import workers
 from headrace.host.services.contract import DataService
+from headrace.job.limits import limited_by
 from headrace.outcome import Outcome
 from headrace.rank.context import EMPTY_REPORT
 
@@ -63,7 +64,7 @@ def build_summary(
             "gpu": cpu.get("gpu"),
             "restarts": {kind: status.get("restarts", {}).get(kind, 0) for kind in service.kinds},
         }
-    return {
+    summary = {
         "job_name": job_name,
         "outcome": outcome.status,
         "root_cause": outcome.root_cause and outcome.root_cause.as_json(),
@@ -77,3 +78,12 @@ def build_summary(
         "hosts": hosts,
         "workers": workers(service.worker_names(), statuses),
     }
+    return {**summary, "limited_by": _limited_by(summary)}
+
+
+def _limited_by(summary: Mapping[str, Any]) -> str:
+    """What limits the steps; empty where a host or a rank has told nonsense."""
+    try:
+        return limited_by(summary)
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
+        return ""

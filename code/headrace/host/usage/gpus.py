@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 from typing import Any
 
 SAMPLE_S = 1.0
 
 
 class Gpus:
-    """Mean utilization and the most memory, of all GPUs, since `mark`."""
+    """Mean utilization and the most memory, of all GPUs, since `mark`.
 
-    def __init__(self) -> None:
+    Args:
+        counts: whether utilization counts just now, while ranks make steps.
+    """
+
+    def __init__(self, counts: Callable[[], bool] = lambda: True) -> None:
+        self._counts = counts
         self._lock = threading.Lock()
         self._count = 0
         self._samples = 0
@@ -65,6 +71,8 @@ class Gpus:
                                   sum(int(each.total) for each in memory))  # fmt: skip
             with contextlib.suppress(Exception):
                 shares = [pynvml.nvmlDeviceGetUtilizationRates(each).gpu / 100 for each in handles]
+                if not self._counts():
+                    continue
                 with self._lock:
                     self._samples += 1
                     self._busy += sum(shares) / len(shares)

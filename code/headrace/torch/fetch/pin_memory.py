@@ -19,6 +19,7 @@ class DeviceCopies:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.pins = device.type == "cuda"
+        self._last: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
 
     def ahead(self, steps: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
         """Yield the same pairs, with the batch (the first of each pair) on the device."""
@@ -26,24 +27,34 @@ class DeviceCopies:
             return self._beside_the_step_before(steps)
         return ((to_device(batch, self.device), other) for batch, other in steps)
 
+    def last_s(self) -> float:
+        """Return the seconds in which the batch that was handed out last was copied; 0: nothing was."""
+        if self._last is None:
+            return 0.0
+        begun, done = self._last
+        done.synchronize()
+        return float(begun.elapsed_time(done)) / 1000
+
     def _beside_the_step_before(self, steps: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
         """Start to copy a batch when the previous one is yielded. A step waits only for its own batch's copy."""
         stream = torch.cuda.Stream(self.device)
 
-        def copied() -> Iterator[tuple[Any, Any, torch.cuda.Event, Any]]:
+        def copied() -> Iterator[tuple[Any, Any, tuple[torch.cuda.Event, torch.cuda.Event], Any]]:
             for batch, other in steps:
+                begun, done = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
                 with torch.cuda.stream(stream):
-                    moved, done = to_device(batch, self.device), torch.cuda.Event()
+                    begun.record(stream)
+                    moved = to_device(batch, self.device)
                     done.record(stream)
-                yield moved, other, done, batch  # keeps the pinned memory until it is copied
+                yield moved, other, (begun, done), batch  # the pinned memory is kept until it is copied
 
         copies = copied()
         ahead = next(copies, None)
         while ahead is not None:
-            moved, other, done, _ = ahead
+            moved, other, self._last, _ = ahead
             following = next(copies, None)
             current = torch.cuda.current_stream(self.device)
-            current.wait_event(done)
+            current.wait_event(self._last[1])
             for each in arrays_of(moved):
                 if isinstance(each, torch.Tensor):
                     each.record_stream(current)

@@ -1,0 +1,67 @@
+"""What limits a job's steps, from the figures of its summary; the report, the plan and the summary say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.cluster.topology import DATA_GROUP
+
+WAITING = "waiting for data"
+COPYING = "copying to the GPU"
+PROCESS = "the training process"
+GPU = "the GPU"
+ARITHMETIC = "the model's arithmetic"
+"""The limit of a training on CPUs, or on a GPU whose utilization is not known."""
+INPUT_BOUND_FROM = 0.1
+"""From this share of a step on it is worth a thought who makes the batches."""
+BUSY_FROM = 0.85
+"""A GPU that is busy for this share of a step that waits for nothing is its limit."""
+FEW_SAMPLES = 5
+"""A GPU's utilization, looked at once a second, means nothing below."""
+REMEDIES = {
+    COPYING: "What helps: copy beside the step before, from pinned memory (PyTorch: the loader's device=; TensorFlow: "
+    "data.prefetch_to_device), and smaller types on the way (uint8).",
+    PROCESS: "Its Python, its kernel launches and what it receives take the time, so more data hosts gain nothing. "
+    "What helps: torch.compile and CUDA graphs (mode='reduce-overhead'), Keras's steps_per_execution, larger "
+    "batches, --local_workers off, more processors on the dnn host; no larger GPU.",
+    GPU: "What helps: mixed precision (bfloat16), or a larger GPU; no data host.",
+}
+"""What to do about a limit; data hosts, which `plan` chooses, against waiting for data."""
+
+
+def limited_by(summary: Mapping[str, Any]) -> str:
+    """What a run's steps took their time for; empty where it has measured too little."""
+    step_ms, ideal_ms = summary["step_time_ms"]["mean"], summary["ideal_step_time_ms"]
+    share = summary["input_bound_share"]
+    if not summary["steps"] or (not ideal_ms and share in (0, 1)):
+        return ""
+    if share <= INPUT_BOUND_FROM:
+        return computing_limit(summary)
+    parts, longer_ms = summary.get("step_parts_ms") or {}, share * step_ms
+    copying_ms = parts.get("copying") or 0.0
+    if copying_ms > longer_ms / 2:
+        return COPYING
+    has_data_hosts = any(host["group"] == DATA_GROUP for host in summary["hosts"].values())
+    told = bool(parts.get("computing"))
+    return PROCESS if has_data_hosts and told and parts["waiting"] + copying_ms < longer_ms / 2 else WAITING
+
+
+def computing_limit(summary: Mapping[str, Any]) -> str:
+    """What limits a step that waits for nothing."""
+    busy = gpu_busy_share(summary)
+    return ARITHMETIC if busy is None else GPU if busy >= BUSY_FROM else PROCESS
+
+
+def gpu_busy_share(summary: Mapping[str, Any]) -> float | None:
+    """The part of an ideal step in which the GPUs of the ranks are busy, at most 1; None: it is not known."""
+    dnn = [host for host in summary["hosts"].values() if host["group"] != DATA_GROUP]
+    ranks, ideal_ms = summary["world_size"] / max(len(dnn), 1), summary["ideal_step_time_ms"]
+    found = [host["gpu"] for host in dnn if host.get("gpu")]
+    samples = [each.get("samples") for each in found]
+    if not found or not ranks or not ideal_ms or any(isinstance(each, int) and each < FEW_SAMPLES for each in samples):
+        return None
+    # GPUs beyond the ranks are idle.
+    shares = [each["utilization"] * each["count"] / max(min(each["count"], ranks), 1) for each in found]
+    # While a step waits, the GPU does nothing.
+    return float(min(sum(shares) / len(shares) * summary["step_time_ms"]["mean"] / ideal_ms, 1.0))
