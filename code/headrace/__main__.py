@@ -15,6 +15,7 @@ COMMANDS = {
     "setup": ("headrace.cli.setup", "build Horovod and the transfer library for this Python, once"),
     "new": ("headrace.cli.new", "begin a project: a training script to edit"),
     "start": ("headrace.cli.start:start_here", "run the current folder's training script, on SageMaker or here"),
+    "submit": ("headrace.cli.start:submit_elsewhere", "run the current folder's training script on Slurm"),
     "compare": ("headrace.report.compare", "put finished runs beside each other"),
     "report": ("headrace.cli.finished_runs:report", "what runs did: a table, plots, one HTML page"),
     "plan": (

@@ -62,6 +62,26 @@ def start_here(argv: Sequence[str]) -> int:
     return main(argv, "headrace start", Path("."))
 
 
+def submit_elsewhere(argv: Sequence[str]) -> int:
+    """`headrace submit --to slurm`: the project in the current folder, as a job on Slurm."""
+    from headrace.backends.slurm.options import add_flags
+    from headrace.backends.slurm.start import processes_per_host, submit
+
+    parser = build_parser("headrace submit", Path("."))
+    parser.add_argument("--to", choices=["slurm"], required=True, help="where the job runs")
+    add_flags(parser)
+    parser.set_defaults(dnn_instance_type="", data_instance_type="", is_cloud_job=False)
+    arguments = parser.parse_args(argv)
+    refuse_flags(arguments, CLOUD_ONLY, "on SageMaker (start_job.py)")
+    refuse_flags(arguments, HERE_ONLY, "on this machine (--no-is_cloud_job)")
+    arguments.processes_per_host = processes_per_host(arguments)
+    spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), read_instances())
+    _warn_of_syntax(spec.source_dir / spec.training_script)
+    _warn_of_misspelt(spec)
+    ended = submit(spec, arguments)
+    return _told(ended.folder, ended.succeeded) if ended else 0
+
+
 def check_installation(modules: Sequence[str], framework: str = "tensorflow") -> None:
     """Raises `SetupError` when this Python lacks a module."""
     for module in modules:
@@ -131,13 +151,16 @@ def _submit(arguments: argparse.Namespace) -> int:
     _warn_of_syntax(spec.source_dir / spec.training_script)
     _warn_of_misspelt(spec)
     ended = submit(spec, arguments, table)
-    if ended is None:
-        return 0
-    if ended.folder and RunPaths(ended.folder).summary.is_file():
+    return _told(ended.folder, ended.succeeded) if ended else 0
+
+
+def _told(folder: Path | None, succeeded: bool) -> int:
+    """The exit status of a job that ran elsewhere, after a few lines on what it did."""
+    if folder and RunPaths(folder).summary.is_file():
         from headrace.report.runs import describe_run, read_summary
 
         try:
-            print(describe_run(read_summary(ended.folder), ended.folder))
+            print(describe_run(read_summary(folder), folder))
         except InputError as error:  # the job has ended as it has, whatever its summary is
             print(f"headrace: {error}", file=sys.stderr)
-    return 0 if ended.succeeded else 1
+    return 0 if succeeded else 1

@@ -13,6 +13,7 @@ SUMMARY = "summary.json"
 """The whole run: outcome, root cause, figures. The leader writes it."""
 METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
+CHECKPOINTS = "checkpoints"
 PREFLIGHT_REPORT = "preflight.json"
 TRAINER_REPORT = "trainer.json"
 """Rank 0's part of the summary; the leader's launcher takes it from the output folder."""
@@ -22,6 +23,8 @@ STOP_REQUEST = "stop"
 """In the signal folder: asks rank 0 for a checkpoint, now."""
 ARRAYS_FOLDER = "arrays"
 """In the work folder, which is the ranks' folder for temporary files too: arrays that workers read."""
+WORK_DIR_VARIABLE = "HEADRACE_WORK_DIR"
+"""Where a host's working files go, if not into its base folder."""
 REPORT, PLOTS = "report.html", "plots"
 """What `headrace report` makes of a run, in its folder."""
 RESULTS = (SUMMARY, METRICS, TENSORBOARD, PREFLIGHT_REPORT)
@@ -38,6 +41,8 @@ class HostPaths:
     """A host's folders below its base folder, `/opt/ml`, as SageMaker has them."""
 
     base_dir: Path
+    own_work_dir: Path | None = None
+    """On a disk of the host itself, where the base folder is shared with other hosts."""
 
     @property
     def config_dir(self) -> Path:
@@ -66,7 +71,7 @@ class HostPaths:
 
     @property
     def checkpoint_dir(self) -> Path:
-        return self.base_dir / "checkpoints"
+        return self.base_dir / CHECKPOINTS
 
     @property
     def output_dir(self) -> Path:
@@ -80,7 +85,7 @@ class HostPaths:
     @property
     def work_dir(self) -> Path:
         """This run's working files; gone when the host ends."""
-        return self.base_dir / "headrace"
+        return self.own_work_dir or self.base_dir / "headrace"
 
     @property
     def signal_dir(self) -> Path:

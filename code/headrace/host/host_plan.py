@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.cluster.paths import HostPaths
-from headrace.cluster.ports import CONTROL_PORT
 from headrace.cluster.topology import Topology
 from headrace.errors import InputError
 from headrace.host.mpi import mpirun
@@ -68,7 +67,7 @@ class HostPlan:
 
     @property
     def paths(self) -> HostPaths:
-        return HostPaths(self.settings.base_dir)
+        return HostPaths(self.settings.base_dir, self.settings.work_dir)
 
     @property
     def ranks_per_host(self) -> int:
@@ -98,7 +97,8 @@ class HostPlan:
     @property
     def control_address(self) -> str:
         """Where this host serves its side of the control channel."""
-        return f"{self.settings.endpoint(self.topology.current.name).bind_address}:{CONTROL_PORT}"
+        endpoint = self.settings.endpoint(self.topology.current.name)
+        return f"{endpoint.bind_address}:{endpoint.control_port}"
 
 
 def script_arguments(argv: Sequence[str], hyperparameters: Path) -> list[str]:
@@ -156,7 +156,9 @@ def trainer_environ(plan: HostPlan, service: DataService) -> dict[str, str]:
         # The second line of defence: Horovod ends the ranks itself, should nobody else.
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(int(settings.stall_timeout_s * 2) + 60),
         **_horovod_environ(plan),
-        CONTROL_HOSTS_VARIABLE: ",".join(f"{name}={address}:{CONTROL_PORT}" for address, name in names.items()),
+        CONTROL_HOSTS_VARIABLE: ",".join(
+            f"{name}={settings.endpoint(name).control_address}" for name in names.values()
+        ),
         **_torch_environ(plan),
         **({"KERAS_BACKEND": "tensorflow"} if settings.framework == "tensorflow" else {}),
         STARTUP_TIMEOUT_VARIABLE: f"{settings.startup_timeout_s:g}",
