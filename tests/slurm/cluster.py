@@ -26,7 +26,7 @@ SlurmctldHost=controller({controller})
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 CredType=cred/munge
 SlurmctldPort=6817
 SlurmdPort=6818
@@ -119,6 +119,13 @@ class Cluster:
         assert host.stdin
         host.stdin.write(b"go\n")
         host.stdin.close()
+
+    def bring_back(self, name: str) -> None:
+        """A host that was killed, or whose slurmd was, as it was before."""
+        if name in self.hosts:
+            self.kill_host(name)
+        self.start_host(name)
+        wait_until(lambda: _idle(self) == len(ADDRESSES), "idle nodes", 60)
 
     def kill_host(self, name: str) -> None:
         """Cut a host's power."""

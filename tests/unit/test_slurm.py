@@ -3,6 +3,7 @@
 import json
 import stat
 import subprocess
+from pathlib import Path
 
 import pytest
 from headrace.__main__ import main as headrace
@@ -193,6 +194,14 @@ def test_the_script_holds_no_secret_and_the_file_is_its_owners_alone(source, tmp
 )
 def test_ranks_follow_from_gres(gres, gpus):
     assert GroupOptions(gres=gres).gpus == gpus
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [("", 120), ("4", 60), ("1:20", 20), ("1:00:00", 120), ("2-0", 120), ("0-0:4", 60), ("0-00:02:00", 30)],
+)
+def test_hosts_are_asked_to_stop_two_minutes_before_the_limit_or_for_its_last_quarter(time, seconds):
+    assert SlurmOptions(Path("/run"), "python", time=time).stop_before_end_s == seconds
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 from headrace.errors import InputError
 
 STOP_BEFORE_END_S = 120
-"""As on SageMaker: from the request to stop to the end."""
+"""As on SageMaker: from the request to stop to the end; of a short job, a quarter of its time."""
 _ONE_LINE = re.compile(r"[^\s\0]+")
 _TIME = re.compile(r"\d+|\d+:\d{1,2}(:\d{1,2})?|\d+-\d{1,2}(:\d{1,2}){0,2}")
 _GPUS = re.compile(r"gpu(?::[A-Za-z][\w.-]*)?(?::(\d+))?")
@@ -69,6 +69,16 @@ class SlurmOptions:
             raise InputError(
                 f"{self.run}: sbatch takes no spaces, quotes and % in file names; choose another --output_dir"
             )
+
+    @property
+    def stop_before_end_s(self) -> int:
+        """How long before the time limit hosts are asked to stop."""
+        days, dash, clock = self.time.rpartition("-")
+        # Minutes, minutes:seconds, hours:minutes:seconds; behind days, hours come first.
+        parts = [int(part) for part in clock.split(":") if part]
+        places = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
+        limit_s = int(days or 0) * 86_400 + sum(part * place for part, place in zip(parts, places, strict=False))
+        return min(STOP_BEFORE_END_S, limit_s // 4) if limit_s else STOP_BEFORE_END_S
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable
 
 from headrace import __version__
-from headrace.backends.slurm.options import STOP_BEFORE_END_S, GroupOptions, SlurmOptions
+from headrace.backends.slurm.options import GroupOptions, SlurmOptions
 from headrace.cluster.slurm import CHANNELS_VARIABLE, GROUPS_VARIABLE, PORTS_VARIABLE, RUN_VARIABLE
 from headrace.cluster.topology import DATA_GROUP
 from headrace.job.settings import MPI_OPTIONS_VARIABLE, VERSION_VARIABLE
@@ -25,7 +25,7 @@ def build_script(spec: JobSpec, options: SlurmOptions) -> str:
         f"--job-name={spec.job_name}",
         f"--output={options.run / BATCH_LOG}",
         "--open-mode=append",
-        f"--signal=TERM@{STOP_BEFORE_END_S}",
+        f"--signal=TERM@{options.stop_before_end_s}",
     ]
     components = [_directives([*_component(group, _options_of(group, options)), *each]) for group in groups]
     head = "\n#SBATCH hetjob\n".join(components)
