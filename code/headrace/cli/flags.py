@@ -17,6 +17,7 @@ from headrace.job.settings import LOCAL_WORKERS, TF_DATA_MODES, OneLineParser, d
 from headrace.job.spec import DISTRIBUTIONS, ISOLATIONS, LOCAL_PROCESSES_PER_HOST, Channel, InstanceGroup, JobSpec
 
 ANYWHERE, HERE, SAGEMAKER = "on SageMaker or simulated on this machine", "simulated on this machine", "on SageMaker"
+SLURM = "on a Slurm cluster"
 """Where the jobs of a command run. start_job.py runs them anywhere: --is_cloud_job says where."""
 DESCRIPTION = """Train on accelerators that need not wait for data: run a TensorFlow or PyTorch job on CPU hosts that
 preprocess (data_group) and hosts that train (dnn_group), {place}."""
@@ -32,6 +33,9 @@ EXAMPLES = {
     SAGEMAKER: """examples:
   {prog} --role ROLE --channel training=s3://BUCKET/images@data_group
   {prog} --role ROLE --dry_run > job.json                               only show the request""",
+    SLURM: """examples:
+  {prog} --dnn_partition gpu --dnn_gres gpu:8 --data_partition cpu --num_of_data_instances 4
+  {prog} --dnn_partition gpu --dry_run > job.sh                         only show the batch script""",
 }
 DEFAULT_DATA_INSTANCES = 2
 MOST_CPUS = 8_192
@@ -65,10 +69,14 @@ def build_parser(
     parser.set_defaults(**dict.fromkeys((*HERE_ONLY, *CLOUD_ONLY)), is_cloud_job=place == SAGEMAKER)
     parser.set_defaults(dry_run=False, wait=True, distribution=DISTRIBUTIONS[0])
     _add_job_flags(parser, source_dir or own_folder(), place)
-    _add_host_flags(parser)
-    if place != HERE:
+    _add_host_flags(parser, place)
+    if place == SLURM:
+        job = parser.add_argument_group("the job")
+        _add_flags_of_jobs_elsewhere(job, "print the batch script, submit nothing")
+        parser.set_defaults(dnn_instance_type="", data_instance_type="")
+    elif place != HERE:
         _add_cloud_flags(parser)
-    if place != SAGEMAKER:
+    if place in (ANYWHERE, HERE):
         _add_flags_of_runs_here(parser)
     return parser
 
@@ -107,13 +115,14 @@ def _add_job_flags(parser: argparse.ArgumentParser, source_dir: Path, place: str
                      help="the leader serves OpenMetrics there, to anybody (default: nowhere)")  # fmt: skip
 
 
-def _add_host_flags(parser: argparse.ArgumentParser) -> None:
+def _add_host_flags(parser: argparse.ArgumentParser, place: str) -> None:
     hosts = parser.add_argument_group("hosts")
     hosts.add_argument("--num_of_data_instances", type=int, metavar="N",
                        help=f"data hosts (default: {DEFAULT_DATA_INSTANCES})")  # fmt: skip
     hosts.add_argument("--num_of_dnn_instances", type=int, default=1, metavar="N", help="dnn hosts (%(default)s)")
-    hosts.add_argument("--data_instance_type", default="ml.c5.18xlarge", metavar="TYPE", help="(%(default)s)")
-    hosts.add_argument("--dnn_instance_type", default="ml.p4d.24xlarge", metavar="TYPE", help="(%(default)s)")
+    if place != SLURM:
+        hosts.add_argument("--data_instance_type", default="ml.c5.18xlarge", metavar="TYPE", help="(%(default)s)")
+        hosts.add_argument("--dnn_instance_type", default="ml.p4d.24xlarge", metavar="TYPE", help="(%(default)s)")
     hosts.add_argument("--num_of_data_workers", type=int, metavar="N",
                        help="workers (PyTorch: feed servers) per host (default: 1 with the service)")  # fmt: skip
     hosts.add_argument("--local_workers", choices=LOCAL_WORKERS, default=LOCAL_WORKERS[0],
@@ -124,10 +133,14 @@ def _add_host_flags(parser: argparse.ArgumentParser) -> None:
                        help="further options of mpirun, with =: --custom_mpi_options='-x NCCL_DEBUG=INFO'")  # fmt: skip
 
 
+def _add_flags_of_jobs_elsewhere(group: argparse._ArgumentGroup, dry_run: str) -> None:
+    group.add_argument("--dry_run", action="store_true", help=dry_run)
+    group.add_argument("--wait", action=YES_NO, default=True, help="follow the job and its logs to the end")
+
+
 def _add_cloud_flags(parser: argparse.ArgumentParser) -> None:
     cloud = parser.add_argument_group("on SageMaker only")
-    cloud.add_argument("--dry_run", action="store_true", help="print the CreateTrainingJob request, send nothing")
-    cloud.add_argument("--wait", action=YES_NO, default=True, help="follow the job and its logs to the end")
+    _add_flags_of_jobs_elsewhere(cloud, "print the CreateTrainingJob request, send nothing")
     cloud.add_argument("--role", metavar="ARN", help="the job's IAM role, ARN or name (default: SAGEMAKER_ROLE)")
     cloud.add_argument("--region", metavar="NAME", help="default: that of the AWS configuration")
     cloud.add_argument("--image_uri", metavar="URI", help="default: AWS's training image of the framework")

@@ -8,7 +8,7 @@ import datetime
 import difflib
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from headrace.cli.flags import (
     HERE,
     HERE_ONLY,
     SAGEMAKER,
+    SLURM,
     build_parser,
     build_spec,
     parse_cpus,
@@ -42,32 +43,46 @@ def main(argv: Sequence[str]) -> int:
 
     It submits without asking whatever the job may cost: scripts call it.
     """
-    return _main(build_parser(), argv)
+    return _main(build_parser(), argv, lambda given: _submit(given, False) if given.is_cloud_job else _run_here(given))
 
 
 def run(argv: Sequence[str]) -> int:
     """`headrace run`: the current folder's project on simulated hosts of this machine."""
-    return _main(build_parser("headrace run", Path("."), HERE), argv)
+    return _main(build_parser("headrace run", Path("."), HERE), argv, _run_here)
 
 
 def submit(argv: Sequence[str]) -> int:
-    """`headrace submit`: the current folder's project on SageMaker. Asks before what can cost more than a little."""
-    parser = build_parser("headrace submit", Path("."), SAGEMAKER)
-    parser.add_argument("--to", choices=["sagemaker"], default="sagemaker", help="where the job runs (%(default)s)")
-    return _main(_with_yes(parser), argv, asks=True)
+    """Submit the current folder's project (`headrace submit`) to SageMaker or Slurm.
+
+    Asks before a job on SageMaker that can cost more than a little.
+    """
+    chosen = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    chosen.add_argument("--to")
+    to_slurm = chosen.parse_known_args(argv)[0].to == "slurm"
+    prog = "headrace submit --to slurm" if to_slurm else "headrace submit"
+    parser = build_parser(prog, Path("."), SLURM if to_slurm else SAGEMAKER)
+    parser.add_argument(
+        "--to", choices=["sagemaker", "slurm"], default="sagemaker", help="where the job runs (%(default)s)"
+    )
+    if to_slurm:
+        from headrace.backends.slurm.options import add_flags
+
+        add_flags(parser)
+        return _main(parser, argv, _submit_to_slurm)
+    return _main(_with_yes(parser), argv, _run_or_submit)
 
 
 def start(argv: Sequence[str]) -> int:
     """`headrace start`: deprecated, with start_job.py's flags for the current folder's project."""
     print("headrace: warning: `headrace start` is deprecated; use `headrace run` on this machine (it takes no "
           "--no-is_cloud_job), `headrace submit` on SageMaker", file=sys.stderr)  # fmt: skip
-    return _main(_with_yes(build_parser("headrace start", Path("."))), argv, asks=True)
+    return _main(_with_yes(build_parser("headrace start", Path("."))), argv, _run_or_submit)
 
 
 def preflight(argv: Sequence[str]) -> int:
     """`headrace preflight`: a job of dnn hosts alone, whose ranks try MPI and do nothing else."""
     parser = _with_yes(build_parser("headrace preflight"))
-    return _main(parser, ["--no-is_hetero", "--preflight", "only", *argv], asks=True)
+    return _main(parser, ["--no-is_hetero", "--preflight", "only", *argv], _run_or_submit)
 
 
 def _with_yes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -75,13 +90,10 @@ def _with_yes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return parser
 
 
-def _main(parser: argparse.ArgumentParser, argv: Sequence[str], asks: bool = False) -> int:
+def _main(parser: argparse.ArgumentParser, argv: Sequence[str], job: Callable[[argparse.Namespace], int]) -> int:
     print_every_character()
     try:
-        arguments = parser.parse_args(argv)
-        if not arguments.is_cloud_job:
-            return _run_here(arguments)
-        return _submit(arguments, asks and not arguments.yes)
+        return job(parser.parse_args(argv))
     except HeadraceError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return error.exit_code
@@ -91,6 +103,10 @@ def _main(parser: argparse.ArgumentParser, argv: Sequence[str], asks: bool = Fal
     except KeyboardInterrupt:
         print(f"{parser.prog}: interrupted", file=sys.stderr)
         return 1
+
+
+def _run_or_submit(arguments: argparse.Namespace) -> int:
+    return _submit(arguments, asks=not arguments.yes) if arguments.is_cloud_job else _run_here(arguments)
 
 
 def check_installation(modules: Sequence[str], framework: str = DEFAULT.name) -> None:
@@ -161,13 +177,28 @@ def _submit(arguments: argparse.Namespace, asks: bool) -> int:
     _warn_of_syntax(spec.source_dir / spec.training_script)
     _warn_of_misspelt(spec)
     ended = submit_to_sagemaker(spec, arguments, table, asks)
-    if ended is None:
-        return 0
-    if ended.folder and RunPaths(ended.folder).summary.is_file():
+    return _told(ended.folder, ended.succeeded) if ended else 0
+
+
+def _submit_to_slurm(arguments: argparse.Namespace) -> int:
+    from headrace.backends.slurm.start import processes_per_host
+    from headrace.backends.slurm.start import submit as submit_to_slurm
+
+    arguments.processes_per_host = processes_per_host(arguments)
+    spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), read_instances())
+    _warn_of_syntax(spec.source_dir / spec.training_script)
+    _warn_of_misspelt(spec)
+    ended = submit_to_slurm(spec, arguments)
+    return _told(ended.folder, ended.succeeded) if ended else 0
+
+
+def _told(folder: Path | None, succeeded: bool) -> int:
+    """The exit status of a job that ran elsewhere, after a few lines on what it did."""
+    if folder and RunPaths(folder).summary.is_file():
         from headrace.report.runs import describe_run, read_summary
 
         try:
-            print(describe_run(read_summary(ended.folder), ended.folder))
+            print(describe_run(read_summary(folder), folder))
         except InputError as error:  # the job has ended as it has, whatever its summary is
             print(f"headrace: {error}", file=sys.stderr)
-    return 0 if ended.succeeded else 1
+    return 0 if succeeded else 1

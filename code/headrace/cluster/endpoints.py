@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
-from headrace.cluster.ports import FIRST_WORKER_PORT
+from headrace.cluster.ports import CONTROL_PORT, DISPATCHER_PORT, FIRST_WORKER_PORT
 from headrace.errors import InputError
 
 ENDPOINTS_VARIABLE = "HEADRACE_ENDPOINTS"
@@ -20,11 +20,18 @@ class Endpoint:
     address: str
     bind_address: str = "0.0.0.0"
     first_worker_port: int = FIRST_WORKER_PORT
+    dispatcher_port: int = DISPATCHER_PORT
+    control_port: int = CONTROL_PORT
+
+    @property
+    def control_address(self) -> str:
+        """Where the host's control channel is reached."""
+        return f"{self.address}:{self.control_port}"
 
 
 def encode_endpoints(endpoints: Mapping[str, Endpoint]) -> str:
     """Return the value of `HEADRACE_ENDPOINTS` for these endpoints, given by host name."""
-    return json.dumps({host: [e.address, e.bind_address, e.first_worker_port] for host, e in endpoints.items()})
+    return json.dumps({host: astuple(endpoint) for host, endpoint in endpoints.items()})
 
 
 def read_endpoints(text: str) -> dict[str, Endpoint]:
@@ -33,8 +40,8 @@ def read_endpoints(text: str) -> dict[str, Endpoint]:
         return {}
     try:
         return {
-            str(host): Endpoint(str(address), str(bind), int(port))
-            for host, (address, bind, port) in json.loads(text).items()
+            str(host): Endpoint(str(address), str(bind), *map(int, ports))
+            for host, (address, bind, *ports) in json.loads(text).items()
         }
     except (ValueError, TypeError, AttributeError) as error:
         raise InputError(f"{ENDPOINTS_VARIABLE} is malformed ({error}): {text!r}") from error

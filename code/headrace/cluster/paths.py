@@ -13,6 +13,7 @@ SUMMARY = "summary.json"
 """The leader's summary of the run: outcome, root cause, figures."""
 METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
+CHECKPOINTS = "checkpoints"
 PREFLIGHT_REPORT = "preflight.json"
 TRAINER_REPORT = "trainer.json"
 """Rank 0's part of the summary; the leader's launcher removes it from the output folder."""
@@ -22,6 +23,8 @@ STOP_REQUEST = "stop"
 """The file in the signal folder that asks rank 0 for a checkpoint now."""
 ARRAYS_FOLDER = "arrays"
 """The folder of arrays that workers read, in the work folder, which is also the ranks' temporary folder."""
+WORK_DIR_VARIABLE = "HEADRACE_WORK_DIR"
+"""The variable with the folder of a host's temporary files, where that is not in its base folder."""
 REPORT, PLOTS = "report.html", "plots"
 """The output of `headrace report`, in the run's folder."""
 RESULTS = (SUMMARY, METRICS, TENSORBOARD, PREFLIGHT_REPORT)
@@ -38,6 +41,8 @@ class HostPaths:
     """A host's folders below its base folder, `/opt/ml`, in SageMaker's layout."""
 
     base_dir: Path
+    own_work_dir: Path | None = None
+    """On a disk of the host itself, where the base folder is shared with other hosts."""
 
     @property
     def config_dir(self) -> Path:
@@ -66,7 +71,7 @@ class HostPaths:
 
     @property
     def checkpoint_dir(self) -> Path:
-        return self.base_dir / "checkpoints"
+        return self.base_dir / CHECKPOINTS
 
     @property
     def output_dir(self) -> Path:
@@ -80,7 +85,7 @@ class HostPaths:
     @property
     def work_dir(self) -> Path:
         """The folder of this run's temporary files, removed when the host ends."""
-        return self.base_dir / "headrace"
+        return self.own_work_dir or self.base_dir / "headrace"
 
     @property
     def signal_dir(self) -> Path:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.cluster.paths import HostPaths
-from headrace.cluster.ports import CONTROL_PORT
 from headrace.cluster.topology import Topology
 from headrace.errors import InputError
 from headrace.frameworks import FRAMEWORKS
@@ -66,7 +65,7 @@ class HostPlan:
 
     @property
     def paths(self) -> HostPaths:
-        return HostPaths(self.settings.base_dir)
+        return HostPaths(self.settings.base_dir, self.settings.work_dir)
 
     @property
     def ranks_per_host(self) -> int:
@@ -96,7 +95,8 @@ class HostPlan:
     @property
     def control_address(self) -> str:
         """Where this host serves its side of the control channel."""
-        return f"{self.settings.endpoint(self.topology.current.name).bind_address}:{CONTROL_PORT}"
+        endpoint = self.settings.endpoint(self.topology.current.name)
+        return f"{endpoint.bind_address}:{endpoint.control_port}"
 
 
 def script_arguments(argv: Sequence[str], hyperparameters: Path) -> list[str]:
@@ -155,7 +155,9 @@ def trainer_environ(plan: HostPlan, service: DataService) -> dict[str, str]:
         **service.trainer_environ(),
         SECRET_VARIABLE: settings.secret,
         **FRAMEWORKS[settings.framework].rank_environ(facts),
-        CONTROL_HOSTS_VARIABLE: ",".join(f"{name}={address}:{CONTROL_PORT}" for address, name in names.items()),
+        CONTROL_HOSTS_VARIABLE: ",".join(
+            f"{name}={settings.endpoint(name).control_address}" for name in names.values()
+        ),
         STARTUP_TIMEOUT_VARIABLE: f"{settings.startup_timeout_s:g}",
         # MPI then starts before the framework is loaded, whose libraries have functions of the same names (hwloc's).
         # Open MPI's must be found at once and not at their first call, or MPI's end calls the framework's and crashes.

@@ -221,6 +221,8 @@ def prepare_folders(plan: HostPlan) -> None:
     shutil.rmtree(plan.paths.work_dir, ignore_errors=True)
     for folder in (plan.paths.work_dir, plan.paths.signal_dir, plan.paths.output_dir):
         try:
+            if folder == plan.paths.work_dir:
+                folder.mkdir(mode=0o700, parents=True)  # it may lie in /tmp, where others have been before
             folder.mkdir(parents=True, exist_ok=True)
             probe = folder / ".writable"
             probe.touch()

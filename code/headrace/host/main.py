@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from headrace import __version__
+from headrace.cluster import slurm
 from headrace.cluster.paths import ARRAYS_FOLDER, HostPaths
 from headrace.cluster.sagemaker import read_topology
 from headrace.cluster.topology import Host
@@ -47,6 +48,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
     prctl.allow_open_files()  # unauthenticated clients can open many connections
     describe = list(argv) == ["--describe"]
     try:
+        if slurm.RUN_VARIABLE in environ:
+            environ = slurm.enter_host(environ)
         settings = read_settings([] if describe else argv, environ)
         topology = read_topology(settings.base_dir, environ)
         if describe:

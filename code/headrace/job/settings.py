@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.cluster.endpoints import ENDPOINTS_VARIABLE, Endpoint, read_endpoints
+from headrace.cluster.paths import WORK_DIR_VARIABLE
 from headrace.cluster.ports import is_own_port
 from headrace.errors import InputError
 from headrace.frameworks import DEFAULT, FRAMEWORKS
@@ -97,6 +98,7 @@ class Settings:
     preflight_timeout_s: float = 60.0
     """How long a rank or a link may give no sign in one stage of the preflight."""
     base_dir: Path = Path("/opt/ml")
+    work_dir: Path | None = None
     secret: str = field(default="", repr=False)
     secret_is_derived: bool = False
     """From the job's ARN, which others know."""
@@ -194,6 +196,7 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     return Settings(
         **parse_settings(argv),
         base_dir=read_base_dir(environ),
+        work_dir=Path(environ[WORK_DIR_VARIABLE]) if environ.get(WORK_DIR_VARIABLE) else None,
         secret=environ.get(SECRET_VARIABLE, ""),
         trust_network=environ.get(TRUST_NETWORK_VARIABLE, "") == "1",
         job_name=next((environ[name] for name in JOB_NAME_VARIABLES if environ.get(name)), ""),

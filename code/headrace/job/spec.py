@@ -43,7 +43,7 @@ class InstanceGroup:
         if not 1 <= self.count <= MAX_INSTANCES:
             instead = "; for a job without data hosts give --no-is_hetero" if self.name == DATA_GROUP else ""
             raise InputError(f"{self.name} has {self.count} instances; a group has 1 to {MAX_INSTANCES}{instead}")
-        if not re.fullmatch(r"ml\.[a-z0-9\-]+\.[a-z0-9]+", self.instance_type):
+        if self.instance_type and not re.fullmatch(r"ml\.[a-z0-9\-]+\.[a-z0-9]+", self.instance_type):
             raise InputError(
                 f"{self.name}: {self.instance_type!r} is no instance type; expected one like ml.c5.18xlarge"
             )

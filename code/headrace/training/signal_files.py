@@ -38,7 +38,7 @@ class SignalFiles:
                 self._paused.unlink()
 
     def steps_over(self) -> None:
-        """Say that no step runs until the next `step`, so that the launcher leaves out the GPU's utilization meanwhile."""
+        """Say that no step runs until the next `step`: the launcher leaves out the GPU's utilization meanwhile."""
         if self._paused and self._steps:
             self._steps = False
             with contextlib.suppress(OSError):

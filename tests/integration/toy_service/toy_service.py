@@ -5,8 +5,6 @@ import sys
 
 from headrace.host.services.contract import Decision, Server
 
-PORT = 6001
-
 
 class ToyService:
     mode = "service"
@@ -21,8 +19,9 @@ class ToyService:
     def servers(self):
         host = self._topology.current
         words = "1" if host.role == "data" else "1000"
-        argv = [sys.executable, str(self._source_dir / "toy_server.py"), host.name, str(PORT), words]
-        return [Server("toy", "toy-0", [PORT], argv, {"TOY": host.name})]
+        port = self._settings.endpoint(host.name).first_worker_port
+        argv = [sys.executable, str(self._source_dir / "toy_server.py"), host.name, str(port), words]
+        return [Server("toy", "toy-0", [port], argv, {"TOY": host.name})]
 
     def take_event(self, event):
         self._up = self._up or event.name == "toy_up"
@@ -34,8 +33,9 @@ class ToyService:
         self._heard.write_text(json.dumps(dict(decision)))
 
     def trainer_environ(self):
-        addresses = [self._settings.endpoint(host.name).address for host in self._topology.hosts]
-        return {"TOYS": ",".join(f"{address}:{PORT}" for address in addresses), "TOY_WORD": str(self._heard)}
+        places = [self._settings.endpoint(host.name) for host in self._topology.hosts]
+        addresses = [f"{place.address}:{place.first_worker_port}" for place in places]
+        return {"TOYS": ",".join(addresses), "TOY_WORD": str(self._heard)}
 
     def needs(self, host):
         return False

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.cluster.ports import CONTROL_PORT
 from headrace.errors import HeadraceError
 from headrace.frameworks import FRAMEWORKS
 from headrace.host.control.channel import Body
@@ -56,7 +55,7 @@ class Leader:
         self._timeline = Timeline(topology, open_exporters(plan, run.log), run.service.worker_names())
         run.listeners += [self._hosts.take, self._decider.take, self._timeline.take, self._take]
         self._leases = [
-            Lease(host.name, f"{settings.endpoint(host.name).address}:{CONTROL_PORT}", settings.secret,
+            Lease(host.name, settings.endpoint(host.name).control_address, settings.secret,
                   settings.lease_s, self._news, run.inbox)
             for host in topology.peers()
         ]  # fmt: skip

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.cluster.ports import DISPATCHER_PORT, TRANSFER_PORT_OFFSET
+from headrace.cluster.ports import TRANSFER_PORT_OFFSET
 from headrace.cluster.topology import Topology
 from headrace.events import WORKER_OFFERS, Event
 from headrace.host.services.contract import (
@@ -54,11 +54,11 @@ class TfDataService:
         host, settings = self._topology.current, self._settings
         script = [sys.executable, "-u", str(self._source_dir / "train_data.py")]
         environ = {"CUDA_VISIBLE_DEVICES": "-1", STALL_TIMEOUT_VARIABLE: str(math.ceil(settings.stall_timeout_s))}
-        servers = []
+        servers, endpoint = [], settings.endpoint(host.name)
         if host == self._topology.dispatcher_host:
-            argv = [*script, "dispatcher", f"--port={DISPATCHER_PORT}", f"--work_dir={self._work_dir / 'dispatcher'}"]
-            servers.append(Server("dispatcher", "dispatcher", [DISPATCHER_PORT], argv, environ))
-        endpoint = settings.endpoint(host.name)
+            port = endpoint.dispatcher_port
+            argv = [*script, "dispatcher", f"--port={port}", f"--work_dir={self._work_dir / 'dispatcher'}"]
+            servers.append(Server("dispatcher", "dispatcher", [port], argv, environ))
         for number in range(servers_of(host, self._topology, settings)):
             port = endpoint.first_worker_port + number
             argv = [
@@ -126,7 +126,8 @@ class TfDataService:
         return [f"tf.data workers: {registered} of {expected} registered at {where}"] if registered < expected else []
 
     def _dispatcher(self) -> str:
-        return f"{self._settings.endpoint(self._topology.dispatcher_host.name).address}:{DISPATCHER_PORT}"
+        endpoint = self._settings.endpoint(self._topology.dispatcher_host.name)
+        return f"{endpoint.address}:{endpoint.dispatcher_port}"
 
     def _expected(self, without: Collection[str]) -> int:
         present = [host for host in self._topology.hosts if host.name not in without]

@@ -1,0 +1,114 @@
+"""What only a job on Slurm has: what each group asks for, limits, folders. Frozen, validated at the door."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.errors import InputError
+
+STOP_BEFORE_END_S = 120
+"""As on SageMaker: from the request to stop to the end; of a short job, a quarter of its time."""
+_ONE_LINE = re.compile(r"[^\s\0]+")
+_TIME = re.compile(r"\d+|\d+:\d{1,2}(:\d{1,2})?|\d+-\d{1,2}(:\d{1,2}){0,2}")
+_GPUS = re.compile(r"gpu(?::[A-Za-z][\w.-]*)?(?::(\d+))?")
+
+
+@dataclass(frozen=True)
+class GroupOptions:
+    """What a group's nodes must be and have, in sbatch's words."""
+
+    partition: str = ""
+    constraint: str = ""
+    gres: str = ""
+    cpus_per_task: int = 0
+    mem: str = ""
+    exclusive: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("partition", "constraint", "gres", "mem"):
+            value = getattr(self, name)
+            if value and not _ONE_LINE.fullmatch(value):
+                raise InputError(f"--{name} is {value!r}; expected one word, as sbatch takes it")
+        if self.cpus_per_task < 0:
+            raise InputError(f"{self.cpus_per_task} processors; expected 1 or more")
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs of a node, as its gres says."""
+        found = [match for part in self.gres.split(",") if (match := _GPUS.fullmatch(part))]
+        return sum(int(match[1] or 1) for match in found)
+
+
+@dataclass(frozen=True)
+class SlurmOptions:
+    """How and where a job runs on Slurm."""
+
+    run: Path
+    """The run's folder, on a file system that all nodes share."""
+    python: str
+    dnn: GroupOptions = field(default_factory=GroupOptions)
+    data: GroupOptions = field(default_factory=GroupOptions)
+    time: str = ""
+    account: str = ""
+    qos: str = ""
+    requeue: bool = True
+    environment: tuple[tuple[str, str], ...] = ()
+    """Further variables for the hosts."""
+
+    def __post_init__(self) -> None:
+        for name in ("account", "qos"):
+            value = getattr(self, name)
+            if value and not _ONE_LINE.fullmatch(value):
+                raise InputError(f"--{name} is {value!r}; expected one word")
+        if self.time and not _TIME.fullmatch(self.time):
+            raise InputError(f"--time is {self.time!r}; expected minutes, H:MM:SS or D-HH:MM, as sbatch takes them")
+        if re.search(r"[\s%\\\"']", str(self.run)):
+            raise InputError(
+                f"{self.run}: sbatch takes no spaces, quotes and % in file names; choose another --output_dir"
+            )
+
+    @property
+    def stop_before_end_s(self) -> int:
+        """How long before the time limit hosts are asked to stop."""
+        days, dash, clock = self.time.rpartition("-")
+        # Minutes, minutes:seconds, hours:minutes:seconds; behind days, hours come first.
+        parts = [int(part) for part in clock.split(":") if part]
+        places = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
+        limit_s = int(days or 0) * 86_400 + sum(part * place for part, place in zip(parts, places, strict=False))
+        return min(STOP_BEFORE_END_S, limit_s // 4) if limit_s else STOP_BEFORE_END_S
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags that only `headrace submit --to slurm` has."""
+    group = parser.add_argument_group("on Slurm only")
+    for role, hosts in (("dnn", "hosts that train"), ("data", "data hosts")):
+        group.add_argument(f"--{role}_partition", default="", metavar="NAME", help=f"of the {hosts} (default: Slurm's)")
+        group.add_argument(f"--{role}_constraint", default="", metavar="TEXT", help="features that they need")
+        group.add_argument(f"--{role}_gres", default="", metavar="TEXT", help="what each has, such as gpu:8")
+        group.add_argument(f"--{role}_cpus", type=int, default=0, metavar="N", help="processors of each")
+        group.add_argument(f"--{role}_mem", default="", metavar="SIZE", help="memory of each, such as 64G; 0: all")
+    group.add_argument("--exclusive", action="store_true", help="no other job on these nodes; the usual ports")
+    group.add_argument("--time", default="", metavar="LIMIT", help="minutes, H:MM:SS or D-HH:MM (default: partition's)")
+    group.add_argument("--account", default="", metavar="NAME")
+    group.add_argument("--qos", default="", metavar="NAME")
+    group.add_argument("--requeue", action=argparse.BooleanOptionalAction, default=True,
+                       help="after preemption, run again and go on from the checkpoint (default)")  # fmt: skip
+
+
+def options_from(given: argparse.Namespace, run: Path, python: str) -> SlurmOptions:
+    """The options that the flags describe. Raises `InputError` when they describe none."""
+    groups = {
+        role: GroupOptions(
+            partition=getattr(given, f"{role}_partition"),
+            constraint=getattr(given, f"{role}_constraint"),
+            gres=getattr(given, f"{role}_gres"),
+            cpus_per_task=getattr(given, f"{role}_cpus"),
+            mem=getattr(given, f"{role}_mem"),
+            exclusive=given.exclusive,
+        )
+        for role in ("dnn", "data")
+    }
+    return SlurmOptions(run, python, groups["dnn"], groups["data"], given.time, given.account, given.qos, given.requeue)

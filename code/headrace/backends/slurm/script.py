@@ -1,0 +1,79 @@
+"""A job as a batch script for sbatch: one component for each group, the launcher once on each node. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+
+from headrace import __version__
+from headrace.backends.slurm.options import GroupOptions, SlurmOptions
+from headrace.cluster.slurm import CHANNELS_VARIABLE, GROUPS_VARIABLE, PORTS_VARIABLE, RUN_VARIABLE
+from headrace.cluster.topology import DATA_GROUP
+from headrace.job.settings import MPI_OPTIONS_VARIABLE, VERSION_VARIABLE
+from headrace.job.spec import InstanceGroup, JobSpec, as_flag
+
+BATCH_LOG = "slurm.log"
+"""What Slurm itself and the batch script say, in the run's folder."""
+
+
+def build_script(spec: JobSpec, options: SlurmOptions) -> str:
+    """The batch script. It holds no secret: hosts read that from a file in the run's folder."""
+    groups = sorted(spec.groups, key=lambda group: group.name == DATA_GROUP)
+    limits = [f"--{name}={value}" for name in ("time", "account", "qos") if (value := getattr(options, name))]
+    each = ["--no-kill", "--requeue" if options.requeue else "--no-requeue", *limits]
+    own = [
+        f"--job-name={spec.job_name}",
+        f"--output={options.run / BATCH_LOG}",
+        "--open-mode=append",
+        f"--signal=TERM@{options.stop_before_end_s}",
+    ]
+    components = [_directives([*_component(group, _options_of(group, options)), *each]) for group in groups]
+    head = "\n#SBATCH hetjob\n".join(components)
+    pairs = sorted(spec.all_hyperparameters().items())
+    arguments = " \\\n  ".join(shlex.join(as_flag(*pair)) for pair in pairs)
+    steps = f" --het-group={','.join(map(str, range(len(groups))))}" if len(groups) > 1 else ""
+    return f"""#!/bin/bash
+# {spec.job_name}: {" + ".join(f"{group.count} {group.name}" for group in groups)}; to be edited, and given to sbatch.
+# The first component trains, so that this script runs on the leader's node.
+{_directives(own)}
+{head}
+
+{_exports(spec, options, [group.name for group in groups])}
+
+trap : TERM  # a stop request is for the launchers; this script waits for their end
+srun{steps} --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --wait=0 --mpi=none --cpu-bind=none \\
+  --open-mode=append --output="${RUN_VARIABLE}/%N.log" \\
+  {shlex.quote(options.python)} "${RUN_VARIABLE}/code/launcher.py" \\
+  {arguments}
+"""
+
+
+def _exports(spec: JobSpec, options: SlurmOptions, groups: Iterable[str]) -> str:
+    values = {
+        RUN_VARIABLE: str(options.run),
+        GROUPS_VARIABLE: ",".join(groups),
+        CHANNELS_VARIABLE: "\n".join(f"{c.name}={c.uri}@{','.join(c.groups)}" for c in spec.channels),
+        # A dispatcher and workers, in a row; alone on its nodes, a job has the usual ports.
+        PORTS_VARIABLE: "" if options.dnn.exclusive else str(max(spec.num_of_data_workers, 1) + 1),
+        MPI_OPTIONS_VARIABLE: spec.custom_mpi_options,
+        VERSION_VARIABLE: __version__,
+        **dict(options.environment),
+    }
+    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in values.items() if value)
+
+
+def _component(group: InstanceGroup, options: GroupOptions) -> list[str]:
+    words = [f"--nodes={group.count}", "--ntasks-per-node=1"]
+    for name in ("partition", "constraint", "gres", "cpus_per_task", "mem"):
+        value = getattr(options, name)
+        if value:
+            words.append(f"--{name.replace('_', '-')}={value}")
+    return words + ["--exclusive"] * options.exclusive
+
+
+def _options_of(group: InstanceGroup, options: SlurmOptions) -> GroupOptions:
+    return options.data if group.name == DATA_GROUP else options.dnn
+
+
+def _directives(words: Iterable[str]) -> str:
+    return "\n".join(f"#SBATCH {word}" for word in words)

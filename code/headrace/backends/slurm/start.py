@@ -1,0 +1,125 @@
+"""From flags to a job on Slurm and its exit status, or with --dry_run to its batch script on standard output."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.backends.slurm import client
+from headrace.backends.slurm.options import SlurmOptions, options_from
+from headrace.backends.slurm.script import build_script
+from headrace.cluster.slurm import FREE_PORTS, SECRET_FILE
+from headrace.errors import InputError, SetupError
+from headrace.events import parse_event
+from headrace.job.phases import Phases
+from headrace.job.settings import MLFLOW_EXPERIMENT_VARIABLE, MLFLOW_URI_VARIABLE
+from headrace.job.spec import Channel, JobSpec
+from headrace.terminal.display import Display
+
+
+def processes_per_host(given: argparse.Namespace) -> int:
+    """Ranks of a dnn node: as many as asked for, else one for each GPU of its gres, else one."""
+    asked = given.processes_per_host
+    gpus = options_from(given, Path("run"), sys.executable).dnn.gpus
+    if asked and asked > gpus > 0:
+        raise InputError(f"--processes_per_host {asked}: --dnn_gres {given.dnn_gres} has GPUs for {gpus}")
+    return asked or max(gpus, 1)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A job that has ended."""
+
+    folder: Path
+    succeeded: bool
+
+
+def submit(spec: JobSpec, given: argparse.Namespace) -> Ended | None:
+    """The ended job; None when it was not to be waited for, or not to be submitted.
+
+    Raises:
+        InputError: the flags describe no job for Slurm.
+        SetupError: Slurm refuses or does not answer.
+    """
+    run = given.output_dir.resolve() / spec.job_name
+    options = options_from(given, run, sys.executable)
+    names = (MLFLOW_URI_VARIABLE, MLFLOW_EXPERIMENT_VARIABLE)
+    environment = tuple((name, os.environ[name]) for name in names if os.environ.get(name))
+    options = dataclasses.replace(options, environment=environment)
+    spec = dataclasses.replace(spec, channels=tuple(map(_on_shared_folder, spec.channels)))
+    if spec.num_of_data_workers >= FREE_PORTS and not options.dnn.exclusive:
+        raise InputError(
+            f"{spec.num_of_data_workers} workers on a host need --exclusive: {FREE_PORTS} ports are shared"
+        )
+    checkpoints = _folder(given.checkpoint_s3_uri, "--checkpoint_s3_uri") if given.checkpoint_s3_uri else None
+    if given.dry_run:
+        print(build_script(spec, options), end="")
+        _say("not submitted; the folder, the code's copy and the secret that it names come with a real submission")
+        return None
+    script = client.write_run(spec, options, checkpoints)
+    job_id = client.submit(script)
+    _say(f"{spec.job_name} is Slurm's job {job_id}; script, logs, results in {run}")
+    if not given.wait:
+        _say(f"not waiting; to stop it: scancel {job_id}")
+        return None
+    return _follow(spec, options, job_id)
+
+
+def _follow(spec: JobSpec, options: SlurmOptions, job_id: str) -> Ended:
+    phases = Phases.of(spec)
+    display = Display(sys.stderr, phases.text)
+
+    def say(text: str) -> None:
+        if event := parse_event(text):
+            phases.take(text.split(" ", 1)[0], event)
+        display.line(text)
+
+    follower = client.Follower(job_id, options.run, say)
+    with display:
+        while True:
+            try:
+                state = follower.wait()
+                break
+            except KeyboardInterrupt:
+                with display.paused():
+                    if not _confirmed(f"\nstop job {job_id}? [y/N] "):
+                        raise SetupError(f"not following any more; {client.goes_on(job_id)}") from None
+                follower.cancel()
+    (options.run / SECRET_FILE).unlink(missing_ok=True)
+    completed = state in ("COMPLETED", "GONE")  # a job that ended long ago is gone from Slurm's memory
+    if not completed:
+        _say(f"Slurm's state of job {job_id}: {state}")
+    outcome = client.outcome_of(options.run)
+    if outcome is None:
+        cause = client.host_failure(options.run) or f"no host has left a cause; see {options.run}"
+        _say(f"{spec.job_name} failed and has no summary: {cause}")
+    return Ended(options.run, outcome == "succeeded" and completed)
+
+
+def _confirmed(question: str) -> bool:
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
+        return sys.stdin.isatty() and input(question).strip().lower() in ("y", "yes")
+    return False
+
+
+def _on_shared_folder(channel: Channel) -> Channel:
+    return dataclasses.replace(channel, uri=str(_folder(channel.uri, f"channel {channel.name!r}")))
+
+
+def _folder(uri: str, what: str) -> Path:
+    """A folder that the nodes are to see as well. Raises `InputError` for a place in S3."""
+    if "://" in uri.removeprefix("file://"):
+        raise InputError(f"{what} is {uri}; on Slurm it is a folder that all nodes see")
+    path = Path(os.path.expanduser(uri.removeprefix("file://"))).absolute()
+    if "\n" in str(path):
+        raise InputError(f"{what} is {str(path)!r}; a name may have no line breaks")
+    return path
+
+
+def _say(text: str) -> None:
+    print(f"headrace: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,189 @@
+"""A host of a Slurm job: who is who from Slurm's variables, and the environment and folders that the launcher expects.
+
+The batch script (`headrace.backends.slurm.script`) exports the variables that are named here. What Slurm and the
+script say becomes what SageMaker says to its hosts, so nothing else in the launcher, and no training script, asks
+which of the two it runs on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from headrace.cluster.endpoints import ENDPOINTS_VARIABLE, Endpoint, encode_endpoints
+from headrace.cluster.paths import CHECKPOINTS, SUMMARY, WORK_DIR_VARIABLE, HostPaths
+from headrace.cluster.ports import CONTROL_PORT, DISPATCHER_PORT, FIRST_WORKER_PORT
+from headrace.cluster.topology import DATA_GROUP, DNN_GROUP, natural_key
+from headrace.errors import InputError, TopologyError
+
+RUN_VARIABLE = "HEADRACE_RUN"
+"""The run's folder, which all hosts share. Where it is set, this is a host of a Slurm job."""
+GROUPS_VARIABLE = "HEADRACE_SLURM_GROUPS"
+"""The groups that the job's components are, in their order: `dnn_group,data_group`."""
+CHANNELS_VARIABLE = "HEADRACE_SLURM_CHANNELS"
+"""The job's channels, one a line: `NAME=FOLDER@GROUP,GROUP`."""
+PORTS_VARIABLE = "HEADRACE_SLURM_PORTS"
+"""How many ports in a row the job needs on nodes that it may share with others; not set: it is alone there."""
+SECRET_VARIABLE = "HEADRACE_JOB_SECRET"
+SECRET_FILE = "secret"
+"""In the run's folder, for its owner alone."""
+FREE_PORTS = 800
+"""From 6000 to slurmctld's 6817: what the dispatcher's and the workers' ports of all jobs on a node share."""
+LAUNCHER_PREFIXES = ("SLURM", "SBATCH_", "SRUN_", "PMI_", "PMI2_", "PMIX_", "OMPI_", "PRTE_", "I_MPI_")
+"""Variables by which mpirun would take Slurm's launcher, or a rank take itself for one of Slurm's tasks."""
+
+
+def enter_host(environ: Mapping[str, str]) -> dict[str, str]:
+    """Prepare this host's folders; return the environment that SageMaker would give it, without Slurm's variables.
+
+    Raises:
+        TopologyError: Slurm's variables do not say who is who.
+        InputError: the run's folder lacks its secret, or others may read it.
+    """
+    run, groups = Path(environ[RUN_VARIABLE]), read_groups(environ)
+    host = environ.get("SLURMD_NODENAME", "")
+    own = next((group for group, hosts in groups.items() if host in hosts), None)
+    if own is None:
+        raise TopologyError(f"SLURMD_NODENAME is {host!r}, which is in no group of this job: {groups}")
+    leader = (groups.get(DNN_GROUP) or groups[own])[0]
+    job_id = environ.get("SLURM_JOB_ID", "0")
+    offset = port_offset(int(job_id), int(environ.get(PORTS_VARIABLE) or 0))
+    channels = dict(_visible_channels(environ.get(CHANNELS_VARIABLE, ""), own))
+    paths = HostPaths(run / host)
+    _prepare(run, paths, is_leader=host == leader)
+    hosts = [each for members in groups.values() for each in members]
+    shared = environ.get("SLURM_JOB_PARTITION", "")
+    partitions = {
+        group: environ.get(f"SLURM_JOB_PARTITION_HET_GROUP_{number}", shared)
+        for number, group in enumerate(_group_names(environ))
+    }
+    described = {
+        group: {"instance_group_name": group, "instance_type": partitions[group], "hosts": members}
+        for group, members in groups.items()
+    }
+    temporary = environ.get("TMPDIR", "")
+    local = Path(temporary if os.access(temporary, os.W_OK) else "/tmp")
+    return {
+        **{name: value for name, value in environ.items() if not name.startswith((*LAUNCHER_PREFIXES, "SM_"))},
+        "SAGEMAKER_BASE_DIR": str(paths.base_dir),
+        WORK_DIR_VARIABLE: str(local / f"headrace-{job_id}-{host}"),
+        SECRET_VARIABLE: _secret(run / SECRET_FILE),
+        ENDPOINTS_VARIABLE: encode_endpoints({each: shifted_endpoint(each, offset) for each in hosts}),
+        "TRAINING_JOB_NAME": environ.get("SLURM_JOB_NAME", run.name),
+        "SM_HOSTS": json.dumps(sorted(hosts, key=natural_key)),
+        "SM_CURRENT_HOST": host,
+        "SM_CURRENT_INSTANCE_TYPE": partitions[own],
+        "SM_CURRENT_INSTANCE_GROUP": own,
+        "SM_INSTANCE_GROUPS_DICT": json.dumps(described),
+        "SM_NETWORK_INTERFACE_NAME": environ.get("SM_NETWORK_INTERFACE_NAME") or "eth0",
+        "SM_NUM_CPUS": environ.get("SLURM_CPUS_ON_NODE") or str(os.cpu_count()),
+        "SM_NUM_GPUS": environ.get("SLURM_GPUS_ON_NODE") or "0",
+        "SM_MODEL_DIR": str(paths.model_dir),
+        "SM_OUTPUT_DATA_DIR": str(paths.output_dir),
+        "SM_CHANNELS": json.dumps(sorted(channels)),
+        **{f"SM_CHANNEL_{name.upper()}": folder for name, folder in channels.items()},
+    }
+
+
+def read_groups(environ: Mapping[str, str]) -> dict[str, list[str]]:
+    """Host names by group, in natural order; the data group first.
+
+    Raises:
+        TopologyError: the job has other components than the script has named groups.
+    """
+    names, groups = _group_names(environ), {}
+    for number, group in enumerate(names):
+        variable = f"SLURM_JOB_NODELIST_HET_GROUP_{number}" if len(names) > 1 else "SLURM_JOB_NODELIST"
+        if not environ.get(variable):
+            raise TopologyError(f"{GROUPS_VARIABLE} names {', '.join(names)}, and {variable} is not set")
+        groups[group] = sorted(expand_hosts(environ[variable]), key=natural_key)
+    components = int(environ.get("SLURM_HET_SIZE") or 1)
+    if components != len(names):
+        raise TopologyError(f"this job has {components} components, {GROUPS_VARIABLE} names {', '.join(names)}")
+    return dict(sorted(groups.items(), key=lambda pair: pair[0] != DATA_GROUP))
+
+
+def expand_hosts(text: str) -> list[str]:
+    """The names in Slurm's short form of a list: `gpu[01-03,7],login` is gpu01, gpu02, gpu03, gpu7 and login."""
+    names: list[str] = []
+    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
+        pieces = [_numbers(piece[1:-1]) if piece.startswith("[") else [piece]
+                  for piece in re.findall(r"\[[^\]]*\]|[^\[]+", part)]  # fmt: skip
+        names += ["".join(chosen) for chosen in itertools.product(*pieces)]
+    return names
+
+
+def port_offset(job_id: int, needed: int) -> int:
+    """How far a job's ports lie above the usual ones, so that jobs with numbers nearby have others on a shared node.
+
+    Args:
+        needed: how many ports in a row a host needs; 0: it is the job's alone.
+    """
+    return job_id % (FREE_PORTS // needed) * needed if needed else 0
+
+
+def shifted_endpoint(host: str, offset: int) -> Endpoint:
+    """A host by its name, with all its ports so far above the usual ones."""
+    return Endpoint(
+        host,
+        first_worker_port=FIRST_WORKER_PORT + offset,
+        dispatcher_port=DISPATCHER_PORT + offset,
+        control_port=CONTROL_PORT + offset,
+    )
+
+
+def _group_names(environ: Mapping[str, str]) -> list[str]:
+    return [name for name in environ.get(GROUPS_VARIABLE, "").split(",") if name]
+
+
+def _numbers(text: str) -> list[str]:
+    """`01-03,7` is 01, 02, 03, 7."""
+    found: list[str] = []
+    for item in text.split(","):
+        first, _, last = item.partition("-")
+        found += [str(number).zfill(len(first)) for number in range(int(first), int(last or first) + 1)]
+    return found
+
+
+def _visible_channels(text: str, group: str) -> Iterable[tuple[str, str]]:
+    for line in filter(None, text.splitlines()):
+        name, _, rest = line.partition("=")
+        folder, _, groups = rest.rpartition("@")
+        if not groups or group in groups.split(","):
+            yield name, folder
+
+
+def _prepare(run: Path, paths: HostPaths, is_leader: bool) -> None:
+    """The host's folder in the run's: the leader's results are the run's, and all hosts have the run's checkpoints."""
+    try:
+        paths.output_dir.parent.mkdir(parents=True, exist_ok=True)
+        paths.model_dir.mkdir(exist_ok=True)
+        paths.failure.unlink(missing_ok=True)  # of the job before it was requeued
+        _link(paths.checkpoint_dir, run / CHECKPOINTS)
+        if is_leader:
+            _link(paths.output_dir, run)
+            (run / SUMMARY).unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot prepare {paths.base_dir}, which all hosts must be able to write: {error}") from error
+
+
+def _link(place: Path, target: Path) -> None:
+    with contextlib.suppress(FileExistsError):
+        place.symlink_to(target)
+
+
+def _secret(path: Path) -> str:
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        secret = path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise InputError(f"cannot read the job's secret: {error}; submit again with `headrace submit`") from error
+    if mode & 0o077:
+        raise InputError(f"others may read {path}: chmod 600 it, with a new secret in it")
+    return secret

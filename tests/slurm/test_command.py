@@ -1,0 +1,113 @@
+"""`headrace submit --to slurm` as users call it: both frameworks, exit status, Ctrl-C."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+
+from tests.slurm.jobs import PLACES, command
+from tests.support import ROOT, copy_source
+
+TORCH_PYTHON = ROOT / ".venv-torch" / "bin" / "python"
+TRAINING_S = 200
+
+
+def run(cluster, tmp_path, *flags, **popen):
+    """Run the command to its end: exit status, output, summary if there is one."""
+    process = command(cluster, f"--output_dir={tmp_path}", "--job_name=job", *PLACES, *flags, **popen)
+    output, _ = process.communicate(timeout=TRAINING_S)
+    path = tmp_path / "job" / "summary.json"
+    return process.returncode, output, json.loads(path.read_text()) if path.exists() else None
+
+
+@pytest.mark.timeout(TRAINING_S + 60)
+def test_tensorflow_trains_with_batches_from_data_nodes(cluster, tmp_path):
+    source = copy_source(tmp_path / "source", ROOT / "tests" / "e2e" / "scripts" / "tabular.py")
+    code, output, summary = run(
+        cluster, tmp_path, f"--source_dir={source}", "--training_script=tabular.py", "--num_of_data_instances=2",
+        "--processes_per_host=2", "--hyperparameter=hidden=24", "--epochs=2", "--local_workers=off",
+    )  # fmt: skip
+    assert code == 0, output[-4000:]  # the script has compared the weights of both ranks
+    assert summary["world_size"] == 2 and summary["steps"] > 0
+    assert all(summary["hosts"][host]["cpu_s"]["worker"] > 0 for host in ("cpu1", "cpu2"))
+    assert re.search(r"^gpu1 dnn_group \| .* rank0 ", output, re.M) and "job succeeded" in output
+    assert not cluster.jobs() and not cluster.job_processes()
+    assert not (tmp_path / "job" / "secret").exists()
+
+
+@pytest.mark.skipif(not TORCH_PYTHON.exists(), reason="no .venv-torch: make setup-torch")
+@pytest.mark.timeout(TRAINING_S + 60)
+def test_pytorch_trains_on_two_nodes_with_a_channel_and_batches_from_data_nodes(cluster, tmp_path):
+    digits = tmp_path / "digits"
+    subprocess.run([TORCH_PYTHON, str(ROOT / "tools" / "make_digits_npz.py"), str(digits)], check=True)
+    source = copy_source(tmp_path / "source", ROOT / "tests" / "torch" / "scripts" / "check_torch.py")
+    code, output, summary = run(
+        cluster, tmp_path, f"--source_dir={source}", "--training_script=check_torch.py", "--framework=pytorch",
+        "--num_of_data_instances=2", "--num_of_dnn_instances=2", "--processes_per_host=1", "--epochs=1",
+        "--hyperparameter=model=small_cnn", f"--channel=training={digits}", "--local_workers=off",
+        python=TORCH_PYTHON,
+    )  # fmt: skip
+    assert code == 0, output[-4000:]
+    weights = dict(re.findall(r"weights of rank (\d): (\S+)", output))
+    assert set(weights) == {"0", "1"} and len(set(weights.values())) == 1
+    assert summary["world_size"] == 2 and summary["hosts"]["gpu2"]["group"] == "dnn_group"
+    assert all(summary["hosts"][host]["cpu_s"]["worker"] > 0 for host in ("cpu1", "cpu2"))
+    assert not cluster.jobs() and not cluster.job_processes()
+
+
+def homogeneous(tmp_path, text):
+    """Flags of a job of one node whose script needs nothing but MPI."""
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "train_dnn.py").write_text(text)
+    return [f"--source_dir={tmp_path / 'source'}", "--no-is_hetero", f"--output_dir={tmp_path}", "--job_name=job"]
+
+
+def test_a_script_that_raises_fails_the_command_with_its_words(cluster, tmp_path):
+    flags = homogeneous(tmp_path, "raise ValueError('no such digits')\n")
+    code, output, summary = run(cluster, tmp_path, *flags, "--dnn_gres=gpu:2")
+    assert code == 1 and summary["outcome"] == "failed"
+    assert "no such digits" in summary["root_cause"]["message"] and "root cause" in output
+    assert summary["hosts"]["gpu1"]["instance_type"] == "gpu"
+    assert not cluster.jobs()
+
+
+def test_ctrl_c_asks_and_then_cancels(cluster, tmp_path):
+    flags = homogeneous(tmp_path, "import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
+    terminal, end = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headrace", "submit", "--to", "slurm", *flags, *PLACES],
+        stdin=end, stdout=end, stderr=end,
+        env=os.environ | cluster.environ | {"PYTHONPATH": str(ROOT / "code"), "TERM": "dumb"},
+        start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )  # fmt: skip
+    os.close(end)
+    shown = ""
+
+    def read_until(word, timeout_s=60):
+        nonlocal shown
+        deadline = time.monotonic() + timeout_s
+        while word not in shown:
+            assert time.monotonic() < deadline, (word, shown)
+            if select.select([terminal], [], [], 1)[0]:
+                try:
+                    shown += os.read(terminal, 65536).decode(errors="replace")
+                except OSError:  # the command has ended
+                    assert word in shown, (word, shown)
+
+    read_until("begun")
+    os.write(terminal, b"\x03")
+    read_until("[y/N]")
+    os.write(terminal, b"y\n")
+    read_until("CANCELLED")
+    read_until("was stopped by SIGTERM")
+    assert process.wait(60) == 1
+    os.close(terminal)
+    assert not cluster.jobs() and not cluster.job_processes()
