@@ -22,6 +22,7 @@ BENCHMARKS = {
     "splits": lambda repeats: [f"--repeats={repeats}"],
     "passes": lambda repeats: [f"--repeats={repeats}"],
     "startup": lambda repeats: [f"--repeats={repeats}"],
+    "overhead": lambda repeats: [f"--repeats={repeats}"],
     "scaling": lambda repeats: [f"--repeats={repeats}"],
     "hosts": lambda repeats: [f"--repeats={repeats}"],
     "ideal": lambda repeats: [f"--repeats={2 * repeats}"],

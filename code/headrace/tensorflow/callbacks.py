@@ -10,21 +10,19 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from headrace.tensorflow.keras import looks, progress_counts
+from headrace.tensorflow.keras import broadcast, rank_meter
 from headrace.tensorflow.keras.custom_loop import Training
 from headrace.tensorflow.keras.model_checkpoint import Checkpoint
-from headrace.tensorflow.keras.rank_meter import open_meter
+from headrace.tensorflow.keras.optimizer import prepare
 from headrace.tensorflow.keras.step_time import measure_ideal_step
+from headrace.tensorflow.keras.steps import Logs, StepCallback
 from headrace.tensorflow.ranks import collectives
 
 __all__ = ["Checkpoint", "Measure", "Training", "on_rank_0"]
 
-Logs = dict[str, Any] | None
-looks.look()
 
-
-class Measure(keras.callbacks.Callback):
-    """Measures steps; give it to `fit` on every rank. Rank 0 writes what it sees.
+class Measure(StepCallback):
+    """Measures steps; give it to `fit` on every rank, behind the broadcast callback. Rank 0 writes what it sees.
 
     Before training it measures the ideal step time. While training it writes step time, samples/s
     over all ranks and the input-bound share (1 − ideal ÷ actual step time) as log events, to
@@ -40,40 +38,57 @@ class Measure(keras.callbacks.Callback):
         super().__init__()
         self._dataset = dataset
         self._batch_size = batch_size
-        self._meter = open_meter(batch_size, log_every)
-        self._last_end: float | None = None
-        self._step_begin = 0.0
-        self._batch = 0
+        self._meter = rank_meter.open_meter(batch_size, log_every)
+        self._step_began = 0.0
+        self._told = 0
+        """Steps of this epoch that the meter knows of."""
+
+    def set_model(self, model: keras.Model) -> None:
+        super().set_model(model)
+        prepare(model)
+        broadcast.will_be_measured(model)
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        self._meter.begin(measure_ideal_step(self.model, self._dataset, self._batch_size))
+        if broadcast.all_measure(self.model):
+            self._meter.begin(measure_ideal_step(self.model, self._dataset, self._batch_size))
+            return
+        self._meter.begin()
+        print("the ideal step is not measured: callbacks.Measure is on some ranks only", flush=True)
 
     def on_test_begin(self, logs: Logs = None) -> None:
+        self._take_last()
         self._meter.steps_over()
 
-    def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
+    def on_test_batch_begin(self, batch: int, logs: Logs = None) -> None:
         self._meter.progress()
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        self._last_end = None  # What lies between two epochs (evaluation, checkpoint) is no step.
-        self._batch = 0
-        self._meter.expect((self.params.get("epochs", 0) - epoch) * (self.params.get("steps") or 0))
+        super().on_epoch_begin(epoch)
+        self._told = 0
+        self._meter.expect((self.params.get("epochs", 0) - epoch) * self.steps_of_epoch())
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        self._step_begin = time.perf_counter()
-
-    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         now = time.perf_counter()
-        self._meter.resumes(progress_counts.resumed_at())
-        # More than one with `steps_per_execution`; Keras tells a last execution that is cut short as a whole one.
-        of_epoch = min(batch + 1, self.params.get("steps") or batch + 1)
-        made, self._batch = of_epoch - self._batch, of_epoch
-        # What lies between two steps is other callbacks, those after this one in `fit`'s list above all.
-        before = self._last_end or self._step_begin
-        self._meter.steps(made, now - before, between_s=self._step_begin - before)
-        self._last_end = now
+        if batch > self._told:
+            ended, ended_at = self.ended()
+            # What lies between two steps is callbacks. Of a step that ends in the background, nothing does.
+            self._take(batch, now, between_s=max(now - ended_at, 0.0) if ended == batch else 0.0)
+        self._step_began = now
+
+    def _take_last(self) -> None:
+        """The last step of an epoch, as soon as its end is known."""
+        ended, ended_at = self.ended()
+        if ended > self._told:
+            self._take(ended, ended_at)
+
+    def _take(self, steps: int, until: float, between_s: float = 0.0) -> None:
+        self._meter.resumes(rank_meter.resumed_at())
+        made, self._told = steps - self._told, steps
+        self._meter.steps(made, until - self._step_began, between_s=between_s)
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        self._take_last()
+        rank_meter.warn_if_apart()
         self._meter.epoch(epoch + 1, dict(_numbers(logs or {})))
 
     def on_train_end(self, logs: Logs = None) -> None:

@@ -19,9 +19,9 @@ from headrace.tensorflow import afterwards, iterators
 from headrace.tensorflow.captured import refuse_changes
 from headrace.tensorflow.io import arrays
 from headrace.tensorflow.io.arrays import from_arrays
-from headrace.tensorflow.keras import looks, progress_counts, sample_size
+from headrace.tensorflow.keras import epochs, evaluation, rank_meter
 from headrace.tensorflow.options import COMPRESSIONS, Distribution
-from headrace.tensorflow.ranks import collectives
+from headrace.tensorflow.ranks import agreement_thread, collectives
 from headrace.tensorflow.ranks.ends import end_together, read_alike
 from headrace.tensorflow.resume import Shards
 from headrace.tensorflow.service import stream_names, transfer
@@ -47,7 +47,8 @@ SHARE = 4
 afterwards.look_after()
 arrays.take_over()
 iterators.end_before_python()
-looks.look()
+epochs.end_by_themselves()
+evaluation.look(step_is_known=agreement_thread.decide_anew)
 
 
 def distribute(
@@ -115,7 +116,7 @@ def distribute(
         options.deterministic = deterministic
         dataset = dataset.with_options(options)
     keep_freed_memory()
-    sample_size.note(dataset.element_spec)
+    rank_meter.note(dataset.element_spec)
     if context.tf_data_mode == "local":
         return _on_trainer(split.on_this_rank(dataset, how, job_name), shared=shared)
     refusals.refuse_elements(dataset)
@@ -193,7 +194,7 @@ def _read(
         cache = tf.data.experimental.service.CrossTrainerCache(trainer_id=f"{how.cross_trainer_cache}-{hvd.rank()}")
     protocol = _protocol(how.data_transfer_protocol, compression, context, spec)
     if protocol == transfer.PROTOCOL:
-        progress_counts.count_transferred()
+        rank_meter.count_transferred()
     # TensorFlow's own name for it leaves out how often to ask.
     return data_service_ops._from_dataset_id(
         processing_mode=_POLICIES[how.sharding],

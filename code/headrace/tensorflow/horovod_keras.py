@@ -3,7 +3,7 @@
 Import it in its place: `import headrace.tensorflow.horovod_keras as hvd`. Horovod's own Keras
 module does not work with Keras 3; its TensorFlow module does, and is what runs underneath.
 
-This Horovod has no XLA operations, so models with a distributed optimizer are compiled with `jit_compile=False`.
+This Horovod has no XLA operations: its callbacks and headrace's turn `jit_compile` off.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from horovod.tensorflow import (
     size,
 )
 
-from headrace.tensorflow import trained
-from headrace.tensorflow.keras import horovod_callbacks as callbacks
-from headrace.tensorflow.keras.optimizer import check_options, distributed_class, is_distributed, reduce_gradients
+from headrace.tensorflow.keras import callbacks
+from headrace.tensorflow.keras.broadcast import broadcast_state
+from headrace.tensorflow.keras.optimizer import Reduction, distributed_class, is_distributed
 from headrace.tensorflow.keras.sync_batch_norm import SyncBatchNormalization
 from headrace.tensorflow.ranks import collectives
 from headrace.tensorflow.ranks.collectives import init
@@ -90,36 +90,30 @@ def allreduce(value: Any, *args: Any, **options: Any) -> Any:
 
 
 def DistributedOptimizer(  # noqa: N802  (Horovod's name)
-    optimizer: keras.optimizers.Optimizer | str,
-    compression: Any = Compression.none,
-    op: Any = Average,
-    sparse_as_dense: bool = False,
-    **horovods: Any,
+    optimizer: keras.optimizers.Optimizer | str, *args: Any, **how: Any
 ) -> keras.optimizers.Optimizer:
     """`optimizer`, averaging the gradients of all ranks before it applies them. Starts Horovod if the script has not.
 
-    It keeps its class name and configuration, so a model saved with it loads anywhere as a plain
-    Keras model.
+    It keeps its class name and configuration, so a model saved with it loads anywhere as a plain Keras model. With
+    `gradient_accumulation_steps` only what is accumulated is averaged. A `LossScaleOptimizer` is given here, not put
+    around: all ranks then leave out the same steps. Where `compile` makes it, under mixed_float16, the callbacks of
+    `hvd.callbacks` and `callbacks.Measure` see to it.
 
     Args:
         optimizer: a Keras 3 optimizer, or the name of one. It becomes a distributed one itself; of one that has been
             used already another is made, with its configuration and not its state.
-        compression: `Compression.none` or `Compression.fp16`, for the gradients on the wire.
-        op: `Average` (default) or `Sum`.
-        sparse_as_dense: whether to send sparse gradients, as those of `Embedding`, as whole tables: faster where a step
-            reads most rows.
-        horovods: further arguments that Horovod's has; those that would change the result are refused.
+        args, how: Horovod's: see `headrace.tensorflow.keras.optimizer.Reduction`.
 
     Raises:
         InputError: an argument of Horovod's that is not offered, or the scope of a strategy for several devices.
     """
-    check_options(op, horovods)
+    reduction = Reduction.of(*args, **how)
     init()
     collectives.refuse_several_devices()
     optimizer = keras.optimizers.get(optimizer)
     if is_distributed(optimizer) and not optimizer.built:
         return optimizer
-    distributed = distributed_class(type(optimizer), compression, op, sparse_as_dense)
+    distributed = distributed_class(type(optimizer), reduction)
     if optimizer.built:
         return distributed.from_config(optimizer.get_config())
     # Not every optimizer or schedule can be made again from its configuration, which does not have all of it either.
@@ -135,24 +129,12 @@ class DistributedGradientTape:
 
     Args:
         gradtape: the tape that recorded, or will.
-        compression: `Compression.none` or `Compression.fp16`, for the gradients on the wire.
-        op: `Average` (default) or `Sum`.
-        sparse_as_dense: whether to send sparse gradients, as those of `Embedding`, as whole tables: faster where a step
-            reads most rows.
-        horovods: further arguments that Horovod's has; those that would change the result are refused.
+        args, how: Horovod's: see `headrace.tensorflow.keras.optimizer.Reduction`.
     """
 
-    def __init__(
-        self,
-        gradtape: tf.GradientTape,
-        compression: Any = Compression.none,
-        op: Any = Average,
-        sparse_as_dense: bool = False,
-        **horovods: Any,
-    ) -> None:
-        check_options(op, horovods)
+    def __init__(self, gradtape: tf.GradientTape, *args: Any, **how: Any) -> None:
+        self._tape, self._reduction = gradtape, Reduction.of(*args, **how)
         init()
-        self._tape, self._how = gradtape, (compression, op, sparse_as_dense)
 
     def __enter__(self) -> DistributedGradientTape:
         self._tape.__enter__()
@@ -167,10 +149,7 @@ class DistributedGradientTape:
     def gradient(self, target: Any, sources: Any, *args: Any, **options: Any) -> Any:
         """The gradients of all ranks, averaged; in the structure of `sources`."""
         gradients = self._tape.gradient(target, sources, *args, **options)
-        flat = tf.nest.flatten(gradients, expand_composites=False)
-        if collectives.size() > 1:
-            trained.note(tf.nest.flatten(sources, expand_composites=False))
-            flat = reduce_gradients(flat, *self._how)
+        flat = self._reduction.gradients(tf.nest.flatten(gradients, expand_composites=False))
         return tf.nest.pack_sequence_as(gradients, flat, expand_composites=False)
 
 
@@ -184,7 +163,7 @@ def load_model(
     model = keras.saving.load_model(filepath, **options)
     if getattr(model, "optimizer", None) is not None:
         state = [variable.numpy() for variable in model.optimizer.variables]
-        model.optimizer.__class__ = distributed_class(type(model.optimizer), compression, Average, False)
+        model.optimizer.__class__ = distributed_class(type(model.optimizer), Reduction.of(compression))
         for variable, value in zip(model.optimizer.variables, state, strict=True):
             variable.assign(value)
         model.jit_compile = False
@@ -193,7 +172,7 @@ def load_model(
 
 def broadcast_global_variables(model: keras.Model, root_rank: int = 0) -> None:
     """Give every rank the weights and the optimizer state of `root_rank`."""
-    callbacks.broadcast_state(model, root_rank)
+    broadcast_state(model, root_rank)
 
 
 def broadcast_variables(variables: Any, root_rank: int = 0) -> None:
@@ -205,7 +184,6 @@ def broadcast_variables(variables: Any, root_rank: int = 0) -> None:
 
 def average_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Numbers of this rank, averaged over all ranks. Every rank must give the same names."""
-    names = sorted(metrics)
-    mine = tf.constant([float(metrics[name]) for name in names], tf.float64)
-    means = _hvd.allreduce(mine, op=Average, name="headrace.metrics") if collectives.size() > 1 else mine
-    return dict(zip(names, means.numpy().tolist(), strict=True))
+    own = {name: float(metrics[name]) for name in sorted(metrics)}
+    ranks = collectives.of_all_ranks(own, "headrace.metrics")
+    return {name: float(np.mean([each[name] for each in ranks])) for name in own}

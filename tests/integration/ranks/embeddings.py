@@ -60,11 +60,7 @@ for make in (
 ):
     for sparse_as_dense in False, True:
         ours, plain = make_model(), make_model()
-        optimizer = make()
-        inner = getattr(optimizer, "inner_optimizer", optimizer)
-        hvd.DistributedOptimizer(inner, sparse_as_dense=sparse_as_dense)
-        if inner is not optimizer:
-            optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=4.0)
+        optimizer = hvd.DistributedOptimizer(make(), sparse_as_dense=sparse_as_dense)
         ours.compile(optimizer, "mse")
         mine = everyones[rank : rank + 1]
         ours.fit(mine, np.ones((*mine.shape, 2)), epochs=3, verbose=0)

@@ -26,14 +26,12 @@ class Stopped(Exception):
 
 
 class Stop(keras.callbacks.Callback):
-    """Asks for the end in mid-epoch, as a signal to the launcher does, and ends all ranks a step later."""
+    """Asks for the end in mid-epoch, as a signal to the launcher does, and ends all ranks when the next step begins."""
 
     def on_train_batch_begin(self, batch, logs=None):
         if self.params["epochs"] and self.epoch == 1 and batch == STOPPED_AT - 1 and hvd.rank() == 0:
             (signals / STOP_REQUEST).touch()
-
-    def on_train_batch_end(self, batch, logs=None):
-        if self.epoch == 1 and batch == STOPPED_AT - 1:
+        if self.epoch == 1 and batch == STOPPED_AT:
             raise Stopped
 
     def on_epoch_begin(self, epoch, logs=None):

@@ -42,29 +42,17 @@ if what.startswith("looks"):
         for inputs, _ in train.take(1):
             print("a batch:", inputs.shape)
     fit(model(0), train, steps=None if "end" in what else 24)
-elif what == "no broadcast":
-    model(rank).fit(stream(end=True, name="train"), epochs=2, verbose=0)
 elif what == "no averages":
     apart = model(rank)
     apart.compile("sgd", "mse")
-    apart.fit(stream(end=True, name="train"), epochs=2, verbose=0)
-elif what == "no averages, loop":
-    apart = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    apart.compile("sgd", "mse")
-    for inputs, wanted in stream(end=True, name="train"):
-        apart.train_on_batch(inputs, wanted)
+    train = stream(end=True, name="train")
+    apart.fit(train, epochs=2, verbose=0, callbacks=[callbacks.Measure(train, 4)])
 elif what.startswith("held out"):
     held_out = data.distribute(Data.from_tensor_slices((rows[:28], rows[:28])).batch(4), job_name="held_out")
-    mean = tf.function(hvd.allreduce)
-    mean(tf.constant(1.0))  # its graph is made before that of the step that calls it
 
     class Total(keras.metrics.Sum):
         def update_state(self, wanted, got, sample_weight=None):
             super().update_state(tf.ones_like(got))
-
-    class Averaging(keras.Sequential):
-        def test_step(self, batch):
-            return {name: mean(each) for name, each in super().test_step(batch).items()}
 
     class SlowAtFirst(keras.callbacks.Callback):
         def on_test_batch_end(self, batch, logs=None):
@@ -75,86 +63,26 @@ elif what.startswith("held out"):
             self.model.stop_evaluating = rank == 0
 
     made = model(0)
-    if "averaging" in what:
-        made = Averaging(made.layers)
-        made.compile("sgd", "mse", metrics=[Total(name="rows")])
-        for _ in range(2):
-            made.evaluate(held_out, verbose=0)
-    else:
-        usual = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
-        held_out = held_out.prefetch(8)
-        for at_once in (1, 8):
-            optimizer = hvd.DistributedOptimizer("sgd")
-            made.compile(optimizer, "mse", metrics=[Total(name="rows")], steps_per_execution=at_once)
-            history = made.fit(stream(end=True, name="train"), epochs=2, verbose=0, validation_data=held_out,
-                               callbacks=[*usual, SlowAtFirst()]).history  # fmt: skip
-            assert history["val_rows"] == [28, 28], history
-            alone = made.evaluate(rows[:28], rows[:28], verbose=0)[0]
-            assert abs(history["val_loss"][-1] / alone - 1) < 1e-5, (history, alone)
-            predicted = hvd.allgather(made.predict(held_out.map(lambda inputs, _: inputs), verbose=0)).numpy()
-            assert len(predicted) == len(np.unique(predicted)) == 28, predicted
-        made.compile(optimizer, "mse")
-        made.evaluate(stream(end=True, name="stopped"), verbose=0, callbacks=[*usual[1:], StopsOneRank()])
-        # A pass of a training stream begins, to be read ahead, while something else is evaluated; ranks have 5 and 9.
-        slow = Data.from_tensor_slices((rows, rows)).batch(4).take(5 + 4 * rank)
-        slow = data.distribute(slow.map(lambda *rows: rows), shared=False, job_name="slow").repeat().prefetch(8)
-        made.fit(slow, steps_per_epoch=8, epochs=5, verbose=0, validation_data=held_out, callbacks=usual)
+    usual = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
+    held_out = held_out.prefetch(8)
+    for at_once in (1, 8):
+        optimizer = hvd.DistributedOptimizer("sgd")
+        made.compile(optimizer, "mse", metrics=[Total(name="rows")], steps_per_execution=at_once)
+        history = made.fit(stream(end=True, name="train"), epochs=2, verbose=0, validation_data=held_out,
+                           callbacks=[*usual, SlowAtFirst()]).history  # fmt: skip
+        assert history["val_rows"] == [28, 28], history
+        alone = made.evaluate(rows[:28], rows[:28], verbose=0)[0]
+        assert abs(history["val_loss"][-1] / alone - 1) < 1e-5, (history, alone)
+        predicted = hvd.allgather(made.predict(held_out.map(lambda inputs, _: inputs), verbose=0)).numpy()
+        assert len(predicted) == len(np.unique(predicted)) == 28, predicted
+    made.compile(optimizer, "mse")
+    made.evaluate(stream(end=True, name="stopped"), verbose=0, callbacks=[*usual[1:], StopsOneRank()])
+    # A pass of a training stream begins, to be read ahead, while something else is evaluated; ranks have 5 and 9.
+    slow = Data.from_tensor_slices((rows, rows)).batch(4).take(5 + 4 * rank)
+    slow = data.distribute(slow.map(lambda *rows: rows), shared=False, job_name="slow").repeat().prefetch(8)
+    made.fit(slow, steps_per_epoch=8, epochs=5, verbose=0, validation_data=held_out, callbacks=usual)
 elif what == "begins":
     fit(model(rank), stream(end=True, name="train"))
-elif what == "second model":
-    first, second, train = model(0), model(rank), stream(end=True, name="train")
-    training = callbacks.Training(first, first.optimizer, 4)
-    for _ in training.epochs(1):
-        for inputs, wanted in training.steps(train):
-            with tf.GradientTape(persistent=True) as tape:
-                loss = sum(tf.reduce_mean((each(inputs) - wanted) ** 2) for each in (first, second))
-            tape = hvd.DistributedGradientTape(tape)
-            for each in (first, second):
-                each.optimizer.__class__ = keras.optimizers.SGD  # the tape averages
-                each.optimizer.apply_gradients(
-                    zip(tape.gradient(loss, each.trainable_variables), each.trainable_variables, strict=True)
-                )
-        training.end_epoch(loss=loss)
-elif what.startswith("loop"):
-    made, train = model(rank), stream("endless" not in what, "train")
-    if "broadcast" in what:
-        hvd.broadcast_variables(made.weights)
-
-    @tf.function
-    def step(inputs, wanted):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((made(inputs) - wanted) ** 2)
-        made.optimizer.apply_gradients(
-            zip(tape.gradient(loss, made.trainable_variables), made.trainable_variables, strict=True)
-        )
-
-    for _ in range(1 if "endless" in what else 2):
-        for number, batch in enumerate(train):
-            step(*batch)
-            if number == 4 and rank == 0:
-                for inputs, _ in train.take(2) if "endless" in what else ():
-                    print("a batch:", inputs.shape)
-            if number == 99 and "endless" in what:
-                kept = made.get_weights()
-                made.set_weights([0 * each for each in kept])  # as averaged ones, for the evaluation
-                for _ in Data.range(2) if rank == 0 else ():
-                    pass
-                made.set_weights(kept)
-                made.optimizer.learning_rate = 0.005
-            if number == 120:
-                break
-elif what == "unequal":
-
-    class Batches(keras.utils.PyDataset):
-        def __len__(self):
-            return 10 + 2 * rank
-
-        def __getitem__(self, number):
-            return rows[:4], rows[:4]
-
-    broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
-    model(0).fit(Batches(), epochs=3, verbose=0, callbacks=[broadcast, callbacks.Measure(Batches(), 4)])
-    sys.exit()
 elif what == "rate":
 
     class Slower(keras.callbacks.Callback):

@@ -10,10 +10,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from headrace.tensorflow import horovod_keras, trained
-from headrace.tensorflow.keras import building, horovod_callbacks, metric_average, progress_counts
+from headrace.tensorflow import horovod_keras
+from headrace.tensorflow.keras import broadcast, metric_average, rank_meter
 from headrace.tensorflow.keras.model_checkpoint import EPOCH_OVER, Checkpoint
-from headrace.tensorflow.keras.rank_meter import open_meter
 from headrace.tensorflow.sharding.dataset_graph import INFINITE
 
 
@@ -41,11 +40,11 @@ class Training:
     def __init__(self, model: keras.Model, optimizer: keras.optimizers.Optimizer, batch_size: int,
                  log_every: int = 10, checkpoint: Checkpoint | None = None) -> None:  # fmt: skip
         self._model, self._checkpoint = model, checkpoint
-        self._meter = open_meter(batch_size, log_every)
+        self._meter = rank_meter.open_meter(batch_size, log_every)
         self._epoch = self._epochs = 0
         self._endless: tuple[tf.data.Dataset, Iterator[Any]] | None = None
-        self._beginning = horovod_callbacks.Beginning()
-        building.build_optimizer(model, optimizer)
+        self._beginning = broadcast.Beginning()
+        broadcast.build_optimizer(model, optimizer)
         if getattr(model, "optimizer", None) is None:
             model.optimizer = optimizer  # where checkpoints look for it
 
@@ -82,6 +81,9 @@ class Training:
         try:
             for number, batch in enumerate(batches):
                 waited_s = time.perf_counter() - asked_at
+                if checkpoint:
+                    checkpoint.on_train_batch_begin(number)
+                self._beginning.steps(self._model)
                 yield batch
                 now = time.perf_counter()
                 self._beginning.after_step(self._model)
@@ -103,8 +105,7 @@ class Training:
 
     def end_epoch(self, **metrics: Any) -> dict[str, float]:
         """The epoch is over; its metrics, averaged over the ranks."""
-        progress_counts.warn_if_apart()
-        trained.compare()
+        rank_meter.warn_if_apart()
         averaged = horovod_keras.average_metrics(metrics) if metrics else {}
         metric_average.average_moving_statistics(self._model)
         self._meter.epoch(self._epoch + 1, averaged)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from collections.abc import Mapping
 from typing import Any
 
 import horovod.tensorflow as hvd
@@ -12,144 +9,104 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from headrace.errors import InputError
+from headrace.tensorflow.keras.optimizer import prepare
+from headrace.tensorflow.keras.steps import Logs
 from headrace.tensorflow.ranks import collectives
 
-Logs = dict[str, Any] | None
-_EVALUATES = "headrace.evaluates"
-"""Under this name each rank says what it is about to do after an epoch's steps: to evaluate, or to end the epoch."""
+TOLERANCE = 1e-5
+"""Relative difference of two ranks' weights or learning rates: more than rounding makes, and less than the difference
+of the norms of random weights."""
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
     """Makes epoch metrics those of all ranks together; put it before callbacks that use them.
 
-    Training metrics are averaged. Held-out metrics are exact, counts too: whether ranks evaluate parts, of
-    different size perhaps, whose sums are added up, or each of them the whole set; or rank 0 alone evaluates, and
-    the others are told its results. A metric of one's own whose
-    variables are no sums (a maximum, say) needs the whole set on each rank. Moving statistics (batch
-    normalisation) are averaged before each evaluation and at the end of each epoch, so that all
-    ranks end with the same model.
+    Training metrics are averaged. Held-out metrics are exact, counts too, where ranks evaluate parts of a held-out set,
+    of different size perhaps (`data.split_by_rank`): the sums in the metrics' variables are added up. All ranks
+    evaluate or none. What `test_step` returns and is no metric of the model is the mean of the ranks' last batches.
+
+    Moving statistics (batch normalisation) are averaged before each evaluation and at the end of each epoch, so that
+    all ranks end with the same model. If they do not, in weights or learning rate, rank 0 warns, once.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._held_out: dict[str, Any] = {}
-        self._of_some = False
-        """Whether some ranks evaluate, and others do not."""
+        self._warned = False
+
+    def set_model(self, model: keras.Model) -> None:
+        super().set_model(model)
+        prepare(model)
 
     def on_test_begin(self, logs: Logs = None) -> None:
-        self._of_some = not all(collectives.of_all_ranks(True, _EVALUATES))
+        _all_or_none({"evaluates": True})
         average_moving_statistics(self.model)
 
     def on_test_end(self, logs: Logs = None) -> None:
-        if collectives.size() == 1 or self._of_some:
+        variables = self.model.metrics_variables
+        if collectives.size() == 1 or not variables:
             return
-        if _evaluated_the_same(self.model.metrics_variables):
-            return  # all ranks have all of the held-out set, and its sums
-        own = _numbers(self.model.get_metrics_result())
-        for variable in self.model.metrics_variables:
-            variable.assign(hvd.allreduce(tf.convert_to_tensor(variable.value), op=hvd.Sum))
-        # Keras has taken this rank's results already; they are put right in `on_epoch_end`.
-        result = _numbers(self.model.get_metrics_result())
-        result |= _under_other_names(_numbers(logs or {}), own, result)
-        self._held_out = {f"val_{name}": _plain(np.asarray(value, np.float64)) for name, value in result.items()}
+        sums = hvd.grouped_allreduce([tf.convert_to_tensor(each.value) for each in variables], op=hvd.Sum)
+        for variable, value in zip(variables, sums, strict=True):
+            variable.assign(value)
+        # Keras has taken this rank's results already; `on_epoch_end` puts these in their place.
+        self._held_out = {f"val_{name}": _plain(value) for name, value in self.model.get_metrics_result().items()}
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        while any(collectives.of_all_ranks(False, _EVALUATES)):
-            self._of_some = True  # and those that do begin as this rank does
-            average_moving_statistics(self.model)
+        norm, rate = _norm_and_rate(self.model)
+        # What a rank has that had no batch to evaluate, it has in common with the others by name.
+        own = {name: _plain(value) for name, value in (logs or {}).items() if name not in self._held_out}
+        ranks = _all_or_none({
+            "evaluates": False, "norm": norm, "rate": rate,
+            "logs": {name: np.asarray(value).tolist() for name, value in own.items()},
+        })  # fmt: skip
         average_moving_statistics(self.model)
-        if collectives.size() == 1 or not logs:
-            return
-        if self._of_some:
-            self._held_out = _told_by_some({name: each for name, each in logs.items() if name.startswith("val_")})
-        # A rank may have had no batch to evaluate, and then has no such names.
-        names = sorted(name for name in logs if not (self._held_out and name.startswith("val_")))
-        ours = [np.asarray(logs[name], np.float64) for name in names]
-        flat = np.concatenate([np.zeros(0), *(each.ravel() for each in ours)])
-        means = np.asarray(hvd.allreduce(tf.constant(flat), op=hvd.Average))
-        ends = np.cumsum([each.size for each in ours])
-        for name, value, end in zip(names, ours, ends, strict=True):
-            logs[name] = _plain(means[end - value.size : end].reshape(value.shape))
-        logs.update(self._held_out)
-        self._held_out, self._of_some = {}, False
+        self._compare("weights have the norm", [each["norm"] for each in ranks], epoch + 1)
+        self._compare("learning rate is", [each["rate"] for each in ranks], epoch + 1)
+        if logs is not None and collectives.size() > 1:
+            for name in sorted(set().union(*(each["logs"] for each in ranks))):
+                logs[name] = _plain(np.mean([each["logs"][name] for each in ranks if name in each["logs"]], axis=0))
+            logs.update(self._held_out)
+        self._held_out = {}
+
+    def _compare(self, what: str, values: list[float], epoch: int) -> None:
+        low, high = min(values), max(values)
+        if high - low > TOLERANCE * abs(high) and collectives.rank() == 0 and not self._warned:
+            self._warned = True
+            print(
+                f"warning: after epoch {epoch} rank {values.index(low)}'s {what} {low:g}, and rank "
+                f"{values.index(high)}'s {high:g}, so ranks train different models: give fit "
+                "hvd.callbacks.BroadcastGlobalVariablesCallback(0) (in a loop: hvd.broadcast_variables), and put "
+                "what changes the learning rate after MetricAverageCallback", flush=True,
+            )  # fmt: skip
 
 
-def _numbers(results: Mapping[str, Any]) -> dict[str, Any]:
-    """As lists and numbers; what is neither is left out."""
-    found = {}
-    for name, each in results.items():
-        with contextlib.suppress(TypeError, ValueError):
-            found[name] = np.asarray(each, np.float64).tolist()
-    return found
-
-
-def _under_other_names(returned: dict[str, Any], own: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
-    """Of all ranks, what a `test_step` has returned under names that no metric has.
-
-    A metric's result, if it is that metric's on all ranks: Keras's own examples return `Mean(name="total_loss")` as
-    "loss". Else the mean over the ranks, of which it warns.
-
-    Args:
-        returned: by this rank's last step.
-        own: this rank's metrics, before sums were added up.
-        result: those of all ranks.
-    """
-    ours = {
-        name: {"value": value, "is": [metric for metric, each in own.items() if _close(each, value)]}
-        for name, value in returned.items()
-        if name not in own or not _close(own[name], value)  # compile() makes a "loss" of its own
-    }
-    found: dict[str, list[Any]] = {}
-    for theirs in collectives.of_all_ranks(ours, "headrace.other_names"):
-        for name, told in theirs.items():  # a rank that had no batch has none
-            found.setdefault(name, []).append(told)
-    made: dict[str, Any] = {}
-    means = []
-    for name, told in sorted(found.items()):
-        if metrics := set.intersection(*(set(each["is"]) for each in told)) & set(result):
-            made[name] = result[min(metrics)]
-        else:
-            means.append(name)
-            made[name] = np.mean([each["value"] for each in told], axis=0)
-    if means:
-        _warn_of_means(tuple(means))
-    return made
-
-
-def _close(one: Any, other: Any) -> bool:
-    return np.shape(one) == np.shape(other) and np.allclose(one, other, rtol=1e-5, atol=0, equal_nan=True)
-
-
-@functools.cache
-def _warn_of_means(names: tuple[str, ...]) -> None:
-    if hvd.rank() == 0:
-        print(
-            f"warning: test_step returns {', '.join(names)}, which no metric of the model is: each rank has that of "
-            "its last batch, and what is told is their mean; make it a keras.metrics.Metric, and it is that of all",
-            flush=True,
+def _all_or_none(ours: dict[str, Any]) -> list[dict[str, Any]]:
+    """Exchange what ranks say where they begin an evaluation, or end an epoch."""
+    ranks = collectives.of_all_ranks(ours, "headrace.epoch")
+    if len({each["evaluates"] for each in ranks}) > 1:
+        evaluates = next(rank for rank, each in enumerate(ranks) if each["evaluates"])
+        raise InputError(
+            f"rank {evaluates} evaluates after an epoch and others do not: give fit validation_data on every rank, "
+            "its part of it by data.split_by_rank, or leave MetricAverageCallback out"
         )
+    return ranks
 
 
-def _told_by_some(results: dict[str, Any]) -> dict[str, Any]:
-    """The results of the ranks that have evaluated, the same on all: those of the first that has them."""
-    ours = {name: np.asarray(each, np.float64).tolist() for name, each in results.items()}
-    found: dict[str, Any] = {}
-    for theirs in reversed(collectives.of_all_ranks(ours, "headrace.held_out")):
-        found |= {name: _plain(np.asarray(each, np.float64)) for name, each in theirs.items()}
-    return found
+def _norm_and_rate(model: keras.Model) -> tuple[float, float]:
+    weights = [each.value for each in model.trainable_weights if "float" in str(each.dtype)]
+    norm = float(tf.linalg.global_norm([tf.cast(each, tf.float32) for each in weights])) if weights else 0.0
+    try:
+        return norm, float(np.asarray(model.optimizer.learning_rate))
+    except (AttributeError, TypeError, ValueError, NotImplementedError):
+        return norm, 0.0  # it has none that can be asked for
 
 
-def _plain(value: np.ndarray[Any, Any]) -> Any:
+def _plain(value: Any) -> Any:
     """A number, or, of a metric for each class, the array."""
-    return value.item() if value.ndim == 0 else value
-
-
-def _evaluated_the_same(variables: list[keras.Variable]) -> bool:
-    """Whether metrics' sums, counts among them, are the same on all ranks, but for the order of additions."""
-    sums = [np.asarray(variable.value, np.float64).ravel() for variable in variables]
-    ours = np.concatenate([*sums, np.zeros(1)])
-    first = np.asarray(hvd.broadcast(tf.constant(ours), root_rank=0))
-    return all(collectives.of_all_ranks(bool(np.allclose(ours, first, rtol=1e-5, atol=0)), "headrace.evaluated"))
+    array = np.asarray(value, np.float64)
+    return array.item() if array.ndim == 0 else array
 
 
 def average_moving_statistics(model: keras.Model) -> None:

@@ -14,13 +14,13 @@ import tensorflow as tf
 from headrace.errors import InputError
 from headrace.events import CHECKPOINTS_ON_REQUEST, say
 from headrace.rank.context import TrainerContext
-from headrace.tensorflow.keras import building, progress_counts
-from headrace.tensorflow.keras.horovod_callbacks import broadcast_state
+from headrace.tensorflow.keras import rank_meter
+from headrace.tensorflow.keras.broadcast import broadcast_state, build_optimizer, called_built
+from headrace.tensorflow.keras.steps import Logs, StepCallback
 from headrace.tensorflow.ranks import collectives
 from headrace.training.checkpoint_folder import EVERY_S, KEPT_CHECKPOINTS, CheckpointFolder
 from headrace.training.signal_files import SignalFiles
 
-Logs = dict[str, Any] | None
 STOPPING_S = 30.0
 """After a checkpoint on request, rank 0 waits here to be ended."""
 WEIGHTS_FILE = "model.weights.h5"
@@ -49,7 +49,7 @@ class Stream(Protocol):
         """Say how the stream goes on after a restart."""
 
 
-class Checkpoint(keras.callbacks.Callback):
+class Checkpoint(StepCallback):
     """Keeps a checkpoint of each epoch, and in long ones more, on rank 0, and resumes from the newest whole one.
 
     A checkpoint is a folder `epoch-NNNN` (or `epoch-NNNN-step-NNNNNN`, made when the job was asked to stop or when
@@ -87,43 +87,42 @@ class Checkpoint(keras.callbacks.Callback):
         self._first_epoch = True
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        super().on_epoch_begin(epoch)
         if self._first_epoch and self._stream:
             self._stream.start()  # `fit` asks for the first batch after this
         made, of, ranks = self._resumed
         # Another number of ranks may have made other steps of the same epoch.
-        steps = self._steps() or of * ranks // collectives.size()
+        steps = self.steps_of_epoch() or of * ranks // collectives.size()
         self._skipped_steps = made * steps // of if of else 0
         self._last_steps = steps if of else self._last_steps
-        progress_counts.resume_at(self._skipped_steps)
+        rank_meter.resume_at(self._skipped_steps)
         self._epoch, self._batch, self._first_epoch, self._resumed = epoch, 0, False, (0, 0, 1)
 
-    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        # More than one with `steps_per_execution`; Keras tells a last execution that is cut short as a whole one.
-        of_epoch = min(batch + 1, self._steps() or batch + 1)
-        made, self._batch = of_epoch - self._batch, of_epoch
-        if self._stream:
-            self._stream.consumed(made)
-        step, steps = self._batch + self._skipped_steps, self._steps()
-        if self._skipped_steps and step >= (steps or self._last_steps):
-            self.model.stop_training = EPOCH_OVER
-        if collectives.rank() != 0:
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        self._trained(batch)
+        step, steps = batch + self._skipped_steps, self.steps_of_epoch()
+        at_once = max(int(getattr(self.model, "steps_per_execution", 1)), 1)
+        if self._skipped_steps and step + at_once >= (steps or self._last_steps):
+            self.model.stop_training = EPOCH_OVER  # after the step that begins
+        if not batch or collectives.rank() != 0:
             return
-        over = 0 < steps <= step
         # All ranks hold the same weights, so rank 0 can save them alone.
         if self._signals.stop_requested():
-            self._save(self._epoch + over, 0 if over else step)
-            time.sleep(STOPPING_S)  # the launcher ends the job
-        elif not over and self._folder.is_due(self._every_s):
             self._save(self._epoch, step)
+            time.sleep(STOPPING_S)  # the launcher ends the job
+        elif self._folder.is_due(self._every_s):
+            self._save(self._epoch, step)
+
+    def _trained(self, steps: int) -> None:
+        """This many steps of the epoch have been made."""
+        made, self._batch = steps - self._batch, steps
+        if self._stream and made:
+            self._stream.consumed(made)
 
     @property
     def skipped_steps(self) -> int:
         """Steps of the present epoch that an earlier run has made."""
         return self._skipped_steps
-
-    def _steps(self) -> int:
-        """Steps of an epoch; 0 when Keras does not know."""
-        return int((self.params or {}).get("steps") or 0)
 
     def restore(self, model: keras.Model) -> int:
         """Load the newest checkpoint, if there is one, and say which epoch comes next (0 without).
@@ -142,8 +141,8 @@ class Checkpoint(keras.callbacks.Callback):
             )
         if collectives.rank() == 0 and weights:
             self._folder.tell_of_own()
-            building.build_optimizer(model, model.optimizer)
-            with building.called_built(model):
+            build_optimizer(model, model.optimizer)
+            with called_built(model):
                 model.load_weights(weights)
             epoch, step = self._folder.place()
             record = self._folder.record(PROGRESS_FILE) or {}
@@ -160,6 +159,7 @@ class Checkpoint(keras.callbacks.Callback):
         return epoch
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        self._trained(max(self.ended()[0], self._batch))
         self._last_steps = self._batch + self._skipped_steps
         self._skipped_steps = 0
         if getattr(self.model, "stop_training", False) is EPOCH_OVER:
@@ -168,12 +168,16 @@ class Checkpoint(keras.callbacks.Callback):
             self._stream.gather()
         if collectives.rank() == 0:
             self._save(epoch + 1, 0)
+            if self._signals.stop_requested():
+                time.sleep(STOPPING_S)
 
     def _save(self, epoch: int, step: int) -> None:
         # Of a dataset that does not tell its length, as long as the epoch before.
-        records = {PROGRESS_FILE: {"steps_per_epoch": self._steps() or self._last_steps, "ranks": collectives.size()}}
+        records = {
+            PROGRESS_FILE: {"steps_per_epoch": self.steps_of_epoch() or self._last_steps, "ranks": collectives.size()}
+        }
         if self._stream:
             records[LEDGER_FILE] = self._stream.state()
-        with building.called_built(self.model):
+        with called_built(self.model):
             path = self._folder.save(epoch, step, self.model.save_weights, records)
         say("checkpoint", epoch=epoch, path=path)

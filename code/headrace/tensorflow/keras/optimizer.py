@@ -1,10 +1,11 @@
-"""Keras 3 optimizers that average the gradients of all ranks, and what Keras must know of them."""
+"""Keras 3 optimizers that average the gradients of all ranks."""
 
 from __future__ import annotations
 
-import functools
+import itertools
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import horovod.tensorflow as hvd
@@ -12,22 +13,89 @@ import keras
 import tensorflow as tf
 
 from headrace.errors import InputError
-from headrace.tensorflow import trained
-from headrace.tensorflow.keras import progress_counts
+from headrace.tensorflow.keras import rank_meter
 from headrace.tensorflow.ranks import collectives
 
-_HOW_HOROVOD_SENDS = {"name", "device_dense", "device_sparse", "num_groups", "groups",
-                      "average_aggregated_gradients", "gradient_predivide_factor"}  # fmt: skip
-"""Arguments of Horovod's that change no result: here all dense gradients go in one group."""
+_HOW_HOROVOD_SENDS = {
+    "name",
+    "device_dense",
+    "device_sparse",
+    "average_aggregated_gradients",
+    "gradient_predivide_factor",
+}
+"""Arguments of Horovod's that change no result."""
 _INSTEAD = {
     "backward_passes_per_step": (1, "give the Keras optimizer gradient_accumulation_steps"),
     "process_set": (hvd.global_process_set, "all ranks train one model"),
 }
 """Those that would: their defaults, and what there is in their place."""
+AROUND = (
+    "with a LossScaleOptimizer around hvd.DistributedOptimizer(…) each rank would leave out other steps: write "
+    "hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(…)), or, where compile() has made it, give fit "
+    "hvd.callbacks.BroadcastGlobalVariablesCallback(0)"
+)
+_applying = threading.local()
+"""`reduced`: the gradients that an optimizer within another one is given are those of all ranks already."""
+_told: list[str] = []
 
 
-def check_options(op: Any, options: Mapping[str, Any]) -> None:
-    """Horovod's further arguments of an optimizer or a tape. Raises `InputError`, or `TypeError` as Python does."""
+@dataclass(frozen=True)
+class Reduction:
+    """How gradients of all ranks become one.
+
+    Args:
+        compression: `Compression.none` or `Compression.fp16`, for the gradients on the wire.
+        op: `Average` (default) or `Sum`.
+        sparse_as_dense: whether to send sparse gradients, as those of `Embedding`, as whole tables: faster where a step
+            reads most rows.
+        num_groups: how many groups the dense gradients go in, each as soon as its last one is there; 0 is one group.
+        groups: Horovod's other name for `num_groups`.
+        horovods: further arguments that Horovod's has; those that would change the result are refused.
+
+    Raises:
+        InputError: an argument of Horovod's that is not offered.
+    """
+
+    compression: Any
+    op: Any
+    sparse_as_dense: bool
+    num_groups: int
+
+    @classmethod
+    def of(
+        cls,
+        compression: Any = hvd.Compression.none,
+        op: Any = hvd.Average,
+        sparse_as_dense: bool = False,
+        num_groups: int = 0,
+        groups: Any = None,
+        **horovods: Any,
+    ) -> Reduction:
+        _check(op, horovods)
+        return cls(compression, op, sparse_as_dense, groups if isinstance(groups, int) else num_groups)
+
+    def gradients(self, grads: list[Any]) -> list[Any]:
+        """Reduce gradients over the ranks: dense ones in groups, sparse ones by allgather. Missing ones stay."""
+        if collectives.size() == 1:
+            return grads
+        rank_meter.count_collective()
+        dense = []
+        for index, grad in enumerate(grads):
+            if isinstance(grad, tf.IndexedSlices) and not self.sparse_as_dense:
+                grads[index] = _each_row_once(hvd.allreduce(_each_row_once(grad), op=self.op))
+            elif grad is not None:
+                dense.append(index)
+        size = -(-len(dense) // max(self.num_groups, 1))
+        for group in (dense[begin : begin + size] for begin in range(0, len(dense), size)):
+            tensors = [tf.convert_to_tensor(grads[index]) for index in group]
+            reduced = hvd.grouped_allreduce(tensors, compression=self.compression, op=self.op)
+            for index, each in zip(group, reduced, strict=True):
+                grads[index] = each
+        return grads
+
+
+def _check(op: Any, options: Mapping[str, Any]) -> None:
+    """Raise `InputError` for what would change the result, and `TypeError` for what Horovod does not have either."""
     if op not in (hvd.Average, hvd.Sum):
         raise InputError("op is hvd.Average or hvd.Sum: headrace offers no other reduction of gradients")
     for name, value in options.items():
@@ -39,75 +107,58 @@ def check_options(op: Any, options: Mapping[str, Any]) -> None:
             raise TypeError(f"an unexpected argument {name!r}; there are compression and op")
 
 
-def _adapt_compile() -> None:
-    """Have `compile` see what a distributed optimizer needs: Horovod has no XLA operations."""
-    # Keras asks whether a model's `compile` is its own, and loads no optimizer where it is not: so there, not below.
-    owner = next(each for each in keras.Model.__mro__ if "compile" in vars(each))
-    original = owner.compile
-    if hasattr(original, "headrace"):
-        return
-
-    @functools.wraps(original)
-    def compile_model(self: keras.Model, optimizer: Any = "rmsprop", *args: Any, **options: Any) -> None:
-        inner = getattr(optimizer, "inner_optimizer", None)
-        if is_distributed(optimizer) or is_distributed(inner):
-            if options.get("jit_compile") is True:
-                raise InputError("compile(jit_compile=True): Horovod has no XLA operations; write jit_compile=False")
-            options["jit_compile"] = False
-        original(self, optimizer, *args, **options)
-
-    compile_model.headrace = True  # type: ignore[attr-defined]
-    owner.compile = compile_model
-
-
-def _adapt_loss_scaling() -> None:
-    """Have the ranks decide together whether a step overflowed, on the gradients of all.
-
-    Keras's LossScaleOptimizer, which mixed_float16 brings, decides before the optimizer within it averages: a rank that
-    leaves a step out would have its next gradients averaged with the others' of this one. So the outer one averages.
-    """
-    scaling = keras.optimizers.LossScaleOptimizer
-    original = scaling.__init__
-    if hasattr(original, "headrace"):
-        return
-
-    @functools.wraps(original)
-    def begin(self: keras.optimizers.Optimizer, inner_optimizer: Any, *args: Any, **options: Any) -> None:
-        original(self, inner_optimizer, *args, **options)
-        how = getattr(self.inner_optimizer, "headrace_reduction", None)
-        if how and not is_distributed(self):
-            self.__class__ = distributed_class(type(self), *how)
-
-    begin.headrace = True  # type: ignore[attr-defined]
-    scaling.__init__ = begin
+def optimizers_of(model: keras.Model) -> list[Any]:
+    """Return the compiled optimizer, and those that the model's own attributes hold, as a GAN's do."""
+    held = [each for name, each in vars(model).items() if not name.startswith("_")]
+    within = (
+        each.values() if isinstance(each, dict) else each for each in held if isinstance(each, dict | list | tuple)
+    )
+    found = [getattr(model, "optimizer", None), *held, *itertools.chain.from_iterable(within)]
+    return list({id(each): each for each in found if isinstance(each, keras.optimizers.Optimizer)}.values())
 
 
 def is_distributed(optimizer: Any) -> bool:
     return hasattr(optimizer, "headrace_reduction")
 
 
-_adapt_compile()
-_adapt_loss_scaling()
+def _is_reduced() -> bool:
+    return bool(getattr(_applying, "reduced", False))
 
 
-_applying = threading.local()
-"""`of_all_ranks`: the gradients that an optimizer within another one is given are reduced already."""
+def distributed_class(base: Any, how: Reduction) -> Any:
+    """Return a class of optimizers that does what `base` does, with the gradients of all ranks."""
 
-
-def distributed_class(base: Any, compression: Any, op: Any, sparse_as_dense: bool) -> Any:
     class Distributed(base):  # type: ignore[misc, valid-type]
-        headrace_reduction = (compression, op, sparse_as_dense)
+        headrace_reduction = how
 
         def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-            if collectives.size() == 1 or getattr(_applying, "of_all_ranks", False):
-                return super().apply(grads, trainable_variables)
-            trained.note(self._trainable_variables if trainable_variables is None else trainable_variables, self)
-            grads = reduce_gradients(list(grads), compression, op, sparse_as_dense)
-            _applying.of_all_ranks = True
+            grads = list(grads)
+            variables = None if trainable_variables is None else list(trainable_variables)
+            if not grads or _is_reduced():
+                return super().apply(grads, variables)
+            if collectives.size() > 1 and getattr(self, "headrace_scaled", False):
+                raise InputError(AROUND)
+            if variables and not self.built:  # as Keras does, which may not be below
+                with keras.name_scope(self.name, caller=self):
+                    self.build(variables)
+            if not self.gradient_accumulation_steps:
+                grads = how.gradients(grads)
+            _applying.reduced = not self.gradient_accumulation_steps
             try:
-                return super().apply(grads, trainable_variables)
+                # TensorFlow would count the step at once, before it finds that there is no next batch.
+                with tf.control_dependencies([each for each in grads if each is not None]):
+                    return super().apply(grads, variables)
             finally:
-                _applying.of_all_ranks = False
+                _applying.reduced = False
+
+        def _clip_gradients(self, grads: Any) -> Any:
+            # The first that Keras does with accumulated gradients, in the steps that apply them.
+            return super()._clip_gradients(grads if _is_reduced() else how.gradients(list(grads)))
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name == "loss_scale_factor" and value is None and hasattr(self, name):
+                super().__setattr__("headrace_scaled", True)  # a LossScaleOptimizer has been made around this one
+            super().__setattr__(name, value)
 
     # Saved models name the class that they load: the plain one.
     Distributed.__name__, Distributed.__qualname__ = base.__name__, base.__qualname__
@@ -115,19 +166,24 @@ def distributed_class(base: Any, compression: Any, op: Any, sparse_as_dense: boo
     return Distributed
 
 
-def reduce_gradients(grads: list[Any], compression: Any, op: Any, sparse_as_dense: bool) -> list[Any]:
-    """Reduce gradients over the ranks, dense ones in one group, sparse ones by allgather. Missing ones stay missing."""
-    progress_counts.count_collective()
-    dense = []
-    for index, grad in enumerate(grads):
-        if isinstance(grad, tf.IndexedSlices) and not sparse_as_dense:
-            grads[index] = _each_row_once(hvd.allreduce(_each_row_once(grad), op=op))
-        elif grad is not None:
-            dense.append(index)
-    tensors = [tf.convert_to_tensor(grads[index]) for index in dense]
-    for index, reduced in zip(dense, hvd.grouped_allreduce(tensors, compression=compression, op=op), strict=True):
-        grads[index] = reduced
-    return grads
+def prepare(model: keras.Model) -> None:
+    """Prepare a compiled model for its distributed optimizer; callbacks call it before Keras makes a step.
+
+    Under mixed_float16 `compile` makes a LossScaleOptimizer around the given optimizer. It decides whether a step
+    overflowed before the optimizer within it averages, so a rank that leaves a step out would have its next gradients
+    averaged with the others' of this one. So the outer one averages, and all ranks decide alike.
+
+    Horovod has no XLA operations, so the step is not compiled by XLA, which Keras chooses by itself on a GPU.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    how = getattr(getattr(optimizer, "inner_optimizer", None), "headrace_reduction", None)
+    if how and not is_distributed(optimizer):
+        optimizer.__class__ = distributed_class(type(optimizer), how)
+    if collectives.size() > 1 and model.jit_compile and any(map(is_distributed, optimizers_of(model))):
+        model.jit_compile = False
+        if collectives.rank() == 0 and not _told:
+            _told.append("jit_compile")
+            print("the step is not compiled by XLA (jit_compile=False): Horovod has no XLA operations", flush=True)
 
 
 def _each_row_once(grad: tf.IndexedSlices) -> tf.IndexedSlices:

@@ -1,28 +1,108 @@
-"""The meter of a TensorFlow rank: Horovod's rank and size, TensorFlow's writer for TensorBoard."""
+"""What a TensorFlow rank is measured by: its meter, what counts as progress, and the size of a sample.
+
+Collectives are counted by TensorFlow itself, in a variable, so that it works in graphs and in any loop; batches by
+the transfer library. The thread that `headrace.rank` runs beside the script reads both.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
-from headrace.tensorflow.keras import sample_size
+from headrace.events import READS_DATA, say
+from headrace.rank import liveness, receipts
+from headrace.rank.context import TrainerContext
 from headrace.tensorflow.ranks import collectives
+from headrace.tensorflow.service import transfer
 from headrace.training.meter import Meter
+
+APART = (
+    "warning: no gradients were averaged by headrace; unless the script does it, each rank trains a model of its own: "
+    "wrap the optimizer in hvd.DistributedOptimizer, or the tape in hvd.DistributedGradientTape"
+)
+_collectives: list[tf.Variable] = []
+_resumed_at = [0]
+_specs: list[Any] = []
 
 
 def open_meter(batch_size: int, log_every: int) -> Meter:
-    """What training is measured by on this rank."""
-    return Meter(
-        collectives.rank,
-        collectives.size,
-        batch_size,
-        log_every,
-        _Scalars,
-        lambda: sample_size.sample_bytes(batch_size),
-    )
+    """Return what training is measured by on this rank."""
+    return Meter(collectives.rank, collectives.size, batch_size, log_every, _Scalars, lambda: sample_bytes(batch_size))
+
+
+def count_collective() -> None:
+    """Count one more collective, each time the graph that is being made (or this very call) runs."""
+    if not _collectives:
+        with tf.init_scope(), tf.device("CPU:0"):
+            variable = tf.Variable(0, dtype=tf.int64, trainable=False, name="headrace_collectives")
+        _collectives.append(variable)
+        liveness.add_counter(steps)
+    _collectives[0].assign_add(1, read_value=False)
+
+
+def steps() -> int:
+    """Return how often this rank has averaged gradients, those of the ideal step's measurement too."""
+    return int(_collectives[0].numpy()) if _collectives else 0
+
+
+@functools.cache
+def warn_if_apart() -> None:
+    """Warn, once, if no gradients have been averaged; called at an epoch's end, by when they have been."""
+    if collectives.size() > 1 and collectives.rank() == 0 and not _collectives:
+        print(APART, flush=True)
+
+
+@functools.cache
+def count_transferred() -> None:
+    """Count the batches that come by headrace's own protocol as progress, from now on."""
+    library = transfer.library_path()
+    liveness.add_counter(lambda: transfer.batches_received(library))
+    receipts.add_source(lambda: transfer.received(library))
+
+
+def resume_at(step: int) -> None:
+    """Note that an earlier run has made this many steps of the epoch that begins."""
+    _resumed_at[0] = step
+
+
+def resumed_at() -> int:
+    """Return how many steps of the present epoch an earlier run has made."""
+    return _resumed_at[0]
+
+
+def note(spec: Any) -> None:
+    """Note the elements of a distributed dataset; the first of a script is the one that it trains on.
+
+    With the first, the launcher learns that this rank may wait for data.
+    """
+    if not _specs and TrainerContext.from_environ(os.environ).signal_dir.name:
+        say(READS_DATA)
+    _specs.append(spec)
+
+
+def sample_bytes(batch_size: int) -> float:
+    """Return the bytes of a sample of the first distributed dataset; 0 where its specification leaves them open."""
+    return batch_bytes(_specs[0], batch_size) / batch_size if _specs else 0.0
+
+
+def batch_bytes(spec: Any, batch_size: int) -> float:
+    """Return the bytes of a batch of `batch_size` samples; 0 where not all shapes and types are known."""
+    total = 0
+    for each in tf.nest.flatten(spec):
+        if not isinstance(each, tf.TensorSpec) or each.shape.rank is None or not each.dtype.size:
+            return 0.0
+        sizes = [batch_size if size is None and place == 0 else size for place, size in enumerate(each.shape)]
+        if None in sizes:
+            return 0.0
+        total += math.prod(sizes) * each.dtype.size
+    return float(total)
 
 
 class _Scalars:
@@ -33,7 +113,7 @@ class _Scalars:
             self._writer = tf.summary.create_file_writer(str(folder))
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        with _as_pythons(), self._writer.as_default(step=step):
+        with _as_pythons(), tf.device("CPU:0"), self._writer.as_default(step=step):
             for name, value in values.items():
                 tf.summary.scalar(name, value)
 
@@ -44,7 +124,7 @@ class _Scalars:
 
 @contextlib.contextmanager
 def _as_pythons() -> Iterator[None]:
-    """TensorFlow has an error of its own for a full disk."""
+    """Raise TensorFlow's own error for a full disk as Python's."""
     try:
         yield
     except tf.errors.OpError as error:

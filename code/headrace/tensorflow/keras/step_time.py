@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import stateful_random_ops
 
-from headrace.tensorflow.keras import building
+from headrace.tensorflow.keras import broadcast
 from headrace.tensorflow.ranks import collectives
 from headrace.training.ideal_step import SETTLING, IdealStep, steps_to_measure
 
@@ -26,8 +26,9 @@ def measure_ideal_step(model: keras.Model, dataset: Any, batch_size: int | None 
     something else than a tf.data dataset, or eagerly: then the script's Python would run, and nobody knows what it
     writes.
 
-    Weights, optimizer state, metrics and random seeds are put back exactly. All ranks must call it
-    together: the steps reduce gradients.
+    Weights, optimizer state, metrics and random seeds are put back exactly; meanwhile they are kept in the host's
+    memory, since a device may hold no second copy. None, too, where the device has no memory for the steps. All ranks
+    must call it together: the steps reduce gradients.
 
     The batch is made up from `dataset.element_spec` (random pixels, class 0), so that no element of the
     stream is used up; where the spec leaves more open than the batch size, or the step fails on what is made up, it is
@@ -39,15 +40,23 @@ def measure_ideal_step(model: keras.Model, dataset: Any, batch_size: int | None 
         batch_size: fills an unknown first dimension.
     """
     eagerly = model.run_eagerly or tf.config.functions_run_eagerly()
-    if eagerly or not isinstance(dataset, tf.data.Dataset) or not building.build(model, dataset.element_spec):
+    if eagerly or not isinstance(dataset, tf.data.Dataset) or not broadcast.build(model, dataset.element_spec):
         return None
-    building.build_optimizer(model, model.optimizer)
+    broadcast.build_optimizer(model, model.optimizer)
     if _says_enough(dataset.element_spec, batch_size):
         made_up = tf.nest.map_structure(lambda spec: _made_up(spec, batch_size), dataset.element_spec)
         # A model may refuse zeros: a length, or a number that has to be in a vocabulary. All ranks do, or none.
         with contextlib.suppress(tf.errors.InvalidArgumentError):
-            return _measured(model, dataset, made_up)
-    return _measured(model, dataset, next(iter(dataset.take(1))))
+            return _measured_if_it_fits(model, dataset, made_up)
+    return _measured_if_it_fits(model, dataset, next(iter(dataset.take(1))))
+
+
+def _measured_if_it_fits(model: keras.Model, dataset: tf.data.Dataset, batch: Any) -> IdealStep | None:
+    try:
+        return _measured(model, dataset, batch)
+    except tf.errors.ResourceExhaustedError as error:
+        print(f"the ideal step is not measured, for want of memory: {error.message.splitlines()[0]}", flush=True)
+        return None
 
 
 def _measured(model: keras.Model, dataset: tf.data.Dataset, batch: Any) -> IdealStep:
@@ -95,15 +104,16 @@ def _variables(model: keras.Model, iterator: Any) -> list[tf.Variable]:
 
 
 def _copied(variable: tf.Variable) -> tf.Tensor:
-    """Its value, in memory of its own.
+    """Return its value, in memory of its own on the host.
 
     A value that shares the variable's memory makes the next step write elsewhere: then all measured steps use other
     memory than those of the training do, and weights of a few megabytes are up to a tenth faster or slower there.
     """
-    try:
-        return tf.raw_ops.DeepCopy(x=variable)
-    except tf.errors.OpError:  # of a type that it does not know, as quantised numbers are
-        return tf.identity(variable)
+    with tf.device("CPU:0"):
+        try:
+            return tf.raw_ops.DeepCopy(x=variable)
+        except tf.errors.OpError:  # of a type that it does not know, as quantised numbers are
+            return tf.identity(variable)
 
 
 def _wait_for(logs: Any) -> None:

@@ -15,15 +15,16 @@ import tensorflow as tf
 
 from headrace.errors import InputError
 from headrace.rank.context import TrainerContext
+from headrace.tensorflow.ranks import devices
 
 RANKS_OF_MPI, RANKS_OF_HOST = "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"
 
 
 def init() -> None:
-    """Start Horovod, once; without mpirun, as the only rank.
+    """Start Horovod, once; without mpirun, as the only rank. This rank then has its GPU and its share of threads.
 
     Raises:
-        InputError: TF_CONFIG tells TensorFlow to connect workers of its own.
+        InputError: TF_CONFIG tells TensorFlow to connect workers of its own, or the host has too few GPUs.
     """
     find_open_mpi()
     if RANKS_OF_MPI in os.environ and (workers := _workers_of_tf_config()) > 1:
@@ -33,6 +34,7 @@ def init() -> None:
         )
     if not hvd.is_initialized():
         hvd.init()
+        devices.take_share(int(hvd.local_rank()), int(hvd.local_size()))
 
 
 def _workers_of_tf_config() -> int:
@@ -88,20 +90,22 @@ def _place() -> tuple[int, int]:
 
 
 def same_on_all_ranks(value: Any, name: str = "headrace.same") -> Any:
-    """Rank 0's value, as JSON has it. Every rank must call it."""
+    """Return rank 0's value, as JSON has it. Every rank must call it."""
     if size() == 1:
         return value
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
-    length = int(hvd.broadcast(tf.constant(len(text), tf.int64), 0, name=f"{name}.length"))
-    mine = text if rank() == 0 else np.zeros(length, np.uint8)
-    sent = hvd.broadcast(tf.constant(mine), 0, name=f"{name}.text")
+    with tf.device("CPU:0"):
+        length = int(hvd.broadcast(tf.constant(len(text), tf.int64), 0, name=f"{name}.length"))
+        mine = text if rank() == 0 else np.zeros(length, np.uint8)
+        sent = hvd.broadcast(tf.constant(mine), 0, name=f"{name}.text")
     return json.loads(sent.numpy().tobytes())
 
 
 def of_all_ranks(value: Any, name: str = "headrace.all") -> list[Any]:
-    """Every rank's value, as JSON has it, by rank. Every rank must call it."""
+    """Return every rank's value, as JSON has it, by rank. Every rank must call it."""
     if size() == 1:
         return [value]
     text = np.frombuffer(json.dumps(value).encode() + b"\n", np.uint8)
-    together = hvd.allgather(tf.constant(text), name=name).numpy().tobytes()
+    with tf.device("CPU:0"):
+        together = hvd.allgather(tf.constant(text), name=name).numpy().tobytes()
     return [json.loads(line) for line in together.splitlines()]

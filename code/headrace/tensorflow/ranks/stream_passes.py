@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from headrace.errors import InputError
-from headrace.tensorflow.keras import evaluation, progress_counts
+from headrace.tensorflow.keras import evaluation, rank_meter
 from headrace.tensorflow.ranks import collectives
 from headrace.tensorflow.ranks.agreement import Agreement, always
 
@@ -61,7 +61,7 @@ class Stream:
         yield self._begins()
 
     def _begins(self) -> np.int64:
-        number, steps = next(self._numbers), progress_counts.steps()  # two passes may begin at once, in two threads
+        number, steps = next(self._numbers), rank_meter.steps()  # two passes may begin at once, in two threads
         self._began[number], self._newest = steps, number
         return np.int64(number)
 
@@ -117,7 +117,7 @@ class Stream:
         Raises:
             InputError: another rank reads a newer pass.
         """
-        of_pass, steps = int(number), progress_counts.steps()
+        of_pass, steps = int(number), rank_meter.steps()
         began = self._began[of_pass]
         if of_pass not in self._told and steps >= began + SURE_AFTER_STEPS:
             self._told.add(of_pass)

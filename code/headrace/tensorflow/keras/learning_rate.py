@@ -1,90 +1,17 @@
-"""Horovod's Keras callbacks for Keras 3; reached as `horovod_keras.callbacks`."""
+"""Horovod's learning rate callbacks for Keras 3."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-import horovod.tensorflow as hvd
-import keras
 import numpy as np
 
-from headrace.errors import InputError
-from headrace.tensorflow.keras import building, progress_counts
-from headrace.tensorflow.keras.metric_average import MetricAverageCallback as MetricAverageCallback
-from headrace.tensorflow.ranks import agreement_thread, collectives
-
-Logs = dict[str, Any] | None
+from headrace.tensorflow.keras import rank_meter
+from headrace.tensorflow.keras.steps import Logs, StepCallback
+from headrace.tensorflow.ranks import collectives
 
 
-def __getattr__(name: str) -> Any:
-    if name == "BestModelCheckpoint":  # Horovod's for Spark, whose estimator gives it a path
-        raise AttributeError(
-            "headrace has no hvd.callbacks.BestModelCheckpoint: where hvd.rank() == 0, give fit "
-            "keras.callbacks.ModelCheckpoint(path, save_best_only=True) after hvd.callbacks.MetricAverageCallback()"
-        )
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def broadcast_state(model: keras.Model, root_rank: int = 0) -> None:
-    """Give every rank the weights and the optimizer state of `root_rank`; random seeds stay each rank's own."""
-    if collectives.size() == 1:
-        return
-    building.build_optimizer(model, getattr(model, "optimizer", None))
-    variables = [*model.weights, *(variable for each in building.optimizers_of(model) for variable in each.variables)]
-    if len(set(collectives.of_all_ranks(len(variables), "headrace.state"))) > 1:
-        raise InputError(
-            "an optimizer has state on some ranks and none on others: on every rank, call its build(variables) before "
-            "a checkpoint is restored"
-        )
-    hvd.broadcast_variables([variable.value for variable in variables], root_rank=root_rank)
-
-
-class Beginning:
-    """Starts all ranks from one rank's state, once all have all weights: before the first step, or after it."""
-
-    def __init__(self, root_rank: int = 0) -> None:
-        self._root_rank, self._due = root_rank, True
-
-    def before_step(self, model: keras.Model) -> None:
-        """Every rank must call it before its first step; once more does no harm, and nothing later."""
-        if not self._due:
-            return
-        if collectives.size() > 1:
-            agreement_thread.begin()  # by which ranks are compared that have no stream in common
-        everyones = collectives.of_all_ranks([building.is_built(model), len(model.weights)], "headrace.built")
-        if all(built for built, _ in everyones):
-            self.after_step(model)
-        elif all(found == everyones[0] for found in everyones) and model.weights:
-            hvd.broadcast_variables([variable.value for variable in model.weights], root_rank=self._root_rank)
-
-    def after_step(self, model: keras.Model) -> None:
-        """Every rank must call it after its first step, which makes the weights that were missing."""
-        if self._due:
-            self._due = False
-            broadcast_state(model, self._root_rank)
-
-
-class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Starts all ranks from the state of `root_rank`: before the first step, or after it if it makes the weights."""
-
-    def __init__(self, root_rank: int = 0) -> None:
-        super().__init__()
-        self.root_rank = root_rank
-        self._beginning = Beginning(root_rank)
-
-    def on_train_begin(self, logs: Logs = None) -> None:
-        self._beginning = Beginning(self.root_rank)
-        self._beginning.before_step(self.model)
-
-    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        self._beginning.before_step(self.model)
-
-    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        self._beginning.after_step(self.model)
-
-
-class LearningRateScheduleCallback(keras.callbacks.Callback):
+class LearningRateScheduleCallback(StepCallback):
     """Sets the learning rate to `initial_lr × multiplier(epoch)` between two epochs.
 
     Args:
@@ -115,11 +42,11 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self.momentum_correction = momentum_correction
         self.steps_per_epoch = steps_per_epoch
         self._multiplier = multiplier if callable(multiplier) else (lambda _: float(multiplier))
-        self._epoch = self._made = 0
+        self._epoch = 0
 
     def on_train_begin(self, logs: Logs = None) -> None:
         if not self.staircase and not self.steps_per_epoch:
-            self.steps_per_epoch = (self.params or {}).get("steps")
+            self.steps_per_epoch = self.steps_of_epoch()
             if not self.steps_per_epoch and collectives.rank() == 0:
                 print(
                     f"{type(self).__name__}: how many steps an epoch has is known after the first, in which the "
@@ -128,20 +55,18 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
                 )
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        super().on_epoch_begin(epoch)
         self._epoch = epoch
         if self.staircase or not self.steps_per_epoch:
             self._set(float(epoch))
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         if not self.staircase and self.steps_per_epoch:
-            self._set(self._epoch + (progress_counts.resumed_at() + batch) / self.steps_per_epoch)
-
-    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        self._made = batch + 1
+            self._set(self._epoch + (rank_meter.resumed_at() + batch) / self.steps_per_epoch)
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         if not self.steps_per_epoch:
-            self.steps_per_epoch = self._made + progress_counts.resumed_at()
+            self.steps_per_epoch = self.ended()[0] + rank_meter.resumed_at()
         if logs is not None:
             logs["learning_rate"] = float(np.asarray(self.model.optimizer.learning_rate))
 

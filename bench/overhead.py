@@ -1,0 +1,91 @@
+"""What headrace costs: its script beside the same one with plain Keras and plain Horovod, on the same processors.
+
+    python -m bench.overhead [--repeats 5] [--long_run 100000]
+
+A small convolutional network on made-up images, in the memory of two ranks that share two processors. The plain
+script has the least that trains one model on several ranks: an optimizer that averages gradients, a broadcast, and
+`shard`. The other one has `data.distribute` in local mode, `hvd.DistributedOptimizer`, and headrace's callbacks, with
+the measurement of the ideal step. The long run makes very many tiny steps, to see whether they get slower, or the
+memory larger: its last tenth ÷ its first.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from headrace.host.mpi.mpirun import find_program
+
+from bench import measure
+from tests.support import ROOT
+
+SCRIPT = Path(__file__).parent / "scripts" / "overhead_step.py"
+WAYS = ("plain", "headrace")
+GROUPS = (4,)
+"""Numbers of groups of gradients that are tried beside the one that is the default."""
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--long_run", type=int, default=100_000, help="tiny steps of the long run; 0: none")
+    own, rest = parser.parse_known_args(argv)
+    repeats = measure.arguments(__doc__, rest).repeats
+    cases = {"plain": ["plain"], "headrace": ["headrace"]}
+    cases |= {f"headrace, {groups} groups": ["headrace", f"--num_groups={groups}"] for groups in GROUPS}
+    runs = {name: [] for name in cases}
+    for repeat in range(repeats):
+        for name, argv_of_ranks in cases.items():
+            runs[name].append(train(*argv_of_ranks))
+        print(f"overhead: {repeat + 1} of {repeats}", flush=True)
+    rows = [
+        {
+            "what": name,
+            "step ms": measure.median([run["step_ms"] for run in found]),
+            "÷ plain": ratio(runs["plain"], found, "step_ms"),
+            "peak MB": measure.median([run["peak_bytes"] for run in found]) / 1e6,
+            "first step s": measure.median([run["first_step_s"] for run in found]),
+        }
+        for name, found in runs.items()
+    ]
+    ours = runs["headrace"]
+    figures = {
+        "overhead_vs_plain": 1 / ratio(runs["plain"], ours, "step_ms"),
+        "overhead_memory": ratio(runs["plain"], ours, "peak_bytes"),
+        "overhead_first_step_s": measure.median(
+            [b["first_step_s"] - a["first_step_s"] for a, b in zip(runs["plain"], ours, strict=True)]
+        ),
+        "overhead_groups": 1 / ratio(ours, runs[f"headrace, {GROUPS[0]} groups"], "step_ms"),
+    }
+    if own.long_run:
+        last = train("headrace", "--model=tiny", f"--steps={own.long_run}")
+        figures |= {f"long_run_{name}": last[f"{name}"] for name in ("last_vs_first", "memory_last_vs_first")}
+    measure.leave("overhead", figures, rows, repeats=repeats, long_run=own.long_run)
+
+
+def ratio(plain, ours, figure):
+    """The median of ours ÷ plain, of runs that took turns."""
+    return measure.median([b[figure] / a[figure] for a, b in zip(plain, ours, strict=True)])
+
+
+def train(*argv):
+    """Two ranks on two processors; the slower one's time, and the larger one's memory."""
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder, measure.pinned(*measure.two_processors()):
+        command = [find_program("mpirun"), "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "2"]
+        command += ["--mca", "orte_tmpdir_base", folder, sys.executable, str(SCRIPT), *argv]
+        environ = os.environ | {
+            "PYTHONPATH": f"{ROOT / 'code'}", "TF_CPP_MIN_LOG_LEVEL": "3", "BENCH_BEGAN": str(time.time()),
+            "HEADRACE_OUTPUT_DIR": folder,
+        }  # fmt: skip
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, cwd=folder)
+    found = [json.loads(line.partition("measured ")[2]) for line in done.stdout.splitlines() if "measured {" in line]
+    if len(found) != 2:
+        raise SystemExit(f"bench: error: {' '.join(argv)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return {name: max(each[name] for each in found) for name in found[0]}
+
+
+if __name__ == "__main__":
+    main()

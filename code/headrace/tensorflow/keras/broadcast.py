@@ -1,0 +1,146 @@
+"""All ranks begin with one rank's state, also of models that make their weights for the first batch that they see."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import horovod.tensorflow as hvd
+import keras
+import tensorflow as tf
+
+from headrace.errors import InputError
+from headrace.tensorflow.keras.optimizer import optimizers_of, prepare
+from headrace.tensorflow.keras.steps import Logs
+from headrace.tensorflow.ranks import collectives
+
+_measured: weakref.WeakKeyDictionary[keras.Model, bool] = weakref.WeakKeyDictionary()
+"""Models that `callbacks.Measure` was given to; False once it is known that it was not on every rank."""
+
+
+def will_be_measured(model: keras.Model) -> None:
+    """Note that this rank has `callbacks.Measure`; ranks tell each other where they begin to train."""
+    _measured[model] = True
+
+
+def all_measure(model: keras.Model) -> bool:
+    """Return whether all ranks have `callbacks.Measure`, as far as they have told each other."""
+    return _measured[model]
+
+
+def is_built(model: keras.Model) -> bool:
+    """Return whether all weights are there."""
+    return bool(model.weights) and (
+        model.built or all(layer.built for layer in model._flatten_layers(include_self=False))
+    )
+
+
+@contextlib.contextmanager
+def called_built(model: keras.Model) -> Iterator[None]:
+    """Let Keras save and load a model that it does not call built: one with its own `train_step` and no `call`."""
+    was = model.built
+    model.built = was or is_built(model)
+    try:
+        yield
+    finally:
+        model.built = was
+
+
+def build(model: keras.Model, spec: Any) -> bool:
+    """Make the weights, as a batch of this `element_spec` would; return whether they are there now.
+
+    A model with a `train_step` of its own may have nothing to call: its first step makes them.
+    """
+    if is_built(model):
+        return True
+    inputs = spec[0] if isinstance(spec, tuple) else spec
+    try:
+        model(tf.nest.map_structure(lambda each: keras.KerasTensor(tuple(each.shape), each.dtype.name), inputs))
+    except Exception:  # whatever a model does that is called without numbers
+        return False
+    return is_built(model)
+
+
+def build_optimizer(model: keras.Model, optimizer: Any) -> None:
+    """Make its state, once the model has weights: for none, it could never take any."""
+    if optimizer is not None and not optimizer.built and is_built(model):
+        optimizer.build(model.trainable_variables)
+
+
+def broadcast_state(model: keras.Model, root_rank: int = 0) -> None:
+    """Give every rank the weights and the optimizer state of `root_rank`; random seeds stay each rank's own."""
+    if collectives.size() == 1:
+        return
+    build_optimizer(model, getattr(model, "optimizer", None))
+    variables = [*model.weights, *(variable for each in optimizers_of(model) for variable in each.variables)]
+    if len(set(collectives.of_all_ranks(len(variables), "headrace.state"))) > 1:
+        raise InputError(
+            "an optimizer has state on some ranks and none on others: on every rank, call its build(variables) before "
+            "a checkpoint is restored"
+        )
+    hvd.broadcast_variables([variable.value for variable in variables], root_rank=root_rank)
+
+
+class Beginning:
+    """Starts all ranks from one rank's state, once all have all weights: before the first step, or after it."""
+
+    def __init__(self, root_rank: int = 0) -> None:
+        self._root_rank, self._due, self._stepped = root_rank, True, False
+
+    def before_step(self, model: keras.Model) -> None:
+        """Every rank must call it before its first step; once more does no harm, and nothing later."""
+        if not self._due:
+            return
+        own = [is_built(model), len(model.weights), _measured.get(model, False)]
+        everyones = collectives.of_all_ranks(own, "headrace.built")
+        if not all(measures for *_, measures in everyones):
+            _measured[model] = False
+        if all(built for built, *_ in everyones):
+            self._broadcast(model)
+        elif all(found[:2] == own[:2] for found in everyones) and model.weights:
+            hvd.broadcast_variables([variable.value for variable in model.weights], root_rank=self._root_rank)
+
+    def steps(self, model: keras.Model) -> None:
+        """Every rank must call it when it begins a step: the first makes the weights that were missing."""
+        if self._stepped:
+            self.after_step(model)
+        else:
+            self.before_step(model)
+            self._stepped = True
+
+    def after_step(self, model: keras.Model) -> None:
+        """Every rank must call it after its first step, if it begins no other."""
+        if self._due and self._stepped:
+            self._broadcast(model)
+
+    def _broadcast(self, model: keras.Model) -> None:
+        self._due = False
+        broadcast_state(model, self._root_rank)
+
+
+class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
+    """Starts all ranks from the state of `root_rank`: before the first step, or after it if it makes the weights."""
+
+    def __init__(self, root_rank: int = 0) -> None:
+        super().__init__()
+        self.root_rank = root_rank
+        self._beginning = Beginning(root_rank)
+
+    def set_model(self, model: keras.Model) -> None:
+        super().set_model(model)
+        prepare(model)
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        self._beginning = Beginning(self.root_rank)
+        self._beginning.before_step(self.model)
+
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        self._beginning.steps(self.model)
+
+    def on_test_begin(self, logs: Logs = None) -> None:
+        self._beginning.after_step(self.model)
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        self._beginning.after_step(self.model)

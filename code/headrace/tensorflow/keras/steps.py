@@ -1,0 +1,49 @@
+"""Callbacks that follow the steps of `fit` without making any of them wait."""
+
+from __future__ import annotations
+
+import collections
+import time
+from typing import Any
+
+import keras
+
+Logs = dict[str, Any] | None
+
+
+class StepCallback(keras.callbacks.Callback):
+    """A callback that looks at a step when the next one begins, and knows at an epoch's end how many there were.
+
+    Keras copies a step's results to the host, and so waits for the device, for any callback that has
+    `on_train_batch_end` and is not `async_safe`. This one is: it notes when a step ended, perhaps in another thread,
+    and reads no results.
+    """
+
+    async_safe = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ends: collections.deque[tuple[int, float]] = collections.deque()
+        self._latest = (0, 0.0)
+
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        self._ends.clear()
+        self._latest = (0, 0.0)
+
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        self._ends.append((batch + 1, time.perf_counter()))
+
+    def ended(self) -> tuple[int, float]:
+        """Return how many steps of this epoch are known to have ended, and when the last one did.
+
+        All are known when the epoch ends. Keras counts a last execution of several steps as a whole one where it is
+        cut short.
+        """
+        while self._ends:
+            self._latest = max(self._latest, self._ends.popleft())
+        made, ended_at = self._latest
+        return min(made, self.steps_of_epoch() or made), ended_at
+
+    def steps_of_epoch(self) -> int:
+        """Return how many steps `fit` makes in an epoch; 0 where Keras does not know."""
+        return int((self.params or {}).get("steps") or 0)

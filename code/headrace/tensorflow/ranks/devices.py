@@ -1,0 +1,62 @@
+"""This rank's part of its host: one GPU, and a share of the processors."""
+
+from __future__ import annotations
+
+import os
+
+import tensorflow as tf
+
+from headrace.errors import InputError
+
+GPUS_OF_PROCESS = "CUDA_VISIBLE_DEVICES"
+THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+
+
+def take_share(local_rank: int, local_size: int) -> None:
+    """Take one GPU, whose memory grows as it is needed, and as many threads as this rank has processors.
+
+    What the script or its environment has chosen stays. Call it before the first tensor: TensorFlow then begins, and
+    nothing can be chosen any more.
+
+    Raises:
+        InputError: more ranks than GPUs.
+    """
+    _take_gpu(local_rank, local_size)
+    if local_size > 1:
+        _limit_threads(max(len(os.sched_getaffinity(0)) // local_size, 1))
+
+
+def _take_gpu(local_rank: int, local_size: int) -> None:
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus or tf.config.get_visible_devices("GPU") != gpus:
+        return
+    if len(gpus) < local_size:
+        if os.environ.get(GPUS_OF_PROCESS):
+            return  # whoever set it has given each rank its own, or wants ranks to share one
+        raise InputError(
+            f"{local_size} ranks, {len(gpus)} GPUs on this host: --processes_per_host {len(gpus)} starts one rank a GPU"
+        )
+    try:
+        tf.config.set_visible_devices(gpus[local_rank], "GPU")
+        tf.config.experimental.set_memory_growth(gpus[local_rank], True)
+    except RuntimeError:  # TensorFlow has begun
+        if len(gpus) > 1:
+            print(
+                f"rank {local_rank} of this host has all of its {len(gpus)} GPUs: TensorFlow had begun before "
+                "hvd.init(); call hvd.init() before the first tensor or dataset", flush=True,
+            )  # fmt: skip
+    except ValueError:  # the script lets the memory of some GPUs grow, and not of others, or has split one
+        return
+
+
+def _limit_threads(threads: int) -> None:
+    threading = tf.config.threading
+    if any(name in os.environ for name in THREADS):
+        return
+    if threading.get_intra_op_parallelism_threads() or threading.get_inter_op_parallelism_threads():
+        return
+    try:
+        threading.set_intra_op_parallelism_threads(threads)
+        threading.set_inter_op_parallelism_threads(threads)
+    except RuntimeError:
+        return  # TensorFlow has begun, with as many as there are processors

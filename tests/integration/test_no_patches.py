@@ -1,0 +1,68 @@
+"""Importing headrace, and beginning with it, changes nothing in TensorFlow, Keras and Horovod."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+from tests.support import ROOT
+
+STILL_PATCHED = {
+    "keras.src.backend.tensorflow.trainer.TensorFlowTrainer._make_function",
+    "keras.src.backend.tensorflow.trainer.TensorFlowTrainer.evaluate",
+    "keras.src.backend.tensorflow.trainer.TensorFlowTrainer.predict",
+    "keras.src.optimizers.base_optimizer.BaseOptimizer.apply",
+    "keras.src.trainers.epoch_iterator.EpochIterator._enumerate_iterator",
+    "keras.src.trainers.epoch_iterator.EpochIterator._headrace_ends",
+    "keras.src.trainers.epoch_iterator.EpochIterator._interrupted_warning",
+    "keras.src.trainers.epoch_iterator.EpochIterator.catch_stop_iteration",
+    "tensorflow.python.data.ops.dataset_ops.DatasetV2.__init__",
+    "tensorflow.python.data.ops.dataset_ops.DatasetV2._headrace_line",
+    "tensorflow.python.data.ops.dataset_ops.DatasetV2.from_tensor_slices",
+    "tensorflow.python.data.ops.iterator_ops.OwnedIterator.__init__",
+}
+"""What is left of the patches that there were. A name that is patched no longer has to go from here."""
+
+LOOK = textwrap.dedent(
+    """
+    import json, sys, types
+
+    def attributes():
+        found = {}
+        for name, module in list(sys.modules.items()):
+            if name.partition(".")[0] in ("tensorflow", "keras", "horovod") and isinstance(module, types.ModuleType):
+                for each, value in list(vars(module).items()):
+                    if isinstance(value, type) and value.__module__ == name:
+                        for attribute, member in list(vars(value).items()):
+                            found[f"{name}.{value.__qualname__}.{attribute}"] = member
+                    elif isinstance(value, types.FunctionType) and value.__module__ == name:
+                        found[f"{name}.{each}"] = value
+        return found
+
+    import horovod.tensorflow, keras, tensorflow
+    from tensorflow.python.data.ops import iterator_ops
+    tensorflow.data.Dataset.from_tensor_slices([1]).batch(1).map(lambda x: x).shuffle(2).repeat()  # loads what is lazy
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    before = attributes()
+    import headrace.tensorflow.data, headrace.tensorflow.callbacks
+    import headrace.tensorflow.horovod_keras as hvd
+    hvd.init()
+    hvd.DistributedOptimizer("adam")
+    after = attributes()
+    changed = [name for name in before if after.get(name) is not before[name]]
+    owners = {name.rpartition(".")[0] for name in before}
+    added = [name for name in after if name not in before and name.rpartition(".")[0] in owners
+             and name.rpartition(".")[0] not in sys.modules]
+    internal = ("__abstractmethods__", "_abc_impl", "__slotnames__", "__annotations__", "_tf_decorator")
+    print(json.dumps(sorted(each for each in changed + added if not each.endswith(internal))))
+    """
+)
+
+
+def test_nothing_of_tensorflow_keras_or_horovod_is_another_after_headrace_is_imported():
+    looked = subprocess.run(
+        [sys.executable, "-c", LOOK], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert looked.returncode == 0, looked.stderr[-3000:]
+    assert set(json.loads(looked.stdout.splitlines()[-1])) == STILL_PATCHED
