@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from headrace.tensorflow.keras import looks, progress_counts
+from headrace.tensorflow.keras import progress_counts
 from headrace.tensorflow.keras.custom_loop import Training
 from headrace.tensorflow.keras.model_checkpoint import Checkpoint
 from headrace.tensorflow.keras.rank_meter import open_meter
@@ -20,7 +20,6 @@ from headrace.tensorflow.ranks import collectives
 __all__ = ["Checkpoint", "Measure", "Training", "on_rank_0"]
 
 Logs = dict[str, Any] | None
-looks.look()
 
 
 class Measure(keras.callbacks.Callback):

@@ -33,7 +33,6 @@ from horovod.tensorflow import (
     size,
 )
 
-from headrace.tensorflow import trained
 from headrace.tensorflow.keras import horovod_callbacks as callbacks
 from headrace.tensorflow.keras.optimizer import check_options, distributed_class, is_distributed, reduce_gradients
 from headrace.tensorflow.keras.sync_batch_norm import SyncBatchNormalization
@@ -169,7 +168,6 @@ class DistributedGradientTape:
         gradients = self._tape.gradient(target, sources, *args, **options)
         flat = tf.nest.flatten(gradients, expand_composites=False)
         if collectives.size() > 1:
-            trained.note(tf.nest.flatten(sources, expand_composites=False))
             flat = reduce_gradients(flat, *self._how)
         return tf.nest.pack_sequence_as(gradients, flat, expand_composites=False)
 

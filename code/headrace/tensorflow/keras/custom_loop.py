@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from headrace.tensorflow import horovod_keras, trained
+from headrace.tensorflow import horovod_keras
 from headrace.tensorflow.keras import building, horovod_callbacks, metric_average, progress_counts
 from headrace.tensorflow.keras.model_checkpoint import EPOCH_OVER, Checkpoint
 from headrace.tensorflow.keras.rank_meter import open_meter
@@ -104,7 +104,6 @@ class Training:
     def end_epoch(self, **metrics: Any) -> dict[str, float]:
         """The epoch is over; its metrics, averaged over the ranks."""
         progress_counts.warn_if_apart()
-        trained.compare()
         averaged = horovod_keras.average_metrics(metrics) if metrics else {}
         metric_average.average_moving_statistics(self._model)
         self._meter.epoch(self._epoch + 1, averaged)

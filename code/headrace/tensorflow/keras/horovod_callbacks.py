@@ -12,7 +12,7 @@ import numpy as np
 from headrace.errors import InputError
 from headrace.tensorflow.keras import building, progress_counts
 from headrace.tensorflow.keras.metric_average import MetricAverageCallback as MetricAverageCallback
-from headrace.tensorflow.ranks import agreement_thread, collectives
+from headrace.tensorflow.ranks import collectives
 
 Logs = dict[str, Any] | None
 
@@ -50,8 +50,6 @@ class Beginning:
         """Every rank must call it before its first step; once more does no harm, and nothing later."""
         if not self._due:
             return
-        if collectives.size() > 1:
-            agreement_thread.begin()  # by which ranks are compared that have no stream in common
         everyones = collectives.of_all_ranks([building.is_built(model), len(model.weights)], "headrace.built")
         if all(built for built, _ in everyones):
             self.after_step(model)

@@ -12,7 +12,6 @@ import keras
 import tensorflow as tf
 
 from headrace.errors import InputError
-from headrace.tensorflow import trained
 from headrace.tensorflow.keras import progress_counts
 from headrace.tensorflow.ranks import collectives
 
@@ -101,7 +100,6 @@ def distributed_class(base: Any, compression: Any, op: Any, sparse_as_dense: boo
         def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
             if collectives.size() == 1 or getattr(_applying, "of_all_ranks", False):
                 return super().apply(grads, trainable_variables)
-            trained.note(self._trainable_variables if trainable_variables is None else trainable_variables, self)
             grads = reduce_gradients(list(grads), compression, op, sparse_as_dense)
             _applying.of_all_ranks = True
             try:
