@@ -6,6 +6,7 @@ import pytest
 @pytest.fixture
 def use(monkeypatch):
     """Makes this process a rank whose data come from the service at an address."""
+
     def point_at(address):
         monkeypatch.setenv("HEADRACE_TF_DATA_MODE", "service")
         monkeypatch.setenv("HEADRACE_DISPATCHER", address)

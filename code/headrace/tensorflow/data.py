@@ -63,7 +63,8 @@ def distribute(
     What cannot be kept is refused here, with the script's line and the fix. In local mode each rank makes its part
     of the dataset itself, under the same promise.
 
-    A dataset that ends does so for all ranks after the same number of batches (`uneven`).
+    A dataset that ends does so for all ranks after the same number of batches (`uneven`). Where that number follows
+    from the dataset's size, `len` of the result is this rank's.
 
     Put it after `batch` and before the cast to float: what crosses the wire should be small. Do not shard `dataset`
     by rank.

@@ -80,7 +80,7 @@ try:
     total = sum(1 for _ in tiny)
     assert rank < 2 and total == 1
 except tf.errors.OpError as error:
-    assert rank == 2 and "got no batch of 'tiny, filtered'" in str(error), error
+    assert rank == 2 and "got no batch of tiny, filtered" in str(error), error
 
 # An iterator that another has overtaken says so; the newer one goes on, though a thread may still wait for the first.
 for uneven in ("drop", "pad"):

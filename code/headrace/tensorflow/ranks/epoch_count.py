@@ -7,8 +7,9 @@ import urllib.parse
 from dataclasses import dataclass, field
 
 from headrace.events import WAITS_FOR_ENDS, say
-from headrace.tensorflow.ranks.messages import Numbers
 
+Numbers = tuple[int, int, int, int]
+"""A message. To rank 0: stream, epoch, batches, what; from it: stream, epoch, limit, what."""
 SAY_AFTER_S = 15.0
 """After so long without news, at the end of an epoch, rank 0 says who is waited for."""
 FIRST_PATIENCE_S = 5.0

@@ -11,14 +11,15 @@ could not end while Python does.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import threading
 from typing import Any
 
 import tensorflow as tf
 
 from headrace.tensorflow.ranks import collectives
-from headrace.tensorflow.ranks.epoch_count import ALL_ENDED, ENDED, SOME_ENDED, STARTED, EpochCounter
-from headrace.tensorflow.ranks.messages import Link, Numbers
+from headrace.tensorflow.ranks.epoch_count import ALL_ENDED, ENDED, SOME_ENDED, STARTED, EpochCounter, Numbers
+from headrace.tensorflow.ranks.messages import Link
 
 STOP_S = 2.0
 """How long Python's end waits for a thread, which is in TensorFlow now and then."""
@@ -148,7 +149,8 @@ class _Stream:
 
     def wake(self) -> None:
         """Have what waits look again."""
-        self._news.enqueue(self._true)
+        with contextlib.suppress(tf.errors.CancelledError):  # it is closed
+            self._news.enqueue(self._true)
 
     def close(self) -> None:
         """End whatever waits, as if the stream ended."""
@@ -185,7 +187,7 @@ class _Stream:
     def goes_on(self, number: tf.Tensor, at: tf.Tensor, here: tf.Tensor) -> tf.Tensor:
         """Return whether batch `at` of an epoch is for all ranks; waits until that is known."""
         tf.debugging.Assert(self._begun == number, [
-            f"a second iterator over {self._name!r} has begun, so the first one cannot go on: ranks agree on one at a "
+            f"a second iterator over {self._name} has begun, so the first one cannot go on: ranks agree on one at a "
             "time. Distribute the dataset once more, and read that"
         ])  # fmt: skip
         go_on = tf.cond(here, lambda: self._has(number, at), lambda: self._has_none(number, at))
@@ -210,7 +212,7 @@ class _Stream:
         if self._uneven == "drop":
             return tf.constant(False)
         tf.debugging.Assert(at > 0, [
-            f"rank {collectives.rank()} got no batch of {self._name!r}: none, or so few that others had them all; make "
+            f"rank {collectives.rank()} got no batch of {self._name}: none, or so few that others had them all; make "
             "batches smaller, use fewer ranks, or have each rank read its own: data.split_by_rank"
         ])  # fmt: skip
         limit, _ = self._wait(number, lambda limit, flags: tf.logical_or(limit > at, flags & ALL_ENDED > 0))

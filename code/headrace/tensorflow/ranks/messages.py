@@ -23,6 +23,7 @@ import psutil
 from headrace.errors import DeadlineError
 from headrace.events import keep_going
 from headrace.tensorflow.ranks import collectives
+from headrace.tensorflow.ranks.epoch_count import Numbers
 
 CONNECT_TIMEOUT_S = 30.0
 HELLO_TIMEOUT_S = 5.0
@@ -30,7 +31,6 @@ LOOK_EVERY_S = 1.0
 _NONCE_BYTES = 16
 _HELLO = struct.Struct("!q32s")  # rank, proof
 _MESSAGE = struct.Struct("!qqqq")
-Numbers = tuple[int, int, int, int]
 Decide = Callable[[int, Numbers | None], Iterable[Numbers]]
 """Gets a rank and what it tells, or None when it says nothing more; -1 and None each second. Returns what all hear."""
 

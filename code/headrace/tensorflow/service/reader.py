@@ -61,7 +61,9 @@ def read(
         stream = f"{context.job_name}-{job_name}" + (f"-rank{collectives.rank()}" if own else "")
     else:
         stream = f"{how.cross_trainer_cache}-{job_name}"
-        cache = tf.data.experimental.service.CrossTrainerCache(trainer_id=f"{how.cross_trainer_cache}-{collectives.rank()}")
+        cache = tf.data.experimental.service.CrossTrainerCache(
+            trainer_id=f"{how.cross_trainer_cache}-{collectives.rank()}"
+        )
     carried = protocol(how.data_transfer_protocol, how.compression, context, spec)
     if carried == transfer.PROTOCOL:
         progress_counts.count_transferred()
