@@ -94,32 +94,48 @@ def read(dataset, **how):
     return data.distribute(dataset, **how)
 
 
-@contextlib.contextmanager
-def registered_once():
-    """Within it, who calls `data.distribute` for one dataset reads one stream, as the ranks of a job do."""
-    from headrace.tensorflow.service import stream_names
-    from headrace.tensorflow.sharding import split
+class Ranks:
+    """Several ranks of a job, played by this process one after the other: each hears what rank 0 has said."""
 
-    own_name, register, number, lock = stream_names.own_name, split.register, [], threading.Lock()
+    def __init__(self, ranks):
+        self.ranks, self.rank = ranks, 0
+        self._rank_0, self._said = [], 0
 
-    def once(*given):
-        with lock:
-            number[:] = number or [register(*given)]
-        return number[0]
+    def of_all_ranks(self, value, *_):
+        if self.rank == 0:
+            self._rank_0.append(value)
+        first = self._rank_0[self._said]
+        self._said += 1
+        return [first if rank == 0 else value for rank in range(self.ranks)]
 
-    split.register, stream_names.own_name = once, str
-    try:
-        yield
-    finally:
-        split.register, stream_names.own_name = register, own_name
+    @contextlib.contextmanager
+    def playing(self, rank):
+        """Within it, this process is one of the ranks."""
+        from headrace.tensorflow.ranks import collectives
+        from headrace.tensorflow.service import reader
+
+        mine = {"size": lambda: self.ranks, "rank": lambda: rank, "of_all_ranks": self.of_all_ranks}
+        before = {name: getattr(collectives, name) for name in mine}
+        own_name, reader.own_name, self.rank, self._said = reader.own_name, str, rank, 0
+        try:
+            for name, value in mine.items():
+                setattr(collectives, name, value)
+            yield
+        finally:
+            reader.own_name = own_name
+            for name, value in before.items():
+                setattr(collectives, name, value)
 
 
 def consumers(ranks, dataset, **how):
-    """What each of several ranks gets of `data.distribute`."""
+    """What each of several ranks gets of `data.distribute`; they come to the end each by itself."""
     from headrace.tensorflow import data
 
-    with registered_once():
-        return [data.distribute(dataset, **how) for _ in range(ranks)]
+    of_ranks, streams = Ranks(ranks), []
+    for rank in range(ranks):
+        with of_ranks.playing(rank):
+            streams.append(data.distribute(dataset, **{"uneven": "keep"} | how))
+    return streams
 
 
 @contextlib.contextmanager

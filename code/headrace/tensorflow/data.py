@@ -6,27 +6,23 @@ The order that suits it: shuffle → repeat → map → batch → distribute →
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from dataclasses import replace
 
-import horovod.tensorflow as hvd
 import tensorflow as tf
-from tensorflow.python.data.experimental.ops import data_service_ops
 
 from headrace.errors import InputError
-from headrace.job.settings import STARTUP_TIMEOUT_VARIABLE
-from headrace.rank.context import GRPC, TrainerContext
-from headrace.tensorflow import afterwards, iterators
+from headrace.rank.context import TrainerContext
+from headrace.tensorflow import afterwards
 from headrace.tensorflow.captured import refuse_changes
 from headrace.tensorflow.io import arrays
 from headrace.tensorflow.io.arrays import from_arrays
-from headrace.tensorflow.keras import epochs, evaluation, rank_meter
+from headrace.tensorflow.keras import rank_meter
 from headrace.tensorflow.options import COMPRESSIONS, Distribution
-from headrace.tensorflow.ranks import agreement_thread, collectives
-from headrace.tensorflow.ranks.ends import end_together, read_alike
+from headrace.tensorflow.ranks import collectives
+from headrace.tensorflow.ranks.epoch_end import end_together, with_steps
 from headrace.tensorflow.resume import Shards
-from headrace.tensorflow.service import stream_names, transfer
+from headrace.tensorflow.service import reader
 from headrace.tensorflow.service.compression import choose_compression
-from headrace.tensorflow.service.transfer import agreed
 from headrace.tensorflow.sharding import refusals, split
 from headrace.tensorflow.sharding.epoch_orders import in_turn
 from headrace.training.freed_memory import keep_freed_memory
@@ -36,19 +32,9 @@ __all__ = ["Distribution", "Shards", "distribute", "from_arrays", "seed", "split
 TENSORFLOWS_PARALLELISM = 16
 """What TensorFlow begins a stage with that is given as AUTOTUNE; fewer where there are fewer processors."""
 _SEED_STRIDE = 1_000_003
-REQUESTS = 8
-"""Batches that a rank asks for ahead; what TensorFlow's autotuning comes to, which does not run here."""
-ASK_FOR_END_EVERY_MS = 100
-"""How often a rank asks the dispatcher whether a pass is over; with TensorFlow's 1,000 each one took so much longer.
-A stream without an end keeps those: the dispatcher then has ten times as few questions from all ranks."""
-SHARE = 4
-"""Of a rank's part of an epoch it asks for one in so many at once, at most."""
 
 afterwards.look_after()
 arrays.take_over()
-iterators.end_before_python()
-epochs.end_by_themselves()
-evaluation.look(step_is_known=agreement_thread.decide_anew)
 
 
 def distribute(
@@ -77,7 +63,8 @@ def distribute(
     What cannot be kept is refused here, with the script's line and the fix. In local mode each rank makes its part
     of the dataset itself, under the same promise.
 
-    A dataset that ends does so for all ranks after the same number of batches (`uneven`).
+    A dataset that ends does so for all ranks after the same number of batches (`uneven`). Where that number follows
+    from the dataset's size, `len` of the result is this rank's.
 
     Put it after `batch` and before the cast to float: what crosses the wire should be small. Do not shard `dataset`
     by rank.
@@ -107,7 +94,7 @@ def distribute(
     )
     refusals.refuse_other_kinds(dataset)
     collectives.refuse_several_devices()
-    job_name = stream_names.own_name(job_name)
+    job_name = reader.own_name(job_name)
     context = TrainerContext.from_environ(os.environ)
     if target_workers == "local" and context.local_workers == "off":
         raise InputError("target_workers='local' finds no worker in a job with --local_workers off")
@@ -120,27 +107,24 @@ def distribute(
     if context.tf_data_mode == "local":
         return _on_trainer(split.on_this_rank(dataset, how, job_name), shared=shared)
     refusals.refuse_elements(dataset)
-    prepared, endless, batches, likely = split.prepare(dataset, how, job_name)
-    if shared and uneven == "pad" and 0 <= batches < collectives.size() and collectives.size() > 1:
-        raise InputError(
-            f"the dataset {job_name!r} has {batches} batches for {collectives.size()} ranks: make batches smaller, "
-            "use fewer ranks, or have each rank read its own part: data.split_by_rank"
-        )
+    prepared = split.prepare(dataset, how, job_name)
     if compression == "auto":
-        uncompressed = _protocol(how.data_transfer_protocol, "none", context, dataset.element_spec)
-        stream = f"{context.job_name}-{job_name}"
-        compression = choose_compression(dataset, f"grpc://{context.dispatcher}", stream, uncompressed)
-    numbers = split.register(prepared, f"grpc://{context.dispatcher}", COMPRESSIONS[compression], shared)
-    ahead, streams = _ahead(how, likely), []
+        uncompressed = reader.protocol(how.data_transfer_protocol, "none", context, dataset.element_spec)
+        stream_name = f"{context.job_name}-{job_name}"
+        chosen = choose_compression(dataset, f"grpc://{context.dispatcher}", stream_name, uncompressed)
+        how = replace(how, compression=chosen)
+    own, streams = prepared.share is not None or not shared, []
+    numbers = split.register(prepared.datasets, f"grpc://{context.dispatcher}", COMPRESSIONS[how.compression], own)
     for order, number in enumerate(numbers):
-        name = f"{job_name}-order-{order}" if order else job_name
-        streams.append(_read(number, name, dataset.element_spec, how, context, compression, ahead, endless))
+        name, spec = f"{job_name}-order-{order}" if order else job_name, dataset.element_spec
+        streams.append(reader.read(number, name, spec, how, context, endless=prepared.endless, own=own))
     stream = in_turn(streams)
-    if endless:
-        stream = read_alike(stream, job_name) if how.exact and how.shared and not how.coordinated else stream
+    if prepared.endless:
         stream = stream.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    elif prepared.share:
+        stream = with_steps(stream, prepared.share.steps(uneven))
     else:
-        stream = end_together(stream, how.uneven, job_name)
+        stream = end_together(stream, uneven, job_name)
     return _on_trainer(refuse_changes(dataset, stream), shared=shared)
 
 
@@ -173,77 +157,3 @@ def _on_trainer(dataset: tf.data.Dataset, *, stream: bool = True, shared: bool =
     own = dataset.options().autotune.initial_parallelism
     options.autotune.initial_parallelism = own or max(collectives.processors(), TENSORFLOWS_PARALLELISM)
     return afterwards.given_out(dataset.with_options(options), stream=stream, shared=shared)
-
-
-def _read(
-    number: str,
-    job_name: str,
-    spec: object,
-    how: Distribution,
-    context: TrainerContext,
-    compression: str,
-    ahead: int | None,
-    endless: bool,
-) -> tf.data.Dataset:
-    """A registered dataset, as the workers make it."""
-    cache = None
-    if not how.cross_trainer_cache:
-        stream = f"{context.job_name}-{job_name}" + ("" if how.shared else f"-rank{hvd.rank()}")
-    else:
-        stream = f"{how.cross_trainer_cache}-{job_name}"
-        cache = tf.data.experimental.service.CrossTrainerCache(trainer_id=f"{how.cross_trainer_cache}-{hvd.rank()}")
-    protocol = _protocol(how.data_transfer_protocol, compression, context, spec)
-    if protocol == transfer.PROTOCOL:
-        rank_meter.count_transferred()
-    # TensorFlow's own name for it leaves out how often to ask.
-    return data_service_ops._from_dataset_id(
-        processing_mode=_POLICIES[how.sharding],
-        service=f"grpc://{context.dispatcher}",
-        dataset_id=number,
-        element_spec=spec,
-        job_name=stream,
-        consumer_index=hvd.rank() if how.coordinated else None,
-        num_consumers=hvd.size() if how.coordinated else None,
-        max_outstanding_requests=ahead,
-        task_refresh_interval_hint_ms=None if endless else ASK_FOR_END_EVERY_MS,
-        data_transfer_protocol=protocol,
-        cross_trainer_cache=cache,
-        target_workers=how.target_workers.upper(),
-    )
-
-
-def _ahead(how: Distribution, batches: int) -> int | None:
-    """How many batches a rank asks for ahead; of few so few that the first rank to ask does not get them all."""
-    if how.max_outstanding_requests or how.coordinated:
-        return how.max_outstanding_requests
-    return REQUESTS if batches < 0 or not how.shared else min(max(batches // (SHARE * collectives.size()), 1), REQUESTS)
-
-
-_POLICIES = {
-    "dynamic": tf.data.experimental.service.ShardingPolicy.DYNAMIC,
-    "off": tf.data.experimental.service.ShardingPolicy.OFF,
-}
-
-
-def _transfer_takes(spec: object) -> bool:
-    """Whether batches of this structure travel by our own transfer: tensors, ragged and sparse ones."""
-    kinds = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
-    return all(isinstance(each, kinds) and each.dtype != tf.variant for each in tf.nest.flatten(spec))
-
-
-def _protocol(asked: str, compression: str, context: TrainerContext, spec: object) -> str | None:
-    """What TensorFlow is told, None for its own choice. What is compressed goes its own way."""
-    if asked == GRPC or compression != "none" or (asked == "auto" and not _transfer_takes(spec)):
-        return None if asked == "auto" else asked
-    loaded = transfer.load()
-    if asked == transfer.PROTOCOL and not loaded:
-        raise InputError(
-            f"data_transfer_protocol={asked!r} is not built: python -m headrace.tensorflow.service.transfer.build, "
-            "or leave it at 'auto'"
-        )
-    timeout_s = float(os.environ.get(STARTUP_TIMEOUT_VARIABLE) or 900)
-    if loaded and context.protocol_file:
-        loaded = agreed.agreed_protocol(Path(context.protocol_file), timeout_s) == transfer.PROTOCOL
-    if asked == transfer.PROTOCOL and not loaded:
-        raise InputError(f"data_transfer_protocol={asked!r}, which not all workers have: leave it at 'auto'")
-    return transfer.PROTOCOL if loaded else None

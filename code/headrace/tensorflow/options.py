@@ -37,14 +37,13 @@ class Distribution:
     target_workers: str = "any"
     """`any` worker; `local`: only those on the reader's own host; `auto`: TensorFlow decides."""
     max_outstanding_requests: int | None = None
-    """Batches that a rank asks for ahead; None: 8."""
+    """Batches that a rank asks for ahead; None: 8, and 2 of a stream that ranks share and that ends."""
     deterministic: bool | None = None
     """Whether parallel calls on the workers keep their order; None: as the dataset says."""
     uneven: str = "pad"
     """How a dataset with an end ends where ranks get unequal numbers of batches. `pad`: all go on to the longest's
     end, and who has none left sees its last batch again; `drop`: all end with the shortest; `keep`: each ends by
-    itself, which hangs in training, and makes exact metrics of an evaluation. With `pad`, what Keras evaluates or
-    predicts ends as with `keep`, unless steps of that wait for other ranks."""
+    itself, which hangs in training, and makes exact metrics of what is held out."""
     exact: bool = True
     """Refuse what splitting would change. False: hand it to tf.data service as it is."""
 

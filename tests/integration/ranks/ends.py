@@ -1,12 +1,14 @@
 """Run on three ranks by test_horovod.py: streams with an end, in local mode, end for all ranks at once."""
 
 import os
+import threading
 import time
 
 os.environ.pop("HEADRACE_TF_DATA_MODE", None)
 
 import headrace.tensorflow.horovod_keras as hvd
 import numpy as np
+import psutil
 import tensorflow as tf
 from headrace.tensorflow import data
 from refusal import refused
@@ -20,22 +22,37 @@ def on_all_ranks(number):
     return np.asarray(hvd.allgather(tf.constant([number], tf.int64))).tolist()
 
 
-def stream(name, uneven, dataset=None, ahead=2):
+def stream(name, uneven, is_counted=True, dataset=None, ahead=2):
+    """Batches that can be counted, so that each rank knows how many it has; or that cannot, so that ranks agree."""
     dataset = tf.data.Dataset.range(ELEMENTS) if dataset is None else dataset
+    dataset = dataset if is_counted else dataset.filter(lambda n: n >= 0)
     return data.distribute(dataset.shuffle(50).batch(BATCH), uneven=uneven, job_name=name).prefetch(ahead)
 
 
-for uneven, steps in (("pad", 11), ("drop", 10)):
-    epochs = stream(uneven, uneven)
-    for _ in range(3):
-        assert on_all_ranks(sum(1 for _ in epochs)) == [steps] * size, uneven
-    # A pass that is given up does not disturb the next.
-    assert on_all_ranks(sum(1 for _ in epochs.take(3))) == [3] * size
-    assert on_all_ranks(sum(1 for _ in epochs)) == [steps] * size
+def open_ports():
+    """This process's, on which it listens."""
+    return [each for each in psutil.Process().net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+
+
+before = len(open_ports()), threading.active_count()
+endless = data.distribute(tf.data.Dataset.range(ELEMENTS).repeat().batch(BATCH), job_name="endless")
+assert int(next(iter(endless))[0]) >= 0
+for is_counted in (True, False):
+    for uneven, steps in (("pad", 11), ("drop", 10)):
+        epochs = stream(f"{uneven}, {is_counted}", uneven, is_counted)
+        assert int(epochs.cardinality()) == (steps if is_counted else tf.data.UNKNOWN_CARDINALITY)
+        for _ in range(3):
+            assert on_all_ranks(sum(1 for _ in epochs)) == [steps] * size, uneven
+        # A pass that is given up does not disturb the next.
+        assert on_all_ranks(sum(1 for _ in epochs.take(3))) == [3] * size
+        assert on_all_ranks(sum(1 for _ in epochs)) == [steps] * size
+    if is_counted:
+        assert (len(open_ports()), threading.active_count()) == before, "nothing is to be agreed on"
+assert len(open_ports()) == before[0], "once all ranks are connected, no port is open"
 
 # Who reads ahead waits for the batch that another will never take, and hears that it has gone.
 for uneven in ("drop", "pad"):
-    epochs = stream(f"given up, {uneven}", uneven, ahead=2 if rank else 0)
+    epochs = stream(f"given up, {uneven}", uneven, is_counted=False, ahead=2 if rank else 0)
     for _ in range(5):
         assert on_all_ranks(sum(1 for _ in epochs.take(3))) == [3] * size
 
@@ -45,27 +62,29 @@ assert (counts == 1).all(), "each element once, over all ranks"
 
 # Nobody knows how many elements a filter leaves; files are fewer than ranks want.
 filtered = tf.data.Dataset.range(ELEMENTS).filter(lambda n: n % 7 > 2)
-lengths = on_all_ranks(sum(1 for _ in stream("filtered", "pad", filtered)))
+lengths = on_all_ranks(sum(1 for _ in stream("filtered", "pad", dataset=filtered)))
 assert len(set(lengths)) == 1 and lengths[0] >= 6
 
 # An iterator ends, wherever in its pass it is. (Where TensorFlow's autotuning held it up, it was for up to a minute.)
 for number in range(40):
-    iterator = iter(stream(f"deleted {number}", "pad") if number < 4 else epochs)
+    iterator = iter(stream(f"deleted {number}", "pad", is_counted=False) if number < 4 else epochs)
     for _ in range(number % 5):
         next(iterator)
     del iterator
 
-# Too small to share: said at once, by the rank that has none.
-tiny = data.distribute(tf.data.Dataset.range(2).batch(1), job_name="tiny")
+# Too small to share: said before training where it can be counted, else by the rank that has none.
+tiny = tf.data.Dataset.range(2).batch(1)
+assert "'tiny' has 2 batches for 3 ranks" in refused(tiny, job_name="tiny")
+tiny = data.distribute(tiny.filter(lambda n: n[0] >= 0), job_name="tiny, filtered")
 try:
     total = sum(1 for _ in tiny)
     assert rank < 2 and total == 1
 except tf.errors.OpError as error:
-    assert rank == 2 and "got no batch of 'tiny'" in str(error), error
+    assert rank == 2 and "got no batch of tiny, filtered" in str(error), error
 
 # An iterator that another has overtaken says so; the newer one goes on, though a thread may still wait for the first.
 for uneven in ("drop", "pad"):
-    overtaken = stream(f"overtaken, {uneven}", uneven)
+    overtaken = stream(f"overtaken, {uneven}", uneven, is_counted=False)
     first = iter(overtaken)
     next(first)
     assert on_all_ranks(sum(1 for _ in overtaken)) == [10 + (uneven == "pad")] * size
@@ -113,7 +132,7 @@ assert on_all_ranks(steps) == [4] * size
 assert set(everyones) == set(range(10))
 
 # Who reads on when the others' scripts have ended waits for nobody.
-last = stream("alone", "pad")
+last = stream("alone", "pad", is_counted=False)
 if rank == 0:
     time.sleep(1)
     assert sum(1 for _ in last) == 11

@@ -30,22 +30,47 @@ class Steps(keras.callbacks.Callback):
         self.made[-1] += 1
 
 
-for elements in (1990, 2017, 2100):
-    numbers = tf.data.Dataset.range(elements)
-    rows = numbers.shuffle(elements).map(lambda n: (tf.ones([1]), n)).batch(BATCH)
-    steps = len(rows) // hvd.size()
-    taken = tf.Variable(tf.zeros([elements], tf.int32))
-    model = Counting([keras.Input((1,)), keras.layers.Dense(1)])
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)), "mse", jit_compile=False)
-    counted = Steps()
-    model.fit(data.distribute(rows).prefetch(2), epochs=EPOCHS, steps_per_epoch=steps, verbose=0, callbacks=[counted])
-    assert counted.made == [steps] * EPOCHS, (elements, counted.made)
-    everyones = np.asarray(hvd.allreduce(taken, op=hvd.Sum))
-    assert everyones.min() >= EPOCHS // 2, f"of {elements} elements some came {everyones.min()} times"
+def made_in(batches, optimizer, steps=None):
+    """The steps of each epoch."""
+    model, counted = Counting([keras.Input((1,)), keras.layers.Dense(1)]), Steps()
+    model.compile(optimizer, "mse", jit_compile=False)
+    model.fit(batches, epochs=EPOCHS, steps_per_epoch=steps, verbose=0, callbacks=[counted])
+    return counted.made
 
-    # Predictions end with the data, whatever their steps.
-    held_out = data.distribute(numbers.batch(BATCH).map(lambda n: tf.cast(n, tf.float32)[:, None]))
+
+def rows_of(elements):
+    return tf.data.Dataset.range(elements).shuffle(elements).map(lambda n: (tf.ones([1]), n)).batch(BATCH)
+
+
+for elements in (1990, 2017, 2100):
+    taken = tf.Variable(tf.zeros([elements], tf.int32))
+    train = data.distribute(rows_of(elements))
+    steps = -(-len(rows_of(elements)) // hvd.size())
+    assert len(train) == steps, "Keras, and whoever asks, is told how many batches this rank has"
+    for given in (None, len(train)):
+        taken.assign(tf.zeros_like(taken))
+        sgd = hvd.DistributedOptimizer(keras.optimizers.SGD(0.0))
+        assert made_in(train.prefetch(2), sgd, given) == [steps] * EPOCHS
+        everyones = np.asarray(hvd.allreduce(taken, op=hvd.Sum))
+        assert everyones.min() >= EPOCHS, "every epoch has every element"
+        again = EPOCHS * (steps * hvd.size() - len(rows_of(elements)))
+        assert everyones.sum() <= EPOCHS * elements + again * BATCH, "no more than a batch of each epoch comes twice"
+
+    # Fewer steps: what plain Keras makes of a dataset of as many batches, which it begins again once it is through.
+    fewer = len(rows_of(elements)) // hvd.size()
+    plain = made_in(rows_of(steps * BATCH), keras.optimizers.SGD(0.0), fewer)
+    sgd = hvd.DistributedOptimizer(keras.optimizers.SGD(0.0))
+    assert made_in(train.prefetch(2), sgd, fewer) == plain, (elements, plain)
+    dropping = data.distribute(rows_of(elements), uneven="drop")
+    sgd = hvd.DistributedOptimizer(keras.optimizers.SGD(0.0))
+    assert made_in(dropping, sgd, fewer) == [fewer] * EPOCHS
+
+# What is held out counts once.
+for held_out in (
+    data.split_by_rank(tf.data.Dataset.range(2017).batch(BATCH)),
+    data.distribute(tf.data.Dataset.range(2017).batch(BATCH), uneven="keep"),
+):
     for _ in range(2):
-        predicted = len(model.predict(held_out, steps=len(rows), verbose=0))
-        assert int(hvd.allreduce(tf.constant(predicted), op=hvd.Sum)) == elements
+        own = np.concatenate(list(held_out.as_numpy_iterator()))
+        assert sorted(np.asarray(hvd.allgather(tf.constant(own))).tolist()) == list(range(2017))
 print("all promises kept", flush=True)

@@ -1,14 +1,12 @@
-"""Small messages between ranks, beside Horovod: a few numbers from one to all others, whenever there is news.
+"""Small messages between ranks, beside Horovod: each rank tells rank 0 something, and rank 0 tells all.
 
 Horovod's collectives are for what all ranks do in the same order; MPI itself is Horovod's, which ends it when the first
-rank leaves. So rank 0 listens on a port of its own, the others connect, and it passes on what each says.
-Who connects proves that it has the token that rank 0 gave all ranks through Horovod. A rank whose script has ended says
-nothing more, and the others hear of that too.
+rank leaves. So every rank, rank 0 too, has a connection to a thread of rank 0. Who connects proves that it has the
+token that rank 0 gave all ranks through Horovod. Once all are there, the port is closed.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import hashlib
 import hmac
@@ -18,167 +16,143 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
 import psutil
 
 from headrace.errors import DeadlineError
 from headrace.events import keep_going
 from headrace.tensorflow.ranks import collectives
+from headrace.tensorflow.ranks.epoch_count import Numbers
 
 CONNECT_TIMEOUT_S = 30.0
 HELLO_TIMEOUT_S = 5.0
+LOOK_EVERY_S = 1.0
 _NONCE_BYTES = 16
 _HELLO = struct.Struct("!q32s")  # rank, proof
-_MESSAGE = struct.Struct("!qqqqq")  # rank, and four numbers
-_GONE = (-2, 0, 0, 0)
-"""What rank 0 says in the name of a rank that is gone."""
-Numbers = tuple[int, int, int, int]
+_MESSAGE = struct.Struct("!qqqq")
+Decide = Callable[[int, Numbers | None], Iterable[Numbers]]
+"""Gets a rank and what it tells, or None when it says nothing more; -1 and None each second. Returns what all hear."""
 
 
-@dataclass
-class _Link:
-    """A connection, and what of its next message has come."""
+class _Hub:
+    """Rank 0's thread."""
 
-    socket: socket.socket
-    rank: int = -1  # not known yet
-    nonce: bytes = b""
-    since: float = 0.0
-    received: bytes = b""
+    def __init__(self, ranks: int, decide: Decide) -> None:
+        self._ranks, self._decide = ranks, decide
+        self.token = secrets.token_bytes(32)
+        self._listener = socket.create_server(("0.0.0.0", 0))
+        self.port = self._listener.getsockname()[1]
+        self._links: dict[int, socket.socket] = {}
+        self._all_here = threading.Event()
+        threading.Thread(target=self._accept, name="ranks connect", daemon=True).start()
+
+    def begin(self) -> str:
+        """Wait for all ranks and listen to them. Returns why that failed, or nothing."""
+        here = self._all_here.wait(CONNECT_TIMEOUT_S)
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # which wakes `accept`
+        self._listener.close()
+        if not here:
+            return f"not all ranks have reached rank 0 on port {self.port} in {CONNECT_TIMEOUT_S:g} s"
+        threading.Thread(target=self._run, name="messages between ranks", daemon=True).start()
+        return ""
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # it is closed
+            while True:
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
+
+    def _greet(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            connection.settimeout(HELLO_TIMEOUT_S)
+            connection.sendall(nonce := secrets.token_bytes(_NONCE_BYTES))
+            hello = connection.recv(_HELLO.size, socket.MSG_WAITALL)
+            rank, proof = _HELLO.unpack(hello) if len(hello) == _HELLO.size else (-1, b"")
+            if hmac.compare_digest(proof, _proof(self.token, nonce, rank)):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._links[rank] = connection
+                if len(self._links) == self._ranks:
+                    self._all_here.set()
+                return
+        connection.close()
+
+    def _run(self) -> None:
+        selector, received, looked_s = selectors.DefaultSelector(), dict.fromkeys(self._links, b""), time.monotonic()
+        for rank, link in self._links.items():
+            selector.register(link, selectors.EVENT_READ, rank)
+        while received:
+            for key, _ in selector.select(LOOK_EVERY_S):
+                rank, data = key.data, b""
+                with contextlib.suppress(OSError):
+                    data = self._links[rank].recv(4096)
+                received[rank] += data
+                while len(received[rank]) >= _MESSAGE.size:
+                    message, received[rank] = received[rank][: _MESSAGE.size], received[rank][_MESSAGE.size :]
+                    self._hear(rank, _MESSAGE.unpack(message))
+                if not data:
+                    selector.unregister(self._links[rank])
+                    self._links.pop(rank).close()
+                    del received[rank]
+                    self._hear(rank, None)
+            if time.monotonic() >= looked_s + LOOK_EVERY_S:
+                looked_s = time.monotonic()
+                self._hear(-1, None)
+
+    def _hear(self, rank: int, numbers: Numbers | None) -> None:
+        with keep_going():
+            for each in self._decide(rank, numbers):
+                for link in self._links.values():
+                    with contextlib.suppress(OSError):  # that rank is gone, which `recv` will say
+                        link.sendall(_MESSAGE.pack(*each))
 
 
-class Post:
-    """Tells all other ranks, and hears them. Every rank must make it at the same time.
+class Link:
+    """This rank's connection to rank 0. Every rank must make it at the same time.
 
     Args:
-        heard: gets a rank and its numbers, in a thread of this object's.
-        gone: gets a rank that says nothing more: its script has ended; without rank 0, no rank hears another.
+        decide: what rank 0 makes of what it hears; other ranks do not call it.
+        heard: gets what rank 0 tells all, in a thread of this object's; None when its script has ended.
 
     Raises:
         DeadlineError: on every rank, when one cannot reach rank 0.
     """
 
-    def __init__(self, heard: Callable[[int, Numbers], None], gone: Callable[[int], None]) -> None:
-        self._heard, self._gone = heard, gone
-        self._rank = collectives.rank()
-        self._lock = threading.Lock()
-        self._links: list[_Link] = []
-        self._selector = selectors.DefaultSelector()
-        listener = socket.create_server(("0.0.0.0", 0)) if self._rank == 0 else None
+    def __init__(self, decide: Decide, heard: Callable[[Numbers | None], None]) -> None:
+        rank, failed = collectives.rank(), ""
+        hub = _Hub(collectives.size(), decide) if rank == 0 else None
         known = collectives.same_on_all_ranks(
-            {"token": secrets.token_hex(32), "addresses": _addresses(), "port": listener.getsockname()[1]}
-            if listener
-            else None,
-            "headrace.post",
+            {"token": hub.token.hex(), "addresses": _addresses(), "port": hub.port} if hub else None, "headrace.link"
         )
-        self._token = bytes.fromhex(known["token"])
-        self._all_here = threading.Event()
-        failed = ""
         try:
-            if listener:
-                listener.setblocking(False)
-                self._selector.register(listener, selectors.EVENT_READ, None)
-            else:
-                self._add(_Link(_connect(known["addresses"], known["port"], self._token, self._rank), rank=0))
-            threading.Thread(target=self._run, name="messages between ranks", daemon=True).start()
-            if listener and not self._all_here.wait(CONNECT_TIMEOUT_S):
-                failed = f"not all ranks have reached rank 0 on port {known['port']} in {CONNECT_TIMEOUT_S:g} s"
+            self._socket = _connect(known["addresses"], known["port"], bytes.fromhex(known["token"]), rank)
         except DeadlineError as error:
             failed = str(error)
+        if hub and not failed:
+            failed = hub.begin()
         # What is told before everyone is here would be lost.
-        for each in collectives.of_all_ranks(failed, "headrace.post.here"):
+        for each in collectives.of_all_ranks(failed, "headrace.link.here"):
             if each:
                 raise DeadlineError(each)
-        atexit.register(self._leave)  # before Horovod's and MPI's own ends, which wait for the other ranks
-
-    def _leave(self) -> None:
-        with self._lock:
-            for link in self._links:
-                _shut(link)
+        threading.Thread(target=self._read, args=(heard,), name="messages from rank 0", daemon=True).start()
 
     def tell(self, numbers: Numbers) -> None:
-        """Send to all other ranks; a rank that is gone is gone."""
-        self._pass_on(_MESSAGE.pack(self._rank, *numbers), self._rank)
-
-    def _pass_on(self, message: bytes, sender: int) -> None:
-        with self._lock:
-            for link in self._links:
-                if link.rank not in (-1, sender):
-                    try:
-                        link.socket.sendall(message)
-                    except OSError:  # within the message, perhaps: nothing that follows it could be read
-                        _shut(link)
-
-    def _add(self, link: _Link) -> None:
-        link.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link.socket.settimeout(HELLO_TIMEOUT_S)  # of sending: what comes is read when it is there
-        self._selector.register(link.socket, selectors.EVENT_READ, link)
-        with self._lock:
-            self._links.append(link)
-
-    def _drop(self, link: _Link) -> None:
-        self._selector.unregister(link.socket)
-        with self._lock:
-            self._links.remove(link)
-        link.socket.close()
-        if link.rank >= 0:
-            self._pass_on(_MESSAGE.pack(link.rank, *_GONE), link.rank)
-            with keep_going():
-                self._gone(link.rank)
-
-    def _run(self) -> None:
-        while True:
-            for key, _ in self._selector.select(HELLO_TIMEOUT_S):
-                if key.data is None:
-                    self._accept(key.fileobj)  # type: ignore[arg-type]
-                else:
-                    self._read(key.data)
-            for link in [each for each in self._links if each.rank < 0]:
-                if time.monotonic() - link.since > HELLO_TIMEOUT_S:
-                    self._drop(link)
-
-    def _accept(self, listener: socket.socket) -> None:
+        """Send to rank 0; if it is gone, nobody hears."""
         with contextlib.suppress(OSError):
-            connection, _ = listener.accept()
-            link = _Link(connection, nonce=secrets.token_bytes(_NONCE_BYTES), since=time.monotonic())
-            connection.sendall(link.nonce)
-            self._add(link)
+            self._socket.sendall(_MESSAGE.pack(*numbers))
 
-    def _read(self, link: _Link) -> None:
-        try:
-            data = link.socket.recv(4096)
-        except OSError:
-            data = b""
-        if not data:
-            self._drop(link)
-            return
-        link.received += data
-        if link.rank < 0:
-            if len(link.received) < _HELLO.size:
-                return
-            rank, proof = _HELLO.unpack(link.received[: _HELLO.size])
-            if not hmac.compare_digest(proof, _proof(self._token, link.nonce, rank)):
-                self._drop(link)
-                return
-            link.rank, link.received = rank, link.received[_HELLO.size :]
-            if len({each.rank for each in self._links} - {-1}) == collectives.size() - 1:
-                self._all_here.set()
-        while len(link.received) >= _MESSAGE.size:
-            message, link.received = link.received[: _MESSAGE.size], link.received[_MESSAGE.size :]
-            rank, *numbers = _MESSAGE.unpack(message)
-            if self._rank == 0:
-                self._pass_on(message, rank)
-            with keep_going():
-                if tuple(numbers) == _GONE:
-                    self._gone(rank)
-                else:
-                    self._heard(rank, tuple(numbers))
+    def close(self) -> None:
+        """Say nothing more, and hear nothing."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
-
-def _shut(link: _Link) -> None:
-    with contextlib.suppress(OSError):
-        link.socket.shutdown(socket.SHUT_RDWR)
+    def _read(self, heard: Callable[[Numbers | None], None]) -> None:
+        with contextlib.suppress(OSError):
+            while len(message := self._socket.recv(_MESSAGE.size, socket.MSG_WAITALL)) == _MESSAGE.size:
+                with keep_going():
+                    heard(_MESSAGE.unpack(message))
+        heard(None)
 
 
 def _connect(addresses: list[str], port: int, token: bytes, rank: int) -> socket.socket:
@@ -191,6 +165,8 @@ def _connect(addresses: list[str], port: int, token: bytes, rank: int) -> socket
                 if len(nonce) < _NONCE_BYTES:
                     raise OSError("closed before it was asked who we are")
                 connection.sendall(_HELLO.pack(rank, _proof(token, nonce, rank)))
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection.settimeout(None)
                 return connection
             except OSError as failed:
                 error = f"{address}: {failed}"
@@ -206,7 +182,7 @@ def _proof(token: bytes, nonce: bytes, rank: int) -> bytes:
 
 
 def _addresses() -> list[str]:
-    """Where this host may be reached: other hosts' ways first."""
+    """Return where this host may be reached: other hosts' ways first."""
     found = [
         each.address
         for addresses in psutil.net_if_addrs().values()

@@ -38,15 +38,19 @@ def dealt(records: tf.data.Dataset, ranks: int, rank: int, listing: int = 0) -> 
     Args:
         listing: the number of this listing among several; of many short ones the first rank would have all.
     """
-    of_listing = listing % ranks + _mixed(listing // ranks) % ranks
 
     def is_ours(number: tf.Tensor, _: Any) -> tf.Tensor:
-        turn, place = number // ranks, number % ranks
-        mixed = (turn + 1) * _ODD
-        mixed = tf.bitwise.bitwise_xor(mixed, tf.bitwise.right_shift(mixed, 29)) * _ODD
-        return (place + of_listing + tf.bitwise.right_shift(mixed, 33) % ranks) % ranks == rank
+        return number % ranks == place_of(number // ranks, ranks, rank, listing)
 
     return records.enumerate().filter(is_ours).map(lambda _, record: record) if ranks > 1 else records
+
+
+def place_of(turn: tf.Tensor, ranks: int, rank: int, listing: int = 0) -> tf.Tensor:
+    """Return which of a turn's records is a rank's: another one in each turn. `listing` as for `dealt`."""
+    of_listing = listing % ranks + _mixed(listing // ranks) % ranks
+    mixed = (turn + 1) * _ODD
+    mixed = tf.bitwise.bitwise_xor(mixed, tf.bitwise.right_shift(mixed, 29)) * _ODD
+    return (rank - of_listing - tf.bitwise.right_shift(mixed, 33) % ranks) % ranks
 
 
 def _mixed(turn: int) -> int:

@@ -27,14 +27,18 @@ ORDERS_BYTES = 256 << 20
 """What the dispatcher is given of one dataset, in all its orders."""
 
 
-def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle]) -> list[int]:
-    """The numbers of orders that listings are to have instead of these shuffles; none if workers had better shuffle."""
+def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1) -> list[int]:
+    """The numbers of orders that listings are to have instead of these shuffles; none if workers had better shuffle.
+
+    Args:
+        parts: how many such datasets the dispatcher is given, one for each rank's share.
+    """
     if not shuffles:
         return []
     orders = 1
     anew = [each for each in shuffles if each.node.attribute("reshuffle_each_iteration").b]
     if anew:
-        orders = min(ORDERS, ORDERS_BYTES // max(graph.definition.ByteSize(), 1))
+        orders = min(ORDERS, ORDERS_BYTES // max(graph.definition.ByteSize() * parts, 1))
         if orders < FEW_ORDERS:
             if not all(each.is_endless for each in anew):
                 return []

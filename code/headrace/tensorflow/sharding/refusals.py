@@ -161,8 +161,8 @@ def warn_of_padding(batches: int, uneven: str, stream: str) -> None:
     if uneven == "pad" and again > MUCH_PADDING * batches > 0:
         _warn(
             f"{stream!r} has {batches} batches for {ranks} ranks: in each pass that trains {again} of them come again, "
-            "so that all ranks make equally many steps. Make batches smaller, or say uneven='drop'. (In Keras's "
-            "evaluate and predict none does; what a loop of your own evaluates: uneven='keep')"
+            "so that all ranks make equally many steps. Make batches smaller, or say uneven='drop'; of what is held "
+            "out, uneven='keep'"
         )
 
 

@@ -7,6 +7,7 @@ decides what comes next), what comes before the block is made too, and skipped.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -20,6 +21,8 @@ from headrace.tensorflow.sharding.shuffle_order import Order, spread_block
 PARALLEL_BLOCKS = 4
 """Blocks that are made at once where functions make their elements."""
 raw = tf.raw_ops
+Piece = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+"""Gives the first element of a block, by its number, and how many it has."""
 
 
 def block_of(node: Node, first: tf.Tensor, count: tf.Tensor, spec: Any = None) -> tf.data.Dataset:
@@ -34,16 +37,23 @@ def block_of(node: Node, first: tf.Tensor, count: tf.Tensor, spec: Any = None) -
     return tf.data.experimental.from_variant(variant, spec or node.specs)
 
 
-def in_blocks(node: Node, size: int, blocks: tf.data.Dataset, order: Order | None = None) -> tf.data.Dataset:
+def in_blocks(
+    node: Node,
+    size: int,
+    blocks: tf.data.Dataset,
+    order: Order | None = None,
+    piece: Piece | None = None,
+) -> tf.data.Dataset:
     """The elements of a listing, made from a dataset of block numbers.
 
     Args:
         order: in which its elements stand, where that is not its own.
+        piece: where blocks do not follow each other, or differ in size; `size` is the largest.
     """
 
     @tf.autograph.experimental.do_not_convert
     def make(number: tf.Tensor) -> tf.data.Dataset:
-        first, count = number * size, tf.constant(size, tf.int64)
+        first, count = piece(number) if piece else (number * size, tf.constant(size, tf.int64))
         return spread_block(node, first, count, order) if order else block_of(node, first, count)
 
     if any(each.op in FUNCTIONS for each in node.subtree()):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 import tensorflow as tf
 
@@ -12,18 +12,18 @@ from headrace.errors import InputError
 from headrace.events import say
 from headrace.tensorflow.captured import refuse_changes
 from headrace.tensorflow.io import arrays
-from headrace.tensorflow.length import likely_batches
 from headrace.tensorflow.options import Distribution
 from headrace.tensorflow.ranks import collectives
-from headrace.tensorflow.ranks.ends import end_together, read_alike
+from headrace.tensorflow.ranks.epoch_end import end_together, with_steps
 from headrace.tensorflow.ranks.same_dataset import Found, all_endless, place, together, told
 from headrace.tensorflow.sharding import random_state, refusals
 from headrace.tensorflow.sharding.dataset_graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
 from headrace.tensorflow.sharding.dealing import dealt, ranks_that_share
 from headrace.tensorflow.sharding.determinism import disorder
 from headrace.tensorflow.sharding.epoch_orders import in_passes, orders_of
+from headrace.tensorflow.sharding.rank_shares import Share, nothing_like, share_of, shrink_shuffles
 from headrace.tensorflow.sharding.shuffle_order import Shuffle
-from headrace.tensorflow.sharding.slicing import in_blocks
+from headrace.tensorflow.sharding.slicing import Piece, in_blocks
 from headrace.tensorflow.sharding.split_points import SPLITS_PER_S, Source, find_sources, is_endless
 
 FEW_FILES = 4
@@ -33,22 +33,31 @@ WORKER_AHEAD = 2
 _FORGETTING = ("InterleaveDataset", "GroupByWindowDataset")
 
 
-def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[list[tf.data.Dataset], bool, int, int]:
-    """What the workers are to be given, on the ranks that give it.
+@dataclass(frozen=True)
+class Prepared:
+    """What the workers are to be given, and what every rank knows of it."""
 
-    On every rank: whether it has no end, its size, and about what that is where TensorFlow does not know it.
+    datasets: list[tf.data.Dataset]
+    """Several where each pass is to have an order, or draws, of its own; elsewhere one. Empty where another rank gives
+    them."""
+    endless: bool
+    batches: int
+    """Of all ranks; `UNKNOWN_SIZE`."""
+    share: Share | None
+    """This rank's part, if each rank gives the workers its own; else ranks share one stream."""
 
-    Given are several datasets where each pass is to have an order, or draws, of its own; elsewhere one.
+
+def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> Prepared:
+    """Take a dataset apart for the workers. Every rank must call it.
 
     Raises:
         InputError: on every rank, when it cannot be made by workers, or not in parts.
     """
-    made: list[tf.data.Dataset] = []
     sizes: list[int] = []
-    likely = UNKNOWN_SIZE
+    in_parts = how.exact and how.sharding == "dynamic"
+    parts: list[tuple[DatasetGraph, list[Source], Share | None]] = []
 
-    def make() -> Found:
-        nonlocal likely
+    def look() -> tuple[Found, list[int] | None]:
         graph = DatasetGraph(dataset)
         endless = is_endless(graph.sink)
         sizes.append(graph.sink.size if how.exact else UNKNOWN_SIZE)
@@ -61,27 +70,43 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tuple[l
             arrays.send(graph.definition)
             if how.exact:
                 random_state.refuse_written(graph)
-            in_parts = how.exact and how.sharding == "dynamic"
-            sources = find_sources(graph) if in_parts else []
-            refusals.warn_of_drops(node for source in sources for node in source.dropping)
-            likely = likely_batches(graph, sources) if in_parts else sizes[0]
-            made.extend(_for_workers(graph, sources, stream) if in_parts else [dataset])
-        return endless, told(graph) if how.shared else []
+        is_counted = in_parts and how.shared and not endless
+        if not (is_counted or collectives.rank() == 0 or not how.shared):
+            return (endless, told(graph)), None
+        sources = find_sources(graph) if in_parts else []
+        refusals.warn_of_drops(node for source in sources for node in source.dropping)
+        share = share_of(graph, sources) if is_counted else None
+        parts.append((graph, sources, share))
+        alike = told(graph) if how.shared else []
+        if share:  # each rank makes its own part, so here seeds count
+            alike += [place(source.node) for source in sources]
+        return (endless, alike), orders_of(graph, _replaced(sources).values(), collectives.size() if share else 1)
 
-    endless = all_endless(together(make))
+    everyones = together(look)
+    endless = all_endless([found for found, _ in everyones])
     if how.shared:
-        refusals.warn_of_padding(sizes[0], how.uneven, stream)
-    return made, endless, sizes[0], collectives.same_on_all_ranks(likely, "headrace.likely")
+        _look_at_size(sizes[0], how.uneven, stream)
+    share = parts[0][2] if parts else None
+    made: list[tf.data.Dataset] = []
+
+    def make() -> None:
+        if share or collectives.rank() == 0 or not how.shared:
+            graph, sources, _ = parts[0]
+            orders = everyones[0 if how.shared else collectives.rank()][1]
+            made.extend(_for_workers(graph, sources, orders, stream, share) if in_parts else [dataset])
+
+    together(make)
+    return Prepared(made, endless, sizes[0], share)
 
 
-def register(datasets: list[tf.data.Dataset], service: str, compression: str | None, shared: bool = True) -> list[str]:
+def register(datasets: list[tf.data.Dataset], service: str, compression: str | None, own: bool = False) -> list[str]:
     """The numbers under which the dispatcher knows datasets; if ranks share them, rank 0 sends them and all learn."""
 
     def send() -> list[str]:
         to_dispatcher = tf.data.experimental.service.register_dataset
         return [to_dispatcher(service, each, compression=compression).numpy().decode() for each in datasets]
 
-    return list(together(send)[0 if shared else collectives.rank()])
+    return list(together(send)[collectives.rank() if own else 0])
 
 
 def on_this_rank(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tf.data.Dataset:
@@ -102,6 +127,8 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
     if collectives.size() == 1:
         return dataset
     made: list[tf.data.Dataset] = []
+    shares: list[Share | None] = []
+    sizes: list[int] = []
 
     def make() -> Found:
         graph = DatasetGraph(dataset)
@@ -112,13 +139,31 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
         sources = find_sources(graph, one_block_a_batch=True)
         refusals.warn_of_drops(node for source in sources for node in source.dropping)
         made.append(graph.spliced(dict(itertools.starmap(_part, enumerate(sources)))))
-        refusals.warn_of_padding(graph.sink.size, uneven, stream)
+        shares.append(share_of(graph, sources))
+        sizes.append(graph.sink.size)
         # Each rank makes its blocks itself, so here seeds count.
         return is_endless(graph.sink), [*told(graph), *(place(source.node) for source in sources)]
 
     endless = all_endless(together(make))
-    part = read_alike(made[0], stream) if endless else end_together(made[0], uneven, stream)
+    _look_at_size(sizes[0], uneven, stream)
+    if endless:
+        part = made[0]
+    elif share := shares[0]:
+        part = with_steps(made[0], share.steps(uneven))
+    else:
+        part = end_together(made[0], uneven, stream)
     return refuse_changes(dataset, part)
+
+
+def _look_at_size(batches: int, uneven: str, stream: str) -> None:
+    """Raise `InputError` where some ranks would have no batch to train on; print where much comes again."""
+    ranks = collectives.size()
+    if ranks > 1 and uneven != "keep" and 0 <= batches < ranks:
+        raise InputError(
+            f"the dataset {stream!r} has {batches} batches for {ranks} ranks: make batches smaller, use fewer ranks, "
+            "or have each rank read its own part: data.split_by_rank"
+        )
+    refusals.warn_of_padding(batches, uneven, stream)
 
 
 def whole(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.Dataset:
@@ -135,9 +180,11 @@ def whole(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.Dataset
     return dataset if all_endless(together(look)) else end_together(dataset, uneven, stream)
 
 
-def _for_workers(graph: DatasetGraph, sources: list[Source], stream: str) -> list[tf.data.Dataset]:
+def _for_workers(
+    graph: DatasetGraph, sources: list[Source], orders: list[int], stream: str, share: Share | None
+) -> list[tf.data.Dataset]:
     """One dataset, or several to be read in turn, a pass each."""
-    for source in sources:
+    for source in sources if not (share and share.rank) else ():
         place = f"{source.node.kind}:{source.node.where}"
         elements = "endless" if source.elements == INFINITE else source.elements
         say("data_split", stream=stream, source=place, elements=elements, block=source.block)
@@ -147,28 +194,36 @@ def _for_workers(graph: DatasetGraph, sources: list[Source], stream: str) -> lis
                 f"{place} is handed out one element at a time: {SPLITS_PER_S:,} a second and worker at most, however "
                 "many processors it has; call .batch() before data.distribute", flush=True,
             )  # fmt: skip
-    shuffles = {each.node: each.shuffle for each in sources if each.shuffle and each.shuffle.is_replaceable}
-    orders = orders_of(graph, shuffles.values())
-    made = _in_order(graph, sources, shuffles, orders[0]) if orders else _in_order(graph, sources, {}, 0)
+    shuffles = _replaced(sources) if orders else {}
+    made = _in_order(graph, sources, shuffles, orders[0] if orders else 0, share)
     return in_passes(made, orders) if orders or random_state.first_values(graph) else [made]
 
 
+def _replaced(sources: list[Source]) -> dict[Node, Shuffle]:
+    """Shuffles whose place an order of the listing can take."""
+    return {each.node: each.shuffle for each in sources if each.shuffle and each.shuffle.is_replaceable}
+
+
 def _in_order(
-    graph: DatasetGraph, sources: list[Source], shuffles: Mapping[Node, Shuffle], order: int
+    graph: DatasetGraph, sources: list[Source], shuffles: Mapping[Node, Shuffle], order: int, share: Share | None
 ) -> tf.data.Dataset:
     """The dataset of blocks, and without these shuffles of listings, whose blocks come shuffled in this order."""
     new: dict[Node, tf.data.Dataset] = {}
     for source in sources:
+        blocks = tf.data.Dataset.range(share.pieces() if share else source.blocks)
+        piece = share.piece if share else None
         if shuffle := shuffles.get(source.node):
             shuffled = shuffle.order(source.elements, order)
-            numbers = tf.data.Dataset.range(-(-shuffled.places // source.block))
-            new[source.node] = in_blocks(source.node, source.block, numbers, shuffled)
+            numbers = blocks if share else tf.data.Dataset.range(-(-shuffled.places // source.block))
+            new[source.node] = in_blocks(source.node, source.block, numbers, shuffled, piece)
             replaced = {shuffle.node, shuffle.repeat}
             for each in reversed([each for each in graph.sink.subtree([source.node]) if each in replaced]):
                 new[each] = graph.dataset(each.inputs[0], new)
-        elif not source.is_split_by_tensorflow:
-            new[source.node] = _blocks_of(source, tf.data.Dataset.range(source.blocks))
+        elif share or not source.is_split_by_tensorflow:
+            new[source.node] = _blocks_of(source, blocks, piece)
     _keep_splits(graph, new, {source.node for source in sources})
+    if share:
+        shrink_shuffles(graph, sources[0].node, share)
     return graph.spliced(new).prefetch(WORKER_AHEAD)
 
 
@@ -181,20 +236,7 @@ def _keep_splits(graph: DatasetGraph, new: dict[Node, tf.data.Dataset], sources:
     for node in reversed(list(graph.sink.subtree(sources))):
         if node.op in _FORGETTING and node.inputs[0] not in new:
             inner = graph.dataset(node.inputs[0], new)
-            new[node.inputs[0]] = inner.concatenate(tf.data.Dataset.range(0).map(_nothing(node.inputs[0])))
-
-
-def _nothing(node: Node) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
-    """Makes an element like a transformation's, for a dataset that never makes one.
-
-    Sparse and ragged tensors, and datasets, are variants here, of which there are no zeros.
-    """
-
-    def zeros(spec: tf.TensorSpec) -> tf.Tensor:
-        shape = [size or 0 for size in spec.shape or []]
-        return tf.fill(shape, tf.raw_ops.OptionalNone()) if spec.dtype == tf.variant else tf.zeros(shape, spec.dtype)
-
-    return lambda _: tuple(map(zeros, node.specs))
+            new[node.inputs[0]] = inner.concatenate(tf.data.Dataset.range(0).map(nothing_like(node.inputs[0])))
 
 
 def _part(number: int, source: Source) -> tuple[Node, tf.data.Dataset]:
@@ -217,10 +259,10 @@ def _part(number: int, source: Source) -> tuple[Node, tf.data.Dataset]:
     return node, _blocks_of(source, dealt(tf.data.Dataset.range(source.blocks), ranks, rank, number))
 
 
-def _blocks_of(source: Source, numbers: tf.data.Dataset) -> tf.data.Dataset:
+def _blocks_of(source: Source, numbers: tf.data.Dataset, piece: Piece | None = None) -> tf.data.Dataset:
     order = None
     if source.shuffle and source.block > 1:
         order = replace(source.shuffle, repeat=None).order(source.elements)
     # A shuffle that comes with a smaller buffer says that neighbours stay near each other.
     whole = order and order.buffer == source.elements
-    return in_blocks(source.node, source.block, numbers, order if whole else None)
+    return in_blocks(source.node, source.block, numbers, order if whole else None, piece)

@@ -1,0 +1,240 @@
+"""A stream of batches that ends for all ranks after the same number of them.
+
+Where it is known how many batches each rank has, every rank reads as many (`with_steps`), and nothing is agreed on.
+Elsewhere (what is filtered, or read from files) ranks come to the end after unequal numbers of batches, and one that
+makes a step more than another waits for it in an allreduce for ever. So each rank tells rank 0 how many it has had, and
+rank 0 tells all how far they go (`epoch_count`, over `messages`). With `pad` a rank that has a batch goes on at once,
+from the second one on; only at the end one waits. What waits does so in TensorFlow, and no stream calls Python: that
+could not end while Python does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+from typing import Any
+
+import tensorflow as tf
+
+from headrace.tensorflow.ranks import collectives
+from headrace.tensorflow.ranks.epoch_count import ALL_ENDED, ENDED, SOME_ENDED, STARTED, EpochCounter, Numbers
+from headrace.tensorflow.ranks.messages import Link
+
+STOP_S = 2.0
+"""How long Python's end waits for a thread, which is in TensorFlow now and then."""
+_STREAMS = 1 << 32
+"""Epochs of a stream, at most."""
+
+
+def with_steps(stream: tf.data.Dataset, steps: int) -> tf.data.Dataset:
+    """Return so many batches of a stream, whose last one comes again if it has fewer. TensorFlow knows how many."""
+    kept, spec = _with_last(stream), stream.element_spec
+    return kept.take(steps).map(lambda _, __, batch: _value(batch, spec))
+
+
+def end_together(stream: tf.data.Dataset, uneven: str, name: str) -> tf.data.Dataset:
+    """Return the stream, ending on all ranks after the same number of batches; every rank must call it.
+
+    Args:
+        stream: this rank's batches.
+        uneven: `pad`: the longest number; who has no batch left sees its last one again. `drop`: the shortest.
+            `keep`: each rank its own.
+        name: the stream's, for messages.
+    """
+    if uneven == "keep" or collectives.size() == 1:
+        return stream
+    if not _rank:
+        _rank.append(_Rank())
+    ours, spec = _rank[0].open(name, uneven), stream.element_spec
+
+    @tf.autograph.experimental.do_not_convert
+    def one_epoch(number: tf.Tensor) -> tf.data.Dataset:
+        allowed = _with_last(stream).take_while(lambda at, here, _: ours.goes_on(number, at, here))
+        return allowed.map(lambda at, here, batch: _value(batch, spec))
+
+    return ours.epochs().flat_map(one_epoch)
+
+
+def _with_last(stream: tf.data.Dataset) -> tf.data.Dataset:
+    """Return each batch with its number and whether it is one; after the last one that again, without end."""
+    spec = stream.element_spec
+
+    def wrapped(*batch: Any) -> tf.Tensor:
+        return tf.experimental.Optional.from_value(batch if isinstance(spec, tuple) else batch[0])._variant_tensor
+
+    def keep_last(last: tf.Tensor, numbered: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, Any]:
+        number, batch = numbered
+        here = tf.raw_ops.OptionalHasValue(optional=batch)
+        latest = tf.cond(here, lambda: batch, lambda: last)
+        return latest, (number, here, latest)
+
+    rest = tf.data.Dataset.from_tensors(0).repeat().map(lambda _: tf.raw_ops.OptionalNone())
+    return stream.map(wrapped).concatenate(rest).enumerate().scan(tf.raw_ops.OptionalNone(), keep_last)
+
+
+def _value(batch: tf.Tensor, spec: Any) -> Any:
+    from tensorflow.python.data.ops.optional_ops import _OptionalImpl
+
+    return _OptionalImpl(batch, spec).get_value()
+
+
+class _Rank:
+    """What a rank tells of its streams, and hears of them. Two threads; none of tf.data's comes here."""
+
+    def __init__(self) -> None:
+        with tf.device("CPU:0"):
+            self.outbox = tf.queue.FIFOQueue(-1, [tf.int64], [[4]])
+            self.known = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, [0, 0])
+            """By stream and epoch: how many batches all may have, and what all have heard."""
+            self.alone = tf.Variable(False, trainable=False)
+            """Rank 0's script has ended, so nobody hears another."""
+        self._streams: list[_Stream] = []
+        self._names: list[tuple[str, str]] = []
+        self._link = Link(EpochCounter(collectives.size(), self._names).hear, self._hear)
+        self._sends = threading.Thread(target=self._send, name="ends of epochs", daemon=True)
+        self._sends.start()
+        atexit.register(self._close)
+
+    def open(self, name: str, uneven: str) -> _Stream:
+        """Take part in agreeing on the epochs of a stream."""
+        self._names.append((name, uneven))
+        self._streams.append(_Stream(self, len(self._streams), name, uneven))
+        return self._streams[-1]
+
+    def _send(self) -> None:
+        while (message := tuple(self.outbox.dequeue().numpy().tolist())) != _STOP:
+            self._link.tell(message)
+
+    def _hear(self, numbers: Numbers | None) -> None:
+        if numbers is None:
+            self.alone.assign(True)
+            for each in self._streams.copy():
+                each.wake()
+            return
+        number, epoch, limit, flags = numbers
+        self.known.insert(tf.constant(number * _STREAMS + epoch, tf.int64), tf.constant([limit, flags], tf.int64))
+        if number < len(self._streams):
+            stream = self._streams[number]
+            stream.wake()
+            of_epoch, batches = stream.mine.numpy().tolist()
+            if flags & SOME_ENDED and of_epoch == epoch and batches:  # those before the graph saw the flag
+                self._link.tell((number, epoch, batches, 0))
+
+    def _close(self) -> None:
+        """End what waits, before Python ends; and before Horovod's and MPI's own ends, which wait for other ranks."""
+        self._link.close()
+        self.outbox.enqueue(tf.constant(_STOP, tf.int64))
+        self._sends.join(STOP_S)
+        for each in self._streams:
+            each.close()
+
+
+_STOP = (-1, -1, -1, -1)
+_rank: list[_Rank] = []
+
+
+class _Stream:
+    """One stream's part in a rank's graphs."""
+
+    def __init__(self, rank: _Rank, place: int, name: str, uneven: str) -> None:
+        self._rank, self._place, self._name, self._uneven = rank, place, name, uneven
+        with tf.device("CPU:0"):
+            self._begun = tf.Variable(0, dtype=tf.int64, trainable=False)
+            """Epochs so far."""
+            self.mine = tf.Variable([0, 0], dtype=tf.int64, trainable=False)
+            """The newest epoch, and this rank's batches of it."""
+            self._news = tf.queue.FIFOQueue(-1, [tf.bool], [[]])
+            self._true = tf.constant(True)
+
+    def wake(self) -> None:
+        """Have what waits look again."""
+        with contextlib.suppress(tf.errors.CancelledError):  # it is closed
+            self._news.enqueue(self._true)
+
+    def close(self) -> None:
+        """End whatever waits, as if the stream ended."""
+        self._news.close(cancel_pending_enqueues=True)
+
+    def epochs(self) -> tf.data.Dataset:
+        """Return a dataset of the number of an epoch that begins. Rank 0 hears when its iterator is dropped."""
+
+        @tf.function(input_signature=[])
+        def begin() -> tf.Tensor:
+            number = tf.identity(self._begun.assign_add(1))
+            with tf.control_dependencies([self.mine.assign(tf.stack([number, 0]))]):
+                self._news.enqueue(self._true)  # who waits in an older one ends
+            return number
+
+        @tf.function(input_signature=[tf.TensorSpec([], tf.int64)])
+        def number_of(number: tf.Tensor) -> tf.Tensor:
+            return tf.identity(number)
+
+        @tf.function(input_signature=[tf.TensorSpec([], tf.int64)])
+        def leave(number: tf.Tensor) -> tf.Tensor:
+            self._tell(number, tf.where(self.mine[0] == number, self.mine[1], 0), ENDED)
+            return tf.identity(number)
+
+        init, following, final = (each.get_concrete_function() for each in (begin, number_of, leave))
+        variant = tf.raw_ops.GeneratorDataset(
+            init_func_other_args=init.captured_inputs, next_func_other_args=following.captured_inputs,
+            finalize_func_other_args=final.captured_inputs, init_func=init, next_func=following, finalize_func=final,
+            output_types=[tf.int64], output_shapes=[[]],
+        )  # fmt: skip
+        self._keep = init, following, final
+        return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.int64)).take(1)
+
+    def goes_on(self, number: tf.Tensor, at: tf.Tensor, here: tf.Tensor) -> tf.Tensor:
+        """Return whether batch `at` of an epoch is for all ranks; waits until that is known."""
+        tf.debugging.Assert(self._begun == number, [
+            f"a second iterator over {self._name} has begun, so the first one cannot go on: ranks agree on one at a "
+            "time. Distribute the dataset once more, and read that"
+        ])  # fmt: skip
+        go_on = tf.cond(here, lambda: self._has(number, at), lambda: self._has_none(number, at))
+        go_on.set_shape([])
+        return go_on
+
+    def _has(self, number: tf.Tensor, at: tf.Tensor) -> tf.Tensor:
+        mine = self.mine.assign(tf.stack([number, at + 1]))
+        if self._uneven == "drop":
+            self._tell(number, at + 1, 0)
+            limit, _ = self._wait(number, lambda limit, flags: tf.logical_or(limit > at, flags & ALL_ENDED > 0))
+            return tf.logical_or(limit > at, self._rank.alone)
+        with tf.control_dependencies([mine]):  # or rank 0 hears of this batch by `_Rank`, or the flag is there
+            tell = tf.logical_or(at == 0, self._look(number)[1] & SOME_ENDED > 0)
+        tf.cond(tell, lambda: self._tell(number, at + 1, 0), lambda: tf.constant(False))
+        tf.cond(at == 1, lambda: self._wait(number, lambda _, flags: flags & STARTED > 0), lambda: self._look(number))
+        return tf.constant(True)
+
+    def _has_none(self, number: tf.Tensor, at: tf.Tensor) -> tf.Tensor:
+        is_first = self.mine[1] == at
+        tf.cond(is_first, lambda: self._tell(number, at, ENDED), lambda: tf.constant(False))
+        if self._uneven == "drop":
+            return tf.constant(False)
+        tf.debugging.Assert(at > 0, [
+            f"rank {collectives.rank()} got no batch of {self._name}: none, or so few that others had them all; make "
+            "batches smaller, use fewer ranks, or have each rank read its own: data.split_by_rank"
+        ])  # fmt: skip
+        limit, _ = self._wait(number, lambda limit, flags: tf.logical_or(limit > at, flags & ALL_ENDED > 0))
+        return tf.logical_and(limit > at, self._begun == number)
+
+    def _wait(self, number: tf.Tensor, is_decided: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Wait for a decision on an epoch, or for the end of the others, or for a newer epoch here."""
+
+        def undecided(limit: tf.Tensor, flags: tf.Tensor) -> tf.Tensor:
+            over = tf.logical_or(self._rank.alone, self._begun > number)
+            return tf.logical_not(tf.logical_or(is_decided(limit, flags), over))
+
+        def look_again(*_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            with tf.control_dependencies([self._news.dequeue()]):
+                return self._look(number)
+
+        return tf.while_loop(undecided, look_again, self._look(number))  # type: ignore[no-any-return]
+
+    def _look(self, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        known = self._rank.known.lookup(number + self._place * _STREAMS)
+        return known[0], known[1]
+
+    def _tell(self, number: tf.Tensor, batches: tf.Tensor, what: int) -> tf.Tensor:
+        self._rank.outbox.enqueue(tf.stack([self._place, number, batches, what]))
+        return tf.constant(True)
