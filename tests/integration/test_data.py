@@ -133,15 +133,6 @@ def test_ranks_may_share_batches_through_the_workers_cache(tmp_path, use):
         assert len(list(stream.take(5))) == 5
 
 
-def test_automatic_compression_measures_and_says_what_it_found(tmp_path, use, capfd):
-    with service(tmp_path / "work", 1) as running:
-        use(running.address)
-        dataset = tf.data.Dataset.range(10_000).map(lambda n: tf.random.stateless_uniform([64, 64], [n, 0])).batch(8)
-        got = list(data.distribute(dataset, compression="auto", job_name="auto").take(3))
-    assert len(got) == 3
-    assert "event=compression chosen=none" in capfd.readouterr().out  # noise does not shrink
-
-
 def in_python(x):
     return tf.numpy_function(lambda y: y, [x], tf.int64)
 
@@ -164,7 +155,7 @@ MISUSE = {
     "finite and cached": (RANGE.batch(4), {"cross_trainer_cache": "x"}, "add .repeat() before .batch()"),
     "coordinated and dynamic": (RANGE.repeat().batch(4), {"coordinated": True}, "add sharding='off'"),
     "unknown sharding": (RANGE.batch(4), {"sharding": "random"}, "expected one of dynamic, off"),
-    "unknown compression": (RANGE.batch(4), {"compression": "zip"}, "expected one of none, snappy, auto"),
+    "unknown compression": (RANGE.batch(4), {"compression": "zip"}, "expected one of none, snappy"),
     "no requests": (RANGE.batch(4), {"max_outstanding_requests": 0}, "expected 1 or more"),
 }  # fmt: skip
 

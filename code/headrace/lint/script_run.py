@@ -15,6 +15,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorflow.python.data.ops.dataset_ops import DatasetV2
 
 from headrace.errors import InputError
 from headrace.tensorflow import data, origin
@@ -105,7 +106,7 @@ def _is_one_batch(dataset: tf.data.Dataset) -> bool:
 
 @contextlib.contextmanager
 def _hooks(captured: Captured) -> Iterator[None]:
-    base = origin.dataset_base()
+    base = DatasetV2
     originals = (data.distribute, keras.Model.fit, base.__init__, base.__iter__)
 
     def distribute(dataset: tf.data.Dataset, **how: Any) -> tf.data.Dataset:
@@ -121,7 +122,7 @@ def _hooks(captured: Captured) -> Iterator[None]:
         raise _Reached("fit")
 
     def init(self: tf.data.Dataset, *args: Any, **options: Any) -> None:
-        captured.sources[id(self)] = origin.users_line(sys._getframe(1))
+        captured.sources[id(self)] = origin.users_line()
         captured.kept.append(self)
         originals[2](self, *args, **options)
 

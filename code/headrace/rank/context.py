@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -35,17 +33,6 @@ EMPTY_REPORT: dict[str, Any] = {
     "final_metrics": {},
 }
 """What the report holds, before a step was made."""
-
-
-def folder() -> str:
-    """That in which relative names of files are looked for now; empty if it has been deleted."""
-    with contextlib.suppress(FileNotFoundError):
-        return os.getcwd()
-    return ""
-
-
-STARTED_IN = folder()
-"""The same at first, as the job's servers still have it."""
 
 
 @dataclass(frozen=True)

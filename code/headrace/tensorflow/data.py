@@ -16,8 +16,6 @@ from headrace.errors import InputError
 from headrace.job.settings import STARTUP_TIMEOUT_VARIABLE
 from headrace.rank.context import GRPC, TrainerContext
 from headrace.tensorflow import afterwards, iterators
-from headrace.tensorflow.captured import refuse_changes
-from headrace.tensorflow.io import arrays
 from headrace.tensorflow.io.arrays import from_arrays
 from headrace.tensorflow.keras import looks, progress_counts, sample_size
 from headrace.tensorflow.options import COMPRESSIONS, Distribution
@@ -25,7 +23,6 @@ from headrace.tensorflow.ranks import collectives
 from headrace.tensorflow.ranks.ends import end_together, read_alike
 from headrace.tensorflow.resume import Shards
 from headrace.tensorflow.service import stream_names, transfer
-from headrace.tensorflow.service.compression import choose_compression
 from headrace.tensorflow.service.transfer import agreed
 from headrace.tensorflow.sharding import refusals, split
 from headrace.tensorflow.sharding.epoch_orders import in_turn
@@ -44,8 +41,6 @@ A stream without an end keeps those: the dispatcher then has ten times as few qu
 SHARE = 4
 """Of a rank's part of an epoch it asks for one in so many at once, at most."""
 
-afterwards.look_after()
-arrays.take_over()
 iterators.end_before_python()
 looks.look()
 
@@ -125,10 +120,6 @@ def distribute(
             f"the dataset {job_name!r} has {batches} batches for {collectives.size()} ranks: make batches smaller, "
             "use fewer ranks, or have each rank read its own part: data.split_by_rank"
         )
-    if compression == "auto":
-        uncompressed = _protocol(how.data_transfer_protocol, "none", context, dataset.element_spec)
-        stream = f"{context.job_name}-{job_name}"
-        compression = choose_compression(dataset, f"grpc://{context.dispatcher}", stream, uncompressed)
     numbers = split.register(prepared, f"grpc://{context.dispatcher}", COMPRESSIONS[compression], shared)
     ahead, streams = _ahead(how, likely), []
     for order, number in enumerate(numbers):
@@ -140,7 +131,7 @@ def distribute(
         stream = stream.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
     else:
         stream = end_together(stream, how.uneven, job_name)
-    return _on_trainer(refuse_changes(dataset, stream), shared=shared)
+    return _on_trainer(stream, shared=shared)
 
 
 def split_by_rank(dataset: tf.data.Dataset, *, uneven: str = "keep", name: str = "held_out") -> tf.data.Dataset:
@@ -153,7 +144,7 @@ def split_by_rank(dataset: tf.data.Dataset, *, uneven: str = "keep", name: str =
         InputError: it cannot be read in parts; the text says what to change.
     """
     refusals.refuse_other_kinds(dataset)
-    return _on_trainer(split.of_this_rank(dataset, Distribution(uneven=uneven).uneven, name), stream=False)
+    return _on_trainer(split.of_this_rank(dataset, Distribution(uneven=uneven).uneven, name), shared=False)
 
 
 def seed(base: int, epoch: int = 0, rank: int = 0) -> int:
@@ -161,7 +152,7 @@ def seed(base: int, epoch: int = 0, rank: int = 0) -> int:
     return (base * _SEED_STRIDE + epoch) * _SEED_STRIDE + rank & 0x7FFF_FFFF_FFFF_FFFF
 
 
-def _on_trainer(dataset: tf.data.Dataset, *, stream: bool = True, shared: bool = True) -> tf.data.Dataset:
+def _on_trainer(dataset: tf.data.Dataset, *, shared: bool = True) -> tf.data.Dataset:
     """Return the dataset without tf.data's autotuning thread, which can sleep up to a minute when an iterator ends.
 
     See docs/tensorflow-autotune.md. A stage that is given as AUTOTUNE then keeps the parallelism that it begins with:
@@ -171,7 +162,7 @@ def _on_trainer(dataset: tf.data.Dataset, *, stream: bool = True, shared: bool =
     options.autotune.enabled = False
     own = dataset.options().autotune.initial_parallelism
     options.autotune.initial_parallelism = own or max(collectives.processors(), TENSORFLOWS_PARALLELISM)
-    return afterwards.given_out(dataset.with_options(options), stream=stream, shared=shared)
+    return afterwards.given_out(dataset.with_options(options), shared=shared)
 
 
 def _read(

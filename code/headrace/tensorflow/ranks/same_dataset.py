@@ -31,7 +31,7 @@ def told(graph: DatasetGraph) -> list[tuple[str, int]]:
 
 
 def place(node: Node, seeds: bool = True) -> tuple[str, int]:
-    return f"{node.where}: {node.kind}", node.graph.fingerprints.of(node.name, seeds)
+    return node.place, node.graph.fingerprints.of(node.name, seeds)
 
 
 def all_endless(everyones: list[Found]) -> bool:

@@ -25,8 +25,8 @@ def graph_of(dataset: tf.data.Dataset) -> Any:
         reason = " ".join(str(error).split())[:300]
         raise InputError(
             f"the dataset cannot be copied out of this process ({reason}): what it captures must be tensors, variables "
-            "or lookup tables; an iterator or a file handle of this process stays here, and prefetch_to_device and "
-            "copy_to_device come after data.distribute"
+            "or lookup tables, and large arrays go by data.from_arrays; an iterator or a file handle of this process "
+            "stays here, and prefetch_to_device and copy_to_device come after data.distribute"
         ) from error
     graph = graph_pb2.GraphDef()
     graph.ParseFromString(text.numpy())

@@ -39,7 +39,7 @@ def refuse_written(graph: DatasetGraph) -> None:
         for _, edge in _written(node):
             if edge not in seeds:
                 raise InputError(
-                    f"{node.where}: {node.kind}: it writes a variable or a table, and every worker or rank would "
+                    f"{node.place}: it writes a variable or a table, and every worker or rank would "
                     "write one of its own: a counter begins anew in each. Count with .enumerate(), keep a state with "
                     f".scan(…), or write before the dataset is made{AS_IT_IS}"
                 )
