@@ -28,10 +28,12 @@ from headrace.tensorflow.sharding import refusals, split
 from headrace.tensorflow.sharding.epoch_orders import in_turn
 from headrace.training.freed_memory import keep_freed_memory
 
-__all__ = ["Distribution", "Shards", "distribute", "from_arrays", "seed", "split_by_rank"]
+__all__ = ["Distribution", "Shards", "distribute", "from_arrays", "prefetch_to_device", "seed", "split_by_rank"]
 
 TENSORFLOWS_PARALLELISM = 16
 """What TensorFlow begins a stage with that is given as AUTOTUNE; fewer where there are fewer processors."""
+ON_DEVICE = 2
+"""Batches that wait in a GPU's memory."""
 _SEED_STRIDE = 1_000_003
 REQUESTS = 8
 """Batches that a rank asks for ahead; what TensorFlow's autotuning comes to, which does not run here."""
@@ -145,6 +147,17 @@ def split_by_rank(dataset: tf.data.Dataset, *, uneven: str = "keep", name: str =
     """
     refusals.refuse_other_kinds(dataset)
     return _on_trainer(split.of_this_rank(dataset, Distribution(uneven=uneven).uneven, name), shared=False)
+
+
+def prefetch_to_device(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Copy batches to this rank's GPU beside the step before; the last step of a pipeline, in place of `prefetch`.
+
+    On a host without a GPU it returns the dataset unchanged.
+    """
+    gpus = tf.config.list_logical_devices("GPU")
+    if not gpus:
+        return dataset
+    return dataset.apply(tf.data.experimental.prefetch_to_device(gpus[0].name, ON_DEVICE))
 
 
 def seed(base: int, epoch: int = 0, rank: int = 0) -> int:

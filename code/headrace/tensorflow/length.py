@@ -7,9 +7,8 @@ from pathlib import Path
 
 from headrace.tensorflow.sharding.dataset_graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
 from headrace.tensorflow.sharding.dataset_ops import BATCHES, EXPANDING
-from headrace.tensorflow.sharding.records import names_of
+from headrace.tensorflow.sharding.records import CHECKSUM_BYTES, HEADER, names_of
 from headrace.tensorflow.sharding.split_points import Source, is_endless
-from headrace.tensorflow.tfrecords import CHECKSUM_BYTES, HEADER
 
 SAMPLE_BYTES = 1 << 16
 """Read of the largest file, to learn how long its records are."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import InputError
 from headrace.tensorflow import origin
-from headrace.tensorflow.ranks.fingerprint import Fingerprints
+from headrace.tensorflow.ranks.same_dataset import Fingerprints
 from headrace.tensorflow.sharding import graphdef
 
 INFINITE, UNKNOWN_SIZE = tf.data.INFINITE_CARDINALITY, tf.data.UNKNOWN_CARDINALITY
