@@ -15,10 +15,9 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.data.ops.dataset_ops import DatasetV2
 
 from headrace.errors import InputError
-from headrace.tensorflow import data, origin
+from headrace.tensorflow import compat, data, origin
 from headrace.tensorflow.ranks import collectives
 
 _LAUNCHER_WORDS = ("HEADRACE_TF_DATA_MODE", "HEADRACE_DISPATCHER")
@@ -101,12 +100,12 @@ class _Look:
 
 def _is_one_batch(dataset: tf.data.Dataset) -> bool:
     """Whether it is `take(1)`, at which a script looks before it trains."""
-    return type(dataset).__name__ == "_TakeDataset" and int(dataset._count) == 1
+    return type(dataset).__name__ == "_TakeDataset" and int(compat.argument_of(dataset, "count")) == 1
 
 
 @contextlib.contextmanager
 def _hooks(captured: Captured) -> Iterator[None]:
-    base = DatasetV2
+    base = tf.data.Dataset
     originals = (data.distribute, keras.Model.fit, base.__init__, base.__iter__)
 
     def distribute(dataset: tf.data.Dataset, **how: Any) -> tf.data.Dataset:
@@ -171,7 +170,7 @@ def _descriptor_to_stderr() -> Iterator[None]:
 
 
 def _is_made_from(dataset: tf.data.Dataset, source: tf.data.Dataset) -> bool:
-    return dataset is source or any(_is_made_from(each, source) for each in dataset._inputs())
+    return dataset is source or any(_is_made_from(each, source) for each in compat.inputs_of(dataset))
 
 
 def _line_of(error: Exception, script: Path) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from headrace.tensorflow import compat
+
 _results: weakref.WeakSet[Any] = weakref.WeakSet()
 _ever_shared = False
 
@@ -28,7 +30,7 @@ def is_of_a_result(dataset: Any) -> bool:
             return True
         if id(each) not in seen:
             seen.add(id(each))
-            waiting.extend(each._inputs())
+            waiting.extend(compat.inputs_of(each))
     return False
 
 

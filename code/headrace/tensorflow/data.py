@@ -10,12 +10,11 @@ from pathlib import Path
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
-from tensorflow.python.data.experimental.ops import data_service_ops
 
 from headrace.errors import InputError
 from headrace.job.settings import STARTUP_TIMEOUT_VARIABLE
 from headrace.rank.context import GRPC, TrainerContext
-from headrace.tensorflow import afterwards, iterators
+from headrace.tensorflow import afterwards, compat, iterators
 from headrace.tensorflow.io.arrays import from_arrays
 from headrace.tensorflow.keras import looks, progress_counts, sample_size
 from headrace.tensorflow.options import COMPRESSIONS, Distribution
@@ -63,20 +62,31 @@ def distribute(
     exact: bool = True,
     job_name: str = "train",
 ) -> tf.data.Dataset:
-    """The same dataset, made by the job's tf.data workers and shared by all ranks; every rank must call it.
+    """Have the job's tf.data workers make a dataset's batches, which the ranks share.
 
-    With `shared=False` each rank has all of its own dataset instead; `exact=False` gives up what the next paragraph
-    promises.
+    What a script can rely on, and what is its own affair:
 
-    What it accepts means what it means in plain tf.data: over an epoch all ranks together get the same elements, pairs
-    and batches of pairs intact, each as often. Their order, fresh random draws and where batches are cut may differ.
-    What cannot be kept is refused here, with the script's line and the fix. In local mode each rank makes its part
-    of the dataset itself, under the same promise.
+    1. Every rank calls `data.distribute` with the same whole dataset, in the same order.
+    2. What comes before it runs on the workers; what comes after it runs on the rank.
+    3. Over an epoch without faults all ranks together get the elements of plain tf.data, each as often, pairs and
+       batches of pairs intact.
+    4. Order, fresh random draws and where batches are cut may differ. Python functions (`py_function`,
+       `from_generator`) are refused.
+    5. What cannot be split exactly is refused by name, with what to write instead; `exact=False` hands it over
+       unchecked.
+    6. Training uses `.repeat()` and `steps_per_epoch`, or a finite stream without `steps_per_epoch`. That one ends for
+       all ranks after the same number of batches (`uneven="pad"`: a rank that runs out repeats its last batch;
+       `"drop"`: all end with the shortest).
+    7. All ranks iterate equally often. Nothing after it may change how many batches there are: no shard, skip, filter.
+    8. Held-out data is `data.split_by_rank`, or `uneven="keep"` with `MetricAverageCallback`, which then counts
+       exactly.
+    9. The optimizer is `hvd.DistributedOptimizer`; ranks start from rank 0's state by the broadcast callback.
+    10. Variables that a dataset reads have the value that they had at the call.
 
-    A dataset that ends does so for all ranks after the same number of batches (`uneven`).
+    In local mode each rank makes its part itself, under the same ten rules.
 
-    Put it after `batch` and before the cast to float: what crosses the wire should be small. Do not shard `dataset`
-    by rank.
+    Put it after `batch` and before the cast to float: what crosses the wire should be small. With `shared=False` each
+    rank has all of its own dataset instead.
 
     Args:
         dataset: batches, as the workers are to make them.
@@ -198,8 +208,7 @@ def _read(
     protocol = _protocol(how.data_transfer_protocol, compression, context, spec)
     if protocol == transfer.PROTOCOL:
         progress_counts.count_transferred()
-    # TensorFlow's own name for it leaves out how often to ask.
-    return data_service_ops._from_dataset_id(
+    return compat.registered_dataset(
         processing_mode=_POLICIES[how.sharding],
         service=f"grpc://{context.dispatcher}",
         dataset_id=number,

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
-from tensorflow.python.data.util import nest  # which, as tf.data does, takes a list for a tensor
 
 from headrace.cluster.paths import ARRAYS_FOLDER
 from headrace.errors import InputError
 from headrace.rank.context import TrainerContext
+from headrace.tensorflow.compat import data_nest as nest  # which, as tf.data does, takes a list for a tensor
 
 BLOCK = 256
 """Rows that are mapped at once."""

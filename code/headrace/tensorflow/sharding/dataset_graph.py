@@ -16,7 +16,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from headrace.errors import InputError
-from headrace.tensorflow import origin
+from headrace.tensorflow import compat, origin
 from headrace.tensorflow.ranks.same_dataset import Fingerprints
 from headrace.tensorflow.sharding import graphdef
 
@@ -182,7 +182,7 @@ class DatasetGraph:
         self, node: Node, new: Mapping[Node, tf.data.Dataset], asserts: bool = False, ordered: bool = False
     ) -> tf.Tensor:
         """A transformation's variant, eagerly."""
-        names, values = [f"{each.name}:0" for each in new], [each._variant_tensor for each in new.values()]
+        names, values = [f"{each.name}:0" for each in new], [compat.variant_of(each) for each in new.values()]
 
         def build(*given: tf.Tensor) -> list[tf.Tensor]:
             return [self.build(node, dict(zip(names, given, strict=True)), asserts, ordered)]
@@ -198,9 +198,7 @@ class DatasetGraph:
             new: other datasets' variants, by the edges whose place they take.
             ordered: parallel calls keep their order, whatever the options of the whole dataset say.
         """
-        from tensorflow.core.framework import graph_pb2
-
-        part = graph_pb2.GraphDef(versions=self.definition.versions, library=self.definition.library)
+        part = compat.GraphDef(versions=self.definition.versions, library=self.definition.library)
         wanted, used, added = f"{node.name}:0", {}, set()
         if wanted in new:
             return new[wanted]
@@ -230,10 +228,8 @@ class DatasetGraph:
 
     def tensors(self, node: Node, argument: str) -> list[tf.Tensor]:
         """A node's constant arguments, as tensors within the graph that is being made."""
-        from tensorflow.core.framework import graph_pb2
-
         edges = [_full(edge) for edge in graphdef.arguments(node.definition)[argument]]
-        part = graph_pb2.GraphDef(versions=self.definition.versions)
+        part = compat.GraphDef(versions=self.definition.versions)
         part.node.extend(self._by_name[name] for name in dict.fromkeys(edge.partition(":")[0] for edge in edges))
         return list(tf.graph_util.import_graph_def(part, return_elements=edges))
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from headrace.errors import InputError
+from headrace.tensorflow import compat
 from headrace.tensorflow.ranks import collectives
 from headrace.tensorflow.sharding import graphdef
 from headrace.tensorflow.sharding.dataset_graph import DatasetGraph, Node
@@ -65,7 +65,7 @@ def draw_apart(graph: DatasetGraph) -> None:
     """Seeds that the functions write begin elsewhere in each rank, so that no two draw the same numbers."""
     seeds = first_values(graph)
     told = f"{graph.fingerprints.of(graph.sink.name) if seeds else 0} {collectives.rank()}"
-    seed = context.global_seed()
+    seed = compat.global_seed()
     told += f" {seed if seed is not None else random.SystemRandom().getrandbits(60)}"
     begin(seeds, told)
     graph.look_again()

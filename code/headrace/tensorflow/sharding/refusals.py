@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework.extension_type import ExtensionTypeSpec
 
 from headrace.errors import InputError
-from headrace.tensorflow import afterwards, origin
+from headrace.tensorflow import afterwards, compat, origin
 from headrace.tensorflow.options import Distribution
 from headrace.tensorflow.ranks import collectives
 from headrace.tensorflow.sharding import graphdef
@@ -62,7 +61,7 @@ def refuse_elements(dataset: tf.data.Dataset) -> None:
         what = ""
         if isinstance(spec, tf.data.DatasetSpec):
             what = "datasets (window makes some): flat_map them into batches of tensors"
-        elif isinstance(spec, ExtensionTypeSpec):
+        elif isinstance(spec, compat.ExtensionTypeSpec):
             what = f"of an ExtensionType ({type(spec).__qualname__}): make a dict or a tuple of its tensors"
         if what:
             raise InputError(f"{origin.users_line()}: its elements are {what}, before data.distribute")
