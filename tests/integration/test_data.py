@@ -128,15 +128,6 @@ def test_ranks_may_share_batches_through_the_workers_cache(tmp_path, use):
         assert len(list(stream.take(5))) == 5
 
 
-def test_automatic_compression_measures_and_says_what_it_found(tmp_path, use, capfd):
-    with service(tmp_path / "work", 1) as running:
-        use(running.address)
-        dataset = tf.data.Dataset.range(10_000).map(lambda n: tf.random.stateless_uniform([64, 64], [n, 0])).batch(8)
-        got = list(data.distribute(dataset, compression="auto", job_name="auto").take(3))
-    assert len(got) == 3
-    assert "event=compression chosen=none" in capfd.readouterr().out  # noise does not shrink
-
-
 def in_python(x):
     return tf.numpy_function(lambda y: y, [x], tf.int64)
 
@@ -159,7 +150,7 @@ MISUSE = {
     "finite and cached": (RANGE.batch(4), {"cross_trainer_cache": "x"}, "add .repeat() before .batch()"),
     "coordinated and dynamic": (RANGE.repeat().batch(4), {"coordinated": True}, "add sharding='off'"),
     "unknown sharding": (RANGE.batch(4), {"sharding": "random"}, "expected one of dynamic, off"),
-    "unknown compression": (RANGE.batch(4), {"compression": "zip"}, "expected one of none, snappy, auto"),
+    "unknown compression": (RANGE.batch(4), {"compression": "zip"}, "expected one of none, snappy"),
     "no requests": (RANGE.batch(4), {"max_outstanding_requests": 0}, "expected 1 or more"),
 }  # fmt: skip
 
@@ -192,3 +183,9 @@ def test_seeds_differ_by_epoch_and_rank_and_come_again():
     seeds = [data.seed(7, epoch, rank) for epoch in range(20) for rank in range(20)]
     assert len(set(seeds)) == len(seeds)
     assert seeds == [data.seed(7, epoch, rank) for epoch in range(20) for rank in range(20)]
+
+
+def test_without_a_gpu_batches_are_not_copied_to_one(monkeypatch):
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda _: [])
+    batches = tf.data.Dataset.range(8).batch(2)
+    assert data.prefetch_to_device(batches) is batches

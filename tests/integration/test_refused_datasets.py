@@ -1,4 +1,4 @@
-"""Datasets that are refused or warned of for what stands around them: the script's mode, the hosts."""
+"""Datasets that are refused, or warned of, with what to write instead."""
 
 from contextlib import nullcontext
 
@@ -11,19 +11,7 @@ from headrace.tensorflow.sharding.dataset_graph import DatasetGraph
 from headrace.tensorflow.sharding.split_points import find_sources
 
 
-def test_a_shard_by_host_is_named_for_data_hosts_are_among_the_hosts(monkeypatch, capsys):
-    monkeypatch.setenv("SM_HOSTS", '["algo-1", "algo-2"]')
-    monkeypatch.setenv("SM_CURRENT_HOST", "algo-2")
-    for parts, part, warned in ((2, 1, True), (2, 0, False), (4, 1, False)):
-        refusals.warn_of_shards(DatasetGraph(tf.data.Dataset.range(8).shard(parts, part).batch(2)))
-        assert ("shard(2, 1) takes this host's part of 2 hosts" in capsys.readouterr().out) == warned
-
-
-def test_what_makes_python_of_a_dataset_is_refused_by_name(monkeypatch):
-    monkeypatch.setattr(refusals.debug_mode, "DEBUG_MODE", True)
-    with pytest.raises(InputError, match="enable_debug_mode"):
-        data.distribute(tf.data.Dataset.range(8).batch(2))
-    monkeypatch.undo()
+def test_a_dataset_within_a_graph_is_refused():
     with tf.Graph().as_default(), pytest.raises(InputError, match="disable_eager_execution"):
         data.distribute(tf.data.Dataset.range(8).batch(2))
 
@@ -67,7 +55,7 @@ def test_what_reads_a_file_again_and_again_is_refused_with_where_to_repeat_inste
 
 def test_all_of_a_dataset_on_each_rank_is_told(monkeypatch, capsys):
     for size, told in ((2, True), (1, False)):
-        monkeypatch.setattr(refusals.world, "size", lambda size=size: size)
+        monkeypatch.setattr(refusals.collectives, "size", lambda size=size: size)
         refusals.warn_of_all_of_it()
         said = "no data hosts, each of the 2 ranks trains on all of the dataset"
         assert (said in capsys.readouterr().out) == told
@@ -79,23 +67,20 @@ def test_all_of_a_dataset_on_each_rank_is_told(monkeypatch, capsys):
      (16, "pad", ""), (101, "pad", ""), (-1, "pad", ""), (-2, "pad", "")],
 )  # fmt: skip
 def test_many_batches_that_come_again_are_told(batches, uneven, told, monkeypatch, capsys):
-    monkeypatch.setattr(refusals.world, "size", lambda: 8)
-    monkeypatch.setattr(refusals.world, "rank", lambda: 0)
+    monkeypatch.setattr(refusals.collectives, "size", lambda: 8)
+    monkeypatch.setattr(refusals.collectives, "rank", lambda: 0)
     refusals.warn_of_padding(batches, uneven, "train")
     said = capsys.readouterr().out
     assert told in said and bool(told) == bool(said)
 
 
-def test_a_relative_name_of_a_file_is_refused_once_the_script_has_changed_its_folder(monkeypatch, tmp_path):
-    name = "rows-0.bin"
-    relative, whole = (DatasetGraph(tf.data.FixedLengthRecordDataset([each], 4).batch(2))
-                       for each in (name, str(tmp_path / name)))  # fmt: skip
-    (tmp_path / name).write_bytes(bytes(8))
-    refusals.refuse_elsewhere(relative)
-    monkeypatch.chdir(tmp_path)
-    refusals.refuse_elsewhere(whole)
-    with pytest.raises(InputError, match=f"reads '{name}', which is a file here.*give files their whole names"):
-        refusals.refuse_elsewhere(relative)
+def test_large_arrays_are_refused_with_the_name_of_what_takes_them_and_lists_of_files_are_not():
+    names = tf.data.Dataset.from_tensor_slices(["x" * 1000] * 80_000)
+    few, many = (tf.data.Dataset.from_tensor_slices(tf.zeros([rows, 1 << 20])) for rows in (15, 17))
+    for dataset in (names, few):
+        refusals.refuse_large_arrays(DatasetGraph(dataset.batch(2)))
+    with pytest.raises(InputError, match=r"py:\d+: from_tensor_slices: its arrays have 68 MiB.*use data.from_arrays"):
+        refusals.refuse_large_arrays(DatasetGraph(many.batch(2)))
 
 
 def test_arrays_are_refused_with_what_to_make_of_them():

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from headrace.errors import InputError
 from headrace.tensorflow import data
-from headrace.tensorflow.tfrecords import count_records
+from headrace.tensorflow.sharding.records import count_records
 from headrace.training.ledger import PLACE_BITS
 
 from tests.integration.service import service

@@ -60,7 +60,7 @@ def where_time_goes(captured: Captured) -> list[StageCost]:
 def _refused(wire: tf.data.Dataset, place: str, sharding: str) -> list[Finding]:
     """What `data.distribute` would refuse in a job with data hosts, in the same words."""
     try:
-        graph = DatasetGraph(wire)
+        graph = DatasetGraph(wire, place.partition(": ")[0])
         refusals.refuse_python(graph)
         if sharding == "dynamic":
             find_sources(graph)

@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from headrace.lint.pipeline import BATCHES, MAPS, PASSING, Pipeline, Stage, batch_size
+from headrace.tensorflow.compat import functions_of
 from headrace.tensorflow.sharding.graphdef import graph_of
 
 BUDGET_S = 0.3
@@ -117,8 +118,6 @@ def vectorised(stage: Stage) -> Callable[..., Any]:
 
 def without_buffers(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """A copy that makes no element ahead: without shuffle, cache and prefetch, and one call at a time."""
-    from tensorflow.python.ops import gen_experimental_dataset_ops
-
     graph = graph_of(dataset)
     bypass = {node.name: node.input[0] for node in graph.node if node.op.startswith(_WAITING)}
     one = graph.node.add(name="headrace_one_call", op="Const")
@@ -131,7 +130,7 @@ def without_buffers(dataset: tf.data.Dataset) -> tf.data.Dataset:
             node.input[place] = name
         if node.op.startswith(("ParallelMapDatasetV2", "ParallelInterleaveDatasetV")):
             node.input[len(node.input) - 1] = one.name
-    variant = gen_experimental_dataset_ops.dataset_from_graph(graph_def=graph.SerializeToString())
+    variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
     return tf.data.experimental.from_variant(variant, dataset.element_spec)
 
 
@@ -150,7 +149,7 @@ def jpeg_crop_speedup(height: int, width: int) -> float:
 
 
 def _flat_call(stage: Stage) -> Callable[..., Any]:
-    function = stage.dataset._functions()[0].function
+    function = functions_of(stage.dataset)[0].function
     return lambda *element: tuple(function(*tf.nest.flatten(element)))
 
 

@@ -1,7 +1,4 @@
-"""A dataset's transformations as a tree of stages, and what flows through the graphs of their functions.
-
-It relies on what TensorFlow's datasets say of themselves (`_inputs`, `_functions`), which no public name gives.
-"""
+"""A dataset's transformations as a tree of stages, and what flows through the graphs of their functions."""
 
 from __future__ import annotations
 
@@ -11,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
+
+from headrace.tensorflow import compat
 
 Start = Callable[[Any], bool]
 """Whether a mark starts at a tensor."""
@@ -52,14 +51,14 @@ class Stage:
     @property
     def graphs(self) -> list[Any]:
         """The graphs of its functions."""
-        return [each.function.graph for each in self.dataset._functions()]
+        return [each.function.graph for each in compat.functions_of(self.dataset)]
 
     @property
     def function_name(self) -> str:
         """The user's name of its function."""
-        for each in self.dataset._functions():
-            name = getattr(each._func, "__name__", type(each._func).__name__)
-            return "lambda" if name == "<lambda>" else str(name)
+        for each in compat.functions_of(self.dataset):
+            name = compat.name_of_function(each)
+            return "lambda" if name == "<lambda>" else name
         return ""
 
     @property
@@ -104,7 +103,7 @@ class Pipeline:
         self.end = self._add(dataset)
 
     def _add(self, dataset: tf.data.Dataset) -> Stage:
-        inputs = tuple(self._add(each) for each in dataset._inputs())
+        inputs = tuple(self._add(each) for each in compat.inputs_of(dataset))
         kind = type(dataset).__name__.strip("_").replace("Dataset", "")
         stage = Stage(dataset, re.sub(r"V\d$", "", kind), self._sources.get(id(dataset), "?"), inputs)
         self._consumer.update({id(each): stage for each in inputs})
@@ -126,7 +125,7 @@ def static(value: Any) -> int:
 
 def batch_size(stage: Stage) -> int:
     """The size of the batches that a stage makes; -1 when it is not known."""
-    return static(getattr(stage.dataset, "_batch_size", None))
+    return static(compat.argument_of(stage.dataset, "batch_size"))
 
 
 def flow(stage: Stage, start: Start, through: Collection[str], consumers: list[Consumer]) -> list[bool]:
@@ -176,13 +175,13 @@ def flow_in_graph(
 
 def called(graph: Any, op: Any) -> list[Any]:
     """The graphs of the functions that an operation calls."""
-    return [graph._get_function(op.get_attr(name).name).graph for name in _CALLS.get(op.type, ())]
+    return [compat.function_in(graph, op.get_attr(name).name) for name in _CALLS.get(op.type, ())]
 
 
 def inner_maps(stage: Stage) -> list[Any]:
     """The graphs of maps within a stage's function, as `interleave` has them."""
     return [
-        graph._get_function(op.get_attr("f").name).graph
+        compat.function_in(graph, op.get_attr("f").name)
         for graph in stage.graphs
         for op in graph.get_operations()
         if op.type in ("MapDataset", "ParallelMapDatasetV2")

@@ -24,6 +24,7 @@ from headrace.lint.pipeline import (
     inner_maps,
     static,
 )
+from headrace.tensorflow.compat import argument_of
 
 LARGE_VALUES = 1024
 """Values of a component, per example, from which its type matters: a 32 × 32 image has as many pixels."""
@@ -106,7 +107,7 @@ def no_cache(subject: Subject) -> Iterator[Finding]:
         return
     end = next((place for place, each in enumerate(chain) if not _is_made_alike(each)), len(chain))
     maps = [stage for stage in chain[:end] if stage.kind in MAPS]
-    repeated = any(each.kind == "Repeat" and static(each.dataset._count) != 1 for each in chain[end:])
+    repeated = any(each.kind == "Repeat" and static(argument_of(each.dataset, "count")) != 1 for each in chain[end:])
     if not maps or not repeated or not any(re.search("Decode|ReadFile", op) for each in maps for op in each.ops):
         return
     last = maps[-1]

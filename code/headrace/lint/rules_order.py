@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from headrace.lint.findings import BETWEEN, COSTLY, WORTH_GAIN, WORTH_SHARE, Finding, Subject, only_regroups, where
 from headrace.lint.pipeline import BATCHES, MAPS, Stage, batch_size, static
+from headrace.tensorflow.compat import argument_of
 from headrace.tensorflow.sharding.refusals import PYTHON_OPS
 
 WORTH_CALL_S = 100e-6
@@ -20,7 +21,7 @@ def shuffle_after_batch(subject: Subject) -> Iterator[Finding]:
         batches = [place for place, each in enumerate(above) if each.kind in BATCHES]
         if not batches or any(each.kind == "Shuffle" for each in above[batches[0] :]):
             continue
-        size, buffer = batch_size(above[batches[0]]), static(stage.dataset._buffer_size)
+        size, buffer = batch_size(above[batches[0]]), static(argument_of(stage.dataset, "buffer_size"))
         cost = f"the same {size} elements always come together, and its buffer holds {buffer} batches"
         fix = f".shuffle({buffer}).batch({size}): shuffle before batch"
         yield Finding("shuffle-after-batch", where(stage), cost, float(max(size, 1)), "less memory, this buffer",
@@ -65,7 +66,7 @@ def sequential_interleave(subject: Subject) -> Iterator[Finding]:
     """Files that are read one after the other."""
     for stage in subject.pipeline.stages:
         if stage.kind == "Interleave" and any(op.endswith(("RecordDataset", "LineDataset")) for op in stage.ops):
-            files = static(stage.dataset._cycle_length)
+            files = static(argument_of(stage.dataset, "cycle_length"))
             files = min(files, subject.cores) if files > 0 else subject.cores
             there = int(stage.inputs[0].dataset.cardinality())
             files = min(files, there) if there > 0 else files

@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 
 from headrace.errors import InputError
-from headrace.tensorflow import data, origin
+from headrace.tensorflow import compat, data, origin
 from headrace.tensorflow.ranks import collectives
 
 _LAUNCHER_WORDS = ("HEADRACE_TF_DATA_MODE", "HEADRACE_DISPATCHER")
@@ -100,12 +100,12 @@ class _Look:
 
 def _is_one_batch(dataset: tf.data.Dataset) -> bool:
     """Whether it is `take(1)`, at which a script looks before it trains."""
-    return type(dataset).__name__ == "_TakeDataset" and int(dataset._count) == 1
+    return type(dataset).__name__ == "_TakeDataset" and int(compat.argument_of(dataset, "count")) == 1
 
 
 @contextlib.contextmanager
 def _hooks(captured: Captured) -> Iterator[None]:
-    base = origin.dataset_base()
+    base = tf.data.Dataset
     originals = (data.distribute, keras.Model.fit, base.__init__, base.__iter__)
 
     def distribute(dataset: tf.data.Dataset, **how: Any) -> tf.data.Dataset:
@@ -121,7 +121,7 @@ def _hooks(captured: Captured) -> Iterator[None]:
         raise _Reached("fit")
 
     def init(self: tf.data.Dataset, *args: Any, **options: Any) -> None:
-        captured.sources[id(self)] = origin.users_line(sys._getframe(1))
+        captured.sources[id(self)] = origin.users_line()
         captured.kept.append(self)
         originals[2](self, *args, **options)
 
@@ -170,7 +170,7 @@ def _descriptor_to_stderr() -> Iterator[None]:
 
 
 def _is_made_from(dataset: tf.data.Dataset, source: tf.data.Dataset) -> bool:
-    return dataset is source or any(_is_made_from(each, source) for each in dataset._inputs())
+    return dataset is source or any(_is_made_from(each, source) for each in compat.inputs_of(dataset))
 
 
 def _line_of(error: Exception, script: Path) -> str:

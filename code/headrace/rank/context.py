@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -37,17 +35,6 @@ EMPTY_REPORT: dict[str, Any] = {
     "final_metrics": {},
 }
 """The report before the first step."""
-
-
-def folder() -> str:
-    """Return the current working directory, or an empty text if it has been deleted."""
-    with contextlib.suppress(FileNotFoundError):
-        return os.getcwd()
-    return ""
-
-
-STARTED_IN = folder()
-"""Working directory when this process started, in which the job's servers still run."""
 
 
 @dataclass(frozen=True)

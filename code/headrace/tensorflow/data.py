@@ -6,15 +6,12 @@ The order that suits it: shuffle → repeat → map → batch → distribute →
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 import tensorflow as tf
 
 from headrace.errors import InputError
 from headrace.rank.context import TrainerContext
 from headrace.tensorflow import afterwards
-from headrace.tensorflow.captured import refuse_changes
-from headrace.tensorflow.io import arrays
 from headrace.tensorflow.io.arrays import from_arrays
 from headrace.tensorflow.keras import rank_meter
 from headrace.tensorflow.options import COMPRESSIONS, Distribution
@@ -22,19 +19,17 @@ from headrace.tensorflow.ranks import collectives
 from headrace.tensorflow.ranks.epoch_end import end_together, with_steps
 from headrace.tensorflow.resume import Shards
 from headrace.tensorflow.service import reader
-from headrace.tensorflow.service.compression import choose_compression
 from headrace.tensorflow.sharding import refusals, split
 from headrace.tensorflow.sharding.epoch_orders import in_turn
 from headrace.training.freed_memory import keep_freed_memory
 
-__all__ = ["Distribution", "Shards", "distribute", "from_arrays", "seed", "split_by_rank"]
+__all__ = ["Distribution", "Shards", "distribute", "from_arrays", "prefetch_to_device", "seed", "split_by_rank"]
 
 TENSORFLOWS_PARALLELISM = 16
 """What TensorFlow begins a stage with that is given as AUTOTUNE; fewer where there are fewer processors."""
+ON_DEVICE = 2
+"""Batches that wait in a GPU's memory."""
 _SEED_STRIDE = 1_000_003
-
-afterwards.look_after()
-arrays.take_over()
 
 
 def distribute(
@@ -53,21 +48,32 @@ def distribute(
     exact: bool = True,
     job_name: str = "train",
 ) -> tf.data.Dataset:
-    """The same dataset, made by the job's tf.data workers and shared by all ranks; every rank must call it.
+    """Have the job's tf.data workers make a dataset's batches, which the ranks share.
 
-    With `shared=False` each rank has all of its own dataset instead; `exact=False` gives up what the next paragraph
-    promises.
+    What a script can rely on, and what is its own affair:
 
-    What it accepts means what it means in plain tf.data: over an epoch all ranks together get the same elements, pairs
-    and batches of pairs intact, each as often. Their order, fresh random draws and where batches are cut may differ.
-    What cannot be kept is refused here, with the script's line and the fix. In local mode each rank makes its part
-    of the dataset itself, under the same promise.
+    1. Every rank calls `data.distribute` with the same whole dataset, in the same order.
+    2. What comes before it runs on the workers; what comes after it runs on the rank.
+    3. Over an epoch without faults all ranks together get the elements of plain tf.data, each as often, pairs and
+       batches of pairs intact.
+    4. Order, fresh random draws and where batches are cut may differ. Python functions (`py_function`,
+       `from_generator`) are refused.
+    5. What cannot be split exactly is refused by name, with what to write instead; `exact=False` hands it over
+       unchecked.
+    6. Training uses `.repeat()` and `steps_per_epoch`, or a finite stream without `steps_per_epoch`. That one ends for
+       all ranks after the same number of batches (`uneven="pad"`: a rank that runs out repeats its last batch;
+       `"drop"`: all end with the shortest).
+    7. All ranks iterate equally often. Nothing after it may change how many batches there are: no shard, skip, filter.
+    8. Held-out data is `data.split_by_rank`, or `uneven="keep"` with `MetricAverageCallback`, which then counts
+       exactly.
+    9. The optimizer is `hvd.DistributedOptimizer`; ranks start from rank 0's state by the broadcast callback.
+    10. Variables that a dataset reads have the value that they had at the call.
 
-    A dataset that ends does so for all ranks after the same number of batches (`uneven`). Where that number follows
-    from the dataset's size, `len` of the result is this rank's.
+    In local mode each rank makes its part itself, under the same ten rules. Where the number of batches follows from
+    the dataset's size, `len` of the result is this rank's.
 
-    Put it after `batch` and before the cast to float: what crosses the wire should be small. Do not shard `dataset`
-    by rank.
+    Put it after `batch` and before the cast to float: what crosses the wire should be small. With `shared=False` each
+    rank has all of its own dataset instead.
 
     Args:
         dataset: batches, as the workers are to make them.
@@ -108,11 +114,6 @@ def distribute(
         return _on_trainer(split.on_this_rank(dataset, how, job_name), shared=shared)
     refusals.refuse_elements(dataset)
     prepared = split.prepare(dataset, how, job_name)
-    if compression == "auto":
-        uncompressed = reader.protocol(how.data_transfer_protocol, "none", context, dataset.element_spec)
-        stream_name = f"{context.job_name}-{job_name}"
-        chosen = choose_compression(dataset, f"grpc://{context.dispatcher}", stream_name, uncompressed)
-        how = replace(how, compression=chosen)
     own, streams = prepared.share is not None or not shared, []
     numbers = split.register(prepared.datasets, f"grpc://{context.dispatcher}", COMPRESSIONS[how.compression], own)
     for order, number in enumerate(numbers):
@@ -125,7 +126,7 @@ def distribute(
         stream = with_steps(stream, prepared.share.steps(uneven))
     else:
         stream = end_together(stream, uneven, job_name)
-    return _on_trainer(refuse_changes(dataset, stream), shared=shared)
+    return _on_trainer(stream, shared=shared)
 
 
 def split_by_rank(dataset: tf.data.Dataset, *, uneven: str = "keep", name: str = "held_out") -> tf.data.Dataset:
@@ -138,7 +139,18 @@ def split_by_rank(dataset: tf.data.Dataset, *, uneven: str = "keep", name: str =
         InputError: it cannot be read in parts; the text says what to change.
     """
     refusals.refuse_other_kinds(dataset)
-    return _on_trainer(split.of_this_rank(dataset, Distribution(uneven=uneven).uneven, name), stream=False)
+    return _on_trainer(split.of_this_rank(dataset, Distribution(uneven=uneven).uneven, name), shared=False)
+
+
+def prefetch_to_device(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Copy batches to this rank's GPU beside the step before; the last step of a pipeline, in place of `prefetch`.
+
+    On a host without a GPU it returns the dataset unchanged.
+    """
+    gpus = tf.config.list_logical_devices("GPU")
+    if not gpus:
+        return dataset
+    return dataset.apply(tf.data.experimental.prefetch_to_device(gpus[0].name, ON_DEVICE))
 
 
 def seed(base: int, epoch: int = 0, rank: int = 0) -> int:
@@ -146,7 +158,7 @@ def seed(base: int, epoch: int = 0, rank: int = 0) -> int:
     return (base * _SEED_STRIDE + epoch) * _SEED_STRIDE + rank & 0x7FFF_FFFF_FFFF_FFFF
 
 
-def _on_trainer(dataset: tf.data.Dataset, *, stream: bool = True, shared: bool = True) -> tf.data.Dataset:
+def _on_trainer(dataset: tf.data.Dataset, *, shared: bool = True) -> tf.data.Dataset:
     """Return the dataset without tf.data's autotuning thread, which can sleep up to a minute when an iterator ends.
 
     See docs/tensorflow-autotune.md. A stage that is given as AUTOTUNE then keeps the parallelism that it begins with:
@@ -156,4 +168,4 @@ def _on_trainer(dataset: tf.data.Dataset, *, stream: bool = True, shared: bool =
     options.autotune.enabled = False
     own = dataset.options().autotune.initial_parallelism
     options.autotune.initial_parallelism = own or max(collectives.processors(), TENSORFLOWS_PARALLELISM)
-    return afterwards.given_out(dataset.with_options(options), stream=stream, shared=shared)
+    return afterwards.given_out(dataset.with_options(options), shared=shared)

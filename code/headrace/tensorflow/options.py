@@ -19,7 +19,7 @@ class Distribution:
     """How a dataset is spread over the workers; every choice, with the default that suits a cluster network."""
 
     compression: str = "none"
-    """`none`: on a cluster network snappy costs more than it saves; `snappy`; `auto`: measured before training."""
+    """`none`: on a cluster network snappy costs more than it saves; `snappy`: where the network is slow."""
     sharding: str = "dynamic"
     """`dynamic`: the workers split the elements (or the files that the dataset begins with), each is made once; `off`:
     each worker makes the whole dataset, so repeat it and shuffle it."""
@@ -49,7 +49,7 @@ class Distribution:
 
     def __post_init__(self) -> None:
         choices = (
-            ("compression", self.compression, (*COMPRESSIONS, "auto")),
+            ("compression", self.compression, tuple(COMPRESSIONS)),
             ("sharding", self.sharding, SHARDINGS),
             ("data_transfer_protocol", self.data_transfer_protocol, PROTOCOLS),
             ("target_workers", self.target_workers, TARGET_WORKERS),

@@ -23,10 +23,10 @@ from headrace.events import say
 from headrace.tensorflow.keras.model_checkpoint import Checkpoint
 from headrace.tensorflow.ranks import collectives
 from headrace.tensorflow.sharding.dataset_graph import DatasetGraph
+from headrace.tensorflow.sharding.records import count_records
 from headrace.tensorflow.sharding.refusals import AS_IT_IS
 from headrace.tensorflow.sharding.slicing import block_of
 from headrace.tensorflow.sharding.split_points import as_listing
-from headrace.tensorflow.tfrecords import count_records
 from headrace.training.ledger import PLACE_BITS, Ledger
 
 AUTOTUNE = tf.data.AUTOTUNE

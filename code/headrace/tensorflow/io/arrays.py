@@ -18,19 +18,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
-from tensorflow.python.data.util import nest  # which, as tf.data does, takes a list for a tensor
 
 from headrace.cluster.paths import ARRAYS_FOLDER
 from headrace.errors import InputError
 from headrace.rank.context import TrainerContext
+from headrace.tensorflow.compat import data_nest as nest  # which, as tf.data does, takes a list for a tensor
 
-LARGE_BYTES = 16 << 20
-"""From here on `from_tensor_slices` is taken over: below, a constant is as quick."""
 BLOCK = 256
 """Rows that are mapped at once."""
 ARRAY = "headrace_array_"
 """The name of the operation that maps a component, with the component's number."""
-_from_tensor_slices = tf.data.Dataset.from_tensor_slices
 
 
 def from_arrays(arrays: Any) -> tf.data.Dataset:
@@ -50,7 +47,7 @@ def from_arrays(arrays: Any) -> tf.data.Dataset:
     if not all(_is_mappable(each) for each in flat):
         raise InputError("from_arrays takes numbers; use tf.data.Dataset.from_tensor_slices for text")
     if not _is_shared():
-        return _from_tensor_slices(given)
+        return tf.data.Dataset.from_tensor_slices(given)
     rows, paths = lengths.pop(), [_stored(each) for each in flat]
 
     def block(number: tf.Tensor) -> tf.data.Dataset:
@@ -76,17 +73,6 @@ def mapped(path: str, dtype: Any, shape: Collection[int], place: int) -> tf.Tens
     return tf.raw_ops.ImmutableConst(dtype=dtype, shape=shape, memory_region_name=path, name=f"{ARRAY}{place}")
 
 
-def take_over() -> None:
-    """Have `from_tensor_slices` make large arrays so, in the ranks of a job that shares datasets."""
-
-    def from_tensor_slices(tensors: Any, name: str | None = None) -> tf.data.Dataset:
-        if tf.executing_eagerly() and _is_shared() and _large(tensors):
-            return from_arrays(tensors)
-        return _from_tensor_slices(tensors, name=name)
-
-    tf.data.Dataset.from_tensor_slices = staticmethod(from_tensor_slices)
-
-
 def send(graph: Any) -> None:
     """Hand the arrays of a dataset's GraphDef to every host of the job. Raises `InputError`."""
     paths = {
@@ -108,18 +94,6 @@ def send(graph: Any) -> None:
 def _is_shared() -> bool:
     context = TrainerContext.from_environ(os.environ)
     return context.tf_data_mode == "service" or int(os.environ.get("OMPI_COMM_WORLD_SIZE") or 1) > 1
-
-
-def _large(tensors: Any) -> bool:
-    flat = nest.flatten(tensors)
-    arrays = all(isinstance(each, (np.ndarray, tf.Tensor)) and _is_mappable(each) for each in flat)
-    return arrays and sum(map(_size_bytes, flat)) >= LARGE_BYTES
-
-
-def _size_bytes(array: Any) -> int:
-    """Of an array or a tensor of numbers; 0 for what has no fixed size."""
-    size = int(tf.as_dtype(array.dtype).size)
-    return int(np.prod(array.shape)) * size if None not in tuple(array.shape) else 0
 
 
 def _is_mappable(array: Any) -> bool:

@@ -1,16 +1,21 @@
-"""Whether all ranks have made the same dataset, and what becomes of all where one could not."""
+"""Whether all ranks have made the same dataset, by numbers that follow from its graph, and what becomes of all where
+one could not."""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from headrace.errors import HeadraceError, InputError
 from headrace.tensorflow.ranks import collectives
-from headrace.tensorflow.sharding.dataset_graph import DatasetGraph, Node
+
+if TYPE_CHECKING:
+    from headrace.tensorflow.sharding.dataset_graph import DatasetGraph, Node
 
 MOST_TOLD = 200
 """Transformations that ranks compare, of one dataset."""
@@ -22,6 +27,12 @@ _ALIKE = (
 )
 Found = tuple[bool, list[tuple[str, int]]]
 """Whether a dataset has no end, and what must be the same on all ranks, with its place in the script."""
+_OF_THIS_PROCESS = ("seed", "seed2", "metadata", "container", "shared_name", "debug_name")
+"""Attributes that say nothing of a dataset: names of resources, and the seeds of random numbers (each process may
+draw its own)."""
+_SEEDED_FROM = {"ShuffleDataset": 2, "ShuffleAndRepeatDataset": 2, "RandomDataset": 0}
+"""Of these, the inputs from which on they are seeds and their counter."""
+_BUILDING = b"comes in where it goes out"
 
 
 def told(graph: DatasetGraph) -> list[tuple[str, int]]:
@@ -31,7 +42,7 @@ def told(graph: DatasetGraph) -> list[tuple[str, int]]:
 
 
 def place(node: Node, seeds: bool = True) -> tuple[str, int]:
-    return f"{node.where}: {node.kind}", node.graph.fingerprints.of(node.name, seeds)
+    return node.place, node.graph.fingerprints.of(node.name, seeds)
 
 
 def all_endless(everyones: list[Found]) -> bool:
@@ -62,3 +73,117 @@ def together(do: Callable[[], Any]) -> list[Any]:
         if "error" in each:
             raise InputError(each["error"]) from unforeseen
     return [each["value"] for each in everyones]
+
+
+class Fingerprints:
+    """Of the operations of a dataset's GraphDef.
+
+    TensorFlow's own differ where processes have made other resources before, as a shuffle's counter is one; and
+    functions are named in the order in which a process has made them. So each operation is told by its type, its
+    attributes and what comes in; a function by what it gives; a lookup table by what it holds. Values of variables
+    are not compared: they are state, as that of a random number generator.
+    """
+
+    def __init__(self, graph: Any) -> None:
+        self._nodes = {node.name: node for node in graph.node}
+        self._library = {function.signature.name: function for function in graph.library.function}
+        self._functions: dict[tuple[str, bool], bytes] = {}
+        self._known: dict[bool, dict[str, bytes]] = {True: {}, False: {}}
+        self._tensors: dict[tuple[str, str], bytes] = {}
+
+    def of(self, name: str, seeds: bool = True) -> int:
+        """63 bits for the operation of that name, with all that it reads; `seeds`: those of shuffles count."""
+        known = self._known[seeds]
+        self._tell(name, "", self._nodes, known, seeds)
+        return int.from_bytes(known[name][:8], "big") >> 1
+
+    def _function(self, name: str, seeds: bool) -> bytes:
+        if (name, seeds) not in self._functions:
+            self._functions[name, seeds] = _BUILDING
+            function = self._library[name]
+            nodes = {node.name: node for node in function.node_def}
+            known = {each.name: f"argument {place}".encode() for place, each in enumerate(function.signature.input_arg)}
+            gives = [function.ret[each.name] for each in function.signature.output_arg]
+            for edge in (*gives, *function.control_ret.values()):
+                self._tell(_node_of(edge), name, nodes, known, seeds)
+            also = sorted(known[_node_of(edge)] for edge in function.control_ret.values())
+            self._functions[name, seeds] = _digest([*(_told(edge, known) for edge in gives), *also])
+        return self._functions[name, seeds]
+
+    def _tell(self, name: str, scope: str, nodes: Mapping[str, Any], known: dict[str, bytes], seeds: bool) -> None:
+        """Add an operation, and all that it reads, to what is known; with no recursion, since graphs are deep."""
+        waiting, begun = [name], set()
+        while waiting:
+            each = waiting[-1]
+            missing = [of for of in map(_node_of, nodes[each].input) if of not in known] if each not in known else []
+            if missing and each not in begun:
+                begun.add(each)
+                waiting += missing
+                continue
+            waiting.pop()
+            if each not in known:
+                known.update(dict.fromkeys(missing, _BUILDING))  # a loop of old control flow
+                known[each] = self._described(nodes[each], scope, nodes, known, seeds)
+
+    def _described(
+        self, node: Any, scope: str, nodes: Mapping[str, Any], known: Mapping[str, bytes], seeds: bool
+    ) -> bytes:
+        parts = [node.op.encode()]
+        for name, value in sorted(node.attr.items()):
+            kind = value.WhichOneof("value")
+            if name.startswith("_") or name in _OF_THIS_PROCESS or (name == "token" and "PyFunc" in node.op):
+                continue
+            parts.append(name.encode())
+            if kind == "func" or (kind == "list" and value.list.func):
+                functions = [value.func] if kind == "func" else value.list.func
+                parts += [self._function(each.name, seeds) for each in functions if each.name in self._library]
+            elif kind == "tensor":
+                parts.append(self._tensor(value.tensor, scope, node.name))
+            elif name == "memory_region_name":  # mapped arrays: a file in this job's folder, named by its content
+                parts.append(Path(value.s.decode()).name.encode())
+            else:
+                parts.append(value.SerializeToString(deterministic=True))
+        inputs = [each for each in node.input if not each.startswith("^")]
+        controls = sorted(known[_node_of(each)] for each in node.input if each.startswith("^"))
+        for op, first in _SEEDED_FROM.items():
+            if node.op.startswith(op) and not seeds:
+                inputs = inputs[:first]
+        if node.op == "AssignVariableOp":
+            inputs = inputs[:1]
+        if node.op == "LookupTableImportV2":
+            parts += _pairs([nodes[_node_of(each)] for each in inputs[1:]])
+            inputs = inputs[:1]
+        return _digest([*parts, b"inputs", *(_told(each, known) for each in inputs), b"after", *controls])
+
+    def _tensor(self, tensor: Any, scope: str, name: str) -> bytes:
+        if tensor.dtype == tf.resource.as_datatype_enum:
+            return b"resource"
+        if (scope, name) not in self._tensors:  # it may be large
+            self._tensors[scope, name] = hashlib.sha256(tensor.SerializeToString(deterministic=True)).digest()
+        return self._tensors[scope, name]
+
+
+def _node_of(edge: str) -> str:
+    return edge.lstrip("^").partition(":")[0]
+
+
+def _told(edge: str, known: Mapping[str, bytes]) -> bytes:
+    output = edge.partition(":")[2]
+    return known[_node_of(edge)] + ("" if output in ("", "0") else output).encode()
+
+
+def _pairs(constants: list[Any]) -> list[bytes]:
+    """Keys and values of a lookup table, which it gives in an order of its own."""
+    if any(each.op != "Const" for each in constants):
+        return []
+    tensors = [each.attr["value"].tensor for each in constants]
+    keys, values = (tf.io.parse_tensor(each.SerializeToString(), each.dtype).numpy().tolist() for each in tensors)
+    return sorted(repr(pair).encode() for pair in zip(keys, values, strict=True))
+
+
+def _digest(parts: Iterable[bytes]) -> bytes:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.digest()

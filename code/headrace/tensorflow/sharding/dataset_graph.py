@@ -1,6 +1,6 @@
 """A dataset as a tree of its transformations, read from the graph that TensorFlow would send to a worker.
 
-The graph is the truth: Python's dataset objects are ornaments on it. They only tell which line made what.
+The graph is the truth: Python's dataset objects are ornaments on it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from headrace.errors import InputError
-from headrace.tensorflow import origin
-from headrace.tensorflow.ranks.fingerprint import Fingerprints
+from headrace.tensorflow import compat, origin
+from headrace.tensorflow.ranks.same_dataset import Fingerprints
 from headrace.tensorflow.sharding import graphdef
 
 INFINITE, UNKNOWN_SIZE = tf.data.INFINITE_CARDINALITY, tf.data.UNKNOWN_CARDINALITY
@@ -35,8 +35,6 @@ class Node:
     op: str
     """TensorFlow's name without a version: `MapDataset`, `ParallelMapDataset`, `ShuffleDataset`."""
     inputs: tuple[Node, ...]
-    where: str
-    """`file:line` of the script."""
     definition: Any = field(repr=False)
     graph: DatasetGraph = field(repr=False)
 
@@ -47,6 +45,11 @@ class Node:
     def attribute(self, name: str) -> Any:
         """An attribute's protocol buffer."""
         return self.definition.attr[name]
+
+    @property
+    def where(self) -> str:
+        """`file:line` of the script's call of headrace."""
+        return self.graph.where
 
     @cached_property
     def functions(self) -> list[str]:
@@ -88,6 +91,13 @@ class Node:
         with tf.init_scope():  # also where a function is being made
             return int(self.graph.dataset(self, asserts=True).cardinality())
 
+    @property
+    def place(self) -> str:
+        """As messages name it: `train.py:12: map(decode)`."""
+        named = (re.fullmatch(r"__inference_Dataset_\w+?_(.+)_\d+", each) for each in self.functions)
+        function = next((f"({each[1]})" for each in named if each), "")
+        return f"{self.where}: {self.kind}{function}"
+
     @cached_property
     def kind(self) -> str:
         """As users call it: `map`, `take`, `from_tensor_slices`."""
@@ -103,15 +113,20 @@ _NAMES = {
 
 
 class DatasetGraph:
-    """The graph of a dataset. `sink` is its last transformation."""
+    """The graph of a dataset. `sink` is its last transformation.
 
-    def __init__(self, dataset: tf.data.Dataset) -> None:
+    Args:
+        where: what messages name as the place in the script; by default the line that called headrace.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset, where: str = "") -> None:
+        self.where = where or origin.users_line()
         self._spec = dataset.element_spec
         self.definition = graphdef.graph_of(dataset)
         self.look_again()
         sink = next(node for node in self.definition.node if node.op == _SINK)
         try:
-            self.sink = self._node(sink.input[0], dataset)
+            self.sink = self._node(sink.input[0])
         except RecursionError:
             raise InputError(_TOO_LONG) from None
 
@@ -167,7 +182,7 @@ class DatasetGraph:
         self, node: Node, new: Mapping[Node, tf.data.Dataset], asserts: bool = False, ordered: bool = False
     ) -> tf.Tensor:
         """A transformation's variant, eagerly."""
-        names, values = [f"{each.name}:0" for each in new], [each._variant_tensor for each in new.values()]
+        names, values = [f"{each.name}:0" for each in new], [compat.variant_of(each) for each in new.values()]
 
         def build(*given: tf.Tensor) -> list[tf.Tensor]:
             return [self.build(node, dict(zip(names, given, strict=True)), asserts, ordered)]
@@ -183,9 +198,7 @@ class DatasetGraph:
             new: other datasets' variants, by the edges whose place they take.
             ordered: parallel calls keep their order, whatever the options of the whole dataset say.
         """
-        from tensorflow.core.framework import graph_pb2
-
-        part = graph_pb2.GraphDef(versions=self.definition.versions, library=self.definition.library)
+        part = compat.GraphDef(versions=self.definition.versions, library=self.definition.library)
         wanted, used, added = f"{node.name}:0", {}, set()
         if wanted in new:
             return new[wanted]
@@ -215,10 +228,8 @@ class DatasetGraph:
 
     def tensors(self, node: Node, argument: str) -> list[tf.Tensor]:
         """A node's constant arguments, as tensors within the graph that is being made."""
-        from tensorflow.core.framework import graph_pb2
-
         edges = [_full(edge) for edge in graphdef.arguments(node.definition)[argument]]
-        part = graph_pb2.GraphDef(versions=self.definition.versions)
+        part = compat.GraphDef(versions=self.definition.versions)
         part.node.extend(self._by_name[name] for name in dict.fromkeys(edge.partition(":")[0] for edge in edges))
         return list(tf.graph_util.import_graph_def(part, return_elements=edges))
 
@@ -234,15 +245,10 @@ class DatasetGraph:
         node = self._by_name[edge.partition(":")[0]]
         return self.behind(node.input[0]) if node.op == "Identity" else node
 
-    def _node(self, edge: str, dataset: Any) -> Node:
+    def _node(self, edge: str) -> Node:
         definition = self.behind(edge)
-        where = origin.line_of(dataset)
-        edges = [each for each in definition.input if self.makes_dataset(each)]
-        made_of = dataset._inputs() if dataset is not None else []
-        # Some datasets of Python's are several operations: what is within has the same line.
-        known = made_of if len(made_of) == len(edges) else [origin.Line(where)] * len(edges)
-        inputs = tuple(self._node(each, part) for each, part in zip(edges, known, strict=True))
-        return Node(definition.name, re.sub(r"V\d$", "", definition.op), inputs, where, definition, self)
+        inputs = tuple(self._node(each) for each in definition.input if self.makes_dataset(each))
+        return Node(definition.name, re.sub(r"V\d$", "", definition.op), inputs, definition, self)
 
 
 def _full(edge: str) -> str:

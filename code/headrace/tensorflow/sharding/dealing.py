@@ -22,7 +22,7 @@ def ranks_that_share(source: Source) -> tuple[int, int]:
     parts = source.blocks if source.elements != INFINITE and not source.expanding else ranks
     if parts < ranks and is_endless(node.graph.sink):
         raise InputError(
-            f"{node.where}: {node.kind}: {source.elements} elements in batches make {parts} parts for {ranks} ranks. "
+            f"{node.place}: {source.elements} elements in batches make {parts} parts for {ranks} ranks. "
             "Each repeats its own, and one would have none: more elements, or smaller batches; to give each rank all, "
             "as for a look whether a model can learn one batch: data.distribute(…, shared=False)"
         )

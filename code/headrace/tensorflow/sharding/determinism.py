@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from headrace.tensorflow import compat
 from headrace.tensorflow.sharding.dataset_graph import Node
 from headrace.tensorflow.sharding.dataset_ops import EXPANDING
 
@@ -54,7 +55,5 @@ def _is_loose(node: Node) -> bool:
 
 
 def _options_are_loose(node: Node) -> bool:
-    from tensorflow.core.framework import dataset_options_pb2
-
-    options = dataset_options_pb2.Options.FromString(node.attribute("serialized_options").s)
+    options = compat.OptionsProto.FromString(node.attribute("serialized_options").s)
     return options.WhichOneof("optional_deterministic") is not None and not options.deterministic

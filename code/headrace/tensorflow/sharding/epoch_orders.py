@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from headrace.tensorflow import compat
 from headrace.tensorflow.sharding import random_state
 from headrace.tensorflow.sharding.dataset_graph import DatasetGraph
 from headrace.tensorflow.sharding.graphdef import arguments, constants_of, put_constant
@@ -96,7 +97,7 @@ def in_turn(streams: Sequence[tf.data.Dataset]) -> tf.data.Dataset:
     spec = streams[0].element_spec
     with tf.device("CPU:0"):
         passes = tf.Variable(-1, dtype=tf.int64, trainable=False, name="passes")
-        variants = tf.stack([each._variant_tensor for each in streams])
+        variants = tf.stack([compat.variant_of(each) for each in streams])
 
     def one_pass(number: tf.Tensor) -> tf.data.Dataset:
         return tf.data.experimental.from_variant(tf.gather(variants, number % len(streams)), spec)

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from headrace.errors import InputError
+from headrace.tensorflow import compat
 
 
 def graph_of(dataset: tf.data.Dataset) -> Any:
@@ -16,20 +17,17 @@ def graph_of(dataset: tf.data.Dataset) -> Any:
     Raises:
         InputError: it cannot be sent.
     """
-    from tensorflow.core.framework import graph_pb2
-    from tensorflow.python.data.ops.options import ExternalStatePolicy
-
     try:
-        text = dataset._as_serialized_graph(external_state_policy=ExternalStatePolicy.IGNORE)
+        text = compat.graph_of(dataset)
     except (tf.errors.OpError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise InputError(
             f"the dataset cannot be copied out of this process ({reason}): what it captures must be tensors, variables "
-            "or lookup tables; an iterator or a file handle of this process stays here, and prefetch_to_device and "
-            "copy_to_device come after data.distribute"
+            "or lookup tables, and large arrays go by data.from_arrays; an iterator or a file handle of this process "
+            "stays here, and prefetch_to_device and copy_to_device come after data.distribute"
         ) from error
-    graph = graph_pb2.GraphDef()
-    graph.ParseFromString(text.numpy())
+    graph = compat.GraphDef()
+    graph.ParseFromString(text)
     return graph
 
 
@@ -41,10 +39,8 @@ def constants_of(graph: Any) -> Iterator[Any]:
 
 def arguments(definition: Any) -> dict[str, list[str]]:
     """A node's inputs by the names of its operation's arguments."""
-    from tensorflow.python.framework import op_def_registry
-
     found, edges = {}, [each for each in definition.input if not each.startswith("^")]
-    for argument in op_def_registry.get(definition.op).input_arg:
+    for argument in compat.arguments_of(definition.op):
         attribute = argument.number_attr or argument.type_list_attr
         count = 1
         if attribute:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from headrace.errors import InputError
+from headrace.tensorflow import compat
 from headrace.tensorflow.ranks import collectives
 from headrace.tensorflow.sharding import graphdef
 from headrace.tensorflow.sharding.dataset_graph import DatasetGraph, Node
@@ -39,7 +39,7 @@ def refuse_written(graph: DatasetGraph) -> None:
         for _, edge in _written(node):
             if edge not in seeds:
                 raise InputError(
-                    f"{node.where}: {node.kind}: it writes a variable or a table, and every worker or rank would "
+                    f"{node.place}: it writes a variable or a table, and every worker or rank would "
                     "write one of its own: a counter begins anew in each. Count with .enumerate(), keep a state with "
                     f".scan(…), or write before the dataset is made{AS_IT_IS}"
                 )
@@ -65,7 +65,7 @@ def draw_apart(graph: DatasetGraph) -> None:
     """Seeds that the functions write begin elsewhere in each rank, so that no two draw the same numbers."""
     seeds = first_values(graph)
     told = f"{graph.fingerprints.of(graph.sink.name) if seeds else 0} {collectives.rank()}"
-    seed = context.global_seed()
+    seed = compat.global_seed()
     told += f" {seed if seed is not None else random.SystemRandom().getrandbits(60)}"
     begin(seeds, told)
     graph.look_again()

@@ -9,7 +9,8 @@ import contextlib
 import functools
 import os
 import re
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +18,10 @@ import tensorflow as tf
 
 from headrace.errors import InputError
 from headrace.tensorflow.sharding.dataset_graph import Node
-from headrace.tensorflow.tfrecords import places_of_records
 
+HEADER = struct.Struct("<Q4x")
+"""Before each record: its length, and a checksum; another one comes after it."""
+CHECKSUM_BYTES = 4
 MOST_PLACES = 100_000
 """Remembered of a dataset, and sent to each worker: those of every so many records."""
 BUFFERS = 8
@@ -100,3 +103,21 @@ def records_from(records: Records, first: tf.Tensor, count: tf.Tensor) -> tuple[
         byte_offsets=tf.concat([place[1:], tf.zeros([tf.size(paths) - 1], tf.int64)], axis=0),
     )
     return variant, first - known * records.stride
+
+
+def count_records(path: Path) -> int:
+    """The records of an uncompressed TFRecord file, counted by their lengths. Raises `InputError`."""
+    return sum(1 for _ in places_of_records(path))
+
+
+def places_of_records(path: Path) -> Iterator[int]:
+    """The byte at which each record of an uncompressed TFRecord file begins. Raises `InputError`."""
+    at, size = 0, path.stat().st_size
+    with open(path, "rb", buffering=0) as file:  # no more than the lengths is read
+        while at < size:
+            header = os.pread(file.fileno(), HEADER.size, at)
+            length = HEADER.unpack(header)[0] if len(header) == HEADER.size else size
+            if at + HEADER.size + length + CHECKSUM_BYTES > size:
+                raise InputError(f"{path} is not an uncompressed TFRecord file, or is cut off at byte {at}")
+            yield at
+            at += HEADER.size + length + CHECKSUM_BYTES

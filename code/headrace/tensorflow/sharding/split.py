@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from headrace.errors import InputError
 from headrace.events import say
-from headrace.tensorflow.captured import refuse_changes
 from headrace.tensorflow.io import arrays
 from headrace.tensorflow.options import Distribution
 from headrace.tensorflow.ranks import collectives
@@ -63,10 +62,8 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> Prepare
         sizes.append(graph.sink.size if how.exact else UNKNOWN_SIZE)
         if collectives.rank() == 0 or not how.shared:
             refusals.refuse_python(graph)
-            refusals.refuse_elsewhere(graph)
+            refusals.refuse_large_arrays(graph)
             refusals.refuse_endings(graph, endless, how)
-            if how.shared:
-                refusals.warn_of_shards(graph)
             arrays.send(graph.definition)
             if how.exact:
                 random_state.refuse_written(graph)
@@ -134,6 +131,7 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
         graph = DatasetGraph(dataset)
         random_state.seed_apart(graph)
         refusals.refuse_generator(graph)
+        refusals.refuse_large_arrays(graph)
         random_state.refuse_written(graph)
         random_state.draw_apart(graph)
         sources = find_sources(graph, one_block_a_batch=True)
@@ -152,7 +150,7 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
         part = with_steps(made[0], share.steps(uneven))
     else:
         part = end_together(made[0], uneven, stream)
-    return refuse_changes(dataset, part)
+    return part
 
 
 def _look_at_size(batches: int, uneven: str, stream: str) -> None:
@@ -250,7 +248,7 @@ def _part(number: int, source: Source) -> tuple[Node, tf.data.Dataset]:
             return whole, dealt(node.graph.dataset(whole, ordered=True), ranks, rank, number)
         if source.elements < ranks:
             raise InputError(
-                f"{whole.where}: {whole.kind}: {source.elements} files are too few for {ranks} ranks to share, and "
+                f"{whole.place}: {source.elements} files are too few for {ranks} ranks to share, and "
                 f"records cannot be shared, since {reason}. Write {ranks} files or more, or give up what shuffles "
                 "here and shuffle after it; or data.distribute(…, exact=False) as it is"
             )

@@ -30,9 +30,8 @@ from headrace.tensorflow.sharding.dataset_ops import (
 from headrace.tensorflow.sharding.determinism import has_seed
 from headrace.tensorflow.sharding.records import records_of
 from headrace.tensorflow.sharding.refusals import refusal, refuse_costly, refuse_reading_again, refuse_unordered
-from headrace.tensorflow.sharding.rows import array_rows, is_arrays
 from headrace.tensorflow.sharding.shuffle_order import Shuffle, shuffle_of
-from headrace.tensorflow.sharding.slicing import is_addressable
+from headrace.tensorflow.sharding.slicing import array_rows, is_addressable, is_arrays
 
 BLOCKS = 64
 """At least so many of a finite listing, where its batches allow it: workers are not equally fast."""

@@ -1,0 +1,78 @@
+"""Every private name of TensorFlow that headrace uses.
+
+No other module of headrace imports `tensorflow.python` or reaches for an attribute with an underscore: a new TensorFlow
+that has renamed something is mended here. `tests/integration/test_compat.py` says whether the installed version has all
+of it; TensorFlow 2.20 to 2.22 have. `headrace.tensorflow.service.pywrap_servers` alone has names of its own, since a
+server does without TensorFlow's Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework.dataset_options_pb2 import Options as OptionsProto
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.python.data.experimental.ops import data_service_ops
+from tensorflow.python.data.ops.options import ExternalStatePolicy
+from tensorflow.python.data.util import nest as data_nest
+from tensorflow.python.eager import context
+from tensorflow.python.framework import op_def_registry
+from tensorflow.python.framework.extension_type import ExtensionTypeSpec
+
+__all__ = ["ExtensionTypeSpec", "GraphDef", "OptionsProto", "data_nest"]
+
+
+def inputs_of(dataset: Any) -> Sequence[tf.data.Dataset]:
+    """Return the datasets that a dataset reads."""
+    inputs: Sequence[tf.data.Dataset] = dataset._inputs()
+    return inputs
+
+
+def functions_of(dataset: Any) -> Sequence[Any]:
+    """Return the functions that a dataset calls for its elements: `function` is TensorFlow's, `_func` the user's."""
+    functions: Sequence[Any] = dataset._functions()
+    return functions
+
+
+def name_of_function(function: Any) -> str:
+    """Return the user's name of one of `functions_of`."""
+    return str(getattr(function._func, "__name__", type(function._func).__name__))
+
+
+def argument_of(dataset: Any, name: str) -> Any:
+    """Return what a dataset's transformation was given, as `count` or `batch_size`; None where it takes none such."""
+    return getattr(dataset, f"_{name}", None)
+
+
+def function_in(graph: Any, name: str) -> Any:
+    """Return the graph of a function that a function's graph calls."""
+    return graph._get_function(name).graph
+
+
+def variant_of(dataset: tf.data.Dataset) -> tf.Tensor:
+    """Return the tensor that stands for a dataset within graphs."""
+    return dataset._variant_tensor
+
+
+def graph_of(dataset: tf.data.Dataset) -> bytes:
+    """Return a dataset's GraphDef, serialized as for workers; variables are in it with their values of now."""
+    text: bytes = dataset._as_serialized_graph(external_state_policy=ExternalStatePolicy.IGNORE).numpy()
+    return text
+
+
+def registered_dataset(**how: Any) -> tf.data.Dataset:
+    """Return a dataset that workers make. TensorFlow's own name for it leaves out how often to ask for its end."""
+    return data_service_ops._from_dataset_id(**how)
+
+
+def arguments_of(op: str) -> Any:
+    """Return the definitions of an operation's inputs."""
+    return op_def_registry.get(op).input_arg
+
+
+def global_seed() -> int | None:
+    """Return what `tf.random.set_seed` was given."""
+    seed: int | None = context.global_seed()
+    return seed

@@ -1,0 +1,29 @@
+"""Private names of TensorFlow and Keras stand in one module, which a new version of theirs is mended in."""
+
+import re
+
+from tests.support import ROOT
+
+PACKAGES = [ROOT / "code" / "headrace" / name for name in ("tensorflow", "lint")]
+PRIVATE = re.compile(
+    r"tensorflow\.(python|core)\b|keras\.src\b|\._(variant_tensor|as_serialized_graph|from_dataset_id|inputs\(|functions\(|func\b"
+    r"|get_function|handle_data|buffer_size|cycle_length)|_OptionalImpl"
+)
+OWNERS = {
+    "tensorflow/compat.py",
+    # A server starts in half a second, without TensorFlow's Python.
+    "tensorflow/service/pywrap_servers.py",
+    # Until what they patch is gone.
+    *("tensorflow/iterators.py", "tensorflow/trained.py", "tensorflow/ranks/ends.py", "tensorflow/service/reader.py"),
+}
+KERAS = "tensorflow/keras/"
+
+
+def test_no_other_module_has_private_names():
+    found = {}
+    for package in PACKAGES:
+        for path in package.rglob("*.py"):
+            name = str(path.relative_to(package.parent))
+            if name not in OWNERS and not name.startswith(KERAS) and (private := PRIVATE.search(path.read_text())):
+                found[name] = private[0]
+    assert found == {}
