@@ -1,9 +1,9 @@
 """Every private name of TensorFlow that headrace uses.
 
-No other module of headrace imports `tensorflow.python` or reaches for an attribute with an underscore: a new TensorFlow
-that has renamed something is mended here. `tests/integration/test_compat.py` says whether the installed version has all
-of it; TensorFlow 2.20 to 2.22 have. `headrace.tensorflow.service.pywrap_servers` alone has names of its own, since a
-server does without TensorFlow's Python.
+No other module of headrace imports `tensorflow.python` or reads an attribute with an underscore, so a new TensorFlow
+that renames something needs a change here alone. `tests/integration/test_compat.py` checks that the installed version
+has all of them; TensorFlow 2.20 to 2.22 have. Only `headrace.tensorflow.service.pywrap_servers` has names of its own,
+since servers load no Python of TensorFlow's.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import tensorflow as tf
 from tensorflow.core.framework.dataset_options_pb2 import Options as OptionsProto
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.python.data.experimental.ops import data_service_ops
+from tensorflow.python.data.ops.optional_ops import _OptionalImpl
 from tensorflow.python.data.ops.options import ExternalStatePolicy
 from tensorflow.python.data.util import nest as data_nest
 from tensorflow.python.eager import context
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework.extension_type import ExtensionTypeSpec
+from tensorflow.python.ops import stateful_random_ops
 
 __all__ = ["ExtensionTypeSpec", "GraphDef", "OptionsProto", "data_nest"]
 
@@ -51,7 +53,7 @@ def function_in(graph: Any, name: str) -> Any:
     return graph._get_function(name).graph
 
 
-def variant_of(dataset: tf.data.Dataset) -> tf.Tensor:
+def variant_of(dataset: Any) -> tf.Tensor:
     """Return the tensor that stands for a dataset within graphs."""
     return dataset._variant_tensor
 
@@ -65,6 +67,17 @@ def graph_of(dataset: tf.data.Dataset) -> bytes:
 def registered_dataset(**how: Any) -> tf.data.Dataset:
     """Return a dataset that workers make. TensorFlow's own name for it leaves out how often to ask for its end."""
     return data_service_ops._from_dataset_id(**how)
+
+
+def optional_of(variant: tf.Tensor, spec: Any) -> tf.experimental.Optional:
+    """Return the optional value that a variant tensor holds."""
+    return _OptionalImpl(variant, spec)
+
+
+def global_generator() -> tf.random.Generator | None:
+    """Return TensorFlow's global random generator, or None; the public function would make one."""
+    generator: tf.random.Generator | None = stateful_random_ops.global_generator
+    return generator
 
 
 def arguments_of(op: str) -> Any:

@@ -9,8 +9,8 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops import stateful_random_ops
 
+from headrace.tensorflow import compat
 from headrace.tensorflow.keras import broadcast
 from headrace.tensorflow.ranks import collectives
 from headrace.training.ideal_step import SETTLING, IdealStep, steps_to_measure
@@ -64,7 +64,7 @@ def _measured(model: keras.Model, dataset: tf.data.Dataset, batch: Any) -> Ideal
     model.make_train_function()
     variables = _variables(model, iterator)
     before = [_copied(variable) for variable in variables]
-    generator = stateful_random_ops.global_generator  # TensorFlow's function for it would make one
+    generator = compat.global_generator()
     generator_state = generator and tf.identity(generator.state)
     steps_per_call = max(int(model.steps_per_execution), 1)
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from headrace.tensorflow import compat
 from headrace.tensorflow.ranks import collectives
 from headrace.tensorflow.ranks.epoch_count import ALL_ENDED, ENDED, SOME_ENDED, STARTED, EpochCounter, Numbers
 from headrace.tensorflow.ranks.messages import Link
@@ -61,7 +62,7 @@ def _with_last(stream: tf.data.Dataset) -> tf.data.Dataset:
     spec = stream.element_spec
 
     def wrapped(*batch: Any) -> tf.Tensor:
-        return tf.experimental.Optional.from_value(batch if isinstance(spec, tuple) else batch[0])._variant_tensor
+        return compat.variant_of(tf.experimental.Optional.from_value(batch if isinstance(spec, tuple) else batch[0]))
 
     def keep_last(last: tf.Tensor, numbered: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, Any]:
         number, batch = numbered
@@ -74,9 +75,7 @@ def _with_last(stream: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _value(batch: tf.Tensor, spec: Any) -> Any:
-    from tensorflow.python.data.ops.optional_ops import _OptionalImpl
-
-    return _OptionalImpl(batch, spec).get_value()
+    return compat.optional_of(batch, spec).get_value()
 
 
 class _Rank:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from headrace.errors import InputError
 from headrace.job.settings import STARTUP_TIMEOUT_VARIABLE
 from headrace.rank.context import GRPC, TrainerContext
+from headrace.tensorflow import compat
 from headrace.tensorflow.keras import rank_meter
 from headrace.tensorflow.options import Distribution
 from headrace.tensorflow.ranks import collectives
@@ -54,8 +55,6 @@ def read(
     Args:
         own: it is this rank's alone; else ranks share its stream.
     """
-    from tensorflow.python.data.experimental.ops import data_service_ops
-
     cache = None
     if not how.cross_trainer_cache:
         stream = f"{context.job_name}-{job_name}" + (f"-rank{collectives.rank()}" if own else "")
@@ -70,8 +69,7 @@ def read(
     ahead = how.max_outstanding_requests
     if not ahead and not how.coordinated:
         ahead = REQUESTS if endless or own else FEW_REQUESTS
-    # TensorFlow's own name for it leaves out how often to ask.
-    return data_service_ops._from_dataset_id(
+    return compat.registered_dataset(
         processing_mode=_POLICIES[how.sharding],
         service=f"grpc://{context.dispatcher}",
         dataset_id=number,
