@@ -45,7 +45,7 @@ def test_ranks_have_known_and_equal_numbers_of_batches_of_what_can_be_counted(tm
     datasets = {
         "batched": (RANGE.batch(32), 11), "shuffled": (RANGE.shuffle(1_000).batch(32), 11),
         "mapped later": (RANGE.batch(8).map(lambda n: n + 1).batch(4), 11),
-        "records": (records.shuffle(50).batch(10), 7), "elements": (RANGE.take(100), 34),
+        "records": (records.take(210).shuffle(50).batch(10), 7), "elements": (RANGE.take(100), 34),
         "no remainder": (RANGE.batch(32, drop_remainder=True), 11),
     }  # fmt: skip
     with service(tmp_path / "work", 2) as running:
