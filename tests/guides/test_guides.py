@@ -16,6 +16,7 @@ IN_THE_CLOUD = [
     for command in commands_of(document)
     if command.after("start_job.py", "headrace") is not None
     and "--no-is_cloud_job" not in command.flags
+    and "slurm" not in command.words
     and {"--role", "--dry_run", "--channel"} & command.flags
 ]
 

@@ -18,6 +18,9 @@ from headrace.job import settings as job_settings
 from headrace.job.settings import read_settings
 from headrace.job.spec import Channel, InstanceGroup, JobSpec
 
+from tests.documents import commands_of
+from tests.support import ROOT
+
 
 @pytest.mark.parametrize(
     ("text", "names"),
@@ -262,3 +265,14 @@ def test_lines_of_hosts_are_told_whole_once_and_with_their_group(tmp_path):
     (tmp_path / "slurm.log").write_text("srun: error\n")
     follower.read_logs()
     assert told[0] == "cpu1 ? | first" and sorted(told[2:]) == ["cpu1 data_group | half a line", "slurm | srun: error"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [each for each in commands_of(ROOT / "docs" / "slurm.md") if "submit" in each.words],
+    ids=lambda command: command.text[:60],
+)
+def test_the_commands_of_the_documents_make_a_script(command, source, capsys):
+    words = [*command.after("headrace"), "--dry_run", f"--source_dir={source}"]
+    assert headrace(words) == 0, capsys.readouterr().err
+    assert capsys.readouterr().out.startswith("#!/bin/bash\n")
