@@ -175,6 +175,7 @@ def test_what_a_user_gave_survives_the_shell(source, tmp_path):
         spec(source, hyperparameters=given, channels=channels), SlurmOptions(tmp_path, "/usr/bin/printf")
     )
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    (tmp_path / "summary.json").write_text(json.dumps({"outcome": "succeeded"}, indent=2))
     shown = subprocess.run(["bash"], input=f"srun() {{ printf '%s\\n' \"$@\"; env; }}\n{script}", text=True,
                            capture_output=True, check=True).stdout  # fmt: skip
     assert "it's $HOME; `rm`" in shown.splitlines() and "-1e-3" in shown.splitlines()
@@ -228,6 +229,7 @@ def test_without_slurm_the_error_names_the_program(source, tmp_path, monkeypatch
         ["submit", "--to", "slurm", f"--source_dir={source}", f"--output_dir={tmp_path}", "--job_name=toys"]
     )
     assert code == 1 and "sbatch is not installed here" in capsys.readouterr().err
+    assert not (tmp_path / "toys").exists(), "the name is taken by a job that Slurm has refused"
 
 
 def test_a_job_in_parts_goes_on_while_one_part_does(monkeypatch):
