@@ -10,7 +10,7 @@ TIMED = -p no:cacheprovider --durations=5
 SPREAD = $(TIMED) -n $(AT_ONCE) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: release peers site guides setup-torch demo-torch test-torch help setup demo test test-pythons check unit integration e2e faults conformance fuzz grammar examples bench clean
+.PHONY: release peers site guides setup-torch demo-torch test-torch help setup demo test test-pythons check unit integration e2e faults slurm conformance fuzz grammar examples bench clean
 
 help:
 	@echo "make setup   .venv with TensorFlow, Open MPI and Horovod; no root needed"
@@ -20,6 +20,7 @@ help:
 	@echo "make test-pythons   make test with each Python from 3.10 to 3.13 that is here (PYTHONS=3.12 for one)"
 	@echo "make check   lint, types, unit tests; under a minute"
 	@echo "make faults  kill, hang and cut off real jobs, and watch what becomes of them"
+	@echo "make slurm   jobs on a real Slurm of simulated nodes; root, and Debian's slurm-wlm and munge"
 	@echo "make conformance  what we make and assume, against SageMaker's toolkit and SDKs; hostile messages; every second example"
 	@echo "make fuzz    hostile messages for the transfer, under sanitizers (FUZZ_S=3600 for an hour)"
 	@echo "make grammar   500 random tf.data pipelines, shared among workers and ranks, against plain tf.data"
@@ -61,6 +62,9 @@ test: check
 
 unit integration e2e faults: setup
 	@$(PYTEST) $(SPREAD) tests/$@
+
+slurm: setup
+	@$(PYTEST) $(TIMED) -rs tests/slurm
 
 test-pythons:
 	@$(PYTHON) tools/pythons.py $(PYTHONS)

@@ -16,7 +16,7 @@ IN_THE_CLOUD = [
     for command in commands_of(document)
     if command.after("start_job.py", "headrace") is not None
     and "--no-is_cloud_job" not in command.flags
-    and "run" not in command.words
+    and not {"run", "slurm"} & set(command.words)
     and {"--role", "--dry_run", "--channel"} & command.flags
 ]
 

@@ -12,6 +12,7 @@ import termios
 import time
 
 import pytest
+from headrace.__main__ import main as headrace
 
 from tests.slurm.jobs import PLACES, command
 from tests.support import ROOT, copy_source
@@ -29,7 +30,7 @@ def run(cluster, tmp_path, *flags, **popen):
 
 
 @pytest.mark.timeout(TRAINING_S + 60)
-def test_tensorflow_trains_with_batches_from_data_nodes(cluster, tmp_path):
+def test_tensorflow_trains_with_batches_from_data_nodes(cluster, tmp_path, capsys):
     source = copy_source(tmp_path / "source", ROOT / "tests" / "e2e" / "scripts" / "tabular.py")
     code, output, summary = run(
         cluster, tmp_path, f"--source_dir={source}", "--training_script=tabular.py", "--num_of_data_instances=2",
@@ -41,6 +42,9 @@ def test_tensorflow_trains_with_batches_from_data_nodes(cluster, tmp_path):
     assert re.search(r"^gpu1 dnn_group \| .* rank0 ", output, re.M) and "job succeeded" in output
     assert not cluster.jobs() and not cluster.job_processes()
     assert not (tmp_path / "job" / "secret").exists()
+    assert headrace(["report", str(tmp_path / "job")]) == 0 and headrace(["plan", str(tmp_path / "job")]) == 0
+    told = capsys.readouterr().out
+    assert "host-hours" in told and not re.search(r"\$\d", told)
 
 
 @pytest.mark.skipif(not TORCH_PYTHON.exists(), reason="no .venv-torch: make setup-torch")

@@ -105,7 +105,7 @@ def test_a_killed_task_on_a_data_host_is_gone_on_without(submit, cluster):
     job = submit("--hyperparameter=steps=400", *TWO_AND_ONE, "--hyperparameter=lease_s=5")
     job.wait_for_steps()
     kill(cluster, "cpu2", LAUNCHER)
-    job.wait_for_end()
+    assert job.wait_for_end() == "COMPLETED"
     assert job.summary["outcome"] == "succeeded", job.text()
     assert [event.fields["host"] for event in job.events("host_lost")] == ["cpu2"]
     assert not cluster.job_processes()

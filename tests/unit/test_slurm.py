@@ -18,6 +18,9 @@ from headrace.job import settings as job_settings
 from headrace.job.settings import read_settings
 from headrace.job.spec import Channel, InstanceGroup, JobSpec
 
+from tests.documents import commands_of
+from tests.support import ROOT
+
 
 @pytest.mark.parametrize(
     ("text", "names"),
@@ -172,6 +175,7 @@ def test_what_a_user_gave_survives_the_shell(source, tmp_path):
         spec(source, hyperparameters=given, channels=channels), SlurmOptions(tmp_path, "/usr/bin/printf")
     )
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    (tmp_path / "summary.json").write_text(json.dumps({"outcome": "succeeded"}, indent=2))
     shown = subprocess.run(["bash"], input=f"srun() {{ printf '%s\\n' \"$@\"; env; }}\n{script}", text=True,
                            capture_output=True, check=True).stdout  # fmt: skip
     assert "it's $HOME; `rm`" in shown.splitlines() and "-1e-3" in shown.splitlines()
@@ -225,6 +229,7 @@ def test_without_slurm_the_error_names_the_program(source, tmp_path, monkeypatch
         ["submit", "--to", "slurm", f"--source_dir={source}", f"--output_dir={tmp_path}", "--job_name=toys"]
     )
     assert code == 1 and "sbatch is not installed here" in capsys.readouterr().err
+    assert not (tmp_path / "toys").exists(), "the name is taken by a job that Slurm has refused"
 
 
 def test_a_job_in_parts_goes_on_while_one_part_does(monkeypatch):
@@ -262,3 +267,14 @@ def test_lines_of_hosts_are_told_whole_once_and_with_their_group(tmp_path):
     (tmp_path / "slurm.log").write_text("srun: error\n")
     follower.read_logs()
     assert told[0] == "cpu1 ? | first" and sorted(told[2:]) == ["cpu1 data_group | half a line", "slurm | srun: error"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [each for each in commands_of(ROOT / "docs" / "slurm.md") if "submit" in each.words],
+    ids=lambda command: command.text[:60],
+)
+def test_the_commands_of_the_documents_make_a_script(command, source, capsys):
+    words = [*command.after("headrace"), "--dry_run", f"--source_dir={source}"]
+    assert headrace(words) == 0, capsys.readouterr().err
+    assert capsys.readouterr().out.startswith("#!/bin/bash\n")

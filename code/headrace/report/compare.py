@@ -60,6 +60,8 @@ def compare_rows(summaries: Sequence[Summary], prices: Sequence[Price | None] = 
             ("$/epoch", [_usd(each.usd_per_epoch if each else None) for each in prices]),
             ("$/million samples", _cheaper([each.usd_per_million if each else None for each in prices], alike)),
         ]
+    elif not any(summary.get("simulated") for summary in summaries):
+        rows.append(("host-hours", [_host_hours(summary) for summary in summaries]))
     for host in dict.fromkeys(host for summary in summaries for host in summary["hosts"]):
         rows.append((f"CPU {host}", [_cpu(summary["hosts"].get(host)) for summary in summaries]))
     return rows
@@ -68,6 +70,12 @@ def compare_rows(summaries: Sequence[Summary], prices: Sequence[Price | None] = 
 def limit(summary: Summary) -> str:
     """What a run's steps took their time for."""
     return "-" if waited_share(summary) is None else limited_by(summary) or "-"
+
+
+def _host_hours(summary: Summary) -> str:
+    """What a run without prices took: its hosts, from its start to training's end."""
+    seconds = summary["time_to_first_step_s"] + summary["train_s"]
+    return f"{len(summary['hosts']) * seconds / 3600:.2g}"
 
 
 def _told(summary: Summary, key: str, text: Callable[[Any], str]) -> str:

@@ -26,7 +26,7 @@ COMMAND_TIMEOUT_S = 60.0
 GIVE_UP_S = 3600.0
 """Of questions without an answer; slurmctld may be restarted while a job runs."""
 UNFINISHED = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "STOPPED",
-              "STAGE_OUT", "SIGNALING", "RESIZING", "SPECIAL_EXIT", "RESV_DEL_HOLD", "REQUEUE_FED")  # fmt: skip
+              "STAGE_OUT", "SIGNALING", "RESIZING")  # fmt: skip
 _OURS = ("SLURM_CONF", "SLURM_CLUSTERS")
 
 
@@ -68,8 +68,16 @@ def write_run(spec: JobSpec, options: SlurmOptions, checkpoints: Path | None) ->
 
 
 def submit(script: Path) -> str:
-    """The number of the job that Slurm has made of a script. Raises `SetupError` when it refuses."""
-    return _slurm("sbatch", "--parsable", str(script)).strip().partition(";")[0]
+    """The number of the job that Slurm has made of a run's script.
+
+    Raises:
+        SetupError: it refuses; then the run's folder is gone, and its name free.
+    """
+    try:
+        return _slurm("sbatch", "--parsable", str(script)).strip().partition(";")[0]
+    except SetupError:
+        shutil.rmtree(script.parent, ignore_errors=True)
+        raise
 
 
 class Follower:
@@ -101,7 +109,7 @@ class Follower:
                 answered = time.monotonic()
             except SetupError as error:
                 if time.monotonic() - answered > GIVE_UP_S:
-                    raise SetupError(f"{error}; {goes_on(self._job_id)}") from error
+                    raise SetupError(f"{error}; to stop the job: scancel {self._job_id}") from error
                 state = self._told
             if state != self._told:
                 self._say(f"job {self._job_id}: {state}")
@@ -157,11 +165,6 @@ def job_state(job_id: str) -> str:
     running = [state for state in states if state.partition(" ")[0] in UNFINISHED]
     failed = [state for state in states if not state.startswith("COMPLETED")]
     return next(iter([*running, *failed, *states]), "GONE")
-
-
-def goes_on(job_id: str) -> str:
-    """What to do about a job that nobody follows any more."""
-    return f"job {job_id} goes on; to stop it: scancel {job_id}"
 
 
 def host_failure(run: Path) -> str:

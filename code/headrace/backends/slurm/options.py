@@ -55,8 +55,6 @@ class SlurmOptions:
     account: str = ""
     qos: str = ""
     requeue: bool = True
-    environment: tuple[tuple[str, str], ...] = ()
-    """Further variables for the hosts."""
 
     def __post_init__(self) -> None:
         for name in ("account", "qos"):

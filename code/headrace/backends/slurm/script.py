@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from headrace import __version__
 from headrace.backends.slurm.options import GroupOptions, SlurmOptions
+from headrace.cluster.paths import SUMMARY
 from headrace.cluster.slurm import CHANNELS_VARIABLE, GROUPS_VARIABLE, PORTS_VARIABLE, RUN_VARIABLE
 from headrace.cluster.topology import DATA_GROUP
 from headrace.job.settings import MPI_OPTIONS_VARIABLE, VERSION_VARIABLE
@@ -45,6 +46,8 @@ srun{steps} --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --wait=0 --mpi=no
   --open-mode=append --output="${RUN_VARIABLE}/%N.log" \\
   {shlex.quote(options.python)} "${RUN_VARIABLE}/code/launcher.py" \\
   {arguments}
+# A data node may have been lost on the way: the leader's summary says whether the job has succeeded.
+grep -q '"outcome": "succeeded"' "${RUN_VARIABLE}/{SUMMARY}"
 """
 
 
@@ -57,7 +60,6 @@ def _exports(spec: JobSpec, options: SlurmOptions, groups: Iterable[str]) -> str
         PORTS_VARIABLE: "" if options.dnn.exclusive else str(max(spec.num_of_data_workers, 1) + 1),
         MPI_OPTIONS_VARIABLE: spec.custom_mpi_options,
         VERSION_VARIABLE: __version__,
-        **dict(options.environment),
     }
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in values.items() if value)
 

@@ -17,7 +17,6 @@ from headrace.cluster.slurm import FREE_PORTS, SECRET_FILE
 from headrace.errors import InputError, SetupError
 from headrace.events import parse_event
 from headrace.job.phases import Phases
-from headrace.job.settings import MLFLOW_EXPERIMENT_VARIABLE, MLFLOW_URI_VARIABLE
 from headrace.job.spec import Channel, JobSpec
 from headrace.terminal.display import Display
 
@@ -48,21 +47,15 @@ def submit(spec: JobSpec, given: argparse.Namespace) -> Ended | None:
     """
     run = given.output_dir.resolve() / spec.job_name
     options = options_from(given, run, sys.executable)
-    names = (MLFLOW_URI_VARIABLE, MLFLOW_EXPERIMENT_VARIABLE)
-    environment = tuple((name, os.environ[name]) for name in names if os.environ.get(name))
-    options = dataclasses.replace(options, environment=environment)
     spec = dataclasses.replace(spec, channels=tuple(map(_on_shared_folder, spec.channels)))
     if spec.num_of_data_workers >= FREE_PORTS and not options.dnn.exclusive:
-        raise InputError(
-            f"{spec.num_of_data_workers} workers on a host need --exclusive: {FREE_PORTS} ports are shared"
-        )
+        raise InputError(f"{spec.num_of_data_workers} workers on a host need more ports than are shared: --exclusive")
     checkpoints = _folder(given.checkpoint_s3_uri, "--checkpoint_s3_uri") if given.checkpoint_s3_uri else None
     if given.dry_run:
         print(build_script(spec, options), end="")
         _say("not submitted; the folder, the code's copy and the secret that it names come with a real submission")
         return None
-    script = client.write_run(spec, options, checkpoints)
-    job_id = client.submit(script)
+    job_id = client.submit(client.write_run(spec, options, checkpoints))
     _say(f"{spec.job_name} is Slurm's job {job_id}; script, logs, results in {run}")
     if not given.wait:
         _say(f"not waiting; to stop it: scancel {job_id}")
@@ -88,17 +81,16 @@ def _follow(spec: JobSpec, options: SlurmOptions, job_id: str) -> Ended:
             except KeyboardInterrupt:
                 with display.paused():
                     if not _confirmed(f"\nstop job {job_id}? [y/N] "):
-                        raise SetupError(f"not following any more; {client.goes_on(job_id)}") from None
+                        raise SetupError(f"not following any more; to stop the job: scancel {job_id}") from None
                 follower.cancel()
     (options.run / SECRET_FILE).unlink(missing_ok=True)
-    completed = state in ("COMPLETED", "GONE")  # a job that ended long ago is gone from Slurm's memory
-    if not completed:
+    if state != "COMPLETED":
         _say(f"Slurm's state of job {job_id}: {state}")
     outcome = client.outcome_of(options.run)
     if outcome is None:
         cause = client.host_failure(options.run) or f"no host has left a cause; see {options.run}"
         _say(f"{spec.job_name} failed and has no summary: {cause}")
-    return Ended(options.run, outcome == "succeeded" and completed)
+    return Ended(options.run, outcome == "succeeded")
 
 
 def _confirmed(question: str) -> bool:
