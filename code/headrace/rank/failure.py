@@ -97,6 +97,8 @@ def in_a_line(error: BaseException) -> str:
         places = [each for each in map(_PLACE.match, told) if each and "-packages" not in each["file"]]
         said = next((line for line in reversed(told) if not line.startswith("File ")), "in user code")
         return _cut(f"{said} ({os.path.basename(places[-1]['file'])}:{places[-1]['line']})" if places else said)
+    elif "Last error:" in lines[:-1] and any(each.__name__ == "DistBackendError" for each in type(error).__mro__):
+        lines = [lines[lines.index("Last error:") + 1]]  # what precedes it is NCCL's general advice
     elif len(lines) > 2 and lines[0].endswith("following error:"):  # torch.multiprocessing's, with a traceback below
         lines = lines[-1:]
     said = re.sub(r"^(\{\{function_node [^}]*\}\}\s*)+", "", _joined(lines))
