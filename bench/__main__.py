@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.measure import OUT, REPEATS
 
 TORCH = Path(__file__).parents[1] / ".venv-torch" / "bin" / "python"
-"""Runs the benchmark of PyTorch, which lives apart from TensorFlow."""
+"""Runs the benchmarks of PyTorch, which lives apart from TensorFlow."""
 # Name: its arguments, given the number of repeats.
 BENCHMARKS = {
     "transport": lambda repeats: [f"--repeats={repeats}"],
@@ -28,6 +28,7 @@ BENCHMARKS = {
     "plan": lambda repeats: [f"--repeats={-(-repeats // 5)}"],
     "placement": lambda repeats: [f"--repeats={-(-repeats // 3)}"],
     "torch": lambda repeats: [f"--repeats={repeats}"],
+    "torch_ideal": lambda repeats: [f"--repeats={2 * repeats}"],
     "faults": lambda repeats: [f"--runs={14 * -(-repeats // 5)}"],
 }
 
@@ -44,7 +45,8 @@ def main():
     failed = []
     for name in names:
         print(f"bench: {name} …", flush=True)
-        python, module = (str(TORCH), "bench.torch_feed") if name == "torch" else (sys.executable, f"bench.{name}")
+        python = str(TORCH) if name.startswith("torch") else sys.executable
+        module = "bench.torch_feed" if name == "torch" else f"bench.{name}"
         if not Path(python).exists():
             print(f"bench: {name} needs {python}: make setup-torch", file=sys.stderr)
             failed.append(name)
