@@ -29,6 +29,7 @@ BENCHMARKS = {
     "plan": lambda repeats: [f"--repeats={-(-repeats // 5)}"],
     "placement": lambda repeats: [f"--repeats={-(-repeats // 3)}"],
     "torch": lambda repeats: [f"--repeats={repeats}"],
+    "torch_ideal": lambda repeats: [f"--repeats={2 * repeats}"],
     "faults": lambda repeats: [f"--runs={14 * -(-repeats // 5)}"],
 }
 
@@ -45,7 +46,8 @@ def main():
     failed = []
     for name in names:
         print(f"bench: {name} …", flush=True)
-        python, module = (str(TORCH), "bench.torch_feed") if name == "torch" else (sys.executable, f"bench.{name}")
+        python = str(TORCH) if name.startswith("torch") else sys.executable
+        module = "bench.torch_feed" if name == "torch" else f"bench.{name}"
         if not Path(python).exists():
             print(f"bench: {name} needs {python}; run make setup-torch", file=sys.stderr)
             failed.append(name)

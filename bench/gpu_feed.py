@@ -4,17 +4,22 @@
 
 Needs a GPU, torch, numpy and nothing else; nvidia-ml-py, for the GPU's utilisation. Channels last, bfloat16. Images of
 224 × 224 are blurred in plain torch (bench/torch_heavy.py) and travel as bytes. "homogeneous": the training process and
-its DataLoader's workers share `--own_cpus` processors. "with a data host": a feed server has all others. Each with the
-copy to the GPU beside the step before ("overlapped"), and in the step. Leaves bench/out/gpu_feed.json.
+its DataLoader's workers share `--own_cpus` processors. "with a data host": a feed server has all others. The copy to
+the GPU is in the step; or on a stream of its own, asked for before the step's launches, or after them. "compiled": by
+torch.compile with CUDA graphs. "ideal": a batch that is on the GPU already.
 
-`--device cpu --image_size 32 --batch_size 8` tries the program itself where there is no GPU; such figures mean nothing.
+Steps are measured in a steady state: as many as batches can have been made ahead come first and are not counted (the
+table has their number), and nothing waits for the GPU between steps. Utilisation is of the measured steps. Leaves
+bench/out/gpu_feed.json.
+
+`--device cpu --model small --image_size 32 --batch_size 8 --steps 10` tries the program itself where there is no GPU;
+such figures mean nothing.
 """
 
 import argparse
 import contextlib
 import json
 import os
-import statistics
 import subprocess
 import sys
 import threading
@@ -24,7 +29,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SECRET = "gpu_feed"
 PORT = 6001
-WARM_UP = 5
+SETTLING = 5
+"""Steps in which kernels are chosen, and graphs captured."""
+AHEAD = 8
+"""Batches that a rank may hold."""
+ORDERS = ("step", "before", "after")
+COPIES = {"step": "copy in the step", "before": "copied before its launches", "after": "copied after its launches"}
 
 
 def parse(argv):
@@ -32,106 +42,137 @@ def parse(argv):
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--batch_size", type=int, default=128)
     parser.add_argument("--image_size", type=int, default=224)
+    parser.add_argument("--model", choices=["resnet50", "small"], default="resnet50")
     parser.add_argument("--own_cpus", type=int, default=2, help="processors of the training process (%(default)s)")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--overlapped", action="store_true")
+    parser.add_argument("--made_ahead", type=int, default=0, help="batches, of one case")
+    parser.add_argument("--copy", choices=ORDERS, default="step", help="of one case")
+    parser.add_argument("--compiled", action="store_true", help="of one case")
     parser.add_argument("--measure", choices=["loader", "feed", "ideal"], help="one case, in this process")
     return parser.parse_args(argv)
 
 
-def dataset(given):
-    from bench import torch_heavy
-
-    torch_heavy.SIZE = given.image_size
-    return torch_heavy.Heavy(given.batch_size * (given.steps + WARM_UP))
-
-
-def measure(given):
-    """Step time, waiting and utilisation of one case, as JSON on standard output."""
-    import headrace.torch
+def network(given):
     import torch
 
     from bench.resnet50 import resnet50
 
-    data, options = dataset(given), {"pin_memory": given.device == "cuda", "drop_last": True}
+    if given.model == "resnet50":
+        return resnet50(1000)
+    pooled = (torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(16, 1000))
+    return torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3, 2), torch.nn.ReLU(), *pooled)
+
+
+def measure(given):
+    """Milliseconds of a step, waiting and utilisation of one case, as JSON on standard output."""
+    import headrace.torch
+    import torch
+
+    from bench import torch_heavy
+
+    torch_heavy.SIZE = given.image_size
+    on_gpu, warm_up = given.device == "cuda", given.made_ahead + SETTLING
+    steps, batch_bytes = warm_up + given.steps, given.batch_size * (3 * given.image_size**2 + 8)
+    data = torch_heavy.Heavy(given.batch_size * (steps + 1))  # one is asked for ahead
+    options = {"pin_memory": on_gpu, "drop_last": True}
     if given.measure == "feed":
-        loader = headrace.torch.DataLoader(data, given.batch_size, **options)
-    else:
+        bound = {"prefetch_bytes": AHEAD * batch_bytes}
+        batches = iter(headrace.torch.DataLoader(data, given.batch_size, **options, **bound))  # a feed server ends here
+    elif given.measure == "loader":
         workers = max(len(os.sched_getaffinity(0)), 1)
-        loader = torch.utils.data.DataLoader(data, given.batch_size, num_workers=workers, **options)
-    if given.measure == "ideal":
+        batches = iter(torch.utils.data.DataLoader(data, given.batch_size, num_workers=workers, **options))
+    else:
         size = (given.batch_size, 3, given.image_size, given.image_size)
-        loader = [(torch.randint(0, 256, size, dtype=torch.uint8), torch.zeros(given.batch_size, dtype=torch.int64))]
-        loader = loader * (given.steps + WARM_UP)
-    batches = iter(loader)  # in a feed server, the script ends here
-    model = resnet50(1000).to(given.device, memory_format=torch.channels_last)
+        pixels = torch.randint(0, 256, size, dtype=torch.uint8, device=given.device)
+        made_up = (pixels, torch.zeros(given.batch_size, dtype=torch.int64, device=given.device))
+        batches = iter([made_up] * (steps + 1))
+    model = network(given).to(given.device, memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
-    beside = torch.cuda.Stream() if given.overlapped and given.device == "cuda" else None
+    beside = torch.cuda.Stream() if on_gpu and given.copy != "step" else None
 
-    def wait():
-        if given.device == "cuda":
-            torch.cuda.synchronize()
-
-    def take():
-        began = time.perf_counter()
-        images, labels = next(batches)
-        waited = time.perf_counter() - began
-        with torch.cuda.stream(beside) if beside else contextlib.nullcontext():
-            return images.to(given.device, non_blocking=True), labels.to(given.device, non_blocking=True), waited
-
-    took, waits, gpu = [], [], Utilisation(given.device)
-    ahead = take() if beside else None
-    for step in range(given.steps + WARM_UP - bool(beside)):
-        wait()
-        began = time.perf_counter()
-        if beside:
-            torch.cuda.current_stream().wait_stream(beside)
-            (images, labels, waited), ahead = ahead, None
-        else:
-            images, labels, waited = take()
+    def loss_of(images, labels):
         pixels = (images.float() / 255).to(memory_format=torch.channels_last)
         with torch.autocast(given.device, torch.bfloat16):
-            loss = torch.nn.functional.cross_entropy(model(pixels), labels)
+            return torch.nn.functional.cross_entropy(model(pixels), labels)
+
+    if given.compiled:
+        loss_of = torch.compile(loss_of, mode="reduce-overhead")
+
+    def step(images, labels):
         optimizer.zero_grad()
-        loss.backward()
+        loss_of(images, labels).backward()
         optimizer.step()
+
+    def take():
+        """The next batch on the device, the seconds that it was waited for, and its host memory, kept until copied."""
+        began = time.perf_counter()
+        host = next(batches)
+        waited = time.perf_counter() - began
+        with torch.cuda.stream(beside) if beside else contextlib.nullcontext():
+            return [each.to(given.device, non_blocking=True) for each in host], waited, host
+
+    def wait_for_device():
+        if on_gpu:
+            torch.cuda.synchronize()
+
+    began = waited_s = 0.0
+    gpu = Utilisation(given.device)
+    ahead = take() if given.copy != "step" else None
+    for number in range(steps):
+        if number == warm_up:
+            wait_for_device()
+            gpu.begin()
+            began, waited_s = time.perf_counter(), 0.0
+        batch, waited, _ = ahead or take()
+        waited_s += waited
         if beside:
+            torch.cuda.current_stream().wait_stream(beside)
+            for each in batch:
+                each.record_stream(torch.cuda.current_stream())
+        if given.copy == "before":
             ahead = take()
-            waited = ahead[2]
-        wait()
-        if step >= WARM_UP:
-            took.append(time.perf_counter() - began)
-            waits.append(waited)
-    print(json.dumps({"step_ms": statistics.median(took) * 1000, "mean_ms": statistics.mean(took) * 1000,
-                      "waited": sum(waits) / sum(took), "gpu": gpu.mean()}))  # fmt: skip
+        step(*batch)
+        if given.copy == "after":
+            ahead = take()
+    wait_for_device()
+    took = time.perf_counter() - began
+    found = {"step_ms": took / given.steps * 1000, "waited": waited_s / took, "gpu": gpu.end(), "warm_up": warm_up}
+    print(json.dumps(found))
 
 
 class Utilisation:
-    """The GPU's, in per cent, looked at ten times a second from now on."""
+    """The GPU's, in per cent, looked at ten times a second between `begin` and `end`."""
 
     def __init__(self, device):
-        self._seen, self._handle = [], None
+        self._seen, self._over, self._handle = [], threading.Event(), None
         with contextlib.suppress(ImportError):
             import pynvml
 
             if device == "cuda":
                 pynvml.nvmlInit()
-                self._handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-                threading.Thread(target=self._look, args=(pynvml,), daemon=True).start()
+                self._handle, self._nvml = pynvml.nvmlDeviceGetHandleByIndex(0), pynvml
 
-    def _look(self, pynvml):
-        while True:
-            self._seen.append(pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
-            time.sleep(0.1)
+    def begin(self):
+        if self._handle is not None:
+            threading.Thread(target=self._look, daemon=True).start()
 
-    def mean(self):
-        return statistics.mean(self._seen) if self._seen else None
+    def _look(self):
+        while not self._over.wait(0.1):
+            self._seen.append(self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
+
+    def end(self):
+        """Their mean; None where nothing was seen."""
+        self._over.set()
+        return sum(self._seen) / len(self._seen) if self._seen else None
 
 
-def run(given, what, overlapped, cpus, feed_cpus=()):
+def run(given, what, cpus, feed_cpus=(), copy="step", compiled=False):
     """One case in a process of its own, on these processors; `feed_cpus`: those of a feed server beside it."""
-    flags = [f"--{name}={getattr(given, name)}" for name in ("steps", "batch_size", "image_size", "device")]
-    flags += [f"--measure={what}", *(["--overlapped"] if overlapped else [])]
+    # torch's workers each hold two; of a feed server, those of each processor and what the rank holds.
+    ahead = {"ideal": 0, "loader": 2 * len(cpus), "feed": AHEAD + 2 * len(feed_cpus)}[what]
+    names = ("steps", "batch_size", "image_size", "model", "device")
+    flags = [f"--{name}={getattr(given, name)}" for name in names]
+    flags += [f"--measure={what}", f"--copy={copy}", f"--made_ahead={ahead}", *(["--compiled"] if compiled else [])]
     paths = f"{ROOT / 'code'}:{ROOT}"
     environ = os.environ | {"HEADRACE_JOB_SECRET": SECRET, "PYTHONPATH": paths, "OMP_NUM_THREADS": str(len(cpus))}
     with contextlib.ExitStack() as stack:
@@ -161,24 +202,30 @@ def main(argv=None):
         sys.exit("gpu_feed: error: this torch sees no GPU")
     cpus = sorted(os.sched_getaffinity(0))
     own, others = set(cpus[: given.own_cpus]), set(cpus[given.own_cpus :]) or set(cpus)
-    cases = {"ideal: a batch in memory": run(given, "ideal", False, own)}
-    for overlapped in (False, True):
-        copy = "copy overlapped" if overlapped else "copy in the step"
-        cases[f"homogeneous, {copy}"] = run(given, "loader", overlapped, own)
-        cases[f"with a data host, {copy}"] = run(given, "feed", overlapped, own, others)
-    print(f"{'case':<38}{'step ms':>9}{'mean ms':>9}{'waiting':>9}{'GPU %':>7}")
+    cases = {}
+    for compiled in (False, True):
+        more = ", compiled" if compiled else ""
+        cases[f"ideal: a batch on the device{more}"] = run(given, "ideal", own, compiled=compiled)
+        for copy in ("before",) if compiled else ORDERS:
+            if not compiled:
+                cases[f"homogeneous, {COPIES[copy]}"] = run(given, "loader", own, copy=copy)
+            cases[f"with a data host, {COPIES[copy]}{more}"] = run(given, "feed", own, others, copy, compiled)
+    print(f"{'case':<56}{'step ms':>9}{'waiting':>9}{'GPU %':>7}{'warm-up':>9}")
     for name, found in cases.items():
         gpu = "" if found["gpu"] is None else f"{found['gpu']:.0f}"
-        print(f"{name:<38}{found['step_ms']:>9.1f}{found['mean_ms']:>9.1f}{found['waited']:>9.0%}{gpu:>7}")
-    slow, fast = cases["homogeneous, copy overlapped"], cases["with a data host, copy overlapped"]
-    figures = {"gpu_feed_speedup": slow["mean_ms"] / fast["mean_ms"], "gpu_feed_processors": len(cpus) / given.own_cpus}
+        print(f"{name:<56}{found['step_ms']:>9.1f}{found['waited']:>9.0%}{gpu:>7}{found['warm_up']:>9}")
+    slow, fast = (cases[f"{who}, {COPIES['before']}"]["step_ms"] for who in ("homogeneous", "with a data host"))
+    figures = {
+        "gpu_feed_speedup": slow / fast,
+        "gpu_feed_processors": len(cpus) / given.own_cpus,
+        "gpu_fed_vs_ideal": cases["ideal: a batch on the device"]["step_ms"] / fast,
+    }
     out = ROOT / "bench" / "out"
     out.mkdir(exist_ok=True)
     about = {"device": torch.cuda.get_device_name() if given.device == "cuda" else "cpu", "processors": len(cpus)}
     (out / "gpu_feed.json").write_text(json.dumps({"figures": figures, "rows": cases, "about": about}, indent=1) + "\n")
-    print(
-        f"{figures['gpu_feed_speedup']:.2f} times faster with {figures['gpu_feed_processors']:.1f} times the processors"
-    )
+    for name, value in figures.items():
+        print(f"{name} = {value:.2f}")
     return 0
 
 

@@ -27,20 +27,25 @@ def main(argv=None):
     import tensorflow as tf
 
     tf.config.threading.set_inter_op_parallelism_threads(2)
+    compare("ideal", lambda name, size: one(keras, tf, name, size), repeats)
+
+
+def compare(what, one_run, repeats):
+    """Leave the errors of so many runs of each model; `one_run` has the times of one, given its name and size."""
     rows, worst = [], {}
     for name, size in MODELS.items():
-        found = [one(keras, tf, name, size) for _ in range(1 + repeats)][1:]
+        found = [one_run(name, size) for _ in range(1 + repeats)][1:]
         compared = {
             "a run": [measure.median(errors) for errors in map(errors_of, found)],
             "a single turn": [each for errors in map(errors_of, found) for each in errors],
         }
         median_ms = measure.median([measure.median(train_ms) for _, train_ms in found])
-        for what, errors in compared.items():
-            worst.setdefault(what, []).extend(map(abs, errors))
-            rows.append({"model": name, "median step ms": median_ms, "of": what, "least error": f"{min(errors):+.1%}",
+        for of, errors in compared.items():
+            worst.setdefault(of, []).extend(map(abs, errors))
+            rows.append({"model": name, "median step ms": median_ms, "of": of, "least error": f"{min(errors):+.1%}",
                          "median error": f"{measure.median(errors):+.1%}", "most": f"{max(errors):+.1%}"})  # fmt: skip
     of_run, of_turn = (max(errors) for errors in worst.values())
-    measure.leave("ideal", {"ideal_error_max": of_run, "ideal_error_of_a_turn_max": of_turn}, rows, repeats=repeats)
+    measure.leave(what, {f"{what}_error_max": of_run, f"{what}_error_of_a_turn_max": of_turn}, rows, repeats=repeats)
 
 
 def errors_of(run):

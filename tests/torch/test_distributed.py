@@ -160,3 +160,12 @@ def test_code_of_python_of_headrace_and_without_a_file_is_not_the_scripts(file):
 
 def test_a_thread_that_runs_no_script_has_no_place():
     assert place_in_script(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("backend", "ranks", "gpus", "told"), [("nccl", 2, 1, True), ("nccl", 2, 2, False), ("gloo", 2, 1, False)]
+)
+def test_ranks_that_share_a_gpu_are_told_what_to_set_unless_gloo_connects_them(capsys, backend, ranks, gpus, told):
+    distributed._tell_of_shared_gpus(backend, ranks, gpus)
+    said = capsys.readouterr().out
+    assert ("Set --processes_per_host 1, or share it through headrace.torch.init('gloo')" in said) == told

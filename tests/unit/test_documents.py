@@ -96,7 +96,7 @@ def test_the_messages_that_troubleshooting_explains_are_ours():
 def test_the_prices_in_the_guide_are_those_of_the_table():
     lines = (ROOT / "code/headrace/job/instances.csv").read_text().splitlines()
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))
-    prices = {row["instance_type"]: float(row["usd_per_hour"]) for row in rows}
+    prices = {row["instance_type"]: float(row["usd_per_hour"]) for row in rows if row["usd_per_hour"]}
     trainer, both = prices["ml.p4d.24xlarge"], prices["ml.p4d.24xlarge"] + 2 * prices["ml.c5.18xlarge"]
     guide = (ROOT / "docs" / "instances.md").read_text()
     for told in (f"| {trainer:.3f} USD | 1 |", f"| {both:.3f} USD | {both / trainer:.2f} |"):

@@ -1,10 +1,16 @@
 """What a job costs, from the built-in table or the user's own prices."""
 
+import json
+
 import pytest
 from headrace.backends.sagemaker.pricing import cost_usd, describe_cost, hourly_usd
 from headrace.errors import InputError
 from headrace.job.instances import TABLE, read_instances
 from headrace.job.spec import InstanceGroup, JobSpec
+from headrace.report.command import main as report
+from headrace.report.plan import main as plan
+
+from tests.unit.test_plan import summary
 
 GROUPS = (InstanceGroup("data_group", "ml.c5.18xlarge", 2), InstanceGroup("dnn_group", "ml.p4d.24xlarge", 1))
 SPEC = JobSpec("job", GROUPS, "service", 8)
@@ -29,6 +35,24 @@ def test_a_type_without_a_price_is_said_and_never_counted_as_free():
     said = describe_cost(job, read_instances(), 3600, spot=False)
     assert "price unknown: give --price or --prices" in said
     assert "at most" not in said
+
+
+def test_types_without_a_listed_price_have_gpus_and_no_price_until_one_is_given(tmp_path, capsys):
+    table = read_instances()
+    assert (table.get("ml.p5.4xlarge").gpus, table.get("ml.p5en.48xlarge").usd_per_hour) == (1, None)
+    assert table.ranks_on("ml.p6-b200.48xlarge", None) == 8
+    assert table.with_prices(["ml.p5en.48xlarge=70"]).get("ml.p5en.48xlarge").usd_per_hour == 70
+    host = summary()["hosts"]["algo-1"] | {"instance_type": "ml.p5en.48xlarge"}
+    (tmp_path / "summary.json").write_text(json.dumps(summary(hosts={"algo-1": host})))
+    given = ["--price", "ml.p5en.48xlarge=70"]
+    for command, flags, told in (
+        (plan, [], "ml.p5en.48xlarge has no price in the table"), (plan, given, "on-demand prices"),
+        (report, [], "run has no price: the table has none for ml.p5en.48xlarge"), (report, given, "$/hour"),
+    ):  # fmt: skip
+        assert command([str(tmp_path), *flags]) == 0
+        assert told in capsys.readouterr().out
+    with pytest.raises(InputError, match="the table has no price for it"):
+        plan([str(tmp_path), *given, "--data_instance_type", "ml.p6-b200.48xlarge"])
 
 
 def test_own_tables_add_to_the_built_in_one(tmp_path):

@@ -73,6 +73,12 @@ NCCL = """NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:93, 
 ncclInvalidUsage: This usually reflects invalid usage of NCCL library.
 Last error:
 Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 8000"""
+
+
+class DistBackendError(RuntimeError):
+    """torch's, by name."""
+
+
 LOADER_WORKER = """Caught ValueError in DataLoader worker process 0.
 Original Traceback (most recent call last):
   File "/lib/torch/utils/data/_utils/worker.py", line 374, in _worker_loop
@@ -101,6 +107,8 @@ USER_CODE = """in user code:
         (ValueError("my own bug\nand more"), "ValueError: my own bug and more"),
         (RuntimeError(OTHER_KEYS), f"RuntimeError: {' '.join(OTHER_KEYS.split())}"),
         (RuntimeError(NCCL), f"RuntimeError: {' '.join(NCCL.split())}"),
+        (DistBackendError(NCCL), "DistBackendError: Duplicate GPU detected : rank 1 and rank 0 both on CUDA"),
+        (DistBackendError("Last error:"), "DistBackendError: Last error:"),
         (
             ValueError(LOADER_WORKER),
             "ValueError: Caught ValueError in DataLoader worker process 0. ValueError: boom more",

@@ -7,6 +7,7 @@ from headrace.cluster.sagemaker import topology_from
 from headrace.host.host_plan import HostPlan, python_environ, trainer_environ
 from headrace.host.mpi import rank_processes
 from headrace.host.services.local import NoDataService
+from headrace.host.usage import gpus
 from headrace.job.settings import Settings
 
 from tests.unit.test_topology import hetero, homogeneous
@@ -20,6 +21,23 @@ class Process:
 
     def environ(self):
         return self._environ
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "files", "ranks"),
+    [
+        (0, {}, ["nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"], 2), (0, {"SM_NUM_GPUS": "0"}, ["nvidia0"], 1),
+        (0, {"SM_NUM_GPUS": "8"}, ["nvidia0"], 8), (3, {}, ["nvidia0"], 3), (0, {}, [], 1),
+    ],
+)  # fmt: skip
+def test_a_host_has_a_rank_for_each_gpu_that_is_there_unless_the_user_says_how_many(
+    tmp_path, monkeypatch, given, environ, files, ranks
+):
+    for each in files:
+        (tmp_path / each).touch()
+    monkeypatch.setattr(gpus, "DEVICES", tmp_path)
+    plan = HostPlan(topology_from(homogeneous(), "test"), Settings(processes_per_host=given), Path(), [], environ)
+    assert plan.ranks_per_host == ranks
 
 
 def test_what_a_rank_has_forked_is_not_taken_for_the_rank(monkeypatch):

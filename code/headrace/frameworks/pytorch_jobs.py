@@ -35,6 +35,8 @@ def _rank_environ(facts: RankFacts) -> dict[str, str]:
 def _what_is_said(lines: Sequence[str]) -> Said | None:
     if len(lines) > 2 and lines[0].endswith("following error:"):  # torch.multiprocessing's, with a traceback below
         return Said(lines[-1:])
+    if "Last error:" in lines[:-1]:  # NCCL's, below general advice
+        return Said([lines[lines.index("Last error:") + 1]])
     return None
 
 

@@ -16,6 +16,7 @@ from headrace.frameworks.framework import RankFacts
 from headrace.host.mpi import mpirun
 from headrace.host.mpi.network import network_environ, without_proxy
 from headrace.host.services.contract import DataService
+from headrace.host.usage.gpus import gpus_here
 from headrace.job.settings import (
     CONTROL_HOSTS_VARIABLE,
     HOST_NAMES_VARIABLE,
@@ -69,7 +70,8 @@ class HostPlan:
 
     @property
     def ranks_per_host(self) -> int:
-        return self.settings.processes_per_host or int(self.environ.get("SM_NUM_GPUS") or 0) or 1
+        """As many as the user has given, else one for each GPU."""
+        return self.settings.processes_per_host or int(self.environ.get("SM_NUM_GPUS") or 0) or gpus_here() or 1
 
     @property
     def trainer_name(self) -> str:

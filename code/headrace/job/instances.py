@@ -28,12 +28,14 @@ class InstanceType:
     gpu: str
     memory_gib: float
     network_gbps: float
-    usd_per_hour: float
+    usd_per_hour: float | None
+    """None: not known."""
 
     def __post_init__(self) -> None:
-        if not all(map(math.isfinite, (self.memory_gib, self.network_gbps, self.usd_per_hour))):
+        usd = self.usd_per_hour or 0.0
+        if not all(map(math.isfinite, (self.memory_gib, self.network_gbps, usd))):
             raise ValueError("memory_gib, network_gbps and usd_per_hour must be numbers")
-        if self.vcpus < 1 or self.gpus < 0 or self.memory_gib <= 0 or self.network_gbps <= 0 or self.usd_per_hour < 0:
+        if self.vcpus < 1 or self.gpus < 0 or self.memory_gib <= 0 or self.network_gbps <= 0 or usd < 0:
             raise ValueError("vcpus, memory_gib and network_gbps must be above 0, gpus and usd_per_hour 0 or more")
 
 
@@ -125,7 +127,7 @@ def _read(path: Path) -> InstanceTable:
         try:
             types[name] = InstanceType(
                 name, int(row["vcpus"]), int(row["gpus"]), row["gpu"].strip(), float(row["memory_gib"]),
-                float(row["network_gbps"]), float(row["usd_per_hour"]),
+                float(row["network_gbps"]), float(row["usd_per_hour"]) if row["usd_per_hour"].strip() else None,
             )  # fmt: skip
         except (ValueError, TypeError, AttributeError) as error:
             raise InputError(f"{path}: the row of {name!r} is wrong: {error}") from error

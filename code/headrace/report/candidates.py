@@ -119,9 +119,10 @@ def _per_hour(option: Option) -> float:
 def _option(run: Measured, placement: Placement, data: Group, kind: InstanceType | None) -> Option:
     has_service = run.has_service and not run.has_data_hosts
     prediction = predict(run.work, run.trainer, data, placement, has_service)
-    price = None
-    if run.trainer_type and (kind or not data.hosts):
-        price = run.trainer.hosts * run.trainer_type.usd_per_hour + data.hosts * (kind.usd_per_hour if kind else 0.0)
+    price, dnn_usd = None, run.trainer_type.usd_per_hour if run.trainer_type else None
+    data_usd = kind.usd_per_hour if kind else None if data.hosts else 0.0
+    if dnn_usd is not None and data_usd is not None:
+        price = run.trainer.hosts * dnn_usd + data.hosts * data_usd
     return Option(
         placement=placement,
         data_hosts=data.hosts,

@@ -13,7 +13,7 @@ from headrace.errors import SetupError
 from headrace.job.instances import read_instances
 from headrace.job.settings import OneLineParser
 from headrace.report.compare import compare, compare_rows
-from headrace.report.prices import Price, parse_stands_for, price
+from headrace.report.prices import Price, host_type, parse_stands_for, price
 from headrace.report.runs import Finder, Summary, as_given, read_summary
 from headrace.report.timeline import Timeline, read_timeline
 from headrace.report.verdict import verdict
@@ -40,7 +40,11 @@ def main(argv: Sequence[str], finder: Finder = as_given) -> int:
     for note in _unread(runs):
         print(note)
     for summary, cost in zip(summaries, prices, strict=True):
-        if stands_for and not cost:
+        kinds = [host_type(host, bool(summary.get("simulated")), table, stands_for)
+                 for host in summary["hosts"].values()]  # fmt: skip
+        if free := next((kind.name for kind in kinds if kind and kind.usd_per_hour is None), None):
+            print(f"{summary['job_name']} has no price: the table has none for {free}; give --price {free}=USD")
+        elif stands_for and not cost:
             print(f"{summary['job_name']} has no price: --as says what simulated hosts of both groups stand for")
     print(f"report: {path}")
     return 0

@@ -119,7 +119,10 @@ def told(name: str, run: Measured, advice: Advice, prices: str) -> str:
             f"  steps alone: {run.outside_share:.0%} of the run's training time went to evaluations, checkpoints and "
             "the like, which hours, prices and limits here leave out"
         )
-    if run.trainer_type:
+    if run.trainer_type and run.trainer_type.usd_per_hour is None:
+        kind = run.trainer_type.name
+        lines.append(f"  {kind} has no price in the table, so nothing has one; give --price {kind}=USD")
+    elif run.trainer_type:
         lines.append(f"  {prices}, storage not counted")
     elif run.is_simulated:
         lines.append("  the run was simulated, so hosts here have no price; --as TYPE takes its dnn hosts for TYPE")
@@ -195,10 +198,12 @@ def _as_json(run: Measured, advice: Advice, found: Sequence[Option]) -> dict[str
 
 def _candidates(table: InstanceTable, names: Sequence[str] | None) -> list[InstanceType]:
     if not names:
-        return [kind for kind in table.types.values() if not kind.gpus]
+        return [kind for kind in table.types.values() if not kind.gpus and kind.usd_per_hour is not None]
     unknown = [name for name in names if table.get(name) is None]
     if unknown:
         raise InputError(f"--data_instance_type {unknown[0]}: the table of instance types lacks it; see --prices")
+    if free := [name for name in names if table.types[name].usd_per_hour is None]:
+        raise InputError(f"--data_instance_type {free[0]}: the table has no price for it; give --price {free[0]}=USD")
     return [table.types[name] for name in names]
 
 

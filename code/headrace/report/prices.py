@@ -53,7 +53,7 @@ def price(summary: Mapping[str, Any], table: InstanceTable, stands_for: Mapping[
     """What a run's hosts cost; None where a host's price is not known."""
     simulated = bool(summary.get("simulated"))
     kinds = [host_type(host, simulated, table, stands_for) for host in summary["hosts"].values()]
-    known = [kind.usd_per_hour for kind in kinds if kind]
+    known = [kind.usd_per_hour for kind in kinds if kind and kind.usd_per_hour is not None]
     if len(known) < len(kinds):
         return None
     hourly, rate = sum(known), summary["samples_per_s"]

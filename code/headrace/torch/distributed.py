@@ -95,6 +95,8 @@ def init(backend: str = "") -> None:
     if not all(dist.is_backend_available(part.rpartition(":")[2]) for part in name.split(",")):
         there = [each for each in ("gloo", "nccl", "mpi", "ucc") if dist.is_backend_available(each)]
         raise InputError(f"this torch is built without {name}; it has {', '.join(there)}")
+    if own.type == "cuda" and local_rank() == 0:
+        _tell_of_shared_gpus(name, _number("LOCAL_WORLD_SIZE", 1), torch.cuda.device_count())
     # The launcher's watchdog names the rank that hangs after stall_timeout_s; torch's deadline is only a fallback.
     timeout_s = 2 * float(os.environ.get(STALL_TIMEOUT_VARIABLE) or DEFAULT_TIMEOUT_S / 2) + 60
     limit = datetime.timedelta(seconds=timeout_s)
@@ -102,6 +104,16 @@ def init(backend: str = "") -> None:
         dist.init_process_group(name, timeout=limit)
     else:
         dist.init_process_group(name, store=dist.HashStore(), rank=0, world_size=1, timeout=limit)
+
+
+def _tell_of_shared_gpus(backend: str, ranks: int, gpus: int) -> None:
+    """Say so where NCCL would have to connect ranks that share a GPU, which it refuses."""
+    if "nccl" in backend and ranks > gpus:
+        print(
+            f"warning: {ranks} ranks on this host, and {gpus} GPU{'s' if gpus > 1 else ''}: NCCL refuses ranks that "
+            f"share a GPU. Set --processes_per_host {gpus}, or share it through headrace.torch.init('gloo')",
+            flush=True,
+        )
 
 
 def check_world() -> None:

@@ -10,10 +10,9 @@ SECONDS_PER_HOUR = 3600.0
 
 def hourly_usd(spec: JobSpec, table: InstanceTable) -> dict[str, float | None]:
     """Return dollars per hour by group; None for a type without a known price."""
-    prices = {group.name: table.get(group.instance_type) for group in spec.groups}
-    return {
-        group.name: group.count * price.usd_per_hour if (price := prices[group.name]) else None for group in spec.groups
-    }
+    kinds = {group.name: table.get(group.instance_type) for group in spec.groups}
+    prices = {name: kind.usd_per_hour if kind else None for name, kind in kinds.items()}
+    return {group.name: None if (price := prices[group.name]) is None else group.count * price for group in spec.groups}
 
 
 def cost_usd(spec: JobSpec, table: InstanceTable, seconds: float) -> float | None:

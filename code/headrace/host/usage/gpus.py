@@ -8,9 +8,16 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 SAMPLE_S = 1.0
+DEVICES = Path("/dev")
+
+
+def gpus_here() -> int:
+    """How many of NVIDIA's GPUs this host, or container, has by its device files."""
+    return sum(each.name.removeprefix("nvidia").isdecimal() for each in DEVICES.glob("nvidia[0-9]*"))
 
 
 class Gpus:
