@@ -13,7 +13,8 @@ from headrace.host.mpi import mpirun
 from headrace.host.mpi.network import network_environ, without_proxy
 from headrace.host.mpi.output import RankLog
 from headrace.host.mpi.remote_launch import orted_arguments
-from headrace.job.settings import Settings, split_mpi_options
+from headrace.job.mpi_options import split_mpi_options
+from headrace.job.settings import Settings
 from headrace.outcome import RootCause
 
 FALLBACK = RootCause("algo-1", "mpirun", "exited with 1", 7, exit_code=1)

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from headrace.errors import InputError
+from headrace.report import plots
 from headrace.report.command import main as report
 from headrace.report.compare import compare
 from headrace.report.runs import describe_run
-from headrace.report.timeline import read_timeline
+from headrace.report.timeline import Timeline, read_timeline
 from headrace.report.verdict import verdict
 
 from tests.summaries import summary, write_run
@@ -237,3 +238,8 @@ def test_the_page_has_the_summary_as_it_is_and_the_advice_names_the_runs_folder(
     assert f"headrace plan '{run}'" in capsys.readouterr().out
     page = html.unescape((run / "report.html").read_text())
     assert json.dumps(read, indent=2, ensure_ascii=False) in page
+
+
+def test_the_utilization_of_a_run_that_was_too_short_for_figures_says_so():
+    drawn = plots.figure(plots.utilization(Timeline()), "utilization")
+    assert [text.get_text() for text in drawn.axes[0].texts] == [plots.TOO_SHORT]

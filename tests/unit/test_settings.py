@@ -1,12 +1,15 @@
 """Hyperparameters and environment become settings, or one clear line."""
 
 import json
+from dataclasses import fields
 
 import pytest
+from headrace.backends.sagemaker.cloud_options import FLAGS, CloudOptions, given_flags
+from headrace.cli.flags import build_parser
 from headrace.cluster.endpoints import Endpoint, encode_endpoints
 from headrace.errors import InputError
 from headrace.host.host_plan import script_arguments
-from headrace.job.settings import Settings, read_settings
+from headrace.job.settings import HYPERPARAMETERS, Settings, describe_settings, read_settings
 from headrace.rank.context import TrainerContext
 
 
@@ -98,3 +101,18 @@ def test_a_script_gets_what_the_user_gave_and_neither_settings_nor_what_sagemake
         file.write_text(json.dumps({"epochs": "2", "x": "1", "lease_s": "9", "_tuning_objective_metric": "loss"}))
     argv = ["--_tuning_objective_metric", "loss", "--epochs", "2", "-x", "1", "--lease_s", "9", "--model_dir", "m"]
     assert script_arguments(argv, file) == reach
+
+
+def test_every_hyperparameter_says_what_it_is_and_its_default_is_in_its_range():
+    described = describe_settings([name for name in HYPERPARAMETERS if name.endswith("_s")])
+    assert "lease_s=10 " in described and "has not been reached" in described
+    for each in fields(Settings):
+        assert bool(each.metadata.get("text")) == (each.name in HYPERPARAMETERS), each.name
+    assert "base_dir" not in HYPERPARAMETERS and "metrics_port" in HYPERPARAMETERS
+
+
+def test_a_field_of_the_cloud_options_with_a_flag_reaches_the_request_from_it():
+    arguments = build_parser().parse_args(["--max_run=60", "--volume_size=7", "--subnets", "a", "b", "--spot"])
+    given = given_flags(arguments)
+    assert given == {"max_run_s": 60, "volume_size_gb": 7, "subnets": ("a", "b"), "spot": True}
+    assert set(FLAGS) <= {each.name for each in fields(CloudOptions)}

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 import datetime
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from headrace.backends.sagemaker import cloud_options
 from headrace.cluster.paths import as_given
 from headrace.cluster.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP
 from headrace.errors import InputError
 from headrace.frameworks import DEFAULT, FRAMEWORKS
 from headrace.job.bundled import TRAINING_SCRIPTS, own_folder
 from headrace.job.instances import InstanceTable
-from headrace.job.settings import LOCAL_WORKERS, TF_DATA_MODES, OneLineParser, default_mode
+from headrace.job.settings import LOCAL_WORKERS, TF_DATA_MODES, default_mode, describe_settings
 from headrace.job.spec import DISTRIBUTIONS, ISOLATIONS, LOCAL_PROCESSES_PER_HOST, Channel, InstanceGroup, JobSpec
+from headrace.terminal.parser import OneLineParser
 
 ANYWHERE, HERE, SAGEMAKER = "on SageMaker or simulated on this machine", "simulated on this machine", "on SageMaker"
 SLURM = "on a Slurm cluster"
@@ -37,16 +40,20 @@ EXAMPLES = {
   {prog} --dnn_partition gpu --dnn_gres gpu:8 --data_partition cpu --num_of_data_instances 4
   {prog} --dnn_partition gpu --dry_run > job.sh                         only show the batch script""",
 }
+OF_THE_LAUNCHER = "settings of the launcher, with their defaults, as --hyperparameter NAME=VALUE (_s: seconds):"
+WITHOUT_A_FLAG = (
+    "startup_timeout_s", "lease_s", "grace_s", "stop_grace_s", "stall_timeout_s", "max_restarts", "min_data_hosts",
+    "preflight_timeout_s",
+)  # fmt: skip
 DEFAULT_DATA_INSTANCES = 2
 MOST_CPUS = 8_192
 """Linux has no more."""
-HERE_ONLY = ("cpus", "isolation")
-CLOUD_ONLY = (
-    "role", "region", "image_uri", "framework_version", "output_s3_uri", "max_run", "volume_size", "spot", "max_wait",
-    "subnets", "security_group_ids", "encrypt_inter_container_traffic",
-    "enable_network_isolation", "keep_alive_period", "input_mode", "sharded_channel", "tag", "prices", "price",
-    "retries",
+HERE_ONLY = {"cpus": "--cpus", "isolation": "--isolation"}
+_OF_THE_ACCOUNT = (
+    "role", "region", "image_uri", "framework_version", "output_s3_uri", "tag", "prices", "price", "retries",
 )  # fmt: skip
+CLOUD_ONLY = {**{name: f"--{name}" for name in _OF_THE_ACCOUNT}, **cloud_options.FLAGS}
+"""Flags that mean nothing elsewhere, by their names among the arguments."""
 YES_NO = argparse.BooleanOptionalAction
 
 
@@ -63,7 +70,7 @@ def build_parser(
     parser = OneLineParser(
         prog=prog,
         description=DESCRIPTION.format(place=place),
-        epilog=EXAMPLES[place].format(prog=prog),
+        epilog=f"{EXAMPLES[place].format(prog=prog)}\n\n{OF_THE_LAUNCHER}\n{describe_settings(WITHOUT_A_FLAG)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(**dict.fromkeys((*HERE_ONLY, *CLOUD_ONLY)), is_cloud_job=place == SAGEMAKER)
@@ -149,21 +156,9 @@ def _add_cloud_flags(parser: argparse.ArgumentParser) -> None:
     )
     cloud.add_argument("--output_s3_uri", metavar="URI",
                        help="for source, model, results (default: s3://sagemaker-REGION-ACCOUNT/headrace)")  # fmt: skip
-    cloud.add_argument("--max_run", type=int, metavar="S", help="end the job after S seconds (default: a day)")
-    cloud.add_argument("--volume_size", type=int, metavar="GB", help="disk of each host (default: 50)")
-    cloud.add_argument("--spot", action="store_true", default=None, help="managed spot training, with checkpoints")
-    cloud.add_argument("--max_wait", type=int, metavar="S", help="with --spot: waiting and running together")
-    cloud.add_argument("--subnets", nargs="+", action="extend", metavar="ID", help="of the VPC that the hosts join")
-    cloud.add_argument("--security_group_ids", nargs="+", action="extend", metavar="ID")
-    cloud.add_argument("--encrypt_inter_container_traffic", action=YES_NO, help="default: with more than one host")
-    cloud.add_argument("--enable_network_isolation", action="store_true", default=None,
-                       help="no network but between the hosts; needs an image that has everything")  # fmt: skip
+    cloud_options.add_flags(cloud)
     cloud.add_argument("--distribution", choices=DISTRIBUTIONS, default=DISTRIBUTIONS[0],
                        help="who starts MPI: headrace's launcher, or the SageMaker toolkit (%(default)s)")  # fmt: skip
-    cloud.add_argument("--keep_alive_period", type=int, metavar="S", help="warm pool; homogeneous jobs only")
-    cloud.add_argument("--input_mode", choices=["File", "FastFile"], help="copy the channels, or stream them")
-    cloud.add_argument("--sharded_channel", action="append", metavar="NAME",
-                       help="split this channel's objects between the hosts; repeatable")  # fmt: skip
     cloud.add_argument("--tag", action="append", metavar="KEY=VALUE", help="repeatable")
     cloud.add_argument("--retries", type=int, metavar="N", help="when SageMaker has no capacity (default: 5)")
     cloud.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly price; repeatable")
@@ -232,11 +227,11 @@ def parse_cpus(text: str, is_hetero: bool) -> dict[str, frozenset[int]]:
     return pinned
 
 
-def refuse_flags(arguments: argparse.Namespace, names: tuple[str, ...], where: str) -> None:
+def refuse_flags(arguments: argparse.Namespace, flags: Mapping[str, str], where: str) -> None:
     """Raises `InputError` when a flag was given that means nothing where the job runs."""
-    for name in names:
+    for name, flag in flags.items():
         if getattr(arguments, name) is not None:
-            raise InputError(f"--{name} is for jobs {where}")
+            raise InputError(f"{flag} is for jobs {where}")
 
 
 def _processes(arguments: argparse.Namespace, table: InstanceTable) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from headrace.errors import InputError
 from headrace.frameworks import DEFAULT, FRAMEWORKS
 from headrace.job.bundled import TRAINING_SCRIPTS, own_folder
-from headrace.job.settings import OneLineParser
+from headrace.terminal.parser import OneLineParser
 
 NEXT = """{script} is yours: dataset, model, training. Then, in {folder}:
   headrace run{flag} --num_of_data_instances 1 --hyperparameter model=small_cnn   run it here

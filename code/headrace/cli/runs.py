@@ -9,8 +9,8 @@ from pathlib import Path
 from headrace.cli.finished_runs import OUTPUT_DIR
 from headrace.cluster.paths import RunPaths
 from headrace.errors import InputError
-from headrace.job.settings import OneLineParser
 from headrace.report.runs import Summary, read_summary, rounded, waited_share
+from headrace.terminal.parser import OneLineParser
 from headrace.terminal.tables import Table
 
 HEAD = ("run", "ended", "outcome", "hosts", "script", "steps", "samples/s", "waiting for data")

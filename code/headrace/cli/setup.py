@@ -11,7 +11,7 @@ from headrace.cli.start import check_installation
 from headrace.errors import SetupError
 from headrace.frameworks import TENSORFLOW
 from headrace.job.bundled import recipe_folder
-from headrace.job.settings import OneLineParser
+from headrace.terminal.parser import OneLineParser
 
 
 def main(argv: Sequence[str]) -> int:

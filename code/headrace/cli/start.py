@@ -129,7 +129,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
     from headrace.backends.local.log_console import Console
     from headrace.report.runs import describe_run
 
-    unused = [f"--{name}" for name in CLOUD_ONLY if getattr(arguments, name) is not None]
+    unused = [flag for name, flag in CLOUD_ONLY.items() if getattr(arguments, name) is not None]
     if unused:
         print(f"headrace: of no effect on this machine: {', '.join(unused)}", file=sys.stderr)
     options = LocalOptions(

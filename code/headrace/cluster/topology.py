@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.terminal.tables import aligned
+
 DATA_GROUP = "data_group"
 DNN_GROUP = "dnn_group"
 HOMOGENEOUS_GROUP = "homogeneousCluster"
@@ -97,9 +99,7 @@ class Topology:
             runs += ["mpirun (leader)"] if host == self.leader else []
             name = host.name + (" *" if host == self.current else "")
             rows.append((name, host.group, host.instance_type, host.role, ", ".join(runs)))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-        return "\n".join([*(line.rstrip() for line in lines), f"* this host; read from {self.source}"])
+        return "\n".join([*aligned(rows), f"* this host; read from {self.source}"])
 
 
 def natural_key(name: str) -> tuple[tuple[str, int], ...]:

@@ -7,9 +7,7 @@ in variables named here.
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -24,6 +22,8 @@ from headrace.frameworks.pytorch_jobs import FEEDS_VARIABLE as FEEDS_VARIABLE
 from headrace.frameworks.pytorch_jobs import STALL_TIMEOUT_VARIABLE as STALL_TIMEOUT_VARIABLE
 from headrace.frameworks.rendezvous import MASTER_VARIABLE as MASTER_VARIABLE
 from headrace.frameworks.tensorflow_jobs import WHEELS_VARIABLE as WHEELS_VARIABLE
+from headrace.job.mpi_options import split_mpi_options
+from headrace.terminal.parser import OneLineParser
 
 MOST_SECONDS = 1e9
 """Thirty years; what waits is told in whole nanoseconds, and more has no room there."""
@@ -32,14 +32,6 @@ MIN_LEASE_S = 5.0
 TF_DATA_MODES = ("service", "local")
 LOCAL_WORKERS = ("on", "off")
 PREFLIGHTS = ("", "first", "only")
-OWN_MPI_PARAMETERS = frozenset(
-    {"plm_rsh_agent", "plm_rsh_no_tree_spawn", "orte_tmpdir_base", "btl_vader_backing_directory"}
-)
-"""Open MPI's parameters that users must leave alone."""
-_REFUSED = dict.fromkeys(("--", "-V", "--version", "-h", "--help", "-?"), "mpirun would not run the script")
-_REFUSED |= dict.fromkeys(("-n", "--n", "-np", "--np", "-c"), "say --processes_per_host")
-"""Words of mpirun's, and why they cannot be among the user's."""
-
 SECRET_VARIABLE = "HEADRACE_JOB_SECRET"
 PLACEHOLDER_SECRET = "made-at-submission"
 """What `--dry_run` prints for it; no job may have it."""
@@ -62,41 +54,74 @@ CONTROL_HOSTS_VARIABLE = "HEADRACE_CONTROL_HOSTS"
 JOB_NAME_VARIABLES = ("TRAINING_JOB_NAME", "SM_TRAINING_JOB_NAME")
 
 
+def _setting(
+    default: Any, text: str, at_least: float | None = None, at_most: float | None = None, choices: Sequence[str] = ()
+) -> Any:
+    """A field that arrives as a hyperparameter: what it is, and the range of its values. `_s`: seconds above 0."""
+    return field(default=default, metadata={"text": text, "at_least": at_least, "at_most": at_most, "choices": choices})
+
+
+def _check(
+    name: str, value: Any, text: str, at_least: float | None, at_most: float | None, choices: Sequence[str]
+) -> None:
+    """Raise `InputError` when a value is outside of its range."""
+    if choices and value not in choices:
+        raise InputError(f"{name} is {value!r}; expected one of {', '.join(filter(None, choices))} ({text})")
+    if name.endswith("_s") and not 0 < value <= MOST_SECONDS:
+        raise InputError(f"{name} is {value}; expected seconds above 0 (1e9 switches it off)")
+    if at_least is not None and not at_least <= value:
+        raise InputError(f"{name} is {value}; expected {at_least:g} or more ({text})")
+    if at_most is not None and not value <= at_most:
+        raise InputError(f"{name} is {value}; expected {at_most:g} or less ({text})")
+
+
+def describe_settings(names: Sequence[str]) -> str:
+    """A line for each setting: its name, its default, and what it is."""
+    known = {each.name: each for each in fields(Settings)}
+    pairs = {name: f"{name}={known[name].default:g}" for name in names}
+    return "\n".join(f"  {pair:<24} {known[name].metadata['text']}" for name, pair in pairs.items())
+
+
 @dataclass(frozen=True)
 class Settings:
     """How this host runs its part of the job. Times are seconds."""
 
-    tf_data_mode: str = ""
-    """`service`, `local`, or empty: service when the job is heterogeneous, else local."""
-    framework: str = DEFAULT.name
-    """What the training script uses; with it, which data service there is."""
-    num_of_data_workers: int = 1
-    """tf.data workers, or feed servers, per host."""
-    local_workers: str = "on"
-    """`on`: dnn hosts have them too, beside the trainer; `off`: data hosts alone."""
-    processes_per_host: int = 0
-    """Ranks per dnn host; 0: the host's GPUs, one when it has none."""
-    training_script: str = "train_dnn.py"
-    startup_timeout_s: float = 900.0
-    """How long hosts wait for each other at the start (image pulls differ by minutes)."""
-    lease_s: float = 10.0
-    """A host that has not been reached for this long is lost."""
-    grace_s: float = 10.0
-    """How long children get between SIGTERM and SIGKILL."""
-    stop_grace_s: float = 90.0
-    """How long a stop request may wait for a checkpoint (SageMaker kills 120 s after its SIGTERM)."""
-    stall_timeout_s: float = 600.0
-    """A trainer that makes no step for this long has hung."""
-    max_restarts: int = 5
-    """Restarts of one dispatcher or worker, in quick succession, before the job fails."""
-    min_data_hosts: int = 1
-    """The job goes on without lost data hosts while this many remain."""
-    metrics_port: int = 0
-    """Where the leader serves OpenMetrics; 0: nowhere."""
-    preflight: str = ""
-    """`first`: the ranks try MPI before they train; `only`: they do nothing else."""
-    preflight_timeout_s: float = 60.0
-    """How long a rank or a link may give no sign in one stage of the preflight."""
+    tf_data_mode: str = _setting(
+        "",
+        "where batches are made; empty: service when the job is heterogeneous, else local",
+        choices=("", *TF_DATA_MODES),
+    )
+    framework: str = _setting(
+        DEFAULT.name, "what the training script uses; with it, which data service there is", choices=tuple(FRAMEWORKS)
+    )
+    num_of_data_workers: int = _setting(1, "tf.data workers, or feed servers, per host", at_least=0)
+    local_workers: str = _setting(
+        "on", "on: dnn hosts have them too, beside the trainer; off: data hosts alone", choices=LOCAL_WORKERS
+    )
+    processes_per_host: int = _setting(0, "ranks per dnn host; 0: the host's GPUs, one when it has none", at_least=0)
+    training_script: str = _setting(DEFAULT.training_script, "what runs on the ranks, a path inside the source dir")
+    startup_timeout_s: float = _setting(
+        900.0, "how long hosts wait for each other at the start (image pulls differ by minutes)"
+    )
+    lease_s: float = _setting(10.0, "a host that has not been reached for this long is lost", at_least=MIN_LEASE_S)
+    grace_s: float = _setting(10.0, "how long children get between SIGTERM and SIGKILL")
+    stop_grace_s: float = _setting(
+        90.0, "how long a stop request may wait for a checkpoint (SageMaker kills 120 s after its SIGTERM)"
+    )
+    stall_timeout_s: float = _setting(600.0, "a trainer that makes no step for this long has hung")
+    max_restarts: int = _setting(
+        5, "restarts of one dispatcher or worker, in quick succession, before the job fails", at_least=0
+    )
+    min_data_hosts: int = _setting(1, "the job goes on without lost data hosts while this many remain", at_least=0)
+    metrics_port: int = _setting(
+        0, "where the leader serves OpenMetrics; 0: nowhere", at_least=0, at_most=(1 << 16) - 1
+    )
+    preflight: str = _setting(
+        "", "first: the ranks try MPI before they train; only: they do nothing else", choices=PREFLIGHTS
+    )
+    preflight_timeout_s: float = _setting(
+        60.0, "how long a rank or a link may give no sign in one stage of the preflight"
+    )
     base_dir: Path = Path("/opt/ml")
     work_dir: Path | None = None
     secret: str = field(default="", repr=False)
@@ -110,25 +135,11 @@ class Settings:
     endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.tf_data_mode and self.tf_data_mode not in TF_DATA_MODES:
-            raise InputError(f"tf_data_mode is {self.tf_data_mode!r}; expected one of {', '.join(TF_DATA_MODES)}")
-        if self.framework not in FRAMEWORKS:
-            raise InputError(f"framework is {self.framework!r}; expected one of {', '.join(FRAMEWORKS)}")
-        if self.local_workers not in LOCAL_WORKERS:
-            raise InputError(f"local_workers is {self.local_workers!r}; expected one of {', '.join(LOCAL_WORKERS)}")
-        if self.preflight not in PREFLIGHTS:
-            raise InputError(f"preflight is {self.preflight!r}; expected first, only or nothing")
-        for name in ("num_of_data_workers", "processes_per_host", "max_restarts", "min_data_hosts"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} is {getattr(self, name)}; expected 0 or more")
-        if not 0 <= self.metrics_port < 1 << 16 or is_own_port(self.metrics_port, self.num_of_data_workers):
+        for each in fields(self):
+            if each.metadata:
+                _check(each.name, getattr(self, each.name), **each.metadata)
+        if is_own_port(self.metrics_port, self.num_of_data_workers):
             raise InputError(f"metrics_port is {self.metrics_port}; expected a port that no server of the job has")
-        for name in (each.name for each in fields(self) if each.name.endswith("_s")):
-            value = getattr(self, name)
-            if not 0 < value <= MOST_SECONDS:
-                raise InputError(f"{name} is {value}; expected seconds above 0 (1e9 switches it off)")
-        if self.lease_s < MIN_LEASE_S:
-            raise InputError(f"lease_s is {self.lease_s}; expected {MIN_LEASE_S:g} or more: renewals take seconds")
         if self.local_workers == "off" and self.min_data_hosts < 1:
             raise InputError(
                 "min_data_hosts is 0, but with local_workers off nobody else makes batches; give 1 or more"
@@ -143,24 +154,8 @@ class Settings:
         return self.endpoints.get(host) or Endpoint(host)
 
 
-_DEFAULTS = Settings()
-HYPERPARAMETERS = tuple(f.name for f in fields(Settings))[: [f.name for f in fields(Settings)].index("base_dir")]
+HYPERPARAMETERS = tuple(each.name for each in fields(Settings) if each.metadata)
 """The settings that arrive as hyperparameters; the rest comes from the environment."""
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line and raise `InputError` (exit 2)."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, **options)
-
-    def error(self, message: str) -> Any:
-        meant = ""
-        if unknown := re.search(r"unrecognized arguments: (--[^\s=]+)", message):
-            known = [option for action in self._actions for option in action.option_strings]
-            close = difflib.get_close_matches(unknown[1], known, 1)
-            meant = f"; did you mean {close[0]}?" if close else ""
-        raise InputError(f"{message}{meant}; see {self.prog} --help")
 
 
 def parse_settings(argv: Sequence[str]) -> dict[str, Any]:
@@ -170,8 +165,9 @@ def parse_settings(argv: Sequence[str]) -> dict[str, Any]:
         InputError: a value is of the wrong type, or the arguments are no such pairs.
     """
     parser = OneLineParser(prog="launcher.py", add_help=False, argument_default=argparse.SUPPRESS)
-    for name in HYPERPARAMETERS:
-        parser.add_argument(f"--{name}", type=type(getattr(_DEFAULTS, name)))
+    for each in fields(Settings):
+        if each.metadata:
+            parser.add_argument(f"--{each.name}", type=type(each.default))
     own = {f"--{name}" for name in HYPERPARAMETERS}
     return vars(parser.parse_args([f"{flag}={value}" for flag, value in pairs(argv) if flag in own]))
 
@@ -213,30 +209,6 @@ def without_password(uri: str) -> str:
 def default_mode(is_hetero: bool) -> str:
     """Where batches are made when nobody says: on data hosts, if there are any."""
     return "service" if is_hetero else "local"
-
-
-def split_mpi_options(text: str) -> tuple[str, ...]:
-    """The words of `--custom_mpi_options`; `--NCCL_DEBUG LEVEL` is the toolkit's way to say `-x NCCL_DEBUG=LEVEL`.
-
-    Raises:
-        InputError: quotes are not closed, the first word is no option, a parameter is the launcher's own, or mpirun
-            would not run the script.
-    """
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise InputError(f"--custom_mpi_options {text!r}: {error}") from error
-    if words and not words[0].startswith("-"):
-        raise InputError(f"--custom_mpi_options {text!r}: {words[0]!r} is no option")
-    if taken := sorted(set(words) & OWN_MPI_PARAMETERS):
-        raise InputError(f"--custom_mpi_options {text!r}: {taken[0]} is how headrace's launcher reaches the hosts")
-    for word in filter(_REFUSED.get, words):
-        raise InputError(f"--custom_mpi_options {text!r}: {word!r}: {_REFUSED[word]}")
-    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--NCCL_DEBUG=") else [word])]
-    while "--NCCL_DEBUG" in words:
-        place = words.index("--NCCL_DEBUG")
-        words[place : place + 2] = ["-x", f"NCCL_DEBUG={''.join(words[place + 1 : place + 2]) or 'INFO'}"]
-    return tuple(words)
 
 
 def read_base_dir(environ: Mapping[str, str]) -> Path:

@@ -10,7 +10,8 @@ from pathlib import Path
 from headrace.cluster.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP
 from headrace.errors import InputError
 from headrace.frameworks import DEFAULT, FRAMEWORKS
-from headrace.job.settings import LOCAL_WORKERS, TF_DATA_MODES, Settings, parse_settings, split_mpi_options
+from headrace.job.mpi_options import split_mpi_options
+from headrace.job.settings import LOCAL_WORKERS, TF_DATA_MODES, Settings, parse_settings
 from headrace.job.source import refuse_shadows, source_files
 
 MAX_INSTANCE_GROUPS = 5

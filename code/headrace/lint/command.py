@@ -10,8 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.job.settings import OneLineParser
 from headrace.lint import DATA_HOST_CORES
+from headrace.terminal.parser import OneLineParser
 from headrace.terminal.tables import Table
 
 if TYPE_CHECKING:

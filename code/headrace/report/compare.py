@@ -12,7 +12,6 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.job.limits import limited_by
-from headrace.job.settings import OneLineParser
 from headrace.report.prices import Price
 from headrace.report.runs import (
     accuracy,
@@ -23,6 +22,7 @@ from headrace.report.runs import (
     waited_share,
     was_interrupted,
 )
+from headrace.terminal.parser import OneLineParser
 from headrace.terminal.tables import Table
 
 Summary = Mapping[str, Any]

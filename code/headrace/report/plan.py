@@ -13,12 +13,12 @@ from typing import Any
 from headrace.cluster.topology import DATA_GROUP, DNN_GROUP
 from headrace.errors import InputError
 from headrace.job.instances import InstanceTable, InstanceType, read_instances
-from headrace.job.settings import OneLineParser
 from headrace.report.advice import Advice, advise
 from headrace.report.candidates import Option, options
 from headrace.report.measured import Measured, measured
 from headrace.report.pipeline_findings import Looked, look_at
 from headrace.report.runs import Finder, as_given, read_summary
+from headrace.terminal.parser import OneLineParser
 from headrace.terminal.tables import Table
 
 WHO_MAKES = {"trainer": "dnn hosts alone", "data": "data hosts alone", "both": "both"}

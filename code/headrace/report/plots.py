@@ -120,6 +120,10 @@ def waiting(runs: Runs) -> Draw:
     return draw
 
 
+TOO_SHORT = "no figures: the run trained for less than ten seconds"
+"""Shown where hosts have told their utilization too seldom for a curve."""
+
+
 def utilization(run: Timeline) -> Draw:
     """CPU, and where there is one GPU, utilization of each group over time: the mean of its hosts."""
 
@@ -133,6 +137,8 @@ def utilization(run: Timeline) -> Draw:
         axes.set_ylabel("%")
         if run.utilization:
             axes.legend(frameon=False, fontsize=8)
+        else:
+            axes.text(0.5, 0.5, TOO_SHORT, transform=axes.transAxes, ha="center", va="center", color=INK)
 
     return draw
 

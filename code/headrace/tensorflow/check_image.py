@@ -13,7 +13,7 @@ import sysconfig
 from collections.abc import Sequence
 
 from headrace.errors import SetupError
-from headrace.job.settings import OneLineParser
+from headrace.terminal.parser import OneLineParser
 
 TRY_TIMEOUT_S = 120
 _TENSORFLOW = """

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Sequence
 
 RULE = "\u2500"
 """Character that Rich draws below the head. Some locales lack it."""
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows as lines, each column as wide as its widest cell; for logs, and where there is no Rich."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 class Table:

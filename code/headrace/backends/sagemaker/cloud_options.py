@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from argparse import BooleanOptionalAction, Namespace, _ArgumentGroup
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from headrace.errors import InputError
 from headrace.job.spec import DISTRIBUTIONS
@@ -18,32 +20,64 @@ _S3_URI = re.compile(r"s3://[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9](/[^/?#]+)*/?")
 """The pattern of an S3 location, without `//`, `?` and `#`, which the toolkit on the hosts would misread."""
 
 
+def _flag(name: str, default: Any, text: str, **options: Any) -> Any:
+    """A field that is a flag too: its name, and how argparse takes it."""
+    return field(default=default, metadata={"flag": name, "options": {"help": text, **options}})
+
+
 @dataclass(frozen=True)
 class CloudOptions:
-    """Where and under which limits a job runs on SageMaker, validated when made. Times are in seconds."""
+    """Where and under which limits a job runs on SageMaker. Times are seconds.
+
+    A field with a flag is a flag of start_job.py and `headrace submit`; `request` turns it into a part of the request.
+    """
 
     role_arn: str
     region: str
     image_uri: str
     output_s3_uri: str
     """The S3 folder for source, model and results; each job has a subfolder of its name."""
-    max_run_s: int = 24 * 3600
-    volume_size_gb: int = 50
-    spot: bool = False
-    max_wait_s: int | None = None
-    """With spot, the limit on waiting for capacity plus running; default: an hour more than `max_run_s`."""
+    max_run_s: int = _flag(
+        "--max_run", 24 * 3600, "end the job after S seconds (default: a day)", type=int, metavar="S"
+    )
+    volume_size_gb: int = _flag("--volume_size", 50, "disk of each host (default: 50)", type=int, metavar="GB")
+    spot: bool = _flag("--spot", False, "managed spot training, with checkpoints", action="store_true")
+    max_wait_s: int | None = _flag(
+        "--max_wait",
+        None,
+        "with --spot: waiting and running together (default: an hour more than --max_run)",
+        type=int,
+        metavar="S",
+    )
+    subnets: tuple[str, ...] = _flag(
+        "--subnets", (), "of the VPC that the hosts join", nargs="+", action="extend", metavar="ID"
+    )
+    security_group_ids: tuple[str, ...] = _flag(
+        "--security_group_ids", (), "of the same VPC", nargs="+", action="extend", metavar="ID"
+    )
+    encrypt_inter_container_traffic: bool | None = _flag(
+        "--encrypt_inter_container_traffic", None, "default: with more than one host", action=BooleanOptionalAction
+    )
+    enable_network_isolation: bool = _flag(
+        "--enable_network_isolation",
+        False,
+        "no network but between the hosts; needs an image that has everything",
+        action="store_true",
+    )
+    keep_alive_period_s: int = _flag(
+        "--keep_alive_period", 0, "warm pool; homogeneous jobs only", type=int, metavar="S"
+    )
+    input_mode: str = _flag("--input_mode", INPUT_MODES[0], "copy the channels, or stream them", choices=INPUT_MODES)
+    sharded_channels: tuple[str, ...] = _flag(
+        "--sharded_channel",
+        (),
+        "split this channel's objects between the hosts that see it; repeatable",
+        action="append",
+        metavar="NAME",
+    )
+    distribution: str = DISTRIBUTIONS[0]
     checkpoint_s3_uri: str = ""
     """The S3 folder that /opt/ml/checkpoints is copied to and restored from; default: in the job's own folder."""
-    subnets: tuple[str, ...] = ()
-    security_group_ids: tuple[str, ...] = ()
-    encrypt_inter_container_traffic: bool | None = None
-    """Whether to encrypt traffic between hosts; None: if the job has more than one host."""
-    enable_network_isolation: bool = False
-    distribution: str = "launcher"
-    input_mode: str = "File"
-    sharded_channels: tuple[str, ...] = ()
-    """Channels whose objects are split between the hosts that see them; the others are copied to each."""
-    keep_alive_period_s: int = 0
     tags: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -77,3 +111,22 @@ class CloudOptions:
     @property
     def effective_max_wait_s(self) -> int:
         return self.max_wait_s if self.max_wait_s is not None else self.max_run_s + 3600
+
+
+FLAGS: Mapping[str, str] = {each.name: each.metadata["flag"] for each in fields(CloudOptions) if each.metadata}
+"""The flag of each field that has one."""
+
+
+def add_flags(group: _ArgumentGroup) -> None:
+    """Add the flags of the fields; one that is not given is None."""
+    for each in fields(CloudOptions):
+        if each.metadata:
+            group.add_argument(each.metadata["flag"], dest=each.name, default=None, **each.metadata["options"])
+
+
+def given_flags(arguments: Namespace) -> dict[str, Any]:
+    """The fields whose flags were given."""
+    found = {name: getattr(arguments, name) for name in FLAGS}
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in found.items() if value is not None
+    }

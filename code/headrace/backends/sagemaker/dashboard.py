@@ -17,7 +17,7 @@ from headrace.cluster.topology import DATA_GROUP, natural_key
 from headrace.errors import InputError, SetupError
 from headrace.events import parse_event
 from headrace.job.instances import InstanceTable, read_instances
-from headrace.job.settings import OneLineParser
+from headrace.terminal.parser import OneLineParser
 
 NAMESPACE = "/aws/sagemaker/TrainingJobs"
 PERIOD_S = 60

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.job.instances import InstanceTable
 from headrace.job.spec import JobSpec
+from headrace.terminal.tables import aligned
 
 SECONDS_PER_HOUR = 3600.0
 
@@ -28,12 +29,13 @@ def cost_usd(spec: JobSpec, table: InstanceTable, seconds: float) -> float | Non
 
 def describe_cost(spec: JobSpec, table: InstanceTable, max_run_s: int, spot: bool) -> str:
     """Return lines that show each group's hosts with their processors and price, and the job's highest cost."""
-    lines = []
+    rows = []
     for group, price in zip(spec.groups, hourly_usd(spec, table).values(), strict=True):
         kind = table.get(group.instance_type)
         has = f"{kind.vcpus} vCPU" + (f" + {kind.gpus} {kind.gpu}" if kind.gpus else "") if kind else "not in the table"
         money = f"{price:8.2f} USD/h" if price is not None else "price unknown: give --price or --prices"
-        lines.append(f"  {group.name:<12} {group.count} × {group.instance_type:<18} {has:<16} {money}")
+        rows.append((f"  {group.name}", f"{group.count} × {group.instance_type}", has, money))
+    lines = aligned(rows)
     most = cost_usd(spec, table, max_run_s)
     if most is not None:
         hourly = most * SECONDS_PER_HOUR / max_run_s

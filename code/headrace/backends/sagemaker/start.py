@@ -9,7 +9,7 @@ import sys
 
 from headrace.backends.sagemaker.account import Account, account_of, default_bucket, find_region, role_arn_of
 from headrace.backends.sagemaker.client import Ended, Submission, ask
-from headrace.backends.sagemaker.cloud_options import CloudOptions
+from headrace.backends.sagemaker.cloud_options import CloudOptions, given_flags
 from headrace.backends.sagemaker.console import Console
 from headrace.backends.sagemaker.images import default_image
 from headrace.backends.sagemaker.pack import files_to_send
@@ -125,20 +125,6 @@ def _options(spec: JobSpec, arguments: argparse.Namespace, region: str, role: st
         arguments.framework_version or FRAMEWORKS[spec.framework].image_version,
         spec.dnn_group.instance_type,
     )
-    given = {
-        "max_run_s": arguments.max_run,
-        "volume_size_gb": arguments.volume_size,
-        "spot": arguments.spot,
-        "max_wait_s": arguments.max_wait,
-        "checkpoint_s3_uri": arguments.checkpoint_s3_uri,
-        "subnets": arguments.subnets and tuple(arguments.subnets),
-        "security_group_ids": arguments.security_group_ids and tuple(arguments.security_group_ids),
-        "encrypt_inter_container_traffic": arguments.encrypt_inter_container_traffic,
-        "enable_network_isolation": arguments.enable_network_isolation,
-        "input_mode": arguments.input_mode,
-        "sharded_channels": arguments.sharded_channel and tuple(arguments.sharded_channel),
-        "keep_alive_period_s": arguments.keep_alive_period,
-    }
     return CloudOptions(
         role_arn=role if role.startswith("arn:") else role_arn_of(role, region, account),
         region=region,
@@ -147,7 +133,8 @@ def _options(spec: JobSpec, arguments: argparse.Namespace, region: str, role: st
         distribution=arguments.distribution,
         tags=_tags(arguments.tag or []),
         environment={name: os.environ[name] for name in MLFLOW_VARIABLES if os.environ.get(name)},
-        **{name: value for name, value in given.items() if value is not None},
+        checkpoint_s3_uri=arguments.checkpoint_s3_uri or "",
+        **given_flags(arguments),
     )
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.terminal.tables import aligned
+
 SLOW_LATENCY_S, SLOW_BYTES_PER_S = 0.005, 100e6
 """Limits of a healthy link. A training job's hosts share a network of 10 Gbit/s or more, so a worse value means a fault
 or a wrong network interface."""
@@ -61,20 +63,15 @@ def table(
         (host, ", ".join(str(rank["rank"]) for rank in here), str(here[0]["cpus"]), here[0]["mpi"])
         for host, here in hosts.items()
     ]
-    lines = [f"preflight: ranks: {len(ranks)}, hosts: {len(hosts)}", *_aligned(rows)]
+    lines = [f"preflight: ranks: {len(ranks)}, hosts: {len(hosts)}", *aligned(rows)]
     if links:
         rows = [("link", "ranks", "latency", "bandwidth")]
         for link in links:
             where = f"{link.host} - {link.other_host}" if link.is_between_hosts else f"within {link.host}"
             rate = f"{link.bytes_per_s / 1e6:,.0f} MB/s" + ("   <- slow" if link.is_slow(links) else "")
             rows.append((where, f"{link.rank} - {link.other}", f"{1000 * link.latency_s:.3f} ms", rate))
-        lines += ["", *_aligned(rows)]
+        lines += ["", *aligned(rows)]
     rows = [("collective", "bytes a rank", "time", "bandwidth")]
     for name, (size, seconds) in collectives.items():
         rows.append((name, f"{size:,}", f"{1000 * seconds:.2f} ms", f"{size / seconds / 1e6:,.0f} MB/s"))
-    return [*lines, "", *_aligned(rows)]
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [*lines, "", *aligned(rows)]

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from headrace.errors import HeadraceError, SetupError
 from headrace.events import WORKER_OFFERS, say
-from headrace.job.settings import OneLineParser
 from headrace.rank.context import GRPC
 from headrace.tensorflow.service import pywrap_servers, transfer
 from headrace.tensorflow.service.transfer import agreed
+from headrace.terminal.parser import OneLineParser
 from headrace.training.freed_memory import keep_freed_memory
 
 SERVER_NAME_VARIABLE = "HEADRACE_SERVER_NAME"

@@ -27,7 +27,8 @@ from typing import Any, NoReturn
 from headrace.errors import HeadraceError, InputError
 from headrace.events import FEED_READY, say
 from headrace.frameworks.pytorch_jobs import PORT_IN_USE
-from headrace.job.settings import SECRET_VARIABLE, STALL_TIMEOUT_VARIABLE, OneLineParser
+from headrace.job.settings import SECRET_VARIABLE, STALL_TIMEOUT_VARIABLE
+from headrace.terminal.parser import OneLineParser
 from headrace.torch.feed import protocol, script
 from headrace.torch.feed.worker import HANDED_OVER, Worker, begin_forked
 from headrace.torch.sampling.rank_agreement import differences

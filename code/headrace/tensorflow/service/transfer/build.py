@@ -19,8 +19,8 @@ from pathlib import Path
 
 from headrace.errors import SetupError
 from headrace.job.artifact_cache import LIBRARY_KEY, Store, open_store
-from headrace.job.settings import OneLineParser
 from headrace.tensorflow.service.transfer import build_environ, library_path, tensorflow_dir, tensorflow_version
+from headrace.terminal.parser import OneLineParser
 
 LOAD = "import ctypes, sys; problem = ctypes.CDLL(sys.argv[1]).headrace_transfer_problem; \
 problem.restype = ctypes.c_char_p; sys.exit(problem().decode() or None)"

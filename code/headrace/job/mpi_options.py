@@ -1,0 +1,39 @@
+"""The words that users add to mpirun's command line, checked where the job is submitted and read on the leader."""
+
+from __future__ import annotations
+
+import shlex
+
+from headrace.errors import InputError
+
+OWN_MPI_PARAMETERS = frozenset(
+    {"plm_rsh_agent", "plm_rsh_no_tree_spawn", "orte_tmpdir_base", "btl_vader_backing_directory"}
+)
+"""Open MPI's parameters that users must leave alone."""
+_REFUSED = dict.fromkeys(("--", "-V", "--version", "-h", "--help", "-?"), "mpirun would not run the script")
+_REFUSED |= dict.fromkeys(("-n", "--n", "-np", "--np", "-c"), "say --processes_per_host")
+"""Words of mpirun's, and why they cannot be among the user's."""
+
+
+def split_mpi_options(text: str) -> tuple[str, ...]:
+    """The words of `--custom_mpi_options`; `--NCCL_DEBUG LEVEL` is the toolkit's way to say `-x NCCL_DEBUG=LEVEL`.
+
+    Raises:
+        InputError: quotes are not closed, the first word is no option, a parameter is the launcher's own, or mpirun
+            would not run the script.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise InputError(f"--custom_mpi_options {text!r}: {error}") from error
+    if words and not words[0].startswith("-"):
+        raise InputError(f"--custom_mpi_options {text!r}: {words[0]!r} is no option")
+    if taken := sorted(set(words) & OWN_MPI_PARAMETERS):
+        raise InputError(f"--custom_mpi_options {text!r}: {taken[0]} is how headrace's launcher reaches the hosts")
+    for word in filter(_REFUSED.get, words):
+        raise InputError(f"--custom_mpi_options {text!r}: {word!r}: {_REFUSED[word]}")
+    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--NCCL_DEBUG=") else [word])]
+    while "--NCCL_DEBUG" in words:
+        place = words.index("--NCCL_DEBUG")
+        words[place : place + 2] = ["-x", f"NCCL_DEBUG={''.join(words[place + 1 : place + 2]) or 'INFO'}"]
+    return tuple(words)
