@@ -100,7 +100,7 @@ class DataLoader(TorchDataLoader[Any]):
     _dealt_batches: BatchSampler | None = None
     """torch's own BatchSampler, which does not divide samples among ranks."""
     _is_accelerate_prepared = True
-    """Makes Accelerate's `prepare` return the loader unchanged: it already divides samples among ranks."""
+    """Flag that makes Accelerate's `prepare` return the loader unchanged: it already divides samples among ranks."""
 
     def __init__(self, dataset: Any, batch_size: int | None = 1, shuffle: bool | None = None, sampler: Any = None,
                  batch_sampler: Any = None, num_workers: int = 0, *, seed: int | None = None, on_error: str = "raise",

@@ -1,4 +1,4 @@
-"""Reuse of freed memory for the next batch, instead of returning it to the system each time.
+"""Reuse freed memory for the next batch, instead of returning it to the system each time.
 
 glibc maps a separate block for a large allocation (always above 32 MiB, at first above 128 KiB) and unmaps it when it
 is freed. A batch is such a block several times on its way, and each time costs page faults for its whole length. With

@@ -1,4 +1,4 @@
-"""Sending and receiving of batches on an authenticated TCP connection, without copies of their memory."""
+"""Send and receive batches on an authenticated TCP connection, without copying their memory."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ ENOUGH_S = 0.4
 ALL_PAIRS_HOSTS = 8
 """Largest number of hosts of which all pairs are tried. With more hosts: neighbours, and each host with the first."""
 NAMED_PAIRS = 3
-"""Number of pairs that a message names, of those tried at the same time."""
+"""Most pairs of ranks that a message names."""
 PING_TAG = 20
 
 Prepared = tuple[Callable[[], Any], Callable[[], Any]]

@@ -93,7 +93,6 @@ class Meeting:
         """Wait for MPI requests, and return their values. Raises `PreflightError` at the stage's deadline.
 
         Args:
-            requests: requests of mpi4py.
             what: name of the stage, for errors.
             rest: whether to sleep between looks; False keeps a processor busy, for exact times.
         """

@@ -1,4 +1,4 @@
-"""Conversion of a header and the bytes that follow it back to a batch. `encode` lists the types that can be sent.
+"""Decode a batch from its header and the bytes that follow. `encode` lists the types that can be sent.
 
 The sender is not trusted. Sizes are checked before memory is allocated. Classes are looked up among the modules
 imported here, and objects are made without running their code; only named tuples and mappings use their own methods.
@@ -163,7 +163,7 @@ class Decoder:
         return partial(tensor.requires_grad_, needs_grad)
 
     def _size(self, shape: Any, item_bytes: int) -> tuple[int, ...]:
-        """Check a shape, and subtract its bytes from the announced ones that are left."""
+        """Check a shape, and subtract its size from the payload bytes that are left."""
         sizes = tuple(shape)
         _require(len(sizes) <= MOST_DIMENSIONS and all(type(size) is int and size >= 0 for size in sizes), "no shape")
         self._left -= math.prod(sizes) * item_bytes

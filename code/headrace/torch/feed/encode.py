@@ -1,4 +1,4 @@
-"""Conversion of a batch to bytes: a JSON header that describes it, then the raw memory of its tensors. No pickle.
+"""Encode a batch as bytes: a JSON header that describes it, then the raw memory of its tensors. No pickle.
 
 These can be sent, nested in each other: tensors and arrays of any dtype, numbers, texts, bytes, paths, dates and None;
 lists, tuples, sets, named tuples, dicts and other mappings; dataclasses, enumerations and objects of plain classes;

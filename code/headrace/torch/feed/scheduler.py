@@ -1,4 +1,4 @@
-"""Assignment of the batches of an epoch to connections, without any socket: the threads of connections call it.
+"""The schedule of an epoch, which assigns batches to connections. It uses no sockets; their threads call it.
 
 A batch has the number of its step. A free connection takes the next step, so a fast server makes more batches. If a
 connection breaks, or a batch is late, a second connection makes the same batch. The first answer counts.

@@ -95,7 +95,7 @@ class FeedServer:
         print(f"a rank asks for loader {wanted}, which the script makes later: continuing the script", flush=True)
 
     def serve_for_good(self) -> NoReturn:
-        """Serve the loaders that the script has made. It does not run further."""
+        """Serve the loaders that the script has made so far. The script does not continue."""
         self._for_good = True
         self._pool.at_rest.set()
         while not self._closed.wait(LOOK_EVERY_S):

@@ -161,7 +161,7 @@ class Worker:
             elif len(self._shards) < MOST_SHARDS:
                 self._make_shard(connection, loader, key, readable)
         except (OSError, RuntimeError) as error:  # no process or thread is free; the rank tries another server
-            print(f"cannot start a process or thread for a rank: {error}; it retries", file=sys.stderr, flush=True)
+            print(f"cannot start a process or thread: {error}; the rank tries again", file=sys.stderr, flush=True)
         connection.close()
 
     def _make_shard(self, connection: socket.socket, loader: Any, key: str, readable: selectors.BaseSelector) -> None:

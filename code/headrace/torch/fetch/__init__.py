@@ -1,1 +1,1 @@
-"""Making of batches, in this process or in worker processes."""
+"""Fetchers, which make batches in this process or in worker processes."""

@@ -1,4 +1,4 @@
-"""Making of the batches of one shard of an `IterableDataset`, one after another.
+"""The fetcher of an `IterableDataset`, which makes the batches of one shard in order.
 
 To the dataset, a shard looks like a worker process of torch's loader: it iterates over a copy of the dataset, and
 `get_worker_info` returns the shard's number and the number of shards. Shards may be made on any number of hosts.

@@ -1,4 +1,4 @@
-"""Making of one batch of a map-style dataset: each sample with a seed of its own, then the collate function.
+"""The fetcher of a map-style dataset, which seeds and makes each sample, and calls the collate function.
 
 Feed servers, local worker processes and the rank itself run this code, so their batches are the same to the last bit.
 """

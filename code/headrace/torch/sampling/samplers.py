@@ -1,6 +1,6 @@
 """The samples of an epoch and their order, from torch's samplers or the script's, the same on all ranks.
 
-Every rank runs the sampler from the same seed, once an epoch. An endless sampler is drawn from as training goes on.
+Every rank runs the sampler from the same seed, once an epoch. An endless sampler runs on as training proceeds.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _drawn(sampler: Any, of_batches: bool, dataset_size: int, seed: int, epoch: 
 
 
 class _Drawing:
-    """A sampler that is drawn from in pieces, with a random state of its own."""
+    """An iterator over a sampler, which draws indices in pieces and keeps a random state of its own."""
 
     def __init__(self, sampler: Any, of_batches: bool, seed: int, epoch: int) -> None:
         generators = [getattr(each, "generator", None) for each in nested(sampler)]

@@ -93,7 +93,7 @@ class StreamShards:
 
     @property
     def local_workers(self) -> int:
-        """Number of worker processes in local mode, one for each shard; 0: this only rank makes the only shard."""
+        """Number of worker processes in local mode, one for each shard; 0 if the only rank makes the only shard."""
         alone = self.shards == 1 and not self._loader.num_workers and distributed.world_size() == 1
         return 0 if alone else len(self.own)
 
