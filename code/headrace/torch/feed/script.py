@@ -237,9 +237,7 @@ def run_until_first_batch(script: str, arguments: Sequence[str], server: Any, pr
         runpy.run_path(script, run_name="__main__")
     except SystemExit as leaving:
         if leaving.code not in (None, 0):
-            kind = (
-                InputError if leaving.code == InputError.exit_code else SetupError
-            )  # for example argparse's exit code
+            kind = InputError if leaving.code == InputError.exit_code else SetupError  # argparse exits too
             raise kind(f"{script} ended here, before its first batch: {in_a_line(leaving)}") from leaving
     raise SetupError(
         f"{script} took no batch of a headrace.torch.DataLoader, so there is nothing to make here; "
