@@ -36,7 +36,7 @@ class Store:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._client.download_file(self._bucket, f"{self._prefix}/{name}", str(partial))
             partial.rename(path)
-        except Exception as error:  # whatever boto3 and the network come up with
+        except Exception as error:  # of boto3 or of the network, of any type
             raise SetupError(f"cannot fetch {self._uri}/{name}: {error}") from error
 
     def fetch_kept(self, key: str, suffix: str, folder: Path) -> Path | None:
@@ -49,7 +49,7 @@ class Store:
                 return None
             path = folder / str(name).rpartition("/")[2]
             self.fetch(name, path)
-        except Exception as error:  # whatever boto3 and the network come up with
+        except Exception as error:  # of boto3 or of the network, of any type
             print(f"cannot fetch from {self._uri}, so it is built here: {error}", file=sys.stderr)
             self._reached = False
             return None

@@ -10,7 +10,7 @@ Importing this module sets two environment variables, because gRPC reads them wh
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures.thread  # before any fork: the module registers its locks with os.fork
+import concurrent.futures.thread  # imported before any fork, for which it prepares its lock
 import contextlib
 import functools
 import os
@@ -188,7 +188,7 @@ class ControlClient:
             if error.code() == grpc.StatusCode.UNAUTHENTICATED:
                 self._auth = None  # The host was restarted, or our secret is wrong: begin a new session.
             if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
-                # After a cut, TCP sends again what is under way only once as long again has gone by.
+                # After an outage TCP waits as long again before it retransmits; a new connection does not.
                 self._channel.close()
                 self._open()
             raise ControlError(f"{error.code().name.lower()}: {error.details()}") from error

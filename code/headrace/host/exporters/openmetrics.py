@@ -30,12 +30,7 @@ OF_A_WORKER = {
 def to_endpoint(port: int, job_name: str, say: Callable[[], None]) -> Write:
     """Serve the latest figures on this port until the process ends; return the function that updates them.
 
-    Args:
-        say: is called once the port is open.
-
-    Raises:
-        OSError: the port cannot be opened.
-        ImportError: prometheus_client is not installed.
+    `say` is called once the port is open. Raises `OSError` if it cannot be opened, `ImportError` without its package.
     """
     from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 

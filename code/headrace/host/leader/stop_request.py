@@ -30,9 +30,7 @@ class StopRequest:
             self._checkpoints += 1
 
     def due(self, requests: Mapping[str, str], stepping: bool, now: float) -> tuple[str, str] | None:
-        """Return the host with the request and its signal once the job may end, else None.
-
-        The job may not end while no host has a request, nor while rank 0 saves a checkpoint.
+        """Return the host with the request and its signal, or None if there is none or rank 0 is saving a checkpoint.
 
         Args:
             requests: the signal that each host got; empty for none.

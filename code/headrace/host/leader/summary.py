@@ -17,11 +17,7 @@ from headrace.rank.context import EMPTY_REPORT
 
 
 def take_trainer_report(output_dir: Path, *, leave_it: bool = False) -> dict[str, Any]:
-    """Return rank 0's report and remove its file; zeros if training did not get that far.
-
-    Args:
-        leave_it: whether to keep the file.
-    """
+    """Return rank 0's report, and remove its file unless `leave_it`; zeros if training did not get that far."""
     path = output_dir / TRAINER_REPORT
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
