@@ -7,6 +7,7 @@ import re
 
 import pytest
 from headrace import __main__ as headrace
+from headrace.backends.slurm.options import add_flags
 from headrace.cli import flags
 
 from tests.documents import DOCUMENTS, commands_of, fences
@@ -56,7 +57,12 @@ def test_a_command_has_only_flags_that_exist(command, capsys):
     )
     if place:
         rest = [word for word in rest if word not in ("...", "…", "--yes")]
-        flags.build_parser(place=place).parse_args(rest)
+        if rest[:2] == ["--to", "slurm"]:
+            parser = flags.build_parser(place=flags.SLURM)
+            add_flags(parser)
+            parser.parse_args(rest[2:])
+        else:
+            flags.build_parser(place=place).parse_args(rest)
     elif name and not name.startswith("-"):
         with contextlib.suppress(SystemExit):
             assert headrace.main([name, "--help"]) == 0

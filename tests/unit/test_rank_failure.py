@@ -106,7 +106,7 @@ USER_CODE = """in user code:
     [
         (ValueError("my own bug\nand more"), "ValueError: my own bug and more"),
         (RuntimeError(OTHER_KEYS), f"RuntimeError: {' '.join(OTHER_KEYS.split())}"),
-        (RuntimeError(NCCL), f"RuntimeError: {' '.join(NCCL.split())}"),
+        (RuntimeError(NCCL), "RuntimeError: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 8000"),
         (DistBackendError(NCCL), "DistBackendError: Duplicate GPU detected : rank 1 and rank 0 both on CUDA"),
         (DistBackendError("Last error:"), "DistBackendError: Last error:"),
         (
