@@ -66,7 +66,7 @@ def test_no_steps_results_are_copied_to_the_host_by_the_thread_that_trains(tmp_p
     monkeypatch.setattr(callback_list.python_utils, "pythonify_logs", noted)
     model().fit(ROWS, epochs=2, verbose=0, callbacks=ours(tmp_path))
     assert copied_by.count(False) == 20
-    assert copied_by.count(True) <= 2, "more than the metrics of each epoch"
+    assert copied_by.count(True) < 5, "more than metrics of each epoch: some of each step"
 
 
 class Slow(keras.callbacks.Callback):
