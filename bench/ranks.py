@@ -2,10 +2,11 @@
 
     python -m bench.ranks [--repeats 5]
 
-Each rank is a process, without the lock-step of real training; all begin together, once each has its first batch. They
-read one shared finite stream with dynamic sharding, from two workers. Fairness is the most batches that a rank got
-divided by the fewest. "10 ms" ranks wait that long at each step; eight of them take about what the service can make
-here. "at once" ranks read as fast as they can; with eight on two processors, the system's scheduler matters too.
+Each rank is a process, without the lock-step of a real training; they begin together once all have their first
+batch. Each reads its part of a dataset of finite length; fairness is the most batches that a rank got, divided by the
+least. "10 ms" ranks wait that long for each step, which together is about what the
+service can make here; "at once" ranks read as fast as they can, eight of them for two processors, so that the
+system's scheduler divides too. Two workers.
 """
 
 import json
@@ -66,12 +67,14 @@ def start_reader(address):
 def read_together(readers, name, wait_ms):
     """Let these readers share one epoch; return its rate, its fairness, and whether each batch came exactly once."""
     batches = BATCHES_PER_RANK * len(readers)
-    tell(readers, json.dumps({"name": name, "batches": batches, "wait_ms": wait_ms}))
+    job = {"name": name, "batches": batches, "wait_ms": wait_ms, "ranks": len(readers)}
+    for rank, reader in enumerate(readers):
+        tell([reader], json.dumps(job | {"rank": rank}))
     for reader in readers:
-        reader.stdout.readline()  # says that it has its first batch
+        answer(reader)  # it has its first batch
     started = time.perf_counter()
     tell(readers, "go")
-    parts = [json.loads(reader.stdout.readline()) for reader in readers]
+    parts = [json.loads(answer(reader)) for reader in readers]
     seconds = time.perf_counter() - started
     counts = [len(part) for part in parts]
     seen = sorted(number for part in parts for number in part)
@@ -80,6 +83,13 @@ def read_together(readers, name, wait_ms):
         "fairness": max(counts) / max(min(counts), 1),
         "exact": seen == list(range(batches)),
     }
+
+
+def answer(reader):
+    """What it says, but for log events."""
+    while (line := reader.stdout.readline()).startswith("headrace "):
+        pass
+    return line
 
 
 def tell(readers, line):
@@ -92,13 +102,16 @@ def reader():
     """Read each stream that standard input names; print the numbers of its batches."""
     import tensorflow as tf
     from headrace.tensorflow import data
+    from headrace.tensorflow.ranks import collectives
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     print("ready", flush=True)
     while line := sys.stdin.readline():
         job = json.loads(line)
+        collectives.size, collectives.rank = (lambda job=job: job["ranks"]), (lambda job=job: job["rank"])
+        collectives.of_all_ranks = lambda value, *_, job=job: [value] * job["ranks"]
         dataset = tf.data.Dataset.range(job["batches"]).map(lambda n: (n, tf.zeros(BATCH, tf.uint8)))
-        stream = iter(data.distribute(dataset, job_name=job["name"]))
+        stream = iter(data.distribute(dataset, job_name=job["name"], uneven="keep"))
         got = [int(next(stream)[0])]
         print("first", flush=True)
         sys.stdin.readline()

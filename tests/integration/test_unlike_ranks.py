@@ -5,15 +5,6 @@ import pytest
 from tests.integration.test_horovod import mpirun
 
 
-@pytest.mark.parametrize("looks", ["looks at an end: 0", "looks: 1"])
-def test_a_batch_that_one_rank_alone_takes_of_a_shared_stream_ends_the_job_with_that_cause(looks, tmp_path):
-    result = mpirun("unlike.py", tmp_path, looks)
-    one, other = looks[-1], 1 - int(looks[-1])
-    assert result.returncode != 0
-    assert f"rank {one} trains with pass 2 over 'train', rank {other} with 1" in result.stdout, result.stdout[-4000:]
-    assert "all promises kept" not in result.stdout
-
-
 @pytest.mark.parametrize(
     "unlike, said",
     [
