@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from headrace.__main__ import main
-from headrace.lint.command import told_stages
 from headrace.rank.context import EMPTY_REPORT
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +35,7 @@ def lint(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     monkeypatch.setenv("OPAL_PREFIX", "unused: no script here starts MPI")
 
-    def run(text, *arguments, before=("--no-measure",)):
+    def run(text, *arguments, before=()):
         (tmp_path / "mine.py").write_text(text)
         code = main(["lint", *before, "mine.py", *arguments])
         said = capfd.readouterr()
@@ -80,57 +79,23 @@ def test_a_look_at_a_batch_is_no_training(lint, look):
     assert "wide-wire" in out and "no-prefetch" not in out
 
 
+def test_batches_that_are_copied_to_a_gpu_ahead_are_prefetched(lint):
+    to_device = "train = data.prefetch_to_device(data.distribute(train))"
+    assert "no-prefetch" not in lint(filled(distribute=to_device))[1]
+
+
 def test_json_holds_findings_only(lint):
     past_python = "import os\nos.write(1, b'from a library')\nos.system('echo from a program')\n"
-    code, out, _ = lint(past_python + filled(), before=("--json", "--no-measure"))
+    code, out, _ = lint(past_python + filled(), before=("--json",))
     assert code == 1
     assert [finding["rule"] for finding in json.loads(out)] == ["wide-wire"]
 
 
-STAGES = """
-import tensorflow as tf
-from headrace.tensorflow import data
-def heavy(x):
-    x = tf.cast(x, tf.float32)
-    for _ in range(20):
-        x = tf.linalg.matmul(x, tf.transpose(x)) / 64
-    return x
-def light(x):
-    return x + 1
-train = tf.data.Dataset.range(1000).map(lambda n: tf.fill([64, 64], n)).shuffle(100).repeat()
-train = train.map(heavy, tf.data.AUTOTUNE).map(light, tf.data.AUTOTUNE).batch(32)
-train = data.distribute(train).prefetch(2)
-for batch in train: pass
-"""
-
-
-def test_the_stages_of_a_pipeline_are_told_with_what_each_costs(lint, monkeypatch):
-    from headrace.lint import stages  # only here: TensorFlow takes seconds
-
-    # What an element of range, both maps and `light` costs with all before it, and a batch of 32.
-    measured_s = iter([10e-6, 20e-6, 120e-6, 150e-6, 32 * 200e-6])
-    monkeypatch.setattr(stages, "_element_s", lambda _: next(measured_s))
-    code, out, _ = lint(STAGES, before=("--json", "--stages"))
-    told = json.loads(out)["stages"]
-    assert code in (0, 1)
-    assert [each["where"] for each in told] == [
-        "mine.py:11: range()",
-        "mine.py:11: map(lambda)",
-        "mine.py:12: map(heavy)",
-        "mine.py:12: map(light)",
-        "mine.py:12: batch(32)",
-    ]
-    assert [each["cpu_us"] for each in told] == pytest.approx([10, 10, 100, 30, 50])
-    assert [each["share"] for each in told] == pytest.approx([0.05, 0.05, 0.5, 0.15, 0.25])
-    table = told_stages([stages.StageCost(**each) for each in told])
-    assert "CPU µs a sample" in table and "map(heavy)" in table and "100.0" in table
-
-
-def test_a_sound_script_exits_with_0_measured_too(lint):
+def test_a_sound_script_exits_with_0(lint):
     text = filled(distribute="train = data.distribute(train, sharding='off').prefetch(2)").replace(
         "train = train.map", "# "
     )
-    assert lint(text, before=())[:2] == (0, "mine.py: nothing found\n")
+    assert lint(text)[:2] == (0, "mine.py: nothing found\n")
 
 
 UNUSABLE = {
@@ -158,15 +123,6 @@ def test_a_script_that_cannot_be_looked_at_is_exit_2_and_one_line(lint, name):
 def test_the_traceback_is_there_for_those_who_ask(lint):
     _, _, err = lint(UNUSABLE["raises"][0], before=("--traceback",))
     assert "Traceback (most recent call last)" in err
-
-
-def test_a_pipeline_that_fails_while_measured_is_exit_2_and_one_line(lint):
-    text = filled().replace("train = train.batch", "train = tf.data.TFRecordDataset('/nowhere').map(lambda r: "
-                            "tf.io.decode_raw(r, tf.uint8)[:3072])\ntrain = train.batch")  # fmt: skip
-    code, _, err = lint(text, before=())
-    assert code == 2
-    assert "/nowhere" in err.splitlines()[-1]
-    assert "--no-measure" in err.splitlines()[-1]
 
 
 def test_a_missing_script_is_exit_2(capsys):

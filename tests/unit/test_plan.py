@@ -9,8 +9,7 @@ from headrace.rank.context import EMPTY_REPORT
 from headrace.report.advice import advise
 from headrace.report.candidates import options
 from headrace.report.measured import measured
-from headrace.report.pipeline_findings import Looked
-from headrace.report.plan import main, told_looked
+from headrace.report.plan import main
 from headrace.report.predict import UTILIZATION
 
 TABLE = read_instances()
@@ -243,11 +242,3 @@ def test_a_summary_that_makes_no_sense_is_refused_in_one_line(tmp_path, changes)
     with pytest.raises(InputError) as refused:
         main([str(tmp_path)])
     assert "\n" not in str(refused.value)
-
-
-def test_what_stages_of_a_pipeline_cost_is_told_with_their_parts_of_the_runs_own_figure():
-    told = told_looked(Looked(("mine.py:9  no-cache: …",), (("mine.py:11: map(scale)", 0.75),)), make_cpu_s=0.004)
-    assert [line.split() for line in told.splitlines() if "scale" in line] == [
-        ["mine.py:11:", "map(scale)", "75%", "3.000"]
-    ]
-    assert told.endswith("first:\n  mine.py:9  no-cache: …")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
 from headrace.lint.findings import BETWEEN, is_fixed, only_regroups
-from headrace.lint.measure import vectorised
 from headrace.lint.pipeline import MAPS, PIXELS_THROUGH, Pipeline, Stage, batch_size
+from headrace.tensorflow.compat import functions_of
 
 _NOT_BATCHABLE = re.compile(
     r"Decode|Encode|Parse|ReadFile|Stateless(Random|Truncated|Multinomial|Parameter)|String|Regex|While|TensorList"
@@ -42,9 +44,22 @@ def how_batchable(stage: Stage, size: int) -> str:
     logger, level = tf.get_logger(), tf.get_logger().level
     logger.setLevel("CRITICAL")  # what TensorFlow cannot vectorise, it tells at length
     try:
-        tf.function(vectorised(stage)).get_concrete_function(*specs)
+        tf.function(_vectorised(stage)).get_concrete_function(*specs)
     except (ValueError, TypeError, NotImplementedError, tf.errors.OpError):
         return "native" if stage.ops & _BATCHED_OPS and stage.ops <= _SIMPLE_OPS | _BATCHED_OPS else ""
     finally:
         logger.setLevel(level)
     return "vectorised"
+
+
+def _vectorised(stage: Stage) -> Callable[..., Any]:
+    """A map's function for a batch of elements, as `tf.vectorized_map` makes it, with no loop left.
+
+    Calling it raises ValueError where TensorFlow cannot.
+    """
+    function = functions_of(stage.dataset)[0].function
+    return lambda *batch: tf.vectorized_map(
+        lambda flat: tuple(function(*tf.nest.flatten(flat))),
+        tuple(tf.nest.flatten(batch)),
+        fallback_to_while_loop=False,
+    )

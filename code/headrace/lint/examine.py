@@ -5,12 +5,10 @@ from __future__ import annotations
 import tensorflow as tf
 
 from headrace.errors import InputError
-from headrace.lint import DATA_HOST_CORES, rules_content, rules_order
+from headrace.lint import rules_content, rules_order
 from headrace.lint.findings import Finding, Subject, by_gain
-from headrace.lint.measure import Meter
 from headrace.lint.pipeline import Pipeline, Stage
 from headrace.lint.script_run import Captured
-from headrace.lint.stages import StageCost, stage_costs
 from headrace.tensorflow.sharding import refusals
 from headrace.tensorflow.sharding.dataset_graph import DatasetGraph
 from headrace.tensorflow.sharding.split_points import find_sources
@@ -27,34 +25,16 @@ RULES = (
 )
 
 
-def examine(captured: Captured, measured: bool = True, cores: int = DATA_HOST_CORES) -> list[Finding]:
-    """All findings on what a script distributes, the largest gain first.
-
-    Raises:
-        InputError: measuring runs parts of the pipeline, and one of them fails.
-    """
+def examine(captured: Captured) -> list[Finding]:
+    """Return all findings on what a script distributes, the largest gain first. No part of it is run."""
     found: list[Finding] = []
     for wire, distributed, sharding in zip(captured.wires, captured.distributed, captured.shardings, strict=True):
         pipeline = Pipeline(wire, captured.sources)
         place = f"{captured.sources.get(id(distributed), '?')}: distribute()"
-        meter = Meter(pipeline) if measured else None
-        subject = Subject(pipeline, place, _trainer(captured, distributed), meter, cores, sharding)
+        subject = Subject(pipeline, place, _trainer(captured, distributed), sharding)
         found += _refused(wire, place, sharding)
-        try:
-            found += [finding for rule in RULES for finding in rule(subject)]
-        except tf.errors.OpError as error:
-            reason = " ".join(error.message.split())[:300]
-            raise InputError(f"{place} gets a dataset that fails: {reason}; --no-measure runs none of it") from error
+        found += [finding for rule in RULES for finding in rule(subject)]
     return by_gain(found)
-
-
-def where_time_goes(captured: Captured) -> list[StageCost]:
-    """What each stage of what a script distributes costs. Raises `InputError` when one of them fails."""
-    try:
-        return [cost for wire in captured.wires for cost in stage_costs(Pipeline(wire, captured.sources))]
-    except tf.errors.OpError as error:
-        reason = " ".join(error.message.split())[:300]
-        raise InputError(f"a stage of the pipeline fails: {reason}") from error
 
 
 def _refused(wire: tf.data.Dataset, place: str, sharding: str) -> list[Finding]:
@@ -66,7 +46,7 @@ def _refused(wire: tf.data.Dataset, place: str, sharding: str) -> list[Finding]:
             find_sources(graph)
     except InputError as error:
         cost, _, fix = str(error).partition(". Write ")
-        return [Finding("refused", place, cost, None, "it runs at all", True, fix or "as it says")]
+        return [Finding("refused", place, cost, None, "it runs at all", False, fix or "as it says")]
     return []
 
 

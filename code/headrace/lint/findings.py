@@ -9,15 +9,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from headrace.lint.measure import Meter
 from headrace.lint.pipeline import PASSING, Pipeline, Stage
 
-WORTH_SHARE, WORTH_GAIN, WORTH_SPEEDUP = 0.05, 1.1, 1.3
-"""Measured, a finding needs this share of the pipeline, this gain of it, and this speed-up of a stage."""
 COSTLY = re.compile(
     r"Decode|Resize|Conv|Pool|ImageProjective|Adjust|HSV|ReadFile|FFT|MatMul|Spectrogram|CropAndResize|ScaleAndTranslate"
 )
-"""Operations that are worth a core of their own, where nothing is measured."""
+"""Operations that are worth a core of their own."""
 BETWEEN = (*PASSING, "Cache")
 
 
@@ -30,10 +27,11 @@ class Finding:
     """`file:line: transformation`."""
     cost: str
     gain: float | None
-    """How many times better it becomes; None: not known."""
+    """How many times better it becomes; None: that depends on the data and the host."""
     gain_of: str
     """What becomes better."""
-    measured: bool
+    is_estimate: bool
+    """The gain was measured once, with other data; else it follows from the pipeline."""
     fix: str
 
 
@@ -47,9 +45,6 @@ class Subject:
     """Where the script calls that."""
     trainer: tuple[Stage, ...] | None
     """What the trainer adds after it; None where the script did not come to train on it."""
-    meter: Meter | None
-    """None: nothing is to be measured."""
-    cores: int
     sharding: str = "dynamic"
 
 

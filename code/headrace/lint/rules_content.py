@@ -9,9 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from headrace.lint import measure
 from headrace.lint.batchable import batch_size_after, how_batchable
-from headrace.lint.findings import WORTH_GAIN, WORTH_SHARE, WORTH_SPEEDUP, Finding, Subject, is_fixed, size_text, where
+from headrace.lint.findings import Finding, Subject, is_fixed, size_text, where
 from headrace.lint.pipeline import (
     BATCHES,
     MAPS,
@@ -30,7 +29,7 @@ LARGE_VALUES = 1024
 """Values of a component, per example, from which its type matters: a 32 × 32 image has as many pixels."""
 CACHE_LIMIT_BYTES = 2**30
 """What is safe to keep on any data host: the smallest in instances.csv has 8 GiB."""
-UNMEASURED_BATCHING, UNMEASURED_CROP = 1.5, 1.4
+BATCHING, CROP = 1.5, 1.4
 """`images.augment` on 32 images of 64 × 64 instead of one by one; 224 × 224 out of a JPEG of 375 × 500: both measured
 on one core of a two-core x86-64 machine with TensorFlow 2.21."""
 _ASKS_SHAPE = {"Shape", "Size", "Rank", "ShapeN"}
@@ -64,7 +63,7 @@ def wide_wire(subject: Subject) -> Iterator[Finding]:
         fix = "if the values fit: tf.cast before distribute, and back in the model"
     if wide:
         cost = f"{', '.join(wide)}, {origin}: {size_text(now)} a batch, {size_text(then)} as {narrow_type}"
-        yield Finding("wide-wire", subject.distributed_at, cost, now / then, "fewer bytes on the wire", True, fix)
+        yield Finding("wide-wire", subject.distributed_at, cost, now / then, "fewer bytes on the wire", False, fix)
 
 
 def map_before_batch(subject: Subject) -> Iterator[Finding]:
@@ -76,28 +75,12 @@ def map_before_batch(subject: Subject) -> Iterator[Finding]:
         how = how_batchable(stage, size) if size > 1 else ""
         if not how:
             continue
-        share = subject.meter.share(stage) if subject.meter else None
-        if share is not None and share < WORTH_SHARE:
-            continue
-        speedup = UNMEASURED_BATCHING
-        if subject.meter and how == "vectorised":
-            speedup = subject.meter.batching_speedup(stage, size) or 1.0
-        if speedup < WORTH_SPEEDUP:
-            continue
-        rate = f"{speedup:.1f}× on batches of {size}" + (
-            "" if how == "vectorised" and share is not None else " (a rule)"
-        )
         name, several = stage.in_code, len(stage.inputs[0].spec) > 1
         call = f"lambda *batch: tf.vectorized_map(lambda each: {name}(*each), batch)" if several else (
             f"lambda batch: tf.vectorized_map({name}, batch)")  # fmt: skip
         fix = f".batch({size}).map({call if how == 'vectorised' else f'{name} for a batch'}, …)"
-        if share is None:
-            yield Finding("map-before-batch", where(stage), f"called once per element; {rate}", speedup,
-                          "faster, this map", False, fix)  # fmt: skip
-        elif (gain := 1 / (1 - share * (1 - 1 / speedup))) >= WORTH_GAIN:
-            cost = f"called once per element, {share:.0%} of the pipeline's processor time; {rate}"
-            yield Finding("map-before-batch", where(stage), cost, gain, "less processor time, the whole pipeline",
-                          how == "vectorised", fix)  # fmt: skip
+        cost = f"called once per element, where one call could make a batch of {size}"
+        yield Finding("map-before-batch", where(stage), cost, BATCHING, "faster, this map", True, fix)
 
 
 def no_cache(subject: Subject) -> Iterator[Finding]:
@@ -119,14 +102,7 @@ def no_cache(subject: Subject) -> Iterator[Finding]:
         return
     cost = f"{elements} elements are made again in every epoch; made, they are {size_text(size)}"
     fix = f".cache() after .map({last.in_code}), before shuffle and repeat"
-    per_batch = subject.meter.elements_per_batch(last) if subject.meter else None
-    if not subject.meter or not per_batch or not subject.meter.batch_s:
-        yield Finding("no-cache", where(last), cost, None, "not measured", False, fix)
-        return
-    share = min(subject.meter.cost_of_all_to(last) * per_batch / subject.meter.batch_s, 0.99)
-    if 1 / (1 - share) >= WORTH_GAIN:
-        yield Finding("no-cache", where(last), f"{cost}; {share:.0%} of the processor time", 1 / (1 - share),
-                      "less processor time from the second epoch, the whole pipeline", True, fix)  # fmt: skip
+    yield Finding("no-cache", where(last), cost, None, "none of it from the second epoch on", False, fix)
 
 
 def decode_then_crop(subject: Subject) -> Iterator[Finding]:
@@ -146,19 +122,14 @@ def decode_then_crop(subject: Subject) -> Iterator[Finding]:
         if kept or not crops or any(name not in ("crop", *_ASKS_SHAPE) for name, _ in used):
             continue
         height, width = _crop_size(crops[0])
-        speedup, measured = UNMEASURED_CROP, False
-        if subject.meter and height and width:
-            speedup, measured = measure.jpeg_crop_speedup(height, width), True
-        if speedup < WORTH_GAIN:
-            continue
         cost = f"whole JPEGs are decoded, of which {height or '?'} × {width or '?'} pixels are used"
-        yield Finding("decode-then-crop", where(stage), cost, speedup, "faster decoding, of a JPEG of 375 × 500",
-                      measured, "tf.image.decode_and_crop_jpeg(bytes, [y, x, height, width]), "
+        yield Finding("decode-then-crop", where(stage), cost, CROP, "faster decoding, of a JPEG of 375 × 500",
+                      True, "tf.image.decode_and_crop_jpeg(bytes, [y, x, height, width]), "
                       "with tf.io.extract_jpeg_shape(bytes)")  # fmt: skip
 
 
 def _batch_shapes(subject: Subject) -> list[list[int]] | None:
-    """The shapes of a batch, from a real one where they are open; None where they cannot be told."""
+    """The shapes of a batch; None where they cannot be told."""
     end = subject.pipeline.end
     size = next((batch_size(each) for each in [end, *end.before()] if each.kind in BATCHES), -1)
     if not all(isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None for spec in end.spec):
@@ -166,9 +137,7 @@ def _batch_shapes(subject: Subject) -> list[list[int]] | None:
     shapes = [
         [size if not place and each is None else each for place, each in enumerate(spec.shape)] for spec in end.spec
     ]
-    if all(each is not None and each >= 0 for shape in shapes for each in shape):
-        return shapes
-    return subject.meter.batch_shapes() if subject.meter else None
+    return shapes if all(each is not None and each >= 0 for shape in shapes for each in shape) else None
 
 
 def _is_made_alike(stage: Stage) -> bool:

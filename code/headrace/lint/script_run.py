@@ -106,7 +106,7 @@ def _is_one_batch(dataset: tf.data.Dataset) -> bool:
 @contextlib.contextmanager
 def _hooks(captured: Captured) -> Iterator[None]:
     base = tf.data.Dataset
-    originals = (data.distribute, keras.Model.fit, base.__init__, base.__iter__)
+    originals = (data.distribute, keras.Model.fit, base.__init__, base.__iter__, data.prefetch_to_device)
 
     def distribute(dataset: tf.data.Dataset, **how: Any) -> tf.data.Dataset:
         # An object of its own, so that what is made after it is told from what it was given.
@@ -130,15 +130,16 @@ def _hooks(captured: Captured) -> Iterator[None]:
             return originals[3](self)
         return _Look(lambda: originals[3](self), self, captured)
 
-    _patch(base, distribute, fit, init, iterate)
+    _patch(base, distribute, fit, init, iterate, lambda dataset: dataset.prefetch(1))  # as where there is a GPU
     try:
         yield
     finally:
         _patch(base, *originals)
 
 
-def _patch(base: Any, distribute: Callable[..., Any], fit: Any, init: Any, iterate: Any) -> None:
+def _patch(base: Any, distribute: Callable[..., Any], fit: Any, init: Any, iterate: Any, prefetch: Any) -> None:
     data.distribute, keras.Model.fit, base.__init__, base.__iter__ = distribute, fit, init, iterate
+    data.prefetch_to_device = prefetch
 
 
 @contextlib.contextmanager

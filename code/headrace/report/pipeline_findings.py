@@ -1,4 +1,4 @@
-"""What `headrace lint` finds in the script of a run that was made here: where time goes, what is cheaper than hosts."""
+"""What `headrace lint` finds in the script of a run that was made here: what is cheaper than hosts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +20,8 @@ from headrace.job.spec import as_flag
 LIMIT_S = 300.0
 
 
-@dataclass(frozen=True)
-class Looked:
-    """What was seen in a script's pipeline."""
-
-    first: tuple[str, ...]
-    """What to change first, a line each, the greatest gain first."""
-    stages: tuple[tuple[str, float], ...]
-    """Each stage and its share of the pipeline's processor time, 0 to 1."""
-
-
-def look_at(folder: Path, summary: Mapping[str, Any]) -> Looked:
-    """Runs the run's script up to its training, and measures.
+def look_at(folder: Path, summary: Mapping[str, Any]) -> list[str]:
+    """Return what to change first, a line each, the greatest gain first; it runs the run's script up to its training.
 
     Raises:
         InputError: the folder does not hold what the hosts ran.
@@ -52,22 +41,19 @@ def look_at(folder: Path, summary: Mapping[str, Any]) -> Looked:
     arguments = [text for pair in values.items() if pair[0] not in HYPERPARAMETERS for text in as_flag(*pair)]
     channels = paths.channel_dir.iterdir() if paths.channel_dir.is_dir() else ()
     environ = os.environ | {f"SM_CHANNEL_{channel.name.upper()}": str(channel) for channel in channels}
-    command = [sys.executable, "-m", "headrace", "lint", "--json", "--stages", str(script), *arguments]
+    command = [sys.executable, "-m", "headrace", "lint", "--json", str(script), *arguments]
     try:
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-        looked = json.loads(done.stdout[done.stdout.index("{") :])
-        found = looked["findings"]
+        found = json.loads(done.stdout[done.stdout.index("[") :])
     except subprocess.TimeoutExpired as error:
         raise SetupError(f"headrace lint was not done with {script} in {LIMIT_S:.0f} s") from error
     except ValueError as error:
         said = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
         raise SetupError(f"headrace lint cannot examine {script}: {said[-1]}") from error
     found.sort(key=lambda each: -(each["gain"] or 0.0))
-    first = [f"{each['where']}  {each['rule']}: {_gain(each)}; {each['fix']}" for each in found]
-    return Looked(tuple(first), tuple((each["where"], each["share"]) for each in looked["stages"]))
+    return [f"{each['where']}  {each['rule']}: {_gain(each)}; {each['fix']}" for each in found]
 
 
 def _gain(finding: Mapping[str, Any]) -> str:
-    if not finding["gain"]:
-        return f"gain {finding['gain_of']}"
-    return f"{finding['gain']:.1f}× {finding['gain_of']}" + ("" if finding["measured"] else " (estimated)")
+    times = f"{finding['gain']:.1f}× " if finding["gain"] else ""
+    return times + str(finding["gain_of"]) + (" (estimated)" if finding["is_estimate"] else "")

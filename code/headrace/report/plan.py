@@ -16,7 +16,7 @@ from headrace.job.instances import InstanceTable, InstanceType, read_instances
 from headrace.report.advice import Advice, advise
 from headrace.report.candidates import Option, options
 from headrace.report.measured import Measured, measured
-from headrace.report.pipeline_findings import Looked, look_at
+from headrace.report.pipeline_findings import look_at
 from headrace.report.runs import Finder, as_given, read_summary
 from headrace.terminal.parser import OneLineParser
 from headrace.terminal.tables import Table
@@ -56,7 +56,7 @@ def main(argv: Sequence[str], finder: Finder = as_given) -> int:
 
         plot_plan(run, found, [each.data_type for each in advice.shown], given.plot)
     if given.json:
-        looked = asdict(look_at(folder, summary)) if given.lint else {}
+        looked = {"first": look_at(folder, summary)} if given.lint else {}
         print(json.dumps({**_as_json(run, advice, found), **looked}, indent=2))
     else:
         print(told(summary["job_name"], run, advice, table.dated))
@@ -64,7 +64,8 @@ def main(argv: Sequence[str], finder: Finder = as_given) -> int:
             print(f"\n{told_whole(advice.choice, samples)}")
         if given.lint:
             print("\nlooking for what is cheaper than hosts …", flush=True)
-            print(told_looked(look_at(folder, summary), run.work.make_cpu_s))
+            found_first = [f"  {line}" for line in look_at(folder, summary)]
+            print("\n".join(["first:", *found_first] if found_first else ["nothing was found"]))
     return 0
 
 
@@ -136,15 +137,6 @@ def told_whole(option: Option, samples: float) -> str:
     cost = option.cost_usd(samples)
     price = "" if cost is None else f", ${_usd(cost)}"
     return f"in all: {samples:,.0f} samples in {option.hours(samples):,.3g} h{price}"
-
-
-def told_looked(looked: Looked, make_cpu_s: float) -> str:
-    """What was seen in the script, as text. `make_cpu_s`: what the run measured for a sample, in all."""
-    table = Table("to make a sample, by stage", "share", "ms of one CPU")
-    for name, share in looked.stages:
-        table.add(name, f"{share:.0%}", f"{make_cpu_s * share * 1e3:.3f}")
-    first = ["first:", *(f"  {line}" for line in looked.first)] if looked.first else ["nothing was found"]
-    return "\n".join([*([table.text(), ""] if looked.stages else []), *first])
 
 
 def unexplained_s(run: Measured) -> float:

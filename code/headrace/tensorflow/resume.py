@@ -22,6 +22,7 @@ from headrace.errors import InputError
 from headrace.events import say
 from headrace.tensorflow.keras.model_checkpoint import Checkpoint
 from headrace.tensorflow.ranks import collectives
+from headrace.tensorflow.ranks.same_dataset import fingerprints_of
 from headrace.tensorflow.sharding.dataset_graph import DatasetGraph
 from headrace.tensorflow.sharding.records import count_records
 from headrace.tensorflow.sharding.refusals import AS_IT_IS
@@ -133,7 +134,9 @@ class Shards:
             size = tf.constant(block, tf.int64)
             return block_of(graph.sink, unit * size, size, listing.element_spec).enumerate(tag)
 
-        return cls([f"{graph.fingerprints.of(graph.sink.name):x} in blocks of {block}"], counts, read, seed, checkpoint)
+        return cls(
+            [f"{fingerprints_of(graph).of(graph.sink.name):x} in blocks of {block}"], counts, read, seed, checkpoint
+        )
 
     def tagged(self, cycle_length: int = 4) -> tf.data.Dataset:
         """`(tag, element)`, without end, from where the ledger stands; keep the tag beside what is made of the element.

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from headrace.errors import HeadraceError, InputError
 from headrace.tensorflow.ranks import collectives
-
-if TYPE_CHECKING:
-    from headrace.tensorflow.sharding.dataset_graph import DatasetGraph, Node
+from headrace.tensorflow.sharding.dataset_graph import DatasetGraph, Node
 
 MOST_TOLD = 200
 """Transformations that ranks compare, of one dataset."""
@@ -33,6 +32,7 @@ draw its own)."""
 _SEEDED_FROM = {"ShuffleDataset": 2, "ShuffleAndRepeatDataset": 2, "RandomDataset": 0}
 """Of these, the inputs from which on they are seeds and their counter."""
 _BUILDING = b"comes in where it goes out"
+_known: weakref.WeakKeyDictionary[DatasetGraph, Fingerprints] = weakref.WeakKeyDictionary()
 
 
 def told(graph: DatasetGraph) -> list[tuple[str, int]]:
@@ -42,7 +42,14 @@ def told(graph: DatasetGraph) -> list[tuple[str, int]]:
 
 
 def place(node: Node, seeds: bool = True) -> tuple[str, int]:
-    return node.place, node.graph.fingerprints.of(node.name, seeds)
+    return node.place, fingerprints_of(node.graph).of(node.name, seeds)
+
+
+def fingerprints_of(graph: DatasetGraph) -> Fingerprints:
+    """Return the numbers of a graph's operations, by the names of nodes."""
+    if graph not in _known:
+        _known[graph] = Fingerprints(graph.definition)
+    return _known[graph]
 
 
 def all_endless(everyones: list[Found]) -> bool:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from headrace.errors import InputError
 from headrace.tensorflow import compat, origin
-from headrace.tensorflow.ranks.same_dataset import Fingerprints
 from headrace.tensorflow.sharding import graphdef
 
 INFINITE, UNKNOWN_SIZE = tf.data.INFINITE_CARDINALITY, tf.data.UNKNOWN_CARDINALITY
@@ -148,11 +147,6 @@ class DatasetGraph:
                 for each in node.attr.values():
                     called = [each.func] if each.WhichOneof("value") == "func" else each.list.func  # of a switch_case
                     waiting += [one.name for one in called]
-
-    @cached_property
-    def fingerprints(self) -> Fingerprints:
-        """By the names of nodes."""
-        return Fingerprints(self.definition)
 
     def constant(self, edge: str) -> NDArray[Any]:
         """The value of a constant; raises `InputError` where the value is only known later."""

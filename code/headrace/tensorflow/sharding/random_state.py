@@ -13,6 +13,7 @@ import tensorflow as tf
 from headrace.errors import InputError
 from headrace.tensorflow import compat
 from headrace.tensorflow.ranks import collectives
+from headrace.tensorflow.ranks.same_dataset import fingerprints_of
 from headrace.tensorflow.sharding import graphdef
 from headrace.tensorflow.sharding.dataset_graph import DatasetGraph, Node
 from headrace.tensorflow.sharding.refusals import AS_IT_IS
@@ -64,7 +65,7 @@ def seed_apart(graph: DatasetGraph) -> None:
 def draw_apart(graph: DatasetGraph) -> None:
     """Seeds that the functions write begin elsewhere in each rank, so that no two draw the same numbers."""
     seeds = first_values(graph)
-    told = f"{graph.fingerprints.of(graph.sink.name) if seeds else 0} {collectives.rank()}"
+    told = f"{fingerprints_of(graph).of(graph.sink.name) if seeds else 0} {collectives.rank()}"
     seed = compat.global_seed()
     told += f" {seed if seed is not None else random.SystemRandom().getrandbits(60)}"
     begin(seeds, told)

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from headrace.tensorflow.sharding.dataset_graph import INFINITE, Node
-from headrace.tensorflow.sharding.dataset_ops import BATCHES, ONE_BY_ONE
-from headrace.tensorflow.sharding.slicing import is_selectable
+from headrace.tensorflow.sharding.dataset_ops import BATCHES, FUNCTIONS, ONE_BY_ONE, PASSING
+from headrace.tensorflow.sharding.rows import dataset_of, is_rows, tensors_of
 
 _MANY = 1 << 62
 _ROUNDS = 8
@@ -90,7 +90,7 @@ def shuffle_of(node: Node, elements: int, above: Sequence[Node]) -> Shuffle | No
     Args:
         above: what reads the listing, nearest last.
     """
-    if elements == INFINITE or elements < 1 or not is_selectable(node):
+    if elements == INFINITE or elements < 1 or not _is_selectable(node):
         return None
     near = list(itertools.takewhile(lambda each: each.op in ONE_BY_ONE, reversed(above)))
     shuffle = next((each for each in near if each.op == "ShuffleDataset"), None)
@@ -104,3 +104,33 @@ def shuffle_of(node: Node, elements: int, above: Sequence[Node]) -> Shuffle | No
     # A cache below it would have to hold all repetitions. Where batches are cut may differ.
     within = all(each.op in (*ONE_BY_ONE, *BATCHES) and each.op != "CacheDataset" for each in below)
     return Shuffle(shuffle, repeat if within else None, within)
+
+
+def spread_block(node: Node, first: tf.Tensor, count: tf.Tensor, order: Order) -> tf.data.Dataset:
+    """The elements of a listing that stand at `count` places of an order, from `first` on, as far as there are any."""
+    numbers = order.numbers(tf.range(first, tf.minimum(first + count, order.places)))
+    return tf.data.experimental.from_variant(_selected(node, numbers), node.specs)
+
+
+def _is_selectable(node: Node) -> bool:
+    if is_rows(node) or node.op == "RangeDataset":
+        return True
+    through = (*FUNCTIONS, *PASSING, "ZipDataset", "TakeDataset", "SkipDataset", "ShardDataset")
+    return node.op in through and all(map(_is_selectable, node.inputs))
+
+
+def _selected(node: Node, numbers: tf.Tensor) -> tf.Tensor:
+    """The variant of a dataset of these elements."""
+    if is_rows(node):
+        return dataset_of(node, [tf.gather(each, numbers) for each in tensors_of(node)])
+    if node.op == "RangeDataset":
+        start, step = (int(node.value(name)) for name in ("start", "step"))
+        return dataset_of(node, [tf.cast(start + numbers * step, node.specs[0].dtype)])
+    if node.op in (*PASSING, "TakeDataset"):
+        return _selected(node.inputs[0], numbers)
+    if node.op == "SkipDataset":
+        return _selected(node.inputs[0], numbers + int(node.value("count")))
+    if node.op == "ShardDataset":
+        shards, index = (int(node.value(name)) for name in ("num_shards", "index"))
+        return _selected(node.inputs[0], numbers * shards + index)
+    return node.on([_selected(each, numbers) for each in node.inputs])

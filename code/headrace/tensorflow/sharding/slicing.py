@@ -8,17 +8,15 @@ decides what comes next), what comes before the block is made too, and skipped.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
-from headrace.tensorflow.io.arrays import ARRAY, mapped
 from headrace.tensorflow.sharding.dataset_graph import Node
 from headrace.tensorflow.sharding.dataset_ops import BATCHES, FUNCTIONS, PASSING
 from headrace.tensorflow.sharding.records import records_from, records_of
-
-if TYPE_CHECKING:
-    from headrace.tensorflow.sharding.shuffle_order import Order
+from headrace.tensorflow.sharding.rows import dataset_of, is_rows, tensors_of
+from headrace.tensorflow.sharding.shuffle_order import Order, spread_block
 
 PARALLEL_BLOCKS = 4
 """Blocks that are made at once where functions make their elements."""
@@ -72,36 +70,12 @@ def is_addressable(node: Node) -> bool:
     return node.op in (*_CUTS, *PASSING) and node.op != "ShuffleDataset" and all(map(is_addressable, node.inputs))
 
 
-def is_selectable(node: Node) -> bool:
-    """Whether any of its elements can be made alone, by their numbers."""
-    if is_rows(node) or node.op == "RangeDataset":
-        return True
-    through = (*FUNCTIONS, *PASSING, "ZipDataset", "TakeDataset", "SkipDataset", "ShardDataset")
-    return node.op in through and all(map(is_selectable, node.inputs))
-
-
-def is_arrays(node: Node) -> bool:
-    """Whether it is the rows of mapped arrays (`headrace.tensorflow.io.arrays`)."""
-    return node.op == "FlatMapDataset" and "ImmutableConst" in node.function_ops
-
-
-def is_rows(node: Node) -> bool:
-    """Whether it is the rows of any tensors."""
-    return node.op == "TensorSliceDataset" or is_arrays(node)
-
-
-def array_rows(node: Node) -> int:
-    """How many rows mapped arrays have."""
-    every = (each for name in node.functions for each in node.graph.nodes_of(name))
-    return next(each.attr["shape"].shape.dim[0].size for each in every if each.name == f"{ARRAY}0")
-
-
 def _cut(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """A block's variant; it may reach beyond the listing's end."""
     if node.op in PASSING:
         return _cut(node.inputs[0], first, count)
     if is_rows(node):
-        return _dataset_of(node, [each[first : first + count] for each in _tensors_of(node)])
+        return dataset_of(node, [each[first : first + count] for each in tensors_of(node)])
     if records := records_of(node):
         variant, before = records_from(records, first, count)
         return _part(node, variant, before, count)
@@ -221,45 +195,3 @@ def _within(first: tf.Tensor, count: tf.Tensor, total: int) -> tf.Tensor:
 
 def _types(node: Node) -> dict[str, list[object]]:
     return {"output_types": [spec.dtype for spec in node.specs], "output_shapes": [spec.shape for spec in node.specs]}
-
-
-def spread_block(node: Node, first: tf.Tensor, count: tf.Tensor, order: Order) -> tf.data.Dataset:
-    """The elements of a listing that stand at `count` places of an order, from `first` on, as far as there are any."""
-    numbers = order.numbers(tf.range(first, tf.minimum(first + count, order.places)))
-    return tf.data.experimental.from_variant(_selected(node, numbers), node.specs)
-
-
-def _selected(node: Node, numbers: tf.Tensor) -> tf.Tensor:
-    """The variant of a dataset of these elements."""
-    if is_rows(node):
-        return _dataset_of(node, [tf.gather(each, numbers) for each in _tensors_of(node)])
-    if node.op == "RangeDataset":
-        start, step = (int(node.value(name)) for name in ("start", "step"))
-        return _dataset_of(node, [tf.cast(start + numbers * step, node.specs[0].dtype)])
-    if node.op in (*PASSING, "TakeDataset"):
-        return _selected(node.inputs[0], numbers)
-    if node.op == "SkipDataset":
-        return _selected(node.inputs[0], numbers + int(node.value("count")))
-    if node.op == "ShardDataset":
-        shards, index = (int(node.value(name)) for name in ("num_shards", "index"))
-        return _selected(node.inputs[0], numbers * shards + index)
-    return node.on([_selected(each, numbers) for each in node.inputs])
-
-
-def _tensors_of(node: Node) -> list[tf.Tensor]:
-    """The tensors whose rows it has, within the graph that is being made."""
-    if not is_arrays(node):
-        return node.graph.tensors(node, "components")
-    maps = {each.name: each.attr for name in node.functions for each in node.graph.nodes_of(name)}
-    tensors = []
-    for place in range(len(node.specs)):
-        given = maps[f"{ARRAY}{place}"]
-        shape = [dimension.size for dimension in given["shape"].shape.dim]
-        path = given["memory_region_name"].s.decode()
-        tensors.append(mapped(path, tf.as_dtype(given["dtype"].type), shape, place))
-    return tensors
-
-
-def _dataset_of(node: Node, tensors: list[tf.Tensor]) -> tf.Tensor:
-    """The variant of a dataset of other rows of the same kind."""
-    return tf.raw_ops.TensorSliceDataset(components=tensors, output_shapes=[spec.shape for spec in node.specs])

@@ -30,8 +30,9 @@ from headrace.tensorflow.sharding.dataset_ops import (
 from headrace.tensorflow.sharding.determinism import has_seed
 from headrace.tensorflow.sharding.records import records_of
 from headrace.tensorflow.sharding.refusals import refusal, refuse_costly, refuse_reading_again, refuse_unordered
+from headrace.tensorflow.sharding.rows import array_rows, is_arrays
 from headrace.tensorflow.sharding.shuffle_order import Shuffle, shuffle_of
-from headrace.tensorflow.sharding.slicing import array_rows, is_addressable, is_arrays
+from headrace.tensorflow.sharding.slicing import is_addressable
 
 BLOCKS = 64
 """At least so many of a finite listing, where its batches allow it: workers are not equally fast."""
