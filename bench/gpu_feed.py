@@ -20,6 +20,7 @@ import argparse
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -28,7 +29,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SECRET = "gpu_feed"
-PORT = 6001
 SETTLING = 5
 """Steps in which kernels are chosen, and graphs captured."""
 AHEAD = 8
@@ -177,8 +177,10 @@ def run(given, what, cpus, feed_cpus=(), copy="step", compiled=False):
     environ = os.environ | {"HEADRACE_JOB_SECRET": SECRET, "PYTHONPATH": paths, "OMP_NUM_THREADS": str(len(cpus))}
     with contextlib.ExitStack() as stack:
         if feed_cpus:
-            address = f"127.0.0.1:{PORT}"
-            command = [sys.executable, "-m", "headrace.torch.feed.server", f"--port={PORT}", f"--address={address}"]
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                port = free.getsockname()[1]
+            address = f"127.0.0.1:{port}"
+            command = [sys.executable, "-m", "headrace.torch.feed.server", f"--port={port}", f"--address={address}"]
             server = subprocess.Popen(
                 [*command, __file__, *flags], env=environ, preexec_fn=lambda: os.sched_setaffinity(0, feed_cpus)
             )
