@@ -136,7 +136,8 @@ def test_a_lost_node_that_trains_ends_the_job(submit, cluster, brought_back):
     job.wait_for_steps()
     cluster.kill_host("gpu2")
     state = job.wait_for_end(90)
-    assert job.summary["root_cause"]["host"] == "gpu2", (state, job.text())
+    assert job.summary["outcome"] == "failed", (state, job.text())
+    assert "gpu2" in json.dumps(job.summary["root_cause"])  # the host, or mpirun's words on the daemon that it lost
     assert not cluster.job_processes()
 
 
