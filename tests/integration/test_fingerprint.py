@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from headrace.tensorflow.ranks.same_dataset import fingerprints_of
 from headrace.tensorflow.sharding.dataset_graph import DatasetGraph
 
 NUMBERS = tf.data.Dataset.range(40)
@@ -10,7 +11,7 @@ NUMBERS = tf.data.Dataset.range(40)
 
 def fingerprint(dataset, seeds=True):
     graph = DatasetGraph(dataset)
-    return graph.fingerprints.of(graph.sink.name, seeds)
+    return fingerprints_of(graph).of(graph.sink.name, seeds)
 
 
 def looked_up(words):
