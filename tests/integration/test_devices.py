@@ -15,18 +15,19 @@ class Config:
     def __init__(self, gpus, visible=None, begun=False, threads=0):
         self.gpus = [f"GPU:{n}" for n in range(gpus)]
         self.visible, self.begun = self.gpus if visible is None else visible, begun
-        self.growing, self.threads = [], [threads, threads]
+        self.growing, self.threads = [], threads
         self.experimental = SimpleNamespace(set_memory_growth=self.set_memory_growth)
         self.threading = SimpleNamespace(
-            get_intra_op_parallelism_threads=lambda: self.threads[0],
-            get_inter_op_parallelism_threads=lambda: self.threads[1],
-            set_intra_op_parallelism_threads=lambda n: self.change() or self.threads.__setitem__(0, n),
-            set_inter_op_parallelism_threads=lambda n: self.change() or self.threads.__setitem__(1, n),
+            get_intra_op_parallelism_threads=lambda: self.threads, set_intra_op_parallelism_threads=self.set_threads
         )
 
     def change(self):
         if self.begun:
             raise RuntimeError("cannot be modified after being initialized")
+
+    def set_threads(self, threads):
+        self.change()
+        self.threads = threads
 
     def list_physical_devices(self, kind):
         return self.gpus
@@ -45,7 +46,7 @@ class Config:
 
 @pytest.fixture
 def host(monkeypatch):
-    for name in (devices.GPUS_OF_PROCESS, *devices.THREADS):
+    for name in (devices.GPUS_OF_PROCESS, devices.THREADS):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
 
@@ -60,20 +61,20 @@ def host(monkeypatch):
 def test_each_rank_takes_the_gpu_of_its_number_with_memory_that_grows_and_its_share_of_the_processors(host):
     config = host(gpus=8)
     devices.take_share(3, 8)
-    assert (config.visible, config.growing, config.threads) == (["GPU:3"], ["GPU:3"], [2, 2])
+    assert (config.visible, config.growing, config.threads) == (["GPU:3"], ["GPU:3"], 2)
 
 
 def test_a_rank_alone_has_all_processors(host):
     config = host(gpus=1)
     devices.take_share(0, 1)
-    assert (config.visible, config.growing, config.threads) == (["GPU:0"], ["GPU:0"], [0, 0])
+    assert (config.visible, config.growing, config.threads) == (["GPU:0"], ["GPU:0"], 0)
 
 
 @pytest.mark.parametrize("chosen", [["GPU:5"], []])
 def test_what_the_script_has_chosen_stays(host, chosen):
     config = host(gpus=8, visible=chosen, threads=5)
     devices.take_share(3, 8)
-    assert (config.visible, config.growing, config.threads) == (chosen, [], [5, 5])
+    assert (config.visible, config.growing, config.threads) == (chosen, [], 5)
 
 
 def test_more_ranks_than_gpus_are_refused_with_the_flag_that_says_how_many(host):
@@ -92,7 +93,7 @@ def test_a_gpu_that_the_environment_gives_this_rank_stays(host, monkeypatch):
 def test_a_tensorflow_that_has_begun_is_left_alone_with_one_line(host, capsys):
     config = host(gpus=2, begun=True)
     devices.take_share(1, 2)
-    assert (config.visible, config.threads) == (["GPU:0", "GPU:1"], [0, 0])
+    assert (config.visible, config.threads) == (["GPU:0", "GPU:1"], 0)
     assert capsys.readouterr().out.count("call hvd.init() before the first tensor") == 1
 
 
@@ -100,4 +101,4 @@ def test_threads_that_the_environment_says_stay(host, monkeypatch):
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "4")
     config = host(gpus=0)
     devices.take_share(0, 2)
-    assert config.threads == [0, 0]
+    assert config.threads == 0

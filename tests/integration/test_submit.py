@@ -10,7 +10,7 @@ import time
 import boto3
 import pytest
 from headrace.__main__ import main as headrace
-from headrace.backends.sagemaker import client as client_module
+from headrace.backends.sagemaker import submission as client_module
 from headrace.backends.sagemaker.console import Console
 from headrace.backends.sagemaker.logs import LOG_GROUP
 from headrace.cli.start import main

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from headrace.backends.slurm.client import job_state
+from headrace.backends.slurm.sbatch import job_state
 from headrace.events import parse_event
 
 from tests.slurm.cluster import Cluster, wait_until

@@ -7,7 +7,7 @@ import re
 
 import pytest
 from headrace import __main__ as headrace
-from headrace.backends.slurm.options import add_flags
+from headrace.backends.slurm.slurm_options import add_flags
 from headrace.cli import flags
 
 from tests.documents import DOCUMENTS, commands_of, fences

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from headrace.__main__ import main as headrace
-from headrace.backends.slurm import client
-from headrace.backends.slurm.options import GroupOptions, SlurmOptions
-from headrace.backends.slurm.script import build_script
+from headrace.backends.slurm import sbatch
+from headrace.backends.slurm.batch_script import build_script
+from headrace.backends.slurm.slurm_options import GroupOptions, SlurmOptions
 from headrace.cluster import slurm
 from headrace.cluster.sagemaker import read_topology
 from headrace.cluster.slurm import enter_host, expand_hosts, port_offset
@@ -184,13 +184,13 @@ def test_what_a_user_gave_survives_the_shell(source, tmp_path):
 
 def test_the_script_holds_no_secret_and_the_file_is_its_owners_alone(source, tmp_path):
     options = SlurmOptions(tmp_path / "run", "python")
-    script = client.write_run(spec(source), options, None)
+    script = sbatch.write_run(spec(source), options, None)
     secret = (tmp_path / "run/secret").read_text().strip()
     assert len(secret) == 64 and secret not in script.read_text()
     assert stat.S_IMODE((tmp_path / "run/secret").stat().st_mode) == 0o600
     assert (tmp_path / "run/code/train_dnn.py").is_file() and (tmp_path / "run/code/launcher.py").is_file()
     with pytest.raises(InputError, match="exists already"):
-        client.write_run(spec(source), options, None)
+        sbatch.write_run(spec(source), options, None)
 
 
 @pytest.mark.parametrize(
@@ -240,8 +240,8 @@ def test_a_job_in_parts_goes_on_while_one_part_does(monkeypatch):
     }
     states = {}
     for name, text in told.items():
-        monkeypatch.setattr(client, "_slurm", lambda *command, text=text: text)
-        states[name] = client.job_state("7")
+        monkeypatch.setattr(sbatch, "_slurm", lambda *command, text=text: text)
+        states[name] = sbatch.job_state("7")
     assert states == {"both": "COMPLETING", "bad": "TIMEOUT TimeLimit", "good": "COMPLETED"}
 
 
@@ -249,17 +249,17 @@ def test_a_job_that_slurm_has_forgotten_is_gone_and_silence_is_an_error(monkeypa
     def refuse(*command):
         raise SetupError(f"squeue: {said}")
 
-    monkeypatch.setattr(client, "_slurm", refuse)
+    monkeypatch.setattr(sbatch, "_slurm", refuse)
     said = "slurm_load_jobs error: Invalid job id specified"
-    assert client.job_state("7") == "GONE"
+    assert sbatch.job_state("7") == "GONE"
     said = "Unable to contact slurm controller"
     with pytest.raises(SetupError):
-        client.job_state("7")
+        sbatch.job_state("7")
 
 
 def test_lines_of_hosts_are_told_whole_once_and_with_their_group(tmp_path):
     told = []
-    follower = client.Follower("7", tmp_path, told.append)
+    follower = sbatch.Follower("7", tmp_path, told.append)
     (tmp_path / "cpu1.log").write_text("first\nheadrace event=topology host=cpu1 group=data_group role=data\nhalf")
     follower.read_logs()
     with (tmp_path / "cpu1.log").open("a") as log:

@@ -65,7 +65,7 @@ def submit(argv: Sequence[str]) -> int:
         "--to", choices=["sagemaker", "slurm"], default="sagemaker", help="where the job runs (%(default)s)"
     )
     if to_slurm:
-        from headrace.backends.slurm.options import add_flags
+        from headrace.backends.slurm.slurm_options import add_flags
 
         add_flags(parser)
         return _main(parser, argv, _submit_to_slurm)

@@ -1,6 +1,6 @@
 """A host of a Slurm job: who is who from Slurm's variables, and the environment and folders that the launcher expects.
 
-The batch script (`headrace.backends.slurm.script`) exports the variables that are named here. What Slurm and the
+The batch script (`headrace.backends.slurm.batch_script`) exports the variables that are named here. What Slurm and the
 script say becomes what SageMaker says to its hosts, so nothing else in the launcher, and no training script, asks
 which of the two it runs on.
 """

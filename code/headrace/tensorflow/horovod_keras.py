@@ -33,7 +33,7 @@ from horovod.tensorflow import (
     size,
 )
 
-from headrace.tensorflow.keras import callbacks
+from headrace.tensorflow.keras import horovod_callbacks as callbacks
 from headrace.tensorflow.keras.broadcast import broadcast_state
 from headrace.tensorflow.keras.optimizer import Reduction, distributed_class, is_distributed
 from headrace.tensorflow.keras.sync_batch_norm import SyncBatchNormalization

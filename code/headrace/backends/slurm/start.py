@@ -10,9 +10,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.backends.slurm import client
-from headrace.backends.slurm.options import SlurmOptions, options_from
-from headrace.backends.slurm.script import build_script
+from headrace.backends.slurm import sbatch
+from headrace.backends.slurm.batch_script import build_script
+from headrace.backends.slurm.slurm_options import SlurmOptions, options_from
 from headrace.cluster.slurm import FREE_PORTS, SECRET_FILE
 from headrace.errors import InputError, SetupError
 from headrace.events import parse_event
@@ -55,7 +55,7 @@ def submit(spec: JobSpec, given: argparse.Namespace) -> Ended | None:
         print(build_script(spec, options), end="")
         _say("not submitted; the folder, the code's copy and the secret that it names come with a real submission")
         return None
-    job_id = client.submit(client.write_run(spec, options, checkpoints))
+    job_id = sbatch.submit(sbatch.write_run(spec, options, checkpoints))
     _say(f"{spec.job_name} is Slurm's job {job_id}; script, logs, results in {run}")
     if not given.wait:
         _say(f"not waiting; to stop it: scancel {job_id}")
@@ -72,7 +72,7 @@ def _follow(spec: JobSpec, options: SlurmOptions, job_id: str) -> Ended:
             phases.take(text.split(" ", 1)[0], event)
         display.line(text)
 
-    follower = client.Follower(job_id, options.run, say)
+    follower = sbatch.Follower(job_id, options.run, say)
     with display:
         while True:
             try:
@@ -86,9 +86,9 @@ def _follow(spec: JobSpec, options: SlurmOptions, job_id: str) -> Ended:
     (options.run / SECRET_FILE).unlink(missing_ok=True)
     if state != "COMPLETED":
         _say(f"Slurm's state of job {job_id}: {state}")
-    outcome = client.outcome_of(options.run)
+    outcome = sbatch.outcome_of(options.run)
     if outcome is None:
-        cause = client.host_failure(options.run) or f"no host has left a cause; see {options.run}"
+        cause = sbatch.host_failure(options.run) or f"no host has left a cause; see {options.run}"
         _say(f"{spec.job_name} failed and has no summary: {cause}")
     return Ended(options.run, outcome == "succeeded")
 

@@ -9,11 +9,11 @@ import tensorflow as tf
 from headrace.errors import InputError
 
 GPUS_OF_PROCESS = "CUDA_VISIBLE_DEVICES"
-THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+THREADS = "TF_NUM_INTRAOP_THREADS"
 
 
 def take_share(local_rank: int, local_size: int) -> None:
-    """Take one GPU, whose memory grows as it is needed, and as many threads as this rank has processors.
+    """Take one GPU, whose memory grows as it is needed, and compute on this rank's share of the processors.
 
     What the script or its environment has chosen stays. Call it before the first tensor: TensorFlow then begins, and
     nothing can be chosen any more.
@@ -50,13 +50,10 @@ def _take_gpu(local_rank: int, local_size: int) -> None:
 
 
 def _limit_threads(threads: int) -> None:
-    threading = tf.config.threading
-    if any(name in os.environ for name in THREADS):
-        return
-    if threading.get_intra_op_parallelism_threads() or threading.get_inter_op_parallelism_threads():
+    """Limit the threads that compute. Those between operations wait for files and other ranks, so they stay."""
+    if THREADS in os.environ or tf.config.threading.get_intra_op_parallelism_threads():
         return
     try:
-        threading.set_intra_op_parallelism_threads(threads)
-        threading.set_inter_op_parallelism_threads(threads)
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
     except RuntimeError:
         return  # TensorFlow has begun, with as many as there are processors

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.backends.slurm.options import SlurmOptions
-from headrace.backends.slurm.script import BATCH_LOG, build_script
+from headrace.backends.slurm.batch_script import BATCH_LOG, build_script
+from headrace.backends.slurm.slurm_options import SlurmOptions
 from headrace.cluster.paths import CHECKPOINTS, RunPaths
 from headrace.cluster.slurm import LAUNCHER_PREFIXES, SECRET_FILE
 from headrace.errors import InputError, SetupError

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable
 
 from headrace import __version__
-from headrace.backends.slurm.options import GroupOptions, SlurmOptions
+from headrace.backends.slurm.slurm_options import GroupOptions, SlurmOptions
 from headrace.cluster.paths import SUMMARY
 from headrace.cluster.slurm import CHANNELS_VARIABLE, GROUPS_VARIABLE, PORTS_VARIABLE, RUN_VARIABLE
 from headrace.cluster.topology import DATA_GROUP
