@@ -11,13 +11,13 @@ import tensorflow as tf
 
 from headrace.errors import InputError
 from headrace.rank.context import TrainerContext
-from headrace.tensorflow import afterwards
+from headrace.tensorflow import distributed_datasets
 from headrace.tensorflow.io.arrays import from_arrays
 from headrace.tensorflow.keras import rank_meter
 from headrace.tensorflow.options import COMPRESSIONS, Distribution
 from headrace.tensorflow.ranks import collectives
 from headrace.tensorflow.ranks.epoch_end import end_together, with_steps
-from headrace.tensorflow.resume import Shards
+from headrace.tensorflow.resume import Shards, TaggedDataset
 from headrace.tensorflow.service import reader
 from headrace.tensorflow.sharding import refusals, split
 from headrace.tensorflow.sharding.epoch_orders import in_turn
@@ -33,7 +33,7 @@ _SEED_STRIDE = 1_000_003
 
 
 def distribute(
-    dataset: tf.data.Dataset,
+    dataset: tf.data.Dataset | TaggedDataset,
     *,
     compression: str = "none",
     sharding: str = "dynamic",
@@ -76,7 +76,7 @@ def distribute(
     rank has all of its own dataset instead.
 
     Args:
-        dataset: batches, as the workers are to make them.
+        dataset: batches, as the workers are to make them; or those of `Shards`.
         job_name: which stream this is, for messages and logs. Each call has a stream of its own: where a name is taken,
             a number is added.
         others: see `Distribution`.
@@ -98,23 +98,29 @@ def distribute(
         uneven=uneven,
         exact=exact,
     )
+    if isinstance(dataset, TaggedDataset):
+        return dataset.untagged(_distributed(dataset.dataset, how, job_name))
+    return _distributed(dataset, how, job_name)
+
+
+def _distributed(dataset: tf.data.Dataset, how: Distribution, job_name: str) -> tf.data.Dataset:
     refusals.refuse_other_kinds(dataset)
     collectives.refuse_several_devices()
     job_name = reader.own_name(job_name)
     context = TrainerContext.from_environ(os.environ)
-    if target_workers == "local" and context.local_workers == "off":
+    if how.target_workers == "local" and context.local_workers == "off":
         raise InputError("target_workers='local' finds no worker in a job with --local_workers off")
-    if deterministic is not None:
+    if how.deterministic is not None:
         options = tf.data.Options()
-        options.deterministic = deterministic
+        options.deterministic = how.deterministic
         dataset = dataset.with_options(options)
     keep_freed_memory()
     rank_meter.note(dataset.element_spec)
     if context.tf_data_mode == "local":
-        return _on_trainer(split.on_this_rank(dataset, how, job_name), shared=shared)
+        return _on_trainer(split.on_this_rank(dataset, how, job_name))
     refusals.refuse_elements(dataset)
     prepared = split.prepare(dataset, how, job_name)
-    own, streams = prepared.share is not None or not shared, []
+    own, streams = prepared.share is not None or not how.shared, []
     numbers = split.register(prepared.datasets, f"grpc://{context.dispatcher}", COMPRESSIONS[how.compression], own)
     for order, number in enumerate(numbers):
         name, spec = f"{job_name}-order-{order}" if order else job_name, dataset.element_spec
@@ -123,10 +129,10 @@ def distribute(
     if prepared.endless:
         stream = stream.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
     elif prepared.share:
-        stream = with_steps(stream, prepared.share.steps(uneven))
+        stream = with_steps(stream, prepared.share.steps(how.uneven))
     else:
-        stream = end_together(stream, uneven, job_name)
-    return _on_trainer(stream, shared=shared)
+        stream = end_together(stream, how.uneven, job_name)
+    return _on_trainer(stream)
 
 
 def split_by_rank(dataset: tf.data.Dataset, *, uneven: str = "keep", name: str = "held_out") -> tf.data.Dataset:
@@ -139,7 +145,7 @@ def split_by_rank(dataset: tf.data.Dataset, *, uneven: str = "keep", name: str =
         InputError: it cannot be read in parts; the text says what to change.
     """
     refusals.refuse_other_kinds(dataset)
-    return _on_trainer(split.of_this_rank(dataset, Distribution(uneven=uneven).uneven, name), shared=False)
+    return _on_trainer(split.of_this_rank(dataset, Distribution(uneven=uneven).uneven, name))
 
 
 def prefetch_to_device(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -158,7 +164,7 @@ def seed(base: int, epoch: int = 0, rank: int = 0) -> int:
     return (base * _SEED_STRIDE + epoch) * _SEED_STRIDE + rank & 0x7FFF_FFFF_FFFF_FFFF
 
 
-def _on_trainer(dataset: tf.data.Dataset, *, shared: bool = True) -> tf.data.Dataset:
+def _on_trainer(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Return the dataset without tf.data's autotuning thread, which can sleep up to a minute when an iterator ends.
 
     See docs/tensorflow-autotune.md. A stage that is given as AUTOTUNE then keeps the parallelism that it begins with:
@@ -168,4 +174,4 @@ def _on_trainer(dataset: tf.data.Dataset, *, shared: bool = True) -> tf.data.Dat
     options.autotune.enabled = False
     own = dataset.options().autotune.initial_parallelism
     options.autotune.initial_parallelism = own or max(collectives.processors(), TENSORFLOWS_PARALLELISM)
-    return afterwards.given_out(dataset.with_options(options), shared=shared)
+    return distributed_datasets.given_out(dataset.with_options(options))

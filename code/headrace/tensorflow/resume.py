@@ -45,7 +45,8 @@ _END = np.iinfo(np.int64).max >> PLACE_BITS
 class Shards:
     """Use `of_files`, `of_dataset` or `of_indices`, with the `Checkpoint` that `fit` gets.
 
-    Distribute the stream with dynamic sharding and shared by all ranks (the defaults): otherwise elements come several
+    `map`, `shuffle` and `batch` describe the stream as those of a dataset do, and `data.distribute` takes what they
+    return. Distribute it with dynamic sharding and shared by all ranks (the defaults): otherwise elements come several
     times. An element that is filtered out on its way counts as skipped, epochs later.
 
     Attributes:
@@ -138,6 +139,21 @@ class Shards:
             [f"{fingerprints_of(graph).of(graph.sink.name):x} in blocks of {block}"], counts, read, seed, checkpoint
         )
 
+    def map(self, function: Callable[..., Any], num_parallel_calls: int | None = AUTOTUNE) -> TaggedDataset:
+        """Return the stream without end, from where the ledger stands, of what a function makes of each element."""
+        return self._stream().map(function, num_parallel_calls)
+
+    def shuffle(self, buffer_size: int, seed: int | None = None) -> TaggedDataset:
+        """Return the stream without end, from where the ledger stands, shuffled in a buffer of elements."""
+        return self._stream().shuffle(buffer_size, seed)
+
+    def batch(self, batch_size: int, drop_remainder: bool = False) -> TaggedDataset:
+        """Return the stream without end, from where the ledger stands, in batches."""
+        return self._stream().batch(batch_size, drop_remainder)
+
+    def _stream(self) -> TaggedDataset:
+        return TaggedDataset(self, self.tagged())
+
     def tagged(self, cycle_length: int = 4) -> tf.data.Dataset:
         """`(tag, element)`, without end, from where the ledger stands; keep the tag beside what is made of the element.
 
@@ -160,12 +176,12 @@ class Shards:
     def track(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """On the trainer, after `distribute`: takes the tags (the first component) off and remembers them."""
 
-        def note(tags: tf.Tensor, *rest: Any) -> Any:
-            noted = [tf.numpy_function(self._arrive, [tags], [], stateful=True)] if self._tracks else []
-            with tf.control_dependencies(noted):
-                return tuple(tf.nest.map_structure(tf.identity, each) for each in rest)
+        return dataset.map(lambda tags, *rest: self._noted(tags, tuple(rest)))
 
-        return dataset.map(note)
+    def _noted(self, tags: tf.Tensor, element: Any) -> Any:
+        noted = [tf.numpy_function(self._arrive, [tags], [], stateful=True)] if self._tracks else []
+        with tf.control_dependencies(noted):
+            return tf.nest.map_structure(tf.identity, element)
 
     def start(self) -> None:
         """A new iterator over the stream begins; what earlier ones have read ahead was not trained on."""
@@ -234,6 +250,34 @@ class Shards:
         seed = tf.stack([tf.constant(self._seed, tf.int64), epoch])
         last = tf.constant(self._units - 1, tf.int64)
         return tf.random.experimental.index_shuffle(places, seed=seed, max_index=last)
+
+
+class TaggedDataset:
+    """A stream of `Shards` on its way to `data.distribute`, with each element's tag where no function sees it."""
+
+    def __init__(self, shards: Shards, dataset: tf.data.Dataset) -> None:
+        self.shards, self.dataset = shards, dataset
+        """`dataset` has pairs: tags, and the elements or batches."""
+
+    def map(self, function: Callable[..., Any], num_parallel_calls: int | None = AUTOTUNE) -> TaggedDataset:
+        """Apply a function to each element or batch, as `tf.data.Dataset.map` does."""
+
+        def beside_the_tag(tag: tf.Tensor, element: Any) -> tuple[tf.Tensor, Any]:
+            return tag, function(*element) if isinstance(element, tuple) else function(element)
+
+        return TaggedDataset(self.shards, self.dataset.map(beside_the_tag, num_parallel_calls))
+
+    def shuffle(self, buffer_size: int, seed: int | None = None) -> TaggedDataset:
+        """Shuffle in a buffer of elements, as `tf.data.Dataset.shuffle` does."""
+        return TaggedDataset(self.shards, self.dataset.shuffle(buffer_size, seed))
+
+    def batch(self, batch_size: int, drop_remainder: bool = False) -> TaggedDataset:
+        """Make batches, as `tf.data.Dataset.batch` does."""
+        return TaggedDataset(self.shards, self.dataset.batch(batch_size, drop_remainder))
+
+    def untagged(self, distributed: tf.data.Dataset) -> tf.data.Dataset:
+        """Return the elements alone, on the trainer, and note their tags as those of trained elements."""
+        return distributed.map(self.shards._noted)
 
 
 def _without(dataset: tf.data.Dataset, numbers: NDArray[Any]) -> tf.data.Dataset:

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from headrace.errors import InputError
-from headrace.tensorflow import afterwards, compat, origin
+from headrace.tensorflow import compat, distributed_datasets, origin
 from headrace.tensorflow.options import Distribution
 from headrace.tensorflow.ranks import collectives
 from headrace.tensorflow.sharding import graphdef
@@ -48,7 +48,7 @@ def refuse_other_kinds(dataset: Any) -> None:
             "and .shuffle(…).batch(…); of a PyDataset or a generator each rank takes its own part, every hvd.size()-th "
             "sample from hvd.rank() on, and the same number of batches on all ranks"
         )
-    if afterwards.is_of_a_result(dataset):
+    if distributed_datasets.is_of_a_result(dataset):
         raise InputError(
             "this dataset is made from one that data.distribute or data.split_by_rank has returned, and has this "
             "rank's elements alone: give one of them the dataset as it was before, once"

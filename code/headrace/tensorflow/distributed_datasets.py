@@ -10,19 +10,16 @@ import tensorflow as tf
 from headrace.tensorflow import compat
 
 _results: weakref.WeakSet[Any] = weakref.WeakSet()
-_ever_shared = False
 
 
-def given_out(result: tf.data.Dataset, *, shared: bool) -> tf.data.Dataset:
-    """Mark a dataset that a rank trains on; `shared`: the ranks share its stream."""
-    global _ever_shared
+def given_out(result: tf.data.Dataset) -> tf.data.Dataset:
+    """Remember a dataset that a rank trains on."""
     _results.add(result)
-    _ever_shared |= shared
     return result
 
 
 def is_of_a_result(dataset: Any) -> bool:
-    """Whether it is made from a marked one. A chain of concatenations may be long, so this does not recurse."""
+    """Return whether a dataset is made from a remembered one, through any number of transformations."""
     waiting, seen = [dataset], set()
     while waiting:
         each = waiting.pop()
@@ -32,8 +29,3 @@ def is_of_a_result(dataset: Any) -> bool:
             seen.add(id(each))
             waiting.extend(compat.inputs_of(each))
     return False
-
-
-def is_shared() -> bool:
-    """Whether the ranks have shared a stream."""
-    return _ever_shared
