@@ -62,6 +62,20 @@ def train(shards, name, steps):
     return seen
 
 
+def test_a_stream_of_shards_is_described_as_a_dataset_is_and_no_function_sees_a_tag(files):
+    shards = data.Shards.of_files(files, Saved())
+    stream = shards.map(lambda record: (record, tf.strings.length(record))).shuffle(16, seed=1).batch(4)
+    stream = data.distribute(stream.map(lambda records, lengths: (records, -lengths)))
+    seen = []
+    for records, lengths in stream.take(3 * sum(COUNTS) // 4):
+        assert lengths.numpy().tolist() == [-len(each) for each in records.numpy()]
+        seen += records.numpy().tolist()
+        shards.consumed(1)
+    shards.gather()
+    assert set(seen) == {f"{unit}:{record}".encode() for unit, count in enumerate(COUNTS) for record in range(count)}
+    assert shards.ledger.mark >= len(COUNTS), "the ledger has not seen that an epoch is over"
+
+
 def test_records_are_counted_by_their_lengths_and_other_files_are_refused(files, tmp_path):
     assert [count_records(path) for path in files] == COUNTS
     files[0].write_bytes(files[0].read_bytes()[:-3])

@@ -169,6 +169,13 @@ def test_the_ways_through_the_code_that_contributing_tells_exist():
         assert f"headrace.{target}" in set(imported(path)), f"{importer} does not import {target}"
 
 
+def test_no_two_modules_have_one_name():
+    names = [
+        path.name for path in modules() if path.name not in ("__init__.py", "__main__.py", "command.py", "start.py")
+    ]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_nothing_in_code_shadows_the_standard_library_or_switches_the_toolkit_to_package_mode():
     assert not (CODE / "__init__.py").exists()
     assert not (CODE / "setup.py").exists()

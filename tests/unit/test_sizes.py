@@ -1,0 +1,25 @@
+"""The size of each part of headrace. A limit is lowered when the code shrinks; a decision record raises it."""
+
+import pytest
+
+from tests.support import ROOT
+
+PACKAGE = ROOT / "code" / "headrace"
+MOST_LINES = {
+    "torch": 5_360,  # ADR 30 and 34
+    "tensorflow": 6_600,  # ADR 33
+    "lint": 880,
+    "backends/slurm": 520,
+    "the rest": 15_750,  # ADR 35
+}
+
+
+def part_of(path):
+    name = path.relative_to(PACKAGE).as_posix()
+    return next((part for part in MOST_LINES if name.startswith(f"{part}/")), "the rest")
+
+
+@pytest.mark.parametrize("part", MOST_LINES)
+def test_a_part_stays_as_small_as_it_is(part):
+    lines = sum(len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py") if part_of(path) == part)
+    assert 0.97 * MOST_LINES[part] <= lines <= MOST_LINES[part], f"{part} has {lines} lines"
