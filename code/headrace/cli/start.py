@@ -143,7 +143,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
 
 
 def _warn_of_syntax(script: Path) -> None:
-    """Hosts are billed until they find out. A warning only: their Python may be newer than this one."""
+    """Warn of a syntax error before hosts are billed; do not refuse the script, since their Python may be newer."""
     try:
         compile(script.read_bytes(), str(script), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:

@@ -102,7 +102,7 @@ class HostState:
         self._reply = {**self._published, "received": self._in_parts.part()}
 
     def hear(self, decision: Mapping[str, Any]) -> None:
-        """Pass on the leader's decision for the data service on all hosts."""
+        """Tell this host's data service what the leader has decided for the data services of all hosts."""
         self._guarded(lambda: self.service.hear(decision))
 
     def report(self) -> Report:

@@ -65,7 +65,9 @@ class InstanceTable:
                 raise InputError(f"how many GPUs {name} has is not known; give --processes_per_host")
             return max(gpus, 1)
         if given > gpus > 0:
-            raise InputError(f"--processes_per_host {given}: {name} has GPUs for {gpus}; give {gpus}, or leave it out")
+            raise InputError(
+                f"--processes_per_host {given} is too many: {name} has GPUs for {gpus}; give {gpus}, or leave it out"
+            )
         return given
 
     def with_prices(self, texts: Iterable[str]) -> InstanceTable:

@@ -179,7 +179,7 @@ def pairs(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
         name, equals, value = flag.partition("=")
         found = value if equals else next(rest, None)
         if found is None or not name.startswith("-"):
-            raise InputError(f"{flag!r} is not the beginning of a --NAME VALUE pair, as which hyperparameters come")
+            raise InputError(f"{flag!r} is not the beginning of a --NAME VALUE pair: give hyperparameters as pairs")
         yield name, found
 
 

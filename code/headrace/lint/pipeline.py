@@ -73,7 +73,7 @@ class Stage:
 
     @property
     def ops(self) -> set[str]:
-        """The types of all operations that its functions run, and the functions called by these."""
+        """The types of all operations in this stage's functions and in the functions that these call."""
         found = set()
         for graph in self.graphs:
             definition = graph.as_graph_def()

@@ -175,7 +175,7 @@ def _is_made_from(dataset: tf.data.Dataset, source: tf.data.Dataset) -> bool:
 
 
 def _line_of(error: Exception, script: Path) -> str:
-    """Where in the script it was raised; of a SyntaxError, where it is."""
+    """Return the `file:line` of the script that raised the error, or that has the syntax error."""
     if isinstance(error, SyntaxError) and error.filename == str(script):
         return f"{script}:{error.lineno}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(script)]

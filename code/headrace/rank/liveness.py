@@ -43,7 +43,7 @@ def innermost_frame(thread: int) -> FrameType | None:
 
 
 class Watch:
-    """Thread that watches the counters and the main thread, and touches the files, until `stop`."""
+    """Thread that touches a rank's signs of life when its counters or its main thread have moved, until `stop`."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._strong, self._weak = folder / f"rank{rank}", folder / f"moved-rank{rank}"

@@ -1,4 +1,4 @@
-"""`headrace report RUN [RUN ...]`: what runs did, as a table here, plots, and one HTML page."""
+"""`headrace report RUN [RUN ...]`: compare runs in a printed table, plots and one HTML page."""
 
 from __future__ import annotations
 

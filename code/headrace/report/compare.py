@@ -68,7 +68,7 @@ def compare_rows(summaries: Sequence[Summary], prices: Sequence[Price | None] = 
 
 
 def limit(summary: Summary) -> str:
-    """What a run's steps took their time for."""
+    """Return what limits a run's steps, such as waiting for batches; `-` if too little was measured."""
     return "-" if waited_share(summary) is None else limited_by(summary) or "-"
 
 

@@ -138,7 +138,7 @@ def _own_step_s(
 
 
 def _ranks_note(ranks: float, kind: InstanceType, batch: int, hosts: int) -> list[str]:
-    """A job on the type itself has one rank for each GPU, and so other steps, unless its batches are larger."""
+    """Return a note on the batch size if a host of this type, with one rank per GPU, has other ranks than the run."""
     theirs = max(kind.gpus, 1)
     if ranks == theirs:
         return []
@@ -247,7 +247,7 @@ def _sample_bytes(summary: Mapping[str, Any]) -> float:
 def _type(
     host: Mapping[str, Any], summary: Mapping[str, Any], table: InstanceTable, stands_for: str | None
 ) -> InstanceType | None:
-    """What the dnn hosts are, or stand for; None for a simulated run of which nobody says so."""
+    """Return the dnn hosts' instance type, or the one that `--as` names; None if neither is known."""
     if not stands_for:
         return None if summary.get("simulated") else table.get(host["instance_type"])
     if not summary.get("simulated"):

@@ -146,7 +146,7 @@ def unexplained_s(run: Measured) -> float:
 
 
 def contradicts_itself(run: Measured) -> bool:
-    """Whether its steps were shorter than its own processor time allows."""
+    """Return whether a run's steps were shorter than the CPU time that it measured for them allows."""
     return bool(run.least_step_s) and (run.least_step_s or 0.0) * (1 - UNEXPLAINED_FROM) > run.step_s
 
 

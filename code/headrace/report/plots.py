@@ -125,7 +125,7 @@ TOO_SHORT = "no figures: the run trained for less than ten seconds"
 
 
 def utilization(run: Timeline) -> Draw:
-    """CPU, and where there is one GPU, utilization of each group over time: the mean of its hosts."""
+    """Draw each group's CPU utilization over time, and GPU utilization if it has GPUs, as means of its hosts."""
 
     def draw(axes: Axes) -> None:
         for color, (name, (seconds, shares)) in zip(itertools.cycle(COLORS), run.utilization.items(), strict=False):

@@ -105,7 +105,7 @@ def _records(path: Path, timeline: Timeline) -> Iterator[dict[str, Any]]:
             record["time"] = float(record["time"])
             json.dumps(record, ensure_ascii=False).encode()  # half a character cannot be drawn
             if not abs(record["time"]) < MOST:
-                raise ValueError("no time")
+                raise ValueError("the time of the record is out of range")
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             timeline.unreadable += 1
         else:

@@ -43,14 +43,14 @@ _END = np.iinfo(np.int64).max >> PLACE_BITS
 
 
 class Shards:
-    """Use `of_files`, `of_dataset` or `of_indices`, with the `Checkpoint` that `fit` gets.
+    """A stream that can be resumed; made by `of_files`, `of_dataset` or `of_indices`, with the `Checkpoint` for `fit`.
 
-    `map`, `shuffle` and `batch` describe the stream as those of a dataset do, and `data.distribute` takes what they
-    return. Distribute it with dynamic sharding and shared by all ranks (the defaults): otherwise elements come several
+    `map`, `shuffle` and `batch` work as those of a dataset do, and what they return is for `data.distribute`.
+    Distribute it with dynamic sharding and shared by all ranks (the defaults): otherwise elements come several
     times. An element that is filtered out on its way counts as skipped, epochs later.
 
     Attributes:
-        elements: of one epoch.
+        elements: how many an epoch has.
     """
 
     def __init__(self, names: Sequence[str], counts: Sequence[int], read: Reader,
@@ -93,7 +93,7 @@ class Shards:
             raise InputError(f"counts has {len(counts)} entries for {len(files)} files")
         full = [(str(file), int(count)) for file, count in zip(files, counts, strict=True) if count]
         if not full:
-            raise InputError(f"there is no record in any of the {len(files)} files, as {files[0]}")
+            raise InputError(f"none of the {len(files)} files, such as {files[0]}, has a record: give other files")
         paths, names = tf.constant([path for path, _ in full]), [Path(path).name for path, _ in full]
         return cls(
             names,

@@ -230,7 +230,7 @@ class DataLoader(TorchDataLoader[Any]):
         return -(-super().__len__() // self.ranks) if self.is_stream else self.step_count()
 
     def step_count(self) -> int:
-        """Return the number of this rank's steps in an epoch. Raises `TypeError`, as torch, for no known length."""
+        """Return how many steps an epoch has on this rank. Raises `TypeError`, as torch does, if that is not known."""
         return self._planner.steps()
 
     @property

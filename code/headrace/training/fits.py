@@ -45,7 +45,7 @@ class Fit:
 
 
 def together(fits: Sequence[Fit]) -> dict[str, Any]:
-    """Their part of the trainer's report: sums of what is counted, means over all steps of what is measured."""
+    """Return these fits' figures for the trainer's report: sums of counts, and means of measurements over all steps."""
     fits = [fit for fit in fits if fit.steps] or fits[-1:]
     with_ideal = [fit for fit in fits if fit.ideal_ms()]
     waits_for_nothing_ms, step_ms = _mean(_mean_ideal_ms, with_ideal), _mean(_step_ms, with_ideal)

@@ -124,7 +124,7 @@ class StepTimes:
         return own_ms + of.between_ms()
 
     def input_bound_share(self, of: Sums) -> float:
-        """1 − ideal ÷ actual; 0 where the ideal step was not measured, as of a model that its first step makes."""
+        """Return 1 − ideal ÷ actual step time; 0 if neither the ideal step nor the waiting time was measured."""
         step_ms, ideal_ms = of.mean_ms(), self.mean_ideal_ms(of)
         return min(max(1 - ideal_ms / step_ms, 0.0), 1.0) if step_ms and ideal_ms else 0.0
 

@@ -67,7 +67,7 @@ def channel_path(channel: Channel) -> Path:
 def checkpoint_path(uri: str, source_dir: Path) -> Path:
     """Return the folder for checkpoints on this machine; make it if missing. Raises `InputError`."""
     if uri.startswith("s3://"):
-        raise InputError(f"--checkpoint_s3_uri is {uri}; on this machine it is a local folder")
+        raise InputError(f"--checkpoint_s3_uri is {uri}, but on this machine it is a local folder: give its path")
     path = Path(os.path.expanduser(uri.removeprefix("file://"))).resolve()
     if not uri or path == source_dir.resolve():
         raise InputError(f"--checkpoint_s3_uri is {uri!r}; expected a folder, and not --source_dir itself")

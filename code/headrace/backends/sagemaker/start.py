@@ -104,7 +104,7 @@ def _agree(most_usd: float | None, max_run_s: int) -> None:
 
 
 def _dry_options(spec: JobSpec, arguments: argparse.Namespace) -> CloudOptions:
-    """Options without asking AWS anything; says where a placeholder stands."""
+    """Return the options without any call to AWS; print which of them are placeholders."""
     region = find_region(arguments.region, os.environ)
     role = arguments.role or os.environ.get("SAGEMAKER_ROLE")
     if region is None:

@@ -168,7 +168,7 @@ def job_state(job_id: str) -> str:
 
 
 def host_failure(run: Path) -> str:
-    """What some host left as the cause where the leader left no summary."""
+    """Return the first failure that a host of a run has written, after the host's name; empty if none has."""
     files = sorted(run.glob("*/output/failure"), key=lambda path: path.stat().st_mtime)
     return f"{files[0].parts[-3]}: {files[0].read_text(errors='replace').splitlines()[0]}" if files else ""
 

@@ -1,4 +1,4 @@
-"""What only a job on Slurm has: what each group asks for, limits, folders. Frozen, validated at the door."""
+"""Options that only a Slurm job has: each group's resources, limits and folders. Checked when made, then frozen."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ PART_CHARS = 24_000
 
 
 class InParts:
-    """The sending host's side: splits its latest record. A small record is one part, so it is never out of date."""
+    """The sender's side: splits the latest record. A record of one part never waits for older parts to be sent."""
 
     def __init__(self) -> None:
         self._record = 0

@@ -25,10 +25,10 @@ SERVICES: dict[str, Callable[[Topology, Settings, Path, Path, Sequence[str]], Da
 def data_service(
     topology: Topology, settings: Settings, source_dir: Path, work_dir: Path, arguments: Sequence[str]
 ) -> DataService:
-    """The data service of this job: what the settings ask for, else the framework's where there is a data group.
+    """Make this job's data service, as `tf_data_mode` says; by default the framework's if there is a data group.
 
     Raises:
-        InputError: it would have no workers.
+        InputError: batches are to come from workers, and `num_of_data_workers` is 0.
     """
     mode = settings.tf_data_mode or default_mode(topology.is_hetero)
     if mode == "service" and settings.num_of_data_workers < 1:

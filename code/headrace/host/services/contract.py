@@ -66,7 +66,7 @@ def servers_by_address(topology: Topology, settings: Settings, port_offset: int 
 
 
 class DataService(Protocol):
-    """One job's data service, as one host has it. Where the toolkit starts MPI, its other ranks make one too."""
+    """The data service of a job, seen from one host. If the toolkit starts MPI, each rank's process makes one."""
 
     @property
     def mode(self) -> str:

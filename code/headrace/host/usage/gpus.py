@@ -21,10 +21,10 @@ def gpus_here() -> int:
 
 
 class Gpus:
-    """Mean utilization and the most memory, of all GPUs, since `mark`.
+    """Mean utilization, and highest memory use, of all GPUs together since `mark`.
 
     Args:
-        counts: whether utilization counts just now, while ranks make steps.
+        counts: returns whether a sample of utilization taken now counts; a host passes whether its ranks make steps.
     """
 
     def __init__(self, counts: Callable[[], bool] = lambda: True) -> None:

@@ -68,7 +68,7 @@ class Training:
             self._meter.end()
 
     def steps(self, dataset: tf.data.Dataset, steps: int | None = None) -> Iterator[Any]:
-        """The batches of an epoch: so many, or all there are. Those of a dataset without end go on, as in `fit`."""
+        """Yield an epoch's batches: `steps` of them, or all. As in `fit`, epochs continue an endless dataset."""
         checkpoint = self._checkpoint
         if checkpoint:
             checkpoint.set_params({"epochs": 0, "steps": steps})

@@ -83,7 +83,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
 
 def _all_or_none(ours: dict[str, Any]) -> list[dict[str, Any]]:
-    """Exchange what ranks say where they begin an evaluation, or end an epoch."""
+    """Gather `ours` of all ranks when an evaluation begins or epoch ends. Raises `InputError` if only some evaluate."""
     ranks = collectives.of_all_ranks(ours, "headrace.epoch")
     if len({each["evaluates"] for each in ranks}) > 1:
         evaluates = next(rank for rank, each in enumerate(ranks) if each["evaluates"])

@@ -33,7 +33,7 @@ _specs: list[Any] = []
 
 
 def open_meter(batch_size: int, log_every: int) -> Meter:
-    """Return what training is measured by on this rank."""
+    """Return the meter that measures training on this rank."""
     return Meter(collectives.rank, collectives.size, batch_size, log_every, _Scalars, lambda: sample_bytes(batch_size))
 
 

@@ -1,4 +1,4 @@
-"""Another order of a listing, and other random draws, in each pass over it, whoever makes which part.
+"""Give each pass over a listing its own order and random draws, the same for all who make a part of it.
 
 tf.data service hands the same dataset out in each pass, and what makes a part does not know which pass it is. So
 the dispatcher knows several datasets, which differ in the order of their listings, in the seeds of further shuffles and

@@ -63,7 +63,7 @@ def seed_apart(graph: DatasetGraph) -> None:
 
 
 def draw_apart(graph: DatasetGraph) -> None:
-    """Seeds that the functions write begin elsewhere in each rank, so that no two draw the same numbers."""
+    """Give the random generators of functions another first state on each rank, so no two draw the same numbers."""
     seeds = first_values(graph)
     told = f"{fingerprints_of(graph).of(graph.sink.name) if seeds else 0} {collectives.rank()}"
     seed = compat.global_seed()

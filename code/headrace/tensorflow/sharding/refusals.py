@@ -50,8 +50,8 @@ def refuse_other_kinds(dataset: Any) -> None:
         )
     if distributed_datasets.is_of_a_result(dataset):
         raise InputError(
-            "this dataset is made from one that data.distribute or data.split_by_rank has returned, and has this "
-            "rank's elements alone: give one of them the dataset as it was before, once"
+            "this dataset is made from one that data.distribute or data.split_by_rank has returned, so it has only "
+            "this rank's elements: call one of the two, once, with the dataset from before that call"
         )
 
 

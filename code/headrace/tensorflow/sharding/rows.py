@@ -9,7 +9,7 @@ from headrace.tensorflow.sharding.dataset_graph import Node
 
 
 def is_arrays(node: Node) -> bool:
-    """Whether it is the rows of mapped arrays (`headrace.tensorflow.io.arrays`)."""
+    """Return whether a dataset is the rows of mapped arrays (`headrace.tensorflow.io.arrays`)."""
     return node.op == "FlatMapDataset" and "ImmutableConst" in node.function_ops
 
 

@@ -1,4 +1,4 @@
-"""A listing handed out in blocks: any dataset whose elements come in one order, whoever makes them.
+"""Blocks of a listing. A listing is any dataset whose elements come in the same order in every process.
 
 Block number b of a listing is its elements b × size, …, (b + 1) × size - 1. Whoever makes a block (a worker, a rank)
 makes just these: they are asked of the sources, through whatever stands between. Where that is impossible (a filter
@@ -141,7 +141,7 @@ def _repeat(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
 
 def _shuffle(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """A shuffle whose order is fixed depends on numbers of elements alone: functions may as well come after it."""
+    """Cut a block from a shuffle of fixed order, before functions are applied: they do not change the order."""
     inner, later = node.inputs[0], []
     while inner.op in (*FUNCTIONS, *PASSING):
         later += [inner] if inner.op in FUNCTIONS else []
@@ -176,7 +176,7 @@ def _whole(node: Node) -> tf.Tensor:
 
 
 def _in_order(node: Node, shuffled: Node) -> tf.Tensor:
-    """A shuffle of something, in the one order that its seeds say."""
+    """Return a shuffle of `shuffled` that has the same order each time: the one that the seeds of `node` give."""
     numbers = {name: int(node.value(name)) for name in ("buffer_size", "seed", "seed2")}
     return raw.ShuffleDataset(
         input_dataset=_whole(shuffled), reshuffle_each_iteration=False, **numbers, **_types(shuffled)
@@ -189,7 +189,7 @@ def _part(node: Node, variant: tf.Tensor, first: tf.Tensor, count: tf.Tensor) ->
 
 
 def _within(first: tf.Tensor, count: tf.Tensor, total: int) -> tf.Tensor:
-    """How many of `count` elements from `first` on there are among `total`."""
+    """Return how many of the `count` places that begin at `first` are below `total`."""
     return tf.clip_by_value(total - first, 0, count)
 
 

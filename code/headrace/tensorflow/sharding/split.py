@@ -50,7 +50,7 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> Prepare
     """Take a dataset apart for the workers. Every rank must call it.
 
     Raises:
-        InputError: on every rank, when it cannot be made by workers, or not in parts.
+        InputError: on every rank, if workers cannot make the dataset, or cannot share it out in parts.
     """
     sizes: list[int] = []
     in_parts = how.exact and how.sharding == "dynamic"
@@ -248,9 +248,9 @@ def _part(number: int, source: Source) -> tuple[Node, tf.data.Dataset]:
             return whole, dealt(node.graph.dataset(whole, ordered=True), ranks, rank, number)
         if source.elements < ranks:
             raise InputError(
-                f"{whole.place}: {source.elements} files are too few for {ranks} ranks to share, and "
-                f"records cannot be shared, since {reason}. Write {ranks} files or more, or give up what shuffles "
-                "here and shuffle after it; or data.distribute(…, exact=False) as it is"
+                f"{whole.place}: {source.elements} files are too few for {ranks} ranks to share, and their "
+                f"records cannot be shared out, since {reason}. Write {ranks} files or more; or remove what "
+                "shuffles here and shuffle after it; or give the unchanged dataset to data.distribute(…, exact=False)"
             )
     if source.block == 1 and not source.expanding:
         return node, dealt(node.graph.dataset(node, ordered=True), ranks, rank, number)

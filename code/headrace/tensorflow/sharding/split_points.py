@@ -50,7 +50,7 @@ _SPLIT_BY_TENSORFLOW = ("RangeDataset", "TensorSliceDataset")
 
 @dataclass(frozen=True)
 class Source:
-    """A listing that the rest of a pipeline is split at."""
+    """A listing that is handed out in blocks; workers or ranks run the rest of the pipeline on theirs."""
 
     node: Node
     elements: int

@@ -141,7 +141,7 @@ class FeedServer:
                 time.sleep(ACCEPT_AGAIN_S)
 
     def _note_unproven(self, connection: socket.socket) -> None:
-        """Note a connection, and close the oldest if there are too many: a rank authenticates without delay."""
+        """Note an unauthenticated connection. If there are too many, close the oldest: ranks authenticate at once."""
         with self._lock:
             if len(self._unproven) >= MOST_UNPROVEN:
                 oldest = next(iter(self._unproven))

@@ -77,7 +77,7 @@ class StreamEpoch:
 
 
 class _Room:
-    """Limit on the batches of each shard that are under way or held, from the size of the largest batch."""
+    """Limits the batches of each shard that are requested or held, each counted as the size of the largest so far."""
 
     def __init__(self, shards: int, most_bytes: int) -> None:
         self._shards, self._most_bytes, self.largest = shards, most_bytes, 0

@@ -121,7 +121,7 @@ class StreamShards:
         return self._end.state_of(shard, number) if self._end else None
 
     def go_to(self, state: Mapping[str, Any], at_the_beginning: bool) -> None:
-        """Go to the position in a loader's `state_dict()`. Raises `InputError` if it is none, or does not fit."""
+        """Go to the position in a loader's `state_dict()`. Raises `InputError` if `state` is wrong or does not fit."""
         self.begin_epoch()
         if at_the_beginning and "shards" in state:
             return

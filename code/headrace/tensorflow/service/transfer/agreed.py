@@ -11,17 +11,17 @@ _POLL_S = 0.05
 
 
 def agreed_protocol(path: Path, timeout_s: float) -> str:
-    """What the launcher leaves in a file, as soon as it does.
+    """Wait for the file in which the launcher writes how batches travel, and return its content.
 
     Raises:
-        DeadlineError: it has not, for so long.
+        DeadlineError: there is no such file after `timeout_s` seconds.
     """
     deadline = time.monotonic() + timeout_s
     while not path.is_file():
         if time.monotonic() > deadline:
             raise DeadlineError(
-                f"the leader has not said within startup_timeout_s={timeout_s:g} how batches travel; "
-                "does it wait for a data host?"
+                f"the leader has not decided within startup_timeout_s={timeout_s:g} by which protocol workers send "
+                "batches: see in its log whether it waits for a data host"
             )
         time.sleep(_POLL_S)
     return path.read_text(encoding="utf-8").strip()
