@@ -57,7 +57,7 @@ def errors_of(run):
 
 def one(keras, tf, name, size):
     """The ideal step times, and the medians of the training steps before, between and after them; milliseconds."""
-    from headrace.tensorflow.keras.step_time import measure_ideal_step
+    from headrace.tensorflow.keras.keras_ideal_step import measure_ideal_step
 
     keras.backend.clear_session()
     pixels = tf.cast(tf.random.uniform([BATCH, size, size, 3], 0, 256), tf.uint8)

@@ -18,7 +18,7 @@ def main(argv=None):
 def one(name, size):
     """The ideal step times, and the medians of the training steps before, between and after them; milliseconds."""
     import torch
-    from headrace.torch.step_measurement import measure_ideal_step
+    from headrace.torch.torch_ideal_step import measure_ideal_step
 
     torch.manual_seed(0)
     batch = (torch.randint(0, 256, (BATCH, 3, size, size), dtype=torch.uint8), torch.zeros(BATCH, dtype=torch.int64))

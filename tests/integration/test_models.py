@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from headrace.tensorflow import horovod_keras
-from headrace.tensorflow.keras import step_time
+from headrace.tensorflow.keras import keras_ideal_step
 from headrace.tensorflow.ranks import collectives
 
 ROWS = tf.ones([4, 3])
@@ -52,7 +52,7 @@ def test_measuring_the_ideal_step_leaves_no_trace_in_a_model_with_a_train_step_o
         layer.build(ROWS.shape)
     model.built = True
     weights = [variable.numpy() for variable in model.variables]
-    step_time.measure_ideal_step(model, tf.data.Dataset.from_tensors(ROWS).repeat())
+    keras_ideal_step.measure_ideal_step(model, tf.data.Dataset.from_tensors(ROWS).repeat())
     assert (int(model.steps), float(model.teacher)) == (0, 1.0)
     assert [int(each.iterations) for each in (model.first, model.second)] == [0, 0]
     assert all(np.all(variable.numpy() == np.float32(0.1)) for variable in model.second.variables[2:])
@@ -67,7 +67,7 @@ def test_a_batch_of_texts_is_a_real_one_when_the_ideal_step_is_measured():
     model = Parsing([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     lines = tf.data.Dataset.from_tensor_slices(["1", "2"]).batch(2, drop_remainder=True).repeat()
-    assert step_time.measure_ideal_step(model, lines, 2).ms > 0
+    assert keras_ideal_step.measure_ideal_step(model, lines, 2).ms > 0
 
 
 def looking_up(*years):
@@ -89,14 +89,14 @@ YEARS = tf.data.Dataset.from_tensor_slices(([2020, 2021], [0.0, 1.0])).batch(2, 
 
 def test_where_the_step_fails_on_what_is_made_up_the_ideal_step_is_measured_on_a_real_batch():
     model, weights = looking_up(2020, 2021)
-    assert step_time.measure_ideal_step(model, YEARS, 2).ms > 0
+    assert keras_ideal_step.measure_ideal_step(model, YEARS, 2).ms > 0
     assert all(map(np.array_equal, weights, model.get_weights())) and int(model.optimizer.iterations) == 0
 
 
 def test_a_model_that_no_batch_suits_fails_while_it_is_measured_as_it_would_while_it_trains():
     model, _ = looking_up(1999)
     with pytest.raises(tf.errors.InvalidArgumentError, match="found OOV values"):
-        step_time.measure_ideal_step(model, YEARS, 2)
+        keras_ideal_step.measure_ideal_step(model, YEARS, 2)
 
 
 def test_what_is_no_dataset_has_no_ideal_step():
@@ -109,7 +109,7 @@ def test_what_is_no_dataset_has_no_ideal_step():
 
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    assert step_time.measure_ideal_step(model, Rows(), 4) is None
+    assert keras_ideal_step.measure_ideal_step(model, Rows(), 4) is None
 
 
 class Rising(keras.optimizers.schedules.LearningRateSchedule):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from headrace.tensorflow import callbacks
-from headrace.tensorflow.keras import broadcast, rank_meter, step_time
+from headrace.tensorflow.keras import broadcast, keras_ideal_step, rank_meter
 from headrace.tensorflow.ranks import collectives
 from keras.src.callbacks import callback_list
 
@@ -116,16 +116,16 @@ def test_a_device_without_memory_for_the_ideal_step_trains_without_it(monkeypatc
     def full(*_):
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
 
-    monkeypatch.setattr(step_time, "_wait_for", full)
+    monkeypatch.setattr(keras_ideal_step, "_wait_for", full)
     trained = model()
     weights = trained.get_weights()
-    assert step_time.measure_ideal_step(trained, ROWS, 4) is None
+    assert keras_ideal_step.measure_ideal_step(trained, ROWS, 4) is None
     assert capsys.readouterr().out.count("the ideal step is not measured, for want of memory: OOM") == 1
     assert all(map(np.array_equal, weights, trained.get_weights()))
 
 
 def test_what_is_put_back_after_the_ideal_step_was_kept_on_the_host():
-    copies = [step_time._copied(variable.value) for variable in model().variables]
+    copies = [keras_ideal_step._copied(variable.value) for variable in model().variables]
     assert {copy.device.rpartition("/")[2] for copy in copies} == {"device:CPU:0"}
 
 

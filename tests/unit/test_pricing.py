@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from headrace.backends.sagemaker.pricing import cost_usd, describe_cost, hourly_usd
+from headrace.backends.sagemaker.job_cost import cost_usd, describe_cost, hourly_usd
 from headrace.errors import InputError
 from headrace.job.instances import TABLE, read_instances
 from headrace.job.spec import InstanceGroup, JobSpec

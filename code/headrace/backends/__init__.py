@@ -1,1 +1,1 @@
-"""Where a job can run: SageMaker, and simulated hosts of this machine. Each takes the same JobSpec."""
+"""Where a job can run: SageMaker, Slurm, and simulated hosts of this machine. Each takes the same JobSpec."""

@@ -12,7 +12,7 @@ from headrace.cluster.paths import PLOTS, REPORT
 from headrace.errors import SetupError
 from headrace.job.instances import read_instances
 from headrace.report.compare import compare, compare_rows
-from headrace.report.prices import Price, host_type, parse_stands_for, price
+from headrace.report.run_cost import Price, host_type, parse_stands_for, price
 from headrace.report.runs import Finder, Summary, as_given, read_summary
 from headrace.report.timeline import Timeline, read_timeline
 from headrace.report.verdict import verdict

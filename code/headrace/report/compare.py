@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.job.limits import limited_by
-from headrace.report.prices import Price
+from headrace.report.run_cost import Price
 from headrace.report.runs import (
     accuracy,
     read_summary,

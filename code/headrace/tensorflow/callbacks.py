@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from headrace.tensorflow.keras import broadcast, rank_meter
 from headrace.tensorflow.keras.custom_loop import Training
+from headrace.tensorflow.keras.keras_ideal_step import measure_ideal_step
 from headrace.tensorflow.keras.model_checkpoint import Checkpoint
 from headrace.tensorflow.keras.optimizer import prepare
-from headrace.tensorflow.keras.step_time import measure_ideal_step
 from headrace.tensorflow.keras.steps import Logs, StepCallback
 from headrace.tensorflow.ranks import collectives
 

@@ -16,7 +16,7 @@ from headrace.torch import distributed
 from headrace.torch.checkpoint import Checkpoint
 from headrace.torch.feed import script
 from headrace.torch.fetch.pin_memory import arrays_of
-from headrace.torch.step_measurement import measure_ideal_step
+from headrace.torch.torch_ideal_step import measure_ideal_step
 from headrace.training.ideal_step import IdealStep
 from headrace.training.meter import Meter
 

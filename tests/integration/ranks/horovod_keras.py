@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 from headrace.errors import InputError
 from headrace.tensorflow import callbacks
-from headrace.tensorflow.keras.step_time import measure_ideal_step
+from headrace.tensorflow.keras.keras_ideal_step import measure_ideal_step
 
 hvd.init()
 rank, size = hvd.rank(), hvd.size()

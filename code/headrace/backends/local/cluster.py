@@ -18,11 +18,11 @@ from typing import Any
 
 from headrace import __version__
 from headrace.backends.local import opt_ml
+from headrace.backends.local.collect_results import collect, write_summary
 from headrace.backends.local.local_options import LocalOptions
 from headrace.backends.local.log_console import Console, open_log
 from headrace.backends.local.loopback import Loopback
 from headrace.backends.local.namespaces import Namespaces
-from headrace.backends.local.run_folder import collect, write_summary
 from headrace.errors import InputError, SetupError
 from headrace.job.settings import MPI_OPTIONS_VARIABLE, SECRET_VARIABLE, VERSION_VARIABLE
 from headrace.job.source import refuse_too_much, source_files
