@@ -183,7 +183,7 @@ def seen(dataset):
 
 @pytest.mark.parametrize("after", [lambda each: each, lambda each: each.prefetch(2), lambda each: each.shuffle(9)])
 def test_a_cache_is_a_ranks_own_and_not_that_of_the_scripts_dataset(after, monkeypatch):
-    """Layers are adapted to the whole dataset before training, and models evaluated with it distributed_datasets."""
+    """Layers are adapted to the whole dataset before training, and models evaluated with it afterwards."""
     monkeypatch.setattr(collectives, "size", lambda: 2)
     monkeypatch.setattr(collectives, "of_all_ranks", lambda value, *_: [value])
     whole, filled = cached([]), cached(reads := [])

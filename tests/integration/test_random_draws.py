@@ -34,7 +34,7 @@ def test_layers_of_one_seed_draw_alike_on_every_rank(monkeypatch):
     pairs = tf.data.Dataset.range(20).map(lambda _: (of_image(IMAGE, training=True), of_mask(IMAGE, training=True)))
     drawn = []
     for rank in range(2):
-        monkeypatch.setattr(random_state.world, "rank", lambda rank=rank: rank)
+        monkeypatch.setattr(random_state.collectives, "rank", lambda rank=rank: rank)
         graph = DatasetGraph(pairs)
         random_state.draw_apart(graph)
         drawn.append([(image.numpy().tobytes(), mask.numpy().tobytes()) for image, mask in graph.spliced({})])
@@ -43,10 +43,10 @@ def test_layers_of_one_seed_draw_alike_on_every_rank(monkeypatch):
 
 
 def test_with_tensorflows_seed_ranks_draw_the_same_in_each_run(monkeypatch):
-    monkeypatch.setattr(random_state.context, "global_seed", lambda: 7)
+    monkeypatch.setattr(random_state.compat, "global_seed", lambda: 7)
 
     def drawn(rank):
-        monkeypatch.setattr(random_state.world, "rank", lambda: rank)
+        monkeypatch.setattr(random_state.collectives, "rank", lambda: rank)
         graph = DatasetGraph(tf.data.Dataset.range(64).map(flipping()))
         random_state.draw_apart(graph)
         return [bool(each) for each in graph.spliced({})]
@@ -56,7 +56,7 @@ def test_with_tensorflows_seed_ranks_draw_the_same_in_each_run(monkeypatch):
 
 def test_operations_with_a_seed_draw_apart_on_ranks_and_flips_of_an_image_and_its_mask_alike(monkeypatch):
     def drawn(rank):
-        monkeypatch.setattr(random_state.world, "rank", lambda: rank)
+        monkeypatch.setattr(random_state.collectives, "rank", lambda: rank)
         images, masks = (tf.data.Dataset.range(64).map(lambda _: tf.random.uniform([], seed=5)) for _ in range(2))
         graph = DatasetGraph(tf.data.Dataset.zip((images, masks)))
         random_state.seed_apart(graph)

@@ -84,7 +84,7 @@ def test_where_it_is_not_built_batches_come_over_grpc(tmp_path, use, monkeypatch
         assert [int(n) for n in data.distribute(dataset, sharding="off", exact=False, job_name="plain")] == list(
             range(5)
         )
-        with pytest.raises(InputError, match=r"headrace\.tensorflow\.transfer\.build"):
+        with pytest.raises(InputError, match=r"headrace\.tensorflow\.service\.transfer\.build"):
             read(dataset, job_name="asked")
 
 

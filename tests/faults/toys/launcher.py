@@ -4,7 +4,7 @@ from headrace.host import services
 from headrace.host.main import entry_point
 from token_service import TokenService
 
-services.SERVICES["tensorflow", "service"] = TokenService
+services.SERVICES["tf_data"] = TokenService
 
 if __name__ == "__main__":
     entry_point(__file__)

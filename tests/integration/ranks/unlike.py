@@ -48,7 +48,9 @@ elif what == "no averages":
     train = stream(end=True, name="train")
     apart.fit(train, epochs=2, verbose=0, callbacks=[callbacks.Measure(train, 4)])
 elif what.startswith("held out"):
-    held_out = data.distribute(Data.from_tensor_slices((rows[:28], rows[:28])).batch(4), job_name="held_out")
+    held_out = data.distribute(
+        Data.from_tensor_slices((rows[:28], rows[:28])).batch(4), job_name="held_out", uneven="keep"
+    )
 
     class Total(keras.metrics.Sum):
         def update_state(self, wanted, got, sample_weight=None):

@@ -30,7 +30,7 @@ def default_image(region: str, framework: str, version: str, instance_type: str)
         reason = " ".join(str(error).split())
         raise InputError(
             f"AWS has no {FRAMEWORKS[framework].title} {version} training image for {instance_type} in {region!r} "
-            f"({reason[:200]}); look at --framework_version and --region, or give --image_uri"
+            f"({reason[:200]}); check --framework_version and --region, or give --image_uri"
         ) from error
     python = re.search(r"-py(\d)(\d+)", image)
     if python and (int(python[1]), int(python[2])) < OLDEST_PYTHON:

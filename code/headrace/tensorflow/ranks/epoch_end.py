@@ -28,8 +28,15 @@ _STREAMS = 1 << 32
 """Epochs of a stream, at most."""
 
 
-def with_steps(stream: tf.data.Dataset, steps: int) -> tf.data.Dataset:
-    """Return so many batches of a stream, whose last one comes again if it has fewer. TensorFlow knows how many."""
+def with_steps(stream: tf.data.Dataset, steps: int, own: int = 0) -> tf.data.Dataset:
+    """Return `steps` batches of a stream, whose last one comes again if it has fewer. TensorFlow knows how many.
+
+    Args:
+        own: the stream's number of batches if it is certain. The stream is then read to its end, so caches are filled.
+    """
+    if own >= steps:
+        first = stream.enumerate().filter(lambda at, _: at < steps).map(lambda _, batch: batch)
+        return (stream if own == steps else first).apply(tf.data.experimental.assert_cardinality(steps))
     kept, spec = _with_last(stream), stream.element_spec
     return kept.take(steps).map(lambda _, __, batch: _value(batch, spec))
 

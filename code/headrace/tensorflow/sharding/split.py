@@ -147,7 +147,7 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
     if endless:
         part = made[0]
     elif share := shares[0]:
-        part = with_steps(made[0], share.steps(uneven))
+        part = with_steps(made[0], share.steps(uneven), share.own())
     else:
         part = end_together(made[0], uneven, stream)
     return part
