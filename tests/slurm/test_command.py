@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import termios
@@ -86,11 +87,16 @@ def test_a_script_that_raises_fails_the_command_with_its_words(cluster, tmp_path
 def test_ctrl_c_asks_and_then_cancels(cluster, tmp_path):
     flags = homogeneous(tmp_path, "import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
     terminal, end = pty.openpty()
+
+    def on_a_terminal():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a test run in the background has it ignored
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
     process = subprocess.Popen(
         [sys.executable, "-m", "headrace", "submit", "--to", "slurm", *flags, *PLACES],
         stdin=end, stdout=end, stderr=end,
         env=os.environ | cluster.environ | {"PYTHONPATH": str(ROOT / "code"), "TERM": "dumb"},
-        start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        start_new_session=True, preexec_fn=on_a_terminal,
     )  # fmt: skip
     os.close(end)
     shown = ""
