@@ -32,10 +32,10 @@ COMMANDS = {
         "image": ("headrace.tensorflow.check_image", "check that TensorFlow, Keras, Horovod and MPI here agree"),
     },
 }
-"""By purpose. Of each command the module whose main(argv), or named function, it is, and what it does."""
+"""Commands by purpose, each with its module (`main`, or the function after `:`, takes argv) and a description."""
 DEPRECATED = {"start": "headrace.cli.start:start"}
 PLACES = DEPRECATED | {name: place for group in COMMANDS.values() for name, (place, _) in group.items()}
-"""By command. They are imported only when called."""
+"""Modules by command, imported only when the command is called."""
 USAGE = """usage: headrace COMMAND [ARGUMENT ...]
 
 Train on accelerators that need not wait for data: CPU hosts make the batches, GPU hosts train, in one job.
@@ -50,7 +50,7 @@ first steps:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code: 0, 1 it failed, 2 the arguments are wrong."""
+    """Run a command; return the exit code: 0, 1 if it failed, 2 if the arguments are wrong."""
     print_every_character()
     command, *rest = (sys.argv[1:] if argv is None else list(argv)) or [""]
     try:
@@ -70,8 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ImportError as error:
         print(f"headrace: error: {command} needs a package that is not here: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # `| head`: whoever read has what they wanted
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in the buffer goes nowhere
+    except BrokenPipeError:  # the reader, such as `head`, is gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # drops what is left in the buffer
         return 1
     except OSError as error:
         print(f"headrace: error: {command}: {error}", file=sys.stderr)

@@ -1,1 +1,1 @@
-"""What people type: the commands of headrace and start_job.py."""
+"""The commands that people type: `headrace …` and start_job.py."""

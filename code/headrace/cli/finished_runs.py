@@ -1,4 +1,4 @@
-"""`headrace report` and `headrace plan` for runs here and jobs on SageMaker: a name that is no folder is a job's."""
+"""`headrace report` and `headrace plan` for runs here and jobs on SageMaker. A name that is no folder names a job."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from headrace.errors import InputError
 from headrace.report import command, plan
 
 OUTPUT_DIR = Path("runs")
-"""Where results of jobs are fetched to, as `start_job.py` does."""
+"""Folder to which results of jobs are fetched, the same as start_job.py's."""
 
 
 def report(argv: Sequence[str]) -> int:
-    """See `headrace.report.command`."""
+    """Run `headrace report`; see `headrace.report.command`."""
     return command.main(argv, _finder)
 
 
 def plan_from(argv: Sequence[str]) -> int:
-    """See `headrace.report.plan`."""
+    """Run `headrace plan`; see `headrace.report.plan`."""
     return plan.main(argv, _finder)
 
 

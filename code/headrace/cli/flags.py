@@ -1,4 +1,4 @@
-"""start_job.py's flags, and the one job spec that they make for either backend."""
+"""Flags of start_job.py, and the one job spec that they describe for every backend."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.terminal.parser import OneLineParser
 
 ANYWHERE, HERE, SAGEMAKER = "on SageMaker or simulated on this machine", "simulated on this machine", "on SageMaker"
 SLURM = "on a Slurm cluster"
-"""Where the jobs of a command run. start_job.py runs them anywhere: --is_cloud_job says where."""
+"""Places where a command's jobs run. start_job.py runs them anywhere: --is_cloud_job says where."""
 DESCRIPTION = """Train on accelerators that need not wait for data: run a TensorFlow or PyTorch job on CPU hosts that
 preprocess (data_group) and hosts that train (dnn_group), {place}."""
 EXAMPLES = {
@@ -47,24 +47,24 @@ WITHOUT_A_FLAG = (
 )  # fmt: skip
 DEFAULT_DATA_INSTANCES = 2
 MOST_CPUS = 8_192
-"""Linux has no more."""
+"""Most processors that Linux supports."""
 HERE_ONLY = {"cpus": "--cpus", "isolation": "--isolation"}
 _OF_THE_ACCOUNT = (
     "role", "region", "image_uri", "framework_version", "output_s3_uri", "tag", "prices", "price", "retries",
 )  # fmt: skip
 CLOUD_ONLY = {**{name: f"--{name}" for name in _OF_THE_ACCOUNT}, **cloud_options.FLAGS}
-"""Flags that mean nothing elsewhere, by their names among the arguments."""
+"""Flags for SageMaker only, by their names among the parsed arguments."""
 YES_NO = argparse.BooleanOptionalAction
 
 
 def build_parser(
     prog: str = "start_job.py", source_dir: Path | None = None, place: str = ANYWHERE
 ) -> argparse.ArgumentParser:
-    """All flags, grouped as --help shows them. Flags of other places than `place` are unknown, and have no values.
+    """Return the parser, flags grouped as --help shows them. Flags of other places than `place` are unknown and None.
 
     Args:
-        prog: how the command is called.
-        source_dir: the default of --source_dir; headrace's own where it is not given.
+        prog: name of the command.
+        source_dir: default of --source_dir; None: headrace's own folder.
         place: where the command's jobs run.
     """
     parser = OneLineParser(
@@ -96,7 +96,7 @@ def _add_job_flags(parser: argparse.ArgumentParser, source_dir: Path, place: str
                           "(default: service with a data group, else local)")  # fmt: skip
     if place == ANYWHERE:
         job.add_argument("--is_cloud_job", action=YES_NO, default=True, help="on SageMaker, or on this machine")
-    elif place == HERE:  # so that arguments of start_job.py can be taken over
+    elif place == HERE:  # so that arguments of start_job.py work here too
         job.add_argument("--no-is_cloud_job", dest="is_cloud_job", action="store_false", help=argparse.SUPPRESS)
     job.add_argument("--is_hetero", action=YES_NO, default=True, help="data_group and dnn_group, or dnn hosts alone")
     job.add_argument("--source_dir", type=as_given, default=source_dir, metavar="DIR",
@@ -174,10 +174,10 @@ def _add_flags_of_runs_here(parser: argparse.ArgumentParser) -> None:
 
 
 def build_spec(arguments: argparse.Namespace, now: datetime.datetime, table: InstanceTable) -> JobSpec:
-    """The job that the flags describe.
+    """Return the job that the flags describe.
 
     Raises:
-        InputError: they describe none.
+        InputError: the flags describe no valid job.
     """
     mode = arguments.tf_data_mode or default_mode(arguments.is_hetero)
     dnn_name = DNN_GROUP if arguments.is_hetero else HOMOGENEOUS_GROUP
@@ -210,7 +210,7 @@ def build_spec(arguments: argparse.Namespace, now: datetime.datetime, table: Ins
 
 
 def parse_cpus(text: str, is_hetero: bool) -> dict[str, frozenset[int]]:
-    """Processors by group from `GROUP=LIST[;GROUP=LIST]`; a list is `0,2-3`."""
+    """Return the processors of each group from `GROUP=LIST[;GROUP=LIST]`, with lists such as `0,2-3`."""
     pinned: dict[str, frozenset[int]] = {}
     groups = (DATA_GROUP, DNN_GROUP) if is_hetero else (DNN_GROUP, HOMOGENEOUS_GROUP)
     for part in filter(None, text.split(";")):
@@ -228,7 +228,7 @@ def parse_cpus(text: str, is_hetero: bool) -> dict[str, frozenset[int]]:
 
 
 def refuse_flags(arguments: argparse.Namespace, flags: Mapping[str, str], where: str) -> None:
-    """Raises `InputError` when a flag was given that means nothing where the job runs."""
+    """Raise `InputError` if a flag was given that means nothing where the job runs."""
     for name, flag in flags.items():
         if getattr(arguments, name) is not None:
             raise InputError(f"{flag} is for jobs {where}")
@@ -260,7 +260,7 @@ def _hyperparameters(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _not_for_hosts(arguments: argparse.Namespace) -> tuple[Path, ...]:
-    """What may lie in the source dir and is not source: runs, channels, checkpoints."""
+    """Return folders that may lie in the source dir and hold no source: runs, channels, checkpoints."""
     uris = [Channel.parse(text).uri for text in arguments.channel] + [arguments.checkpoint_s3_uri or ""]
     if arguments.output_dir.resolve() == arguments.source_dir.resolve():
         raise InputError(f"--output_dir {arguments.output_dir} is --source_dir itself: hosts would get earlier runs")
@@ -269,7 +269,7 @@ def _not_for_hosts(arguments: argparse.Namespace) -> tuple[Path, ...]:
 
 
 def _channel(text: str, is_hetero: bool) -> Channel:
-    """A channel; in a homogeneous job the dnn group is all there is, whatever SageMaker calls it."""
+    """Return the channel of a flag. In a homogeneous job dnn hosts see it, whatever their group is named."""
     channel = Channel.parse(text)
     if is_hetero:
         return channel

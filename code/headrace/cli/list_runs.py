@@ -18,7 +18,7 @@ NO_SUMMARY = "no summary: it still runs, or was killed"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the table; the exit code."""
+    """Print the table; return the exit code."""
     parser = OneLineParser(prog="headrace runs", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path, default=OUTPUT_DIR, metavar="DIR", help="(%(default)s)")
     folder: Path = parser.parse_args(argv).folder
@@ -65,7 +65,7 @@ def _cells(run: Path) -> tuple[str, ...]:
 
 
 def _hosts(summary: Summary) -> str:
-    """How many hosts each group has: `1 data + 1 dnn`."""
+    """Return how many hosts each group has, such as `1 data + 1 dnn`."""
     groups = [host["group"] for host in summary["hosts"].values()]
     data = groups.count("data_group")
     return " + ".join(filter(None, [f"{data} data" if data else "", f"{len(groups) - data} dnn"]))

@@ -1,4 +1,4 @@
-"""`headrace new DIR`: a training script to edit, and how to run it."""
+"""`headrace new DIR`: write a training script to edit, and print how to run it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINT = """
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit code. Raises `InputError` when a file is there already."""
+    """Write the script; return the exit code. Raise `InputError` if the file exists already."""
     parser = OneLineParser(prog="headrace new", description="Begin a project: a training script to edit.")
     parser.add_argument("folder", type=Path, metavar="DIR", help="made where it is missing")
     parser.add_argument("--framework", choices=FRAMEWORKS, default=DEFAULT.name, help="(%(default)s)")

@@ -19,7 +19,7 @@ To try MPI before a training: start_job.py --preflight ..."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit code, as start_job.py's: 0 all is well, 1 it is not, 2 the arguments are wrong."""
+    """Run the job; return the exit code, like start_job.py: 0 all is well, 1 it is not, 2 the arguments are wrong."""
     if "-h" in argv or "--help" in argv:
         print(USAGE)
         return 0

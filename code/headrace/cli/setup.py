@@ -15,7 +15,7 @@ from headrace.terminal.parser import OneLineParser
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit code. Raises `SetupError` when something that is needed is missing."""
+    """Build Horovod and the transfer library; return 0. Raise `SetupError` if Horovod cannot be built."""
     OneLineParser(prog="headrace setup", description=(__doc__ or "").partition(": ")[2]).parse_args(argv)
     check_installation(("tensorflow", "mpi4py"))
     for program in ("gcc", "g++", "make"):
@@ -25,6 +25,6 @@ def main(argv: Sequence[str]) -> int:
             )
     if subprocess.call([sys.executable, str(recipe_folder(TENSORFLOW.recipe) / "build.py")]):
         raise SetupError("Horovod was not built; the reason is above")
-    # Without it everything works as well, if slower; it says so itself.
+    # A failure here is no error: jobs work without the transfer library, only slower, and its build says so.
     subprocess.call([sys.executable, "-m", "headrace.tensorflow.service.transfer.build"])
     return 0

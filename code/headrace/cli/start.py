@@ -1,4 +1,4 @@
-"""start_job.py, `headrace run` and `headrace submit`: run the job that the flags describe. Joins the packages."""
+"""start_job.py, `headrace run` and `headrace submit`: run the job that the flags describe, on any backend."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ from headrace.job.spec import JobSpec
 from headrace.terminal.standard_streams import print_every_character
 
 MOST_SAID = 300
-"""Characters of what the system says of a file, whose name may be of any length."""
+"""Most characters that are shown of an error from the system, which may contain a file name of any length."""
 ALIKE = 0.8
-"""Of difflib's ratio: `lease` and `lease_s` have 0.83."""
+"""Ratio of difflib from which two names count as alike: `lease` and `lease_s` have 0.83."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run start_job.py; the exit code: 0 the job succeeded, 1 it failed, 2 the arguments are wrong.
+    """Run start_job.py; return the exit code: 0 the job succeeded, 1 it failed, 2 the arguments are wrong.
 
-    It submits without asking whatever the job may cost: scripts call it.
+    Scripts call start_job.py, so it submits without asking, whatever the job may cost.
     """
     return _main(build_parser(), argv, lambda given: _submit(given, False) if given.is_cloud_job else _run_here(given))
 
 
 def run(argv: Sequence[str]) -> int:
-    """`headrace run`: the current folder's project on simulated hosts of this machine."""
+    """Run the current folder's project on simulated hosts of this machine (`headrace run`)."""
     return _main(build_parser("headrace run", Path("."), HERE), argv, _run_here)
 
 
 def submit(argv: Sequence[str]) -> int:
     """Submit the current folder's project (`headrace submit`) to SageMaker or Slurm.
 
-    Asks before a job on SageMaker that can cost more than a little.
+    Ask before a job on SageMaker that can cost more than a little.
     """
     chosen = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     chosen.add_argument("--to")
@@ -73,14 +73,14 @@ def submit(argv: Sequence[str]) -> int:
 
 
 def start(argv: Sequence[str]) -> int:
-    """`headrace start`: deprecated, with start_job.py's flags for the current folder's project."""
+    """Run or submit the current folder's project with start_job.py's flags (`headrace start`, deprecated)."""
     print("headrace: warning: `headrace start` is deprecated; use `headrace run` on this machine (it takes no "
           "--no-is_cloud_job), `headrace submit` on SageMaker", file=sys.stderr)  # fmt: skip
     return _main(_with_yes(build_parser("headrace start", Path("."))), argv, _run_or_submit)
 
 
 def preflight(argv: Sequence[str]) -> int:
-    """`headrace preflight`: a job of dnn hosts alone, whose ranks try MPI and do nothing else."""
+    """Run a job of dnn hosts alone whose ranks try MPI and do nothing else (`headrace preflight`)."""
     parser = _with_yes(build_parser("headrace preflight"))
     return _main(parser, ["--no-is_hetero", "--preflight", "only", *argv], _run_or_submit)
 
@@ -97,7 +97,7 @@ def _main(parser: argparse.ArgumentParser, argv: Sequence[str], job: Callable[[a
     except HeadraceError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return error.exit_code
-    except OSError as error:  # a name that is too long, a folder that has gone, hyperparameters that no program takes
+    except OSError as error:  # such as too long a name, a deleted folder, or hyperparameters too long for a program
         print(f"{parser.prog}: error: {str(error)[:MOST_SAID]}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -110,7 +110,7 @@ def _run_or_submit(arguments: argparse.Namespace) -> int:
 
 
 def check_installation(modules: Sequence[str], framework: str = DEFAULT.name) -> None:
-    """Raises `SetupError` when this Python lacks a module."""
+    """Raise `SetupError` if this Python lacks a module."""
     for module in modules:
         if find_spec(module) is None:
             raise SetupError(f"{sys.executable} has no {module}: {FRAMEWORKS[framework].how_to_install}")
@@ -136,7 +136,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
         arguments.output_dir, arguments.isolation or "auto", cpus, arguments.checkpoint_s3_uri, secrets.token_hex(32)
     )
     summary = run_job(spec, options, Console(Phases.of(spec)))
-    with contextlib.suppress(OSError):  # whoever read along is gone; the job has ended as it has
+    with contextlib.suppress(OSError):  # the reader of the output may be gone; the job's outcome stays
         trains = arguments.preflight != "only"
         print(describe_run(summary, arguments.output_dir / spec.job_name, trains), flush=True)
     return 0 if summary["outcome"] == "succeeded" else 1
@@ -152,10 +152,10 @@ def _warn_of_syntax(script: Path) -> None:
 
 
 def _warn_of_misspelt(spec: JobSpec) -> None:
-    """A setting of the launcher with a slip in its name would reach the script alone, which takes what it knows."""
+    """Warn of a misspelt setting of the launcher: it would reach the script alone, which ignores unknown names."""
     try:
         script = (spec.source_dir / spec.training_script).read_text(encoding="utf-8", errors="replace")
-    except OSError:  # the job's to say
+    except OSError:  # the job itself reports a missing script
         return
     for name in sorted(set(spec.hyperparameters) - set(HYPERPARAMETERS)):
         close = difflib.get_close_matches(name.replace("-", "_").lower(), HYPERPARAMETERS, 1, ALIKE)
@@ -193,12 +193,12 @@ def _submit_to_slurm(arguments: argparse.Namespace) -> int:
 
 
 def _told(folder: Path | None, succeeded: bool) -> int:
-    """The exit status of a job that ran elsewhere, after a few lines on what it did."""
+    """Print a few lines on a job that ran elsewhere; return its exit status."""
     if folder and RunPaths(folder).summary.is_file():
         from headrace.report.runs import describe_run, read_summary
 
         try:
             print(describe_run(read_summary(folder), folder))
-        except InputError as error:  # the job has ended as it has, whatever its summary is
+        except InputError as error:  # the job's outcome stays, whatever its summary is
             print(f"headrace: {error}", file=sys.stderr)
     return 0 if succeeded else 1

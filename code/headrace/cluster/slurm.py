@@ -23,20 +23,20 @@ from headrace.cluster.topology import DATA_GROUP, DNN_GROUP, natural_key
 from headrace.errors import InputError, TopologyError
 
 RUN_VARIABLE = "HEADRACE_RUN"
-"""The run's folder, which all hosts share. Where it is set, this is a host of a Slurm job."""
+"""Variable with the run's folder, which all hosts share. Only hosts of a Slurm job have it."""
 GROUPS_VARIABLE = "HEADRACE_SLURM_GROUPS"
-"""The groups that the job's components are, in their order: `dnn_group,data_group`."""
+"""Variable with the groups of the job's components, in their order: `dnn_group,data_group`."""
 CHANNELS_VARIABLE = "HEADRACE_SLURM_CHANNELS"
-"""The job's channels, one a line: `NAME=FOLDER@GROUP,GROUP`."""
+"""Variable with the job's channels, one a line: `NAME=FOLDER@GROUP,GROUP`."""
 PORTS_VARIABLE = "HEADRACE_SLURM_PORTS"
-"""How many ports in a row the job needs on nodes that it may share with others; not set: it is alone there."""
+"""Variable with the ports in a row that the job needs on shared nodes; not set: the job is alone there."""
 SECRET_VARIABLE = "HEADRACE_JOB_SECRET"
 SECRET_FILE = "secret"
-"""In the run's folder, for its owner alone."""
+"""File of the secret in the run's folder, for its owner alone."""
 FREE_PORTS = 800
-"""From 6000 to slurmctld's 6817: what the dispatcher's and the workers' ports of all jobs on a node share."""
+"""Ports from 6000 to slurmctld's 6817 that dispatchers and workers of all jobs on a node share."""
 LAUNCHER_PREFIXES = ("SLURM", "SBATCH_", "SRUN_", "PMI_", "PMI2_", "PMIX_", "OMPI_", "PRTE_", "I_MPI_")
-"""Variables by which mpirun would take Slurm's launcher, or a rank take itself for one of Slurm's tasks."""
+"""Prefixes of variables that make mpirun use Slurm's launcher, or a rank take itself for one of Slurm's tasks."""
 
 
 def enter_host(environ: Mapping[str, str]) -> dict[str, str]:
@@ -92,7 +92,7 @@ def enter_host(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_groups(environ: Mapping[str, str]) -> dict[str, list[str]]:
-    """Host names by group, in natural order; the data group first.
+    """Return host names by group, in natural order; the data group comes first.
 
     Raises:
         TopologyError: the job has other components than the script has named groups.
@@ -110,7 +110,7 @@ def read_groups(environ: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def expand_hosts(text: str) -> list[str]:
-    """The names in Slurm's short form of a list: `gpu[01-03,7],login` is gpu01, gpu02, gpu03, gpu7 and login."""
+    """Expand Slurm's short form of a list: `gpu[01-03,7],login` is gpu01, gpu02, gpu03, gpu7 and login."""
     names: list[str] = []
     for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
         pieces = [_numbers(piece[1:-1]) if piece.startswith("[") else [piece]
@@ -120,16 +120,16 @@ def expand_hosts(text: str) -> list[str]:
 
 
 def port_offset(job_id: int, needed: int) -> int:
-    """How far a job's ports lie above the usual ones, so that jobs with numbers nearby have others on a shared node.
+    """Return how far a job's ports lie above the usual ones, so that jobs with nearby numbers can share a node.
 
     Args:
-        needed: how many ports in a row a host needs; 0: it is the job's alone.
+        needed: number of ports in a row that a host needs; 0: the job is alone on it.
     """
     return job_id % (FREE_PORTS // needed) * needed if needed else 0
 
 
 def shifted_endpoint(host: str, offset: int) -> Endpoint:
-    """A host by its name, with all its ports so far above the usual ones."""
+    """Return a host's endpoint at its name, with all ports `offset` above the usual ones."""
     return Endpoint(
         host,
         first_worker_port=FIRST_WORKER_PORT + offset,
@@ -143,7 +143,7 @@ def _group_names(environ: Mapping[str, str]) -> list[str]:
 
 
 def _numbers(text: str) -> list[str]:
-    """`01-03,7` is 01, 02, 03, 7."""
+    """Expand a list of numbers: `01-03,7` is 01, 02, 03, 7."""
     found: list[str] = []
     for item in text.split(","):
         first, _, last = item.partition("-")
@@ -160,11 +160,11 @@ def _visible_channels(text: str, group: str) -> Iterable[tuple[str, str]]:
 
 
 def _prepare(run: Path, paths: HostPaths, is_leader: bool) -> None:
-    """The host's folder in the run's: the leader's results are the run's, and all hosts have the run's checkpoints."""
+    """Prepare the host's folder in the run's: the leader's results are the run's, and hosts share its checkpoints."""
     try:
         paths.output_dir.parent.mkdir(parents=True, exist_ok=True)
         paths.model_dir.mkdir(exist_ok=True)
-        paths.failure.unlink(missing_ok=True)  # of the job before it was requeued
+        paths.failure.unlink(missing_ok=True)  # left from before the job was requeued
         _link(paths.checkpoint_dir, run / CHECKPOINTS)
         if is_leader:
             _link(paths.output_dir, run)

@@ -1,4 +1,4 @@
-"""PyTorch as launcher, ranks and desk see it."""
+"""PyTorch's `Framework` object: all that the other packages know of PyTorch."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from headrace.frameworks import rendezvous
 from headrace.frameworks.framework import Framework, RankFacts, Said
 
 STALL_TIMEOUT_VARIABLE = "HEADRACE_STALL_TIMEOUT_S"
-"""Whole seconds that workers wait for a rank that does not read, and PyTorch's ranks for a batch."""
+"""Variable with the whole seconds that workers wait for a rank that does not read, and PyTorch's ranks for a batch."""
 FEEDS_VARIABLE = "HEADRACE_FEEDS"
-"""The feed servers of a PyTorch job, for its ranks; see `TrainerContext`."""
+"""Variable that tells ranks the feed servers of a PyTorch job; see `TrainerContext`."""
 PORT_IN_USE = (
     "feed servers run the script up to its first batch too, one beside the ranks of each host: open the port after it, "
     "or only where headrace.torch.is_feed_server() is False"
 )
 GLOO_S = 5.0
-"""How long a rank that ends waits for gloo's threads; two looks, some 40 ms, where they are at rest."""
+"""Most seconds that a rank waits at its end for gloo's threads; two looks, some 40 ms, if they are at rest."""
 
 
 def _rank_environ(facts: RankFacts) -> dict[str, str]:
-    """What ranks need to find each other (`rendezvous`), and how long they wait."""
+    """Return the variables by which ranks find each other (`rendezvous`) and know how long to wait."""
     return {
         rendezvous.MASTER_VARIABLE: facts.leader_address,
         STALL_TIMEOUT_VARIABLE: str(math.ceil(facts.stall_timeout_s)),
-        # Hosts whose addresses have no names are warned of at each connection.
+        # By default, PyTorch warns at each connection to an address without a name.
         "TORCH_CPP_LOG_LEVEL": facts.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
     }
 
 
 def _what_is_said(lines: Sequence[str]) -> Said | None:
-    if len(lines) > 2 and lines[0].endswith("following error:"):  # torch.multiprocessing's, with a traceback below
+    if len(lines) > 2 and lines[0].endswith("following error:"):  # from torch.multiprocessing, with a traceback below
         return Said(lines[-1:])
-    if "Last error:" in lines[:-1]:  # NCCL's, below general advice
+    if "Last error:" in lines[:-1]:  # from NCCL, below general advice
         return Said([lines[lines.index("Last error:") + 1]])
     return None
 
@@ -54,7 +54,7 @@ def _before_script(environ: MutableMapping[str, str]) -> None:
 
 
 def _before_leaving() -> None:
-    from headrace.linux.processes import wait_for_threads  # which needs psutil, and --help does not
+    from headrace.linux.processes import wait_for_threads  # needs psutil, which --help must not
 
     # They let go of the last collective's tensors a moment after it. Once Python ends, that aborts the process:
     # pytorch/pytorch#190489.

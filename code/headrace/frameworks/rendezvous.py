@@ -9,7 +9,7 @@ from collections.abc import Mapping, MutableMapping
 from headrace.cluster.ports import free_ports
 
 MASTER_VARIABLE = "HEADRACE_MASTER"
-"""The leader's address, for ranks that torch.distributed connects."""
+"""Variable with the leader's address, for ranks that torch.distributed connects."""
 _OF_OTHERS = ("DistBackendError", "DistNetworkError")
 _BROKEN = re.compile("gloo|NCCL|ncclRemoteError|Connection (closed|reset) by peer", re.IGNORECASE)
 _OF_MPI = {

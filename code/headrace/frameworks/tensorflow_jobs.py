@@ -1,4 +1,4 @@
-"""TensorFlow, with Keras and Horovod, as launcher, ranks and desk see it."""
+"""TensorFlow's `Framework` object, with Keras and Horovod: all that the other packages know of them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 from headrace.frameworks.framework import Framework, Installer, RankFacts, Said, StallWords
 
 WHEELS_VARIABLE = "HEADRACE_WHEELS"
-"""S3 folder with the recipe of the Horovod build, and what hosts have built, for the next job."""
+"""Variable with the S3 folder of the Horovod recipe and of what hosts have built, for the next job."""
 RECIPE = "third_party/horovod"
 CYCLE_TIME_VARIABLE, CYCLE_TIME_OF_ONE_RANK_MS = "HOROVOD_CYCLE_TIME", 5
 _SHUT_DOWN = "Horovod has been shut down"
-"""A rank's error once another has ended."""
+"""Text of a rank's error after another rank has ended."""
 _ADVICE = {
     "The dataset length is unknown.": "take len() of what data.distribute is given, and divide it by hvd.size()",
     "has no attribute 'ref'": "Horovod's own Keras module does not know Keras 3: "
@@ -26,7 +26,7 @@ _ADVICE = {
     "PyFunc is stateful": "an iterator of a distributed dataset is in no checkpoint: leave it out of "
     "tf.train.Checkpoint; to go on in mid-epoch, callbacks.Checkpoint and data.Shards",
 }
-"""What to do, by what TensorFlow says."""
+"""Advice by the text of TensorFlow's error."""
 _PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _ABOUT_THE_NODE = re.compile(
     r"Detected at node|<stack traces|Hint:|\d+ (successful operations|derived errors|root error)"
@@ -37,13 +37,13 @@ def _rank_environ(facts: RankFacts) -> dict[str, str]:
     found = {
         "KERAS_BACKEND": "tensorflow",
         # Horovod names the ranks that an allreduce waits for. It must do so before the stall watchdog acts, and takes
-        # up to three of these: one to begin, one to forget what it had cached. Sixty is its own default.
+        # up to three of these periods: one to begin, one to forget what it had cached. Its own default is 60.
         "HOROVOD_STALL_CHECK_TIME_SECONDS": str(min(max(int(facts.stall_timeout_s / 5), 1), 60)),
-        # The second line of defence: Horovod ends the ranks itself, should nobody else.
+        # The second line of defence: Horovod ends the ranks itself if nobody else does.
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(int(facts.stall_timeout_s * 2) + 60),
     }
     if facts.world_size == 1 and CYCLE_TIME_VARIABLE not in facts.environ:
-        # One rank has nobody to reduce with: Horovod's thread need not look for work each millisecond, its default.
+        # One rank has no peer to reduce with, so Horovod's thread need not look for work each millisecond, its default.
         found[CYCLE_TIME_VARIABLE] = str(CYCLE_TIME_OF_ONE_RANK_MS)
     return found
 
@@ -53,13 +53,13 @@ def _process_environ(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _what_is_said(lines: Sequence[str]) -> Said | None:
-    """Find the error in a graph's, or in what AutoGraph puts around one."""
+    """Find the message in a graph's execution error, or in an error that AutoGraph has wrapped."""
     if lines and lines[0].startswith("Graph execution error"):
-        # Of several errors, the first. Else the last line that is not about where the node was made.
+        # Take the first of several errors, else the last line that is not about where the node was made.
         several = [line.split("(0) ", 1)[1] for line in lines if line.strip().startswith("(0) ")]
         told = [line for line in lines[1:] if not line[0].isspace() and not _ABOUT_THE_NODE.match(line)]
         return Said((several or told[::-1] or lines)[:1])
-    if lines and lines[0].startswith("in user code:"):  # AutoGraph's, with a traceback below, and then the error
+    if lines and lines[0].startswith("in user code:"):  # from AutoGraph: a traceback, and then the error
         told = [line.strip() for line in lines[1:] if line.startswith("    ") and not line[4:5].isspace()]
         places = [each for each in map(_PLACE.match, told) if each and "-packages" not in each["file"]]
         said = next((line for line in reversed(told) if not line.startswith("File ")), "in user code")
@@ -77,19 +77,19 @@ def _lost_peer(_: BaseException, text: str) -> bool:
 
 
 def _lacks_horovod(source_dir: Path, environ: Mapping[str, str]) -> bool:
-    """Whether Horovod is missing, and can be had."""
+    """Return whether Horovod is missing and can be installed."""
     has_recipe = (source_dir / RECIPE / "build.py").is_file() or bool(environ.get(WHEELS_VARIABLE))
     return has_recipe and find_spec("horovod") is None
 
 
 def _horovod() -> Any:
-    """Horovod, where the script has started it; else None."""
+    """Return Horovod if the script has started it, else None."""
     module = sys.modules.get("horovod.tensorflow.mpi_ops")
     return module if module is not None and module.is_initialized() else None
 
 
 def _after_script() -> None:
-    """Exit handlers follow. Horovod's, which ends MPI, is to be the last of them: `_leave`."""
+    """Keep Horovod's exit handler, which ends MPI, from running before the others; `_leave` does its work last."""
     if horovod := _horovod():
         atexit.unregister(horovod.shutdown)
 
@@ -103,7 +103,7 @@ TENSORFLOW = Framework(
     name="tensorflow",
     title="TensorFlow",
     training_script="train_dnn.py",
-    image_version="2.21.0",  # that of code/constraints.txt, for which AWS has an image
+    image_version="2.21.0",  # the version in code/constraints.txt, for which AWS has an image
     modules=("tensorflow", "keras", "horovod"),
     how_to_install="in a checkout, `make setup` and use .venv/bin/python; "
     "else `pip install headrace[local]` (or [submit]) and `headrace setup`",
@@ -118,7 +118,7 @@ TENSORFLOW = Framework(
     recipe=RECIPE,
     process_environ=_process_environ,
     trains_in_threads=True,
-    # Said at every start of every process, before its own log level can be set.
+    # Printed at the start of every process, before its own log level can be set.
     noise=r"All log messages before absl::InitializeLog|oneDNN custom operations are on",
     stall_words=StallWords(  # of Horovod 0.28's stall inspector
         "Horovod",

@@ -1,4 +1,4 @@
-"""What a host knows before it starts anything, and the environments that its children get from that."""
+"""Facts that a host knows before it starts anything, and the environments that it makes of them for its children."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from headrace.job.settings import (
 from headrace.rank.context import TrainerContext
 
 LONGEST_SOCKET_PATH, LONGEST_SOCKET_NAME = 107, 32
-"""Bytes: of a path that a socket may have (unix(7)), and of what Python's multiprocessing adds to its folder's."""
+"""Most bytes of a socket's path (unix(7)), and of what Python's multiprocessing adds to its folder's path."""
 
 OF_TUNING_JOBS = "_tuning_"
-"""Begins the names of hyperparameters that SageMaker adds to each job of a tuning job."""
+"""Prefix of the hyperparameters that SageMaker adds to each job of a tuning job."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ToolkitRank:
 
     @property
     def supervises(self) -> bool:
-        """Whether this one looks after the host."""
+        """True if this launcher supervises the host."""
         return self.local == 0
 
 
@@ -59,7 +59,7 @@ class HostPlan:
     settings: Settings
     source_dir: Path
     script_arguments: Sequence[str]
-    """What the user gave the training script."""
+    """Arguments that the user gave the training script."""
     environ: Mapping[str, str]
     rank: ToolkitRank | None = None
     """Set when the SageMaker toolkit's mpirun started this launcher as one of its ranks."""
@@ -70,22 +70,22 @@ class HostPlan:
 
     @property
     def ranks_per_host(self) -> int:
-        """As many as the user has given, else one for each GPU."""
+        """Ranks on each dnn host: the user's number, else one for each GPU."""
         return self.settings.processes_per_host or int(self.environ.get("SM_NUM_GPUS") or 0) or gpus_here() or 1
 
     @property
     def trainer_name(self) -> str:
-        """The process that this host starts for the trainer: mpirun, or the toolkit's rank."""
+        """Name of the process that this host starts for the trainer: mpirun, or the toolkit's rank."""
         return f"rank{self.rank.world}" if self.rank else mpirun.MPIRUN
 
     @property
     def takes_mpi_daemon(self) -> bool:
-        """Whether the leader's mpirun may ask this host for its MPI daemon."""
+        """True if the leader's mpirun may ask this host for its MPI daemon."""
         topology = self.topology
         return topology.current.role == "dnn" and not topology.is_leader and self.rank is None
 
     def refuse_open_launch(self) -> None:
-        """Raises `InputError` where anybody could have this job's hosts run programs."""
+        """Raise `InputError` if anybody could make this job's hosts run programs."""
         settings, several = self.settings, len(self.topology.dnn_hosts) > 1
         if several and self.rank is None and settings.secret_is_derived and not settings.trust_network:
             raise InputError(
@@ -97,16 +97,16 @@ class HostPlan:
 
     @property
     def control_address(self) -> str:
-        """Where this host serves its side of the control channel."""
+        """Address at which this host serves its side of the control channel."""
         endpoint = self.settings.endpoint(self.topology.current.name)
         return f"{endpoint.bind_address}:{endpoint.control_port}"
 
 
 def script_arguments(argv: Sequence[str], hyperparameters: Path) -> list[str]:
-    """The launcher's arguments that the training script gets: what the user gave it, as `--name value`.
+    """Return the launcher's arguments that the user meant for the training script, as `--name value`.
 
     Args:
-        hyperparameters: the host's hyperparameters.json. What is not in there is an addition of SageMaker's toolkit.
+        hyperparameters: the host's hyperparameters.json. Others were added by SageMaker's toolkit.
     """
     try:
         given = json.loads(hyperparameters.read_text(encoding="utf-8"))
@@ -122,7 +122,7 @@ def script_arguments(argv: Sequence[str], hyperparameters: Path) -> list[str]:
 
 
 def settings_environ(settings: Settings) -> dict[str, str]:
-    """The launcher's settings as training scripts may read them: `HEADRACE_` and the setting's name."""
+    """Return the launcher's settings as variables for training scripts: `HEADRACE_` and the setting's name."""
     values = {name: getattr(settings, name) for name in HYPERPARAMETERS}
     return {
         f"HEADRACE_{name.upper()}": f"{value:g}" if isinstance(value, float) else str(value)
@@ -131,7 +131,7 @@ def settings_environ(settings: Settings) -> dict[str, str]:
 
 
 def trainer_environ(plan: HostPlan, service: DataService) -> dict[str, str]:
-    """The environment of mpirun, MPI daemons and ranks on this host."""
+    """Return the environment of mpirun, MPI daemons and ranks on this host."""
     settings = plan.settings
     paths = plan.paths
     context = TrainerContext(
@@ -172,22 +172,22 @@ def trainer_environ(plan: HostPlan, service: DataService) -> dict[str, str]:
 
 
 def python_environ(plan: HostPlan) -> dict[str, str]:
-    """What every Python child of this host gets."""
+    """Return the variables that every Python child of this host gets."""
     of_framework = FRAMEWORKS[plan.settings.framework].process_environ(plan.environ)
     names = [host.name for host in plan.topology.hosts]
     direct = without_proxy([*names, *(plan.settings.endpoint(name).address for name in names)], plan.environ)
-    # Whatever is made of a set, a vocabulary for one, is the same in all processes of the job.
+    # A fixed seed makes what is built from sets, such as a vocabulary, the same in all processes of the job.
     given = plan.environ.get("PYTHONHASHSEED", "")
-    hashes = {"PYTHONHASHSEED": given if given.isdecimal() else "0"}  # "random" would be another in each
-    # The log is UTF-8 to whoever reads it, and no character is worth a crash.
+    hashes = {"PYTHONHASHSEED": given if given.isdecimal() else "0"}  # "random" would differ in each process
+    # Readers expect the log in UTF-8, and no character is worth a crash.
     own = {"SM_CURRENT_HOST": plan.topology.current.name, "PYTHONIOENCODING": "utf-8:backslashreplace"}
     return {**own, **_temporary_files(plan), **hashes, **of_framework, **direct}
 
 
 def _temporary_files(plan: HostPlan) -> dict[str, str]:
-    """They go where they are removed even when their process is killed.
+    """Return the folder of temporary files, where they are removed even when their process is killed.
 
-    But not on a simulated host whose folder is too deep for the sockets that a framework's processes make there.
+    Empty on a simulated host whose folder is too deep for the sockets that a framework's processes make there.
     """
     folder = str(plan.paths.work_dir)
     too_long = len(os.fsencode(folder)) + LONGEST_SOCKET_NAME > LONGEST_SOCKET_PATH
@@ -195,7 +195,7 @@ def _temporary_files(plan: HostPlan) -> dict[str, str]:
 
 
 def server_environ(plan: HostPlan) -> dict[str, str]:
-    """What every data service's servers get beside the host's own environment."""
+    """Return the variables that a data service's servers get beside the host's own environment."""
     return {
         **python_environ(plan),
         SECRET_VARIABLE: plan.settings.secret,

@@ -1,4 +1,4 @@
-"""What an instance type has and costs: the dated table in instances.csv, with the user's own prices over it.
+"""Processors and prices of instance types: the dated table in instances.csv, with the user's own prices over it.
 
 Needed before a job (ranks per host, cost limits) and after it (cost, advice), so it belongs to the kernel.
 """
@@ -29,7 +29,7 @@ class InstanceType:
     memory_gib: float
     network_gbps: float
     usd_per_hour: float | None
-    """None: not known."""
+    """Training price in dollars an hour; None: not known."""
 
     def __post_init__(self) -> None:
         usd = self.usd_per_hour or 0.0
@@ -46,17 +46,17 @@ class InstanceTable:
     types: Mapping[str, InstanceType]
     as_of: str
     dated: str = ""
-    """What to say of the prices: whose and when."""
+    """Origin and date of the prices, as text."""
 
     def get(self, name: str) -> InstanceType | None:
-        """The type, or None when the table lacks it."""
+        """Return the type, or None if the table lacks it."""
         return self.types.get(name)
 
     def ranks_on(self, name: str, given: int | None) -> int:
-        """Ranks on a dnn host of this type: as many as given, else one for each GPU.
+        """Return the ranks on a dnn host of this type: `given`, else one for each GPU.
 
         Raises:
-            InputError: more than it has GPUs, or nothing is given and the table lacks the type.
+            InputError: `given` is more than the GPUs, or None while the table lacks the type.
         """
         kind = self.get(name)
         gpus = kind.gpus if kind else 0
@@ -71,10 +71,10 @@ class InstanceTable:
         return given
 
     def with_prices(self, texts: Iterable[str]) -> InstanceTable:
-        """This table with `TYPE=USD_PER_HOUR` in place of its own prices.
+        """Return this table with prices from `TYPE=USD_PER_HOUR` in place of its own.
 
         Raises:
-            InputError: malformed, or of a type that the table lacks.
+            InputError: a text is malformed, or names a type that the table lacks.
         """
         types, given = dict(self.types), list(texts)
         for text in given:
@@ -94,7 +94,7 @@ class InstanceTable:
 
 
 def read_instances(own: Path | None = None) -> InstanceTable:
-    """The built-in table, with the rows of a file of the same columns over it.
+    """Read the built-in table; rows of the user's file, with the same columns, replace its rows.
 
     Raises:
         InputError: the file cannot be read, or a row of it is wrong.

@@ -1,4 +1,4 @@
-"""What limits a job's steps, from the figures of its summary; the report, the plan and the summary say the same."""
+"""The limit of a job's steps, from its summary; the report, the plan and the summary use the same one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ GPU = "the GPU"
 ARITHMETIC = "the model's arithmetic"
 """The limit of a training on CPUs, or on a GPU whose utilization is not known."""
 INPUT_BOUND_FROM = 0.1
-"""From this share of a step on it is worth a thought who makes the batches."""
+"""Share of a step spent waiting from which it matters who makes the batches."""
 BUSY_FROM = 0.85
-"""A GPU that is busy for this share of a step that waits for nothing is its limit."""
+"""Share of a step without waiting from which a busy GPU is its limit."""
 FEW_SAMPLES = 5
-"""A GPU's utilization, looked at once a second, means nothing below."""
+"""Looks at a GPU, one a second, below which its utilization means nothing."""
 REMEDIES = {
     COPYING: "What helps: copy beside the step before, from pinned memory (PyTorch: the loader's device=; TensorFlow: "
     "data.prefetch_to_device), and smaller types on the way (uint8).",
@@ -27,11 +27,11 @@ REMEDIES = {
     "batches, --local_workers off, more processors on the dnn host; no larger GPU.",
     GPU: "What helps: mixed precision (bfloat16), or a larger GPU; no data host.",
 }
-"""What to do about a limit; data hosts, which `plan` chooses, against waiting for data."""
+"""Advice by limit. Waiting for data has none here: against it, `plan` chooses data hosts."""
 
 
 def limited_by(summary: Mapping[str, Any]) -> str:
-    """What a run's steps took their time for; empty where it has measured too little."""
+    """Return what limits a run's steps; empty if too little was measured."""
     step_ms, ideal_ms = summary["step_time_ms"]["mean"], summary["ideal_step_time_ms"]
     share = summary["input_bound_share"]
     if not summary["steps"] or (not ideal_ms and share in (0, 1)):
@@ -48,13 +48,13 @@ def limited_by(summary: Mapping[str, Any]) -> str:
 
 
 def computing_limit(summary: Mapping[str, Any]) -> str:
-    """What limits a step that waits for nothing."""
+    """Return what limits a step that does not wait for data."""
     busy = gpu_busy_share(summary)
     return ARITHMETIC if busy is None else GPU if busy >= BUSY_FROM else PROCESS
 
 
 def gpu_busy_share(summary: Mapping[str, Any]) -> float | None:
-    """The part of an ideal step in which the GPUs of the ranks are busy, at most 1; None: it is not known."""
+    """Return the share of an ideal step in which the ranks' GPUs are busy, at most 1; None: it is not known."""
     dnn = [host for host in summary["hosts"].values() if host["group"] != DATA_GROUP]
     ranks, ideal_ms = summary["world_size"] / max(len(dnn), 1), summary["ideal_step_time_ms"]
     found = [host["gpu"] for host in dnn if host.get("gpu")]

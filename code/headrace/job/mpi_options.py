@@ -1,4 +1,4 @@
-"""The words that users add to mpirun's command line, checked where the job is submitted and read on the leader."""
+"""Users' options for mpirun, checked where the job is submitted and read on the leader."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from headrace.errors import InputError
 OWN_MPI_PARAMETERS = frozenset(
     {"plm_rsh_agent", "plm_rsh_no_tree_spawn", "orte_tmpdir_base", "btl_vader_backing_directory"}
 )
-"""Open MPI's parameters that users must leave alone."""
+"""Parameters of Open MPI that users must not set."""
 _REFUSED = dict.fromkeys(("--", "-V", "--version", "-h", "--help", "-?"), "mpirun would not run the script")
 _REFUSED |= dict.fromkeys(("-n", "--n", "-np", "--np", "-c"), "say --processes_per_host")
 """Words of mpirun's, and why they cannot be among the user's."""
 
 
 def split_mpi_options(text: str) -> tuple[str, ...]:
-    """The words of `--custom_mpi_options`; `--NCCL_DEBUG LEVEL` is the toolkit's way to say `-x NCCL_DEBUG=LEVEL`.
+    """Return the words of `--custom_mpi_options`; the toolkit's `--NCCL_DEBUG LEVEL` becomes `-x NCCL_DEBUG=LEVEL`.
 
     Raises:
         InputError: quotes are not closed, the first word is no option, a parameter is the launcher's own, or mpirun

@@ -1,4 +1,4 @@
-"""What a host is told about how to run the job: hyperparameters and environment, read once, at the start.
+"""Settings of a host for its part of the job, read once at the start from hyperparameters and environment.
 
 After that, the launcher sees the frozen `Settings`. What ranks and servers need besides `TrainerContext` reaches them
 in variables named here.
@@ -26,38 +26,38 @@ from headrace.job.mpi_options import split_mpi_options
 from headrace.terminal.parser import OneLineParser
 
 MOST_SECONDS = 1e9
-"""Thirty years; what waits is told in whole nanoseconds, and more has no room there."""
+"""Most seconds of a setting, thirty years: waits are given in whole nanoseconds, which would overflow."""
 MIN_LEASE_S = 5.0
-"""A renewal every 1 to 2.5 s, with a call timeout of 3 s: less would take a slow reply for a death."""
+"""Shortest lease: renewals come every 1 to 2.5 s, time out after 3 s, and a slow reply must not look like a death."""
 TF_DATA_MODES = ("service", "local")
 LOCAL_WORKERS = ("on", "off")
 PREFLIGHTS = ("", "first", "only")
 SECRET_VARIABLE = "HEADRACE_JOB_SECRET"
 PLACEHOLDER_SECRET = "made-at-submission"
-"""What `--dry_run` prints for it; no job may have it."""
+"""Secret that `--dry_run` prints; no job may have it."""
 STARTUP_TIMEOUT_VARIABLE = "HEADRACE_STARTUP_TIMEOUT_S"
-"""For ranks that wait for hosts which are not there yet."""
+"""Variable with the seconds that ranks wait for hosts which are not there yet."""
 TRUST_NETWORK_VARIABLE = "HEADRACE_TRUST_NETWORK"
-"""1: nobody but the job's hosts reaches them, so that a derived secret will do for MPI too."""
+"""Variable that is 1 if nobody but the job's hosts reaches them, so that a derived secret is enough for MPI too."""
 MPI_OPTIONS_VARIABLE = "HEADRACE_MPI_OPTIONS"
-"""Further options for mpirun, as one text."""
+"""Variable with further options for mpirun, as one text."""
 PREFLIGHT_VARIABLE = "HEADRACE_PREFLIGHT"
 PREFLIGHT_TIMEOUT_VARIABLE = "HEADRACE_PREFLIGHT_TIMEOUT_S"
 VERSION_VARIABLE = "HEADRACE_VERSION"
-"""Of the headrace that the job was submitted with."""
+"""Variable with the version of headrace that submitted the job."""
 MLFLOW_URI_VARIABLE, MLFLOW_EXPERIMENT_VARIABLE = "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"
-"""MLflow's own; jobs get them from who submits."""
+"""MLflow's own variables; jobs get them from the environment of the submission."""
 HOST_NAMES_VARIABLE = "HEADRACE_HOST_NAMES"
-"""Host names by address, as `address=name,…`: mpirun knows addresses, the control channel names."""
+"""Variable with host names by address, `address=name,…`: mpirun knows addresses, the control channel names."""
 CONTROL_HOSTS_VARIABLE = "HEADRACE_CONTROL_HOSTS"
-"""How the control channels are reached: `name=address:port,…`."""
+"""Variable with the addresses of the control channels: `name=address:port,…`."""
 JOB_NAME_VARIABLES = ("TRAINING_JOB_NAME", "SM_TRAINING_JOB_NAME")
 
 
 def _setting(
     default: Any, text: str, at_least: float | None = None, at_most: float | None = None, choices: Sequence[str] = ()
 ) -> Any:
-    """A field that arrives as a hyperparameter: what it is, and the range of its values. `_s`: seconds above 0."""
+    """Return a field that arrives as a hyperparameter, with its text and range. `_s` in its name: seconds above 0."""
     return field(default=default, metadata={"text": text, "at_least": at_least, "at_most": at_most, "choices": choices})
 
 
@@ -76,7 +76,7 @@ def _check(
 
 
 def describe_settings(names: Sequence[str]) -> str:
-    """A line for each setting: its name, its default, and what it is."""
+    """Return a line for each setting: its name, its default, and its description."""
     known = {each.name: each for each in fields(Settings)}
     pairs = {name: f"{name}={known[name].default:g}" for name in names}
     return "\n".join(f"  {pair:<24} {known[name].metadata['text']}" for name, pair in pairs.items())
@@ -84,7 +84,7 @@ def describe_settings(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Settings:
-    """How this host runs its part of the job. Times are seconds."""
+    """Settings of this host for its part of the job. Times are seconds."""
 
     tf_data_mode: str = _setting(
         "",
@@ -126,9 +126,9 @@ class Settings:
     work_dir: Path | None = None
     secret: str = field(default="", repr=False)
     secret_is_derived: bool = False
-    """From the job's ARN, which others know."""
+    """True if the secret comes from the job's ARN, which others know."""
     trust_network: bool = False
-    """Go on where a derived secret is all that keeps others from starting programs here."""
+    """True if the job goes on with a derived secret as its only protection against programs of others."""
     job_name: str = ""
     custom_mpi_options: tuple[str, ...] = ()
     """Further words of mpirun's command line."""
@@ -150,16 +150,16 @@ class Settings:
             raise InputError(f"training_script is {self.training_script!r}; expected a path inside the source dir")
 
     def endpoint(self, host: str) -> Endpoint:
-        """Where `host` is reached: by its name, unless the environment says otherwise."""
+        """Return where `host` is reached: at its name, unless the environment says otherwise."""
         return self.endpoints.get(host) or Endpoint(host)
 
 
 HYPERPARAMETERS = tuple(each.name for each in fields(Settings) if each.metadata)
-"""The settings that arrive as hyperparameters; the rest comes from the environment."""
+"""Names of the settings that arrive as hyperparameters; the others come from the environment."""
 
 
 def parse_settings(argv: Sequence[str]) -> dict[str, Any]:
-    """The launcher's own settings among hyperparameters, as `--name value`; the rest is the script's.
+    """Return the launcher's own settings among `--name value` hyperparameters; the others are the script's.
 
     Raises:
         InputError: a value is of the wrong type, or the arguments are no such pairs.
@@ -173,7 +173,7 @@ def parse_settings(argv: Sequence[str]) -> dict[str, Any]:
 
 
 def pairs(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The pairs in `--name value` or `--name=value`. A value may look like a flag: a text that begins with a dash."""
+    """Yield the pairs of `--name value` or `--name=value`. A value may begin with a dash, like a flag."""
     rest = iter(argv)
     for flag in rest:
         name, equals, value = flag.partition("=")
@@ -184,7 +184,7 @@ def pairs(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def read_settings(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
-    """Settings from hyperparameters and the environment.
+    """Read the settings from hyperparameters and the environment.
 
     Raises:
         InputError: a value is malformed or out of range.
@@ -202,20 +202,20 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
 
 
 def without_password(uri: str) -> str:
-    """A URI for the log: without a name and a password."""
+    """Return a URI without its name and password, for the log."""
     return re.sub(r"//[^/@]*@", "//", uri)
 
 
 def default_mode(is_hetero: bool) -> str:
-    """Where batches are made when nobody says: on data hosts, if there are any."""
+    """Return the default of tf_data_mode: service if there are data hosts, else local."""
     return "service" if is_hetero else "local"
 
 
 def read_base_dir(environ: Mapping[str, str]) -> Path:
-    """SageMaker's folder: `/opt/ml`, or what `SAGEMAKER_BASE_DIR` says, as the toolkit reads it."""
+    """Return SageMaker's folder: `/opt/ml`, or the value of `SAGEMAKER_BASE_DIR`, as the toolkit reads it."""
     return Path(environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml")
 
 
 def find_source_dir(entry: str) -> Path:
-    """The source dir: the folder of the entry script, which SageMaker unpacks to `/opt/ml/code`."""
+    """Return the source dir: the folder of the entry script, which SageMaker unpacks to `/opt/ml/code`."""
     return Path(entry).resolve().parent

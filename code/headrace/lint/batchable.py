@@ -1,4 +1,4 @@
-"""Whether a function of elements could as well be one of batches."""
+"""Test for functions of elements that could take whole batches instead."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SIMPLE_OPS = {*PIXELS_THROUGH, "Placeholder", "Const", "NoOp", "Shape", "Random
 
 
 def batch_size_after(pipeline: Pipeline, stage: Stage) -> int:
-    """The size of the batches that a map's elements go to, if the map may as well stand after it; else 0."""
+    """Return the size of the batches that a map's elements go into, if the map could stand after batching; else 0."""
     between: list[Stage] = []
     for each in pipeline.after(stage):
         if each.kind in ("Batch", "ParallelBatch"):
@@ -35,14 +35,14 @@ def batch_size_after(pipeline: Pipeline, stage: Stage) -> int:
 
 
 def how_batchable(stage: Stage, size: int) -> str:
-    """`vectorised`: TensorFlow itself makes it a function of batches; `native`: its operations take batches."""
+    """Return how a function can take batches: `vectorised` by TensorFlow, `native` by its operations; else empty."""
     if any(_NOT_BATCHABLE.search(op) for op in stage.ops) or only_regroups(stage):
         return ""
     if not all(is_fixed(spec) and spec.dtype != tf.string for spec in [*stage.inputs[0].spec, *stage.spec]):
         return ""
     specs = [tf.TensorSpec([size, *spec.shape], spec.dtype) for spec in stage.inputs[0].spec]
     logger, level = tf.get_logger(), tf.get_logger().level
-    logger.setLevel("CRITICAL")  # what TensorFlow cannot vectorise, it tells at length
+    logger.setLevel("CRITICAL")  # TensorFlow writes at length about what it cannot vectorise
     try:
         tf.function(_vectorised(stage)).get_concrete_function(*specs)
     except (ValueError, TypeError, NotImplementedError, tf.errors.OpError):
@@ -53,9 +53,9 @@ def how_batchable(stage: Stage, size: int) -> str:
 
 
 def _vectorised(stage: Stage) -> Callable[..., Any]:
-    """A map's function for a batch of elements, as `tf.vectorized_map` makes it, with no loop left.
+    """Return a map's function for a batch of elements, as `tf.vectorized_map` makes it, with no loop left.
 
-    Calling it raises ValueError where TensorFlow cannot.
+    A call of it raises ValueError if TensorFlow cannot vectorise the function.
     """
     function = functions_of(stage.dataset)[0].function
     return lambda *batch: tf.vectorized_map(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str]) -> int:
-    """0: nothing found; 1: findings; 2 (raised): the arguments are wrong, or the script cannot be run."""
+    """Print the findings; return 0 if there are none, else 1. Wrong arguments and failing scripts raise (exit 2)."""
     parser = OneLineParser(prog="headrace lint", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="a list of findings, for programs")
     parser.add_argument("--traceback", action="store_true", help="where the script raised, in full")
@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
     given = parser.parse_args(argv)
     if not given.script.is_file():
         parser.error(f"there is no script {given.script}")
-    # Before TensorFlow is loaded: pipelines run on processors, and its remarks are not ours.
+    # Before TensorFlow is loaded: pipelines need no GPU, and TensorFlow's log is no part of the findings.
     os.environ |= {"CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from headrace.lint.examine import examine
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def told(findings: Sequence[Finding], script: Path) -> str:
-    """The findings as text."""
+    """Return the findings as text."""
     lines = []
     for each in findings:
         times = f"{each.gain or 0:.1f}".removesuffix(".0")

@@ -1,4 +1,4 @@
-"""From the datasets of a script to findings."""
+"""Application of all rules to the datasets of a script."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RULES = (
 
 
 def examine(captured: Captured) -> list[Finding]:
-    """Return all findings on what a script distributes, the largest gain first. No part of it is run."""
+    """Return all findings on the datasets that a script distributes, the largest gain first. No dataset is run."""
     found: list[Finding] = []
     for wire, distributed, sharding in zip(captured.wires, captured.distributed, captured.shardings, strict=True):
         pipeline = Pipeline(wire, captured.sources)
@@ -38,7 +38,7 @@ def examine(captured: Captured) -> list[Finding]:
 
 
 def _refused(wire: tf.data.Dataset, place: str, sharding: str) -> list[Finding]:
-    """What `data.distribute` would refuse in a job with data hosts, in the same words."""
+    """Return what `data.distribute` would refuse in a job with data hosts, in the same words."""
     try:
         graph = DatasetGraph(wire, place.partition(": ")[0])
         refusals.refuse_python(graph)

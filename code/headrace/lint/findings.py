@@ -1,4 +1,4 @@
-"""What a rule finds, what it looks at, and when a finding is worth telling."""
+"""Findings, the subject that rules examine, and small functions that rules share."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from headrace.lint.pipeline import PASSING, Pipeline, Stage
 COSTLY = re.compile(
     r"Decode|Resize|Conv|Pool|ImageProjective|Adjust|HSV|ReadFile|FFT|MatMul|Spectrogram|CropAndResize|ScaleAndTranslate"
 )
-"""Operations that are worth a core of their own."""
+"""Pattern of operations that are worth a core of their own."""
 BETWEEN = (*PASSING, "Cache")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What costs, and its fix."""
+    """Something that costs time, memory or bytes, and its fix."""
 
     rule: str
     where: str
-    """`file:line: transformation`."""
+    """Place in the script: `file:line: transformation`."""
     cost: str
     gain: float | None
-    """How many times better it becomes; None: that depends on the data and the host."""
+    """Factor of the improvement; None: it depends on the data and the host."""
     gain_of: str
-    """What becomes better."""
+    """The improvement in words, such as `fewer bytes on the wire`."""
     is_estimate: bool
-    """The gain was measured once, with other data; else it follows from the pipeline."""
+    """True if the gain was measured once, with other data; False if it follows from the pipeline."""
     fix: str
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What the rules look at."""
+    """The pipeline that the rules examine, with the places where the script uses it."""
 
     pipeline: Pipeline
-    """Up to `data.distribute`."""
+    """Transformations up to `data.distribute`."""
     distributed_at: str
-    """Where the script calls that."""
+    """Place in the script that calls `data.distribute`."""
     trainer: tuple[Stage, ...] | None
-    """What the trainer adds after it; None where the script did not come to train on it."""
+    """Transformations that the trainer adds after `data.distribute`; None if the script did not reach its training."""
     sharding: str = "dynamic"
 
 
 def by_gain(findings: Sequence[Finding]) -> list[Finding]:
-    """What is refused first, then the largest gain; those whose gain is not known last."""
+    """Return the findings sorted: refusals first, then by falling gain, unknown gains last."""
     return sorted(findings, key=lambda finding: (finding.rule != "refused", -(finding.gain or 0.0)))
 
 
@@ -67,7 +67,7 @@ def size_text(count: float) -> str:
 
 
 def only_regroups(stage: Stage) -> bool:
-    """Whether a function only renames and regroups."""
+    """Return whether a function only renames and regroups components."""
     return stage.ops <= {"Placeholder", "Identity", "NoOp", "Const"}
 
 

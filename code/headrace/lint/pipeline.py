@@ -1,4 +1,4 @@
-"""A dataset's transformations as a tree of stages, and what flows through the graphs of their functions."""
+"""The transformations of a dataset as a tree of stages, and the flow of data through their functions' graphs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import tensorflow as tf
 from headrace.tensorflow import compat
 
 Start = Callable[[Any], bool]
-"""Whether a mark starts at a tensor."""
+"""Function that tells whether a mark starts at a tensor."""
 Consumer = tuple[str, Any]
-"""An operation's type (`crop` for those that cut a part out) or a stage's kind, and its first result."""
+"""Type of an operation (`crop` if it cuts a part out) or kind of a stage, and its first result."""
 BATCHES = ("Batch", "ParallelBatch", "PaddedBatch", "DenseToRaggedBatch")
 MAPS = ("Map", "ParallelMap")
 PASSING = ("Options", "Prefetch", "Shuffle", "Repeat", "Take", "Skip", "Shard", "AssertCardinality", "IgnoreErrors")
-"""Stages that hand elements on as they are."""
+"""Stages that pass elements on unchanged."""
 PIXELS_THROUGH = {
     "Add", "AddV2", "AdjustContrastv2", "AdjustHue", "AdjustSaturation", "AvgPool", "Cast", "ClipByValue", "ConcatV2",
     "CropAndResize", "DepthwiseConv2dNative", "Div", "EnsureShape", "ExpandDims", "GatherV2", "Identity", "IdentityN",
@@ -27,7 +27,7 @@ PIXELS_THROUGH = {
     "Round", "ScaleAndTranslate", "Select", "SelectV2", "Slice", "Squeeze", "StopGradient", "StridedSlice", "Sub",
     "Transpose", *BATCHES, "Cache",
 }  # fmt: skip
-"""What keeps pixels pixels, so that a byte for each is still enough."""
+"""Operations and stages after which pixels are still pixels, so that a byte for each is enough."""
 _RANDOM = re.compile(r"Random|Rng|TruncatedNormal|Multinomial|Stateful(Uniform|StandardNormal)")
 _CALLS = {
     "PartitionedCall": ("f",),
@@ -39,23 +39,23 @@ _CALLS = {
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """One transformation."""
+    """One transformation of a dataset."""
 
     dataset: tf.data.Dataset
     kind: str
-    """TensorFlow's name without its ornaments: `Map`, `ParallelMap`, `Shuffle`, …"""
+    """TensorFlow's class name without `Dataset` and version: `Map`, `ParallelMap`, `Shuffle`, …"""
     where: str
-    """`file:line` that made it."""
+    """`file:line` that made the dataset."""
     inputs: tuple[Stage, ...]
 
     @property
     def graphs(self) -> list[Any]:
-        """The graphs of its functions."""
+        """The graphs of the stage's functions."""
         return [each.function.graph for each in compat.functions_of(self.dataset)]
 
     @property
     def function_name(self) -> str:
-        """The user's name of its function."""
+        """The user's name of the stage's function; empty if it has none."""
         for each in compat.functions_of(self.dataset):
             name = compat.name_of_function(each)
             return "lambda" if name == "<lambda>" else name
@@ -63,12 +63,12 @@ class Stage:
 
     @property
     def in_code(self) -> str:
-        """Its function as a hint writes it."""
+        """The stage's function as a fix writes it."""
         return "…" if self.function_name == "lambda" else self.function_name
 
     @property
     def spec(self) -> list[Any]:
-        """The components of an element."""
+        """The specs of an element's components."""
         return list(tf.nest.flatten(self.dataset.element_spec))
 
     @property
@@ -83,11 +83,11 @@ class Stage:
 
     @property
     def is_random(self) -> bool:
-        """Whether it makes different elements each time."""
+        """True if the stage makes different elements each time."""
         return self.kind == "Random" or any(_RANDOM.search(op) for op in self.ops)
 
     def before(self) -> Iterator[Stage]:
-        """What its elements come from, nearest first."""
+        """Yield the stages before this one, nearest first."""
         for each in self.inputs:
             yield each
             yield from each.before()
@@ -111,30 +111,30 @@ class Pipeline:
         return stage
 
     def after(self, stage: Stage) -> Iterator[Stage]:
-        """What is made of its elements, nearest first."""
+        """Yield the stages after the given one, nearest first."""
         while id(stage) in self._consumer:
             stage = self._consumer[id(stage)]
             yield stage
 
 
 def static(value: Any) -> int:
-    """A dataset's numeric argument; -1 when it is not known."""
+    """Return a numeric argument of a dataset; -1 if it is not known."""
     known = None if value is None else tf.get_static_value(value)
     return -1 if known is None else int(known)
 
 
 def batch_size(stage: Stage) -> int:
-    """The size of the batches that a stage makes; -1 when it is not known."""
+    """Return the size of the batches that a stage makes; -1 if it is not known."""
     return static(compat.argument_of(stage.dataset, "batch_size"))
 
 
 def flow(stage: Stage, start: Start, through: Collection[str], consumers: list[Consumer]) -> list[bool]:
-    """Which components of a stage's elements are made of marked tensors.
+    """Return for each component of a stage's elements whether it is made of marked tensors.
 
     Args:
-        start: tensors where a mark starts.
-        through: operations whose result is marked when an operand is.
-        consumers: gets what else was done with marked tensors.
+        start: tells whether a mark starts at a tensor.
+        through: operations whose result is marked if an operand is.
+        consumers: receives all other uses of marked tensors.
     """
     given = [mark for each in stage.inputs for mark in flow(each, start, through, consumers)]
     if stage.kind in MAPS:
@@ -151,7 +151,7 @@ def flow(stage: Stage, start: Start, through: Collection[str], consumers: list[C
 def flow_in_graph(
     graph: Any, given: Sequence[bool], start: Start, through: Collection[str], consumers: list[Consumer]
 ) -> list[bool]:
-    """Which results of a function are made of marked tensors; `given`: its marked arguments. See `flow`."""
+    """Return for each result of a function whether it is made of marked tensors; `given` marks arguments (`flow`)."""
     marks: dict[str, bool] = {tensor.name: mark for tensor, mark in zip(graph.inputs, given, strict=False)}
     for op in graph.get_operations():
         marked = [marks.get(tensor.name, False) for tensor in op.inputs]
@@ -163,7 +163,7 @@ def flow_in_graph(
             found = [flow_in_graph(each, operands, start, through, consumers) for each in inner]
             results = [any(each) for each in zip(*found, strict=True)]
         else:
-            # Of these the first operand is the value, the others say where.
+            # The first operand of these is the value, the others say where.
             one = marked[:1] if op.type in ("GatherV2", "Slice", "StridedSlice", "Reshape") else marked
             results = [any(one) and op.type in through] * len(op.outputs)
             if any(marked) and op.type not in through:
@@ -174,12 +174,12 @@ def flow_in_graph(
 
 
 def called(graph: Any, op: Any) -> list[Any]:
-    """The graphs of the functions that an operation calls."""
+    """Return the graphs of the functions that an operation calls."""
     return [compat.function_in(graph, op.get_attr(name).name) for name in _CALLS.get(op.type, ())]
 
 
 def inner_maps(stage: Stage) -> list[Any]:
-    """The graphs of maps within a stage's function, as `interleave` has them."""
+    """Return the graphs of maps inside a stage's function, such as that of `interleave`."""
     return [
         compat.function_in(graph, op.get_attr("f").name)
         for graph in stage.graphs
@@ -189,7 +189,7 @@ def inner_maps(stage: Stage) -> list[Any]:
 
 
 def _crops(op: Any) -> bool:
-    """Whether it takes a part of an image's rows or columns; anything doubtful is none."""
+    """Return whether an operation cuts out some of an image's rows or columns; doubtful cases count as no."""
     if op.type == "Slice":
         begin, size = (tf.get_static_value(op.inputs[place]) for place in (1, 2))
         whole = begin is not None and size is not None and not any(begin[:2]) and all(each == -1 for each in size[:2])

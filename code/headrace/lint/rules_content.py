@@ -1,4 +1,4 @@
-"""Rules on what functions do to elements: types too wide, calls too many, work done again."""
+"""Rules on functions of elements: types that are too wide, needless calls, repeated work."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from headrace.lint.pipeline import (
 from headrace.tensorflow.compat import argument_of
 
 LARGE_VALUES = 1024
-"""Values of a component, per example, from which its type matters: a 32 × 32 image has as many pixels."""
+"""Values of a component, per example, from which its type matters: a 32 × 32 image has this many pixels."""
 CACHE_LIMIT_BYTES = 2**30
-"""What is safe to keep on any data host: the smallest in instances.csv has 8 GiB."""
+"""Bytes that are safe to cache on any data host: the smallest in instances.csv has 8 GiB."""
 BATCHING, CROP = 1.5, 1.4
-"""`images.augment` on 32 images of 64 × 64 instead of one by one; 224 × 224 out of a JPEG of 375 × 500: both measured
+"""Gains of `images.augment` on 32 images of 64 × 64 at once, and of a 224 × 224 crop from a JPEG of 375 × 500, measured
 on one core of a two-core x86-64 machine with TensorFlow 2.21."""
 _ASKS_SHAPE = {"Shape", "Size", "Rank", "ShapeN"}
 
 
 def wide_wire(subject: Subject) -> Iterator[Finding]:
-    """Floats to `distribute` where fewer bytes would do."""
+    """Find floats that go to `distribute` where fewer bytes would do."""
     end = subject.pipeline.end
     from_pixels = flow(end, lambda tensor: getattr(tensor, "dtype", None) == tf.uint8, PIXELS_THROUGH, [])
     shapes = _batch_shapes(subject)
@@ -67,7 +67,7 @@ def wide_wire(subject: Subject) -> Iterator[Finding]:
 
 
 def map_before_batch(subject: Subject) -> Iterator[Finding]:
-    """A function called on each element that could be called on batches."""
+    """Find functions that are called on each element and could be called on batches."""
     for stage in subject.pipeline.stages:
         if stage.kind not in MAPS or any(each.kind in BATCHES for each in stage.before()):
             continue
@@ -84,7 +84,7 @@ def map_before_batch(subject: Subject) -> Iterator[Finding]:
 
 
 def no_cache(subject: Subject) -> Iterator[Finding]:
-    """A small finite dataset that is decoded again in every epoch."""
+    """Find small finite datasets that are decoded again in every epoch."""
     chain = subject.pipeline.stages
     if any(len(stage.inputs) > 1 or stage.kind.startswith("Cache") for stage in chain):
         return
@@ -106,7 +106,7 @@ def no_cache(subject: Subject) -> Iterator[Finding]:
 
 
 def decode_then_crop(subject: Subject) -> Iterator[Finding]:
-    """JPEGs of which all is decoded and a part is used."""
+    """Find JPEGs that are decoded whole although only a part is used."""
     whole = ("Identity", "IdentityN", "EnsureShape")
     consumers: list[Consumer] = []
     kept = any(flow(subject.pipeline.end, _is_jpeg, whole, consumers))
@@ -129,7 +129,7 @@ def decode_then_crop(subject: Subject) -> Iterator[Finding]:
 
 
 def _batch_shapes(subject: Subject) -> list[list[int]] | None:
-    """The shapes of a batch; None where they cannot be told."""
+    """Return the shapes of a batch; None if they are not known."""
     end = subject.pipeline.end
     size = next((batch_size(each) for each in [end, *end.before()] if each.kind in BATCHES), -1)
     if not all(isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None for spec in end.spec):
@@ -141,13 +141,13 @@ def _batch_shapes(subject: Subject) -> list[list[int]] | None:
 
 
 def _is_made_alike(stage: Stage) -> bool:
-    """Whether a stage makes the same elements in every epoch, of inputs that are the same."""
+    """Return whether a stage makes the same elements in every epoch if its inputs are the same."""
     fixed = not stage.inputs or stage.kind in ("Options", "AssertCardinality", "Take", "Skip", *MAPS)
     return fixed and not stage.is_random
 
 
 def _crop_size(crop: Any) -> list[int | None]:
-    """Rows and columns of what an operation cuts out, where it says so."""
+    """Return the rows and columns that an operation cuts out; None for each that is not known."""
     if crop.shape.rank and all(crop.shape[:2]):
         return list(crop.shape[:2])
     begin, end = (tf.get_static_value(crop.op.inputs[place]) for place in (1, 2))
@@ -157,6 +157,6 @@ def _crop_size(crop: Any) -> list[int | None]:
 
 
 def _is_jpeg(tensor: Any) -> bool:
-    # A reduced size (`ratio`) cannot be had together with a crop's exact pixels.
+    # A reduced size (`ratio`) cannot be combined with the exact pixels of a crop.
     op = getattr(tensor, "op", None)
     return op is not None and op.type == "DecodeJpeg" and op.get_attr("ratio") == 1

@@ -1,4 +1,4 @@
-"""Rules on the order of transformations and on what runs beside what."""
+"""Rules on the order of transformations and on what runs in parallel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.tensorflow.sharding.refusals import PYTHON_OPS
 
 
 def shuffle_after_batch(subject: Subject) -> Iterator[Finding]:
-    """A shuffle that moves whole batches."""
+    """Find shuffles that move whole batches."""
     for stage in subject.pipeline.stages:
         above = list(_unchanged(stage)) if stage.kind == "Shuffle" else []
         batches = [place for place, each in enumerate(above) if each.kind in BATCHES]
@@ -25,7 +25,7 @@ def shuffle_after_batch(subject: Subject) -> Iterator[Finding]:
 
 
 def no_prefetch(subject: Subject) -> Iterator[Finding]:
-    """A trainer that asks for its next batch when it needs it."""
+    """Find trainers that ask for a batch only when they need it."""
     if subject.trainer is None or any(stage.kind == "Prefetch" for stage in subject.trainer):
         return
     place = where(subject.trainer[-1]) if subject.trainer else subject.distributed_at
@@ -35,7 +35,7 @@ def no_prefetch(subject: Subject) -> Iterator[Finding]:
 
 
 def sequential_map(subject: Subject) -> Iterator[Finding]:
-    """Costly maps that keep a data host at one core."""
+    """Find costly maps that keep a data host at one core."""
     for stage in subject.pipeline.stages:
         # Python runs one call at a time anyway.
         if stage.kind != "Map" or only_regroups(stage) or stage.ops & set(PYTHON_OPS):
@@ -47,7 +47,7 @@ def sequential_map(subject: Subject) -> Iterator[Finding]:
 
 
 def sequential_interleave(subject: Subject) -> Iterator[Finding]:
-    """Files that are read one after the other."""
+    """Find files that are read one after the other."""
     for stage in subject.pipeline.stages:
         if stage.kind == "Interleave" and any(op.endswith(("RecordDataset", "LineDataset")) for op in stage.ops):
             open_at_once = static(argument_of(stage.dataset, "cycle_length"))
@@ -60,7 +60,7 @@ def sequential_interleave(subject: Subject) -> Iterator[Finding]:
 
 
 def _unchanged(stage: Stage) -> Iterator[Stage]:
-    """What is before a stage, as long as elements stay what they are."""
+    """Yield the stages before the given one, nearest first, as long as they map, batch or pass on elements."""
     while len(stage.inputs) == 1 and stage.inputs[0].kind in (*BETWEEN, *MAPS, *BATCHES):
         stage = stage.inputs[0]
         yield stage

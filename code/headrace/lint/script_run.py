@@ -1,4 +1,4 @@
-"""Runs a training script up to the moment it would train, and keeps the datasets it made on the way."""
+"""Run a training script up to the moment it would train, and keep the datasets that it made on the way."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ _LAUNCHER_WORDS = ("HEADRACE_TF_DATA_MODE", "HEADRACE_DISPATCHER")
 
 
 class _Reached(BaseException):
-    """The script is about to train. No `Exception`, so that no handler of the script's keeps it."""
+    """Raised when the script is about to train. It is no `Exception`, so that no handler in the script catches it."""
 
 
 @dataclass
 class Captured:
-    """What a script made before it would have trained."""
+    """Datasets that a script made before it would have trained."""
 
     wires: list[tf.data.Dataset] = field(default_factory=list)
-    """What `data.distribute` was given, in order."""
+    """Datasets that `data.distribute` was given, in order."""
     shardings: list[str] = field(default_factory=list)
-    """… and how it was told to split each."""
+    """The `sharding` argument of each call of `data.distribute`, in the same order."""
     sources: dict[int, str] = field(default_factory=dict)
-    """`id(dataset)`: `file:line` of the script's that made it. Only datasets of `kept` and their inputs are alive."""
+    """`file:line` of the script by `id` of the dataset made there. Only `kept` datasets and their inputs are alive."""
     distributed: list[tf.data.Dataset] = field(default_factory=list)
-    """What `data.distribute` returned, in the same order."""
+    """Datasets that `data.distribute` returned, in the same order."""
     trained: tf.data.Dataset | None = None
-    """What training would have read; None: the script ended before."""
+    """Dataset that training would have read; None: the script ended before."""
     kept: list[tf.data.Dataset] = field(default_factory=list)
 
 
 def run_to_training(script: Path, arguments: Sequence[str], show_traceback: bool = False) -> Captured:
-    """Run `script` as `__main__` until it calls `fit`, or loops over what it distributed; a look at one batch is none.
+    """Run `script` as `__main__` until it calls `fit` or loops over a distributed dataset; a look at one batch is none.
 
     Raises:
-        InputError: there is no such script, it raised, or it never called `data.distribute`.
+        InputError: the script does not exist, raised, or never called `data.distribute`.
     """
     if not script.is_file():
         raise InputError(f"no script {script}")
@@ -62,7 +62,7 @@ def run_to_training(script: Path, arguments: Sequence[str], show_traceback: bool
     except SystemExit as exit_:
         if exit_.code not in (None, 0):
             raise InputError(f"{script} ended itself with exit code {exit_.code} before it would train") from None
-    except Exception as error:  # Whatever the script raises is the script's.
+    except Exception as error:  # the script may raise anything
         if show_traceback:
             traceback.print_exc()
         reason = (" ".join(str(error).split()) or "no message")[:300]
@@ -75,7 +75,7 @@ def run_to_training(script: Path, arguments: Sequence[str], show_traceback: bool
 
 
 class _Look:
-    """What a script iterates over: a `for` loop trains, but the first `next` may only look at a batch."""
+    """Iterator for a script: a `for` loop trains, but the first `next` may only look at a batch."""
 
     def __init__(self, begin: Callable[[], Iterator[Any]], dataset: tf.data.Dataset, captured: Captured) -> None:
         self._begin, self._dataset, self._captured = begin, dataset, captured
@@ -94,12 +94,12 @@ class _Look:
         return next(self._begin())
 
     def get_next(self) -> Any:
-        """As TensorFlow's own iterators have it."""
+        """Return the next element, as TensorFlow's own iterators do."""
         return next(self)
 
 
 def _is_one_batch(dataset: tf.data.Dataset) -> bool:
-    """Whether it is `take(1)`, at which a script looks before it trains."""
+    """Return whether a dataset is `take(1)`, with which a script looks at a batch before it trains."""
     return type(dataset).__name__ == "_TakeDataset" and int(compat.argument_of(dataset, "count")) == 1
 
 
@@ -109,7 +109,7 @@ def _hooks(captured: Captured) -> Iterator[None]:
     originals = (data.distribute, keras.Model.fit, base.__init__, base.__iter__, data.prefetch_to_device)
 
     def distribute(dataset: tf.data.Dataset, **how: Any) -> tf.data.Dataset:
-        # An object of its own, so that what is made after it is told from what it was given.
+        # A new object, so that datasets made from it can be told from those made from its input.
         wire = originals[0](dataset, **how).with_options(tf.data.Options())
         captured.wires.append(dataset)
         captured.shardings.append(how.get("sharding", "dynamic"))
@@ -130,7 +130,7 @@ def _hooks(captured: Captured) -> Iterator[None]:
             return originals[3](self)
         return _Look(lambda: originals[3](self), self, captured)
 
-    _patch(base, distribute, fit, init, iterate, lambda dataset: dataset.prefetch(1))  # as where there is a GPU
+    _patch(base, distribute, fit, init, iterate, lambda dataset: dataset.prefetch(1))  # as on a host with a GPU
     try:
         yield
     finally:
@@ -144,7 +144,7 @@ def _patch(base: Any, distribute: Callable[..., Any], fit: Any, init: Any, itera
 
 @contextlib.contextmanager
 def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """As `python SCRIPT ARGUMENTS` has it; what the script prints goes to stderr, no file is written for it."""
+    """Set the process up as `python SCRIPT ARGUMENTS` would. Prints go to stderr; no bytecode file is written."""
     before = sys.argv, sys.path[:], sys.dont_write_bytecode
     service = {name: os.environ.pop(name) for name in _LAUNCHER_WORDS if name in os.environ}
     collectives.find_open_mpi()
@@ -160,7 +160,7 @@ def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _descriptor_to_stderr() -> Iterator[None]:
-    """What is written past `sys.stdout`, by a library or a program that the script starts, too."""
+    """Send output that bypasses `sys.stdout` to stderr too, such as that of libraries and child programs."""
     kept = os.dup(1)
     os.dup2(2, 1)
     try:

@@ -1,4 +1,4 @@
-"""Starts one rank: `python -m headrace.rank -m mpi4py SCRIPT ARGS…`.
+"""Start one rank: `python -m headrace.rank -m mpi4py SCRIPT ARGS…`.
 
 mpirun runs it, or the launcher that the toolkit's mpirun has started as that rank.
 
@@ -36,15 +36,15 @@ from headrace.rank.no_exec import refuse_exec
 from headrace.rank.preflight.run import run_preflight
 
 LOST_PEER_S = 2.0
-"""How long a rank that has lost another waits before it says so: what ended the other is then known."""
+"""Seconds that a rank which has lost another waits before it says so: by then, the other's end is known."""
 _over: list[bool] = []
-"""Not empty: the script has come to its end."""
+"""Flag that is set when the script has come to its end: the list is then not empty."""
 
 
 def main() -> None:
     die_with_parent()
-    adopt_orphans()  # of `program &`, whose shell has ended, too
-    # Whole lines, so that mpirun's tags stand in front of them and not inside.
+    adopt_orphans()  # including orphans of `program &` whose shell has ended
+    # Write whole lines, so that mpirun's tags stand in front of them and not inside.
     sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     keep_output()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
@@ -53,7 +53,7 @@ def main() -> None:
         sys.exit("usage: python -m headrace.rank -m mpi4py SCRIPT [ARGUMENT ...]")
     from mpi4py.run import run_command_line
 
-    atexit.register(_leave)  # first of all, so that it runs last: libraries end their own
+    atexit.register(_leave)  # registered first, so that it runs last: libraries end their own
     threading.excepthook = functools.partial(_thread_failed, arguments[2])
     watch = _watch()
     preflight = os.environ.get(PREFLIGHT_VARIABLE, "")
@@ -71,7 +71,7 @@ def main() -> None:
         if isinstance(leaving.code, str):
             print(leaving.code, file=sys.stderr)
         if code:
-            _abort(code & 0xFF or 1, in_a_line(leaving))  # sys.exit(os.system(…)) gives 256, and that ends with 0
+            _abort(code & 0xFF or 1, in_a_line(leaving))  # sys.exit(os.system(…)) gives 256, whose low byte is 0
         _script_is_over()
     except BaseException as error:
         _failed(arguments[2], error)
@@ -85,13 +85,13 @@ def _failed(script: str, error: BaseException) -> None:
     if broken:
         time.sleep(LOST_PEER_S)
     trace = _own_trace(error, script)
-    with contextlib.suppress(Exception):  # the script closed it, or has put something else in its place
+    with contextlib.suppress(Exception):  # the script may have closed or replaced it
         sys.stderr.write("".join(trace))
     _abort(1, in_a_line(error), "".join(trace).splitlines(), broken)
 
 
 def _thread_failed(script: str, thread: threading.ExceptHookArgs) -> None:
-    """The script goes on without it, as ever; but not where it trained there, and another rank has ended."""
+    """Let a thread's error pass, as Python does. But if the thread trained and lost another rank, end the rank."""
     error = thread.exc_value
     in_threads = (each for each in FRAMEWORKS.values() if each.trains_in_threads)
     if error and not _over and any(each.lost_peer(error, text_of(error)) for each in in_threads):
@@ -100,7 +100,7 @@ def _thread_failed(script: str, thread: threading.ExceptHookArgs) -> None:
 
 
 def _script_is_over() -> None:
-    """Its exit handlers follow."""
+    """Note the end of the script, before its exit handlers run."""
     _over.append(True)
     for framework in FRAMEWORKS.values():
         framework.after_script()
@@ -108,7 +108,7 @@ def _script_is_over() -> None:
 
 
 def _leave() -> None:
-    """The last exit handler. From here on nothing is lost if MPI's end never comes, so the launcher bounds it."""
+    """Leave MPI in the last exit handler. Nothing is lost if MPI never ends, so the launcher bounds the wait."""
     end_children()
     for framework in FRAMEWORKS.values():
         framework.before_leaving()
@@ -123,14 +123,14 @@ def _say_how_far(event: str) -> None:
 
 
 def _watch() -> Watch | None:
-    """Shows the launcher that this rank lives, where there is a launcher."""
+    """Begin to show the launcher that this rank lives; return None without a launcher."""
     folder = TrainerContext.from_environ(os.environ).signal_dir
     number = os.environ.get("OMPI_COMM_WORLD_RANK", "")
     return Watch(folder, int(number)) if folder.name and number.isdecimal() else None
 
 
 def _own_trace(error: BaseException, script: str) -> list[str]:
-    """The traceback as the script's author knows it: from the script on, without what started it."""
+    """Return the traceback as the script's author knows it: from the script on, without what started it."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != script:
         trace = trace.tb_next
@@ -138,14 +138,14 @@ def _own_trace(error: BaseException, script: str) -> list[str]:
 
 
 def _abort(code: int, error: str, trace: Sequence[str] = (), broken: bool = False) -> None:
-    """`broken`: another rank's end has broken a connection."""
+    """Report the failure and end all ranks. `broken`: another rank's end has broken a connection."""
     for each in last_words:
         with contextlib.suppress(Exception):
             each()
     rank = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
     if rank.isdecimal():
         leave_failure(TrainerContext.from_environ(os.environ).signal_dir, int(rank), code, error, list(trace))
-    # A name of a file may be no text.
+    # A file's name in the message may be no valid text.
     quoted = urllib.parse.quote(error, safe=string.punctuation.replace("%", ""), errors="replace")
     with contextlib.suppress(Exception):
         say(RANK_FAILED, rank=rank, pid=os.getpid(), exit_code=code, broken=int(broken), error=quoted)

@@ -1,4 +1,4 @@
-"""What a rank that raised leaves for its host's launcher: a file in the signal folder, written before it ends.
+"""The file that a failed rank leaves in the signal folder for its host's launcher, written before it ends.
 
 The log says the same to people. But the launcher reads only the output of what it started: where SageMaker's toolkit
 starts the ranks, that is one of them. And a file knows its moment, so the first of several is known.
@@ -31,18 +31,18 @@ _PLACES = re.compile(
     r"[^\n]*$",
     re.MULTILINE,
 )
-"""Lines that say where, in Python, C++ or a graph, and not what."""
+"""Lines that name a place in Python, C++ or a graph, not the error."""
 
 last_words: list[Callable[[], None]] = []
-"""Called before a rank that has failed ends, which runs no exit handlers."""
+"""Functions to call before a failed rank ends, since its exit handlers do not run."""
 
 
 def leave_failure(folder: Path, rank: int, exit_code: int, error: str, trace: list[str]) -> None:
-    """Write this rank's file, whole or not at all; does nothing without a launcher.
+    """Write this rank's file, whole or not at all; do nothing without a launcher.
 
     Args:
         folder: `TrainerContext.signal_dir`, which has no name without a launcher.
-        error: what was raised, in a line.
+        error: the exception as one line.
         trace: the traceback's lines.
     """
     record = {
@@ -57,7 +57,7 @@ def leave_failure(folder: Path, rank: int, exit_code: int, error: str, trace: li
 
 
 def text_of(error: BaseException) -> str:
-    """What it says; nothing where the script's own class raises as it is asked."""
+    """Return an error's text; empty if the script's own class raises in `__str__`."""
     try:
         return str(error)
     except Exception:
@@ -65,7 +65,7 @@ def text_of(error: BaseException) -> str:
 
 
 def in_a_line(error: BaseException) -> str:
-    """What an exception says, without what frameworks put around it, and with why a script exits."""
+    """Return an exception as one line, without the text that frameworks add, and with the reason for an exit."""
     if isinstance(error, SystemExit):
         why = _why_it_exits(error)
         said = f"SystemExit: {error.code}" if isinstance(error.code, int) else _joined(str(error.code).splitlines())
@@ -79,7 +79,7 @@ def in_a_line(error: BaseException) -> str:
 
 
 def _advice(error: BaseException, said: str) -> str:
-    """What to do about an error whose text does not say it."""
+    """Return what to do about an error whose text does not say so."""
     if "from worker" in said and "No such file" in said:
         return f" ({FILE_ELSEWHERE})"
     found = (each.advice(error, said) for each in FRAMEWORKS.values())
@@ -87,7 +87,7 @@ def _advice(error: BaseException, said: str) -> str:
 
 
 def _joined(lines: Sequence[str]) -> str:
-    """Lines as one, without those of tracebacks; of many, the beginning and the end."""
+    """Join lines without those of tracebacks; keep the beginning and the end of a long text."""
     if len(lines) < 2:
         return "".join(lines)
     said = " ".join(_PLACES.sub("", "\n".join(lines)).split())
@@ -100,11 +100,11 @@ def _cut(line: str) -> str:
 
 
 def _why_it_exits(leaving: SystemExit) -> str:
-    """What argparse printed, or the error that the script, or click, was handling when it left; empty: nothing."""
+    """Return argparse's message, or the error that the script or click was handling at its exit; else empty."""
     for frame, _ in traceback.walk_tb(leaving.__traceback__):
         if frame.f_code is argparse.ArgumentParser.error.__code__:
             return str(frame.f_locals.get("message", ""))
-        if str(frame.f_globals.get("__name__")).startswith("click."):  # which leaves when it handles no error any more
+        if str(frame.f_globals.get("__name__")).startswith("click."):  # it exits after it has handled the error
             owners = [getattr(value, "__self__", value) for value in frame.f_locals.values()]
             if error := next((owner for owner in owners if isinstance(owner, Exception)), None):
                 return in_a_line(error)
@@ -113,7 +113,7 @@ def _why_it_exits(leaving: SystemExit) -> str:
 
 
 def first_failure(folder: Path, host: str) -> RootCause | None:
-    """The first of this host's ranks that left a file; None where none did."""
+    """Return the earliest failure that a rank of this host left a file about; None if there is none."""
     found = []
     for path in folder.glob(f"{PREFIX}*.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):

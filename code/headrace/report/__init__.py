@@ -1,1 +1,1 @@
-"""What happened: runs told and compared."""
+"""Reports on finished runs, comparisons between runs, and plans for further ones."""

@@ -1,4 +1,4 @@
-"""Which of the possible jobs to run, and why."""
+"""The choice among the possible jobs, and the reasons for it."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from headrace.job.limits import REMEDIES
 from headrace.report.candidates import NEARLY, Option, cheapest, fastest, worth_showing
 
 HARDLY_WAITS = 0.05
-"""Data hosts can save no more than this share of a step, so nobody needs them. Above, prices decide."""
+"""Share of a step that data hosts must be able to save to be worth advice. Above it, prices decide."""
 _ROUNDED = 1.0005
-"""What is offered with four digits must do."""
+"""Factor on limits in the error message: a user who gives the four printed digits as a limit must get a plan."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What to run, the jobs to show beside it, and the reasons."""
+    """The job to run, the jobs to show beside it, and the reasons."""
 
     choice: Option
     alone: Option
-    """Without data hosts."""
+    """The job without data hosts."""
     cheapest: Option
     fastest: Option
     shown: tuple[Option, ...]
     lines: tuple[str, ...]
 
     def marks(self, option: Option) -> str:
-        """How an option stands out."""
+        """Return the words that mark an option in the table, such as `cheapest`."""
         named = {"→": self.choice, "cheapest": self.cheapest, "fastest": self.fastest}
         if self.alone.usd_per_hour is None:
             del named["cheapest"]
@@ -39,14 +39,14 @@ def advise(
     found: Sequence[Option], samples: float, budget_usd: float | None, max_hours: float | None,
     alone_waits: float | None = None, computing_limit: str = "",
 ) -> Advice:  # fmt: skip
-    """The advice among these options, the first of which has no data hosts.
+    """Return the advice among these options, the first of which has no data hosts.
 
     Args:
-        samples: that the planned training takes in all.
-        budget_usd: for it; the fastest within it is advised.
-        max_hours: for it; the cheapest within it is advised, without prices the one with the fewest hosts.
-        alone_waits: the share of its time that a run without data hosts was seen to wait; None: it was not seen.
-        computing_limit: of a step that waits for nothing.
+        samples: number of samples in the whole planned training.
+        budget_usd: dollars for that training; the fastest job within them is advised.
+        max_hours: hours for that training; the cheapest job within them is advised, or the smallest without prices.
+        alone_waits: share of its time that a run without data hosts waited for data; None: it was not measured.
+        computing_limit: the limit of a step that does not wait for data.
 
     Raises:
         InputError: no option keeps to the limits, or prices are not known.
@@ -105,7 +105,7 @@ def _reasons(choice: Option, found: Sequence[Option], waits: float) -> list[str]
 
 
 def _price_of(option: Option, than: Option) -> str:
-    """How an option's price of a sample compares."""
+    """Return how an option's price per sample compares with that of `than`, as text."""
     theirs, ours = option.usd_per_million, than.usd_per_million
     if theirs is None or not ours:
         return ""

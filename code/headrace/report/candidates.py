@@ -1,4 +1,4 @@
-"""The jobs that one could run instead: hosts and placement, each with its step, its price, and its flags."""
+"""Candidate jobs: hosts and placement, each with its predicted step time, price and flags."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from headrace.report.measured import NO_LIMIT, Measured, group_of
 from headrace.report.predict import PLACEMENTS, Group, Placement, Prediction, predict
 
 NEARLY = 1.02
-"""As good as the best: a difference that is smaller than the error of predictions counts for nothing."""
+"""Factor up to which two predictions count as equal: smaller differences are within the error of predictions."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One job, as it would be."""
+    """One candidate job with its predicted speed and price."""
 
     placement: Placement
     data_hosts: int
     data_type: str
-    """Empty without data hosts, and where their type is not known."""
+    """Instance type of the data hosts; empty without data hosts, and where it is not known."""
     prediction: Prediction
     samples_per_s: float
     input_bound_share: float
     hosts: int
-    """Of both groups."""
+    """Number of hosts in both groups together."""
     usd_per_hour: float | None
-    """None: not known, as of simulated hosts."""
+    """Dollars an hour for all hosts; None: the price is not known, such as that of simulated hosts."""
 
     @property
     def usd_per_million(self) -> float | None:
-        """For a million samples."""
+        """Dollars for a million samples; None: the price is not known."""
         return None if self.usd_per_hour is None else self.usd_per_hour / 3600 / self.samples_per_s * 1e6
 
     def hours(self, samples: float) -> float:
-        """For so many samples."""
+        """Return the hours that training on this number of samples takes."""
         return samples / self.samples_per_s / 3600
 
     def cost_usd(self, samples: float) -> float | None:
-        """For so many samples."""
+        """Return the dollars that training on this number of samples costs; None: the price is not known."""
         return None if self.usd_per_hour is None else self.usd_per_hour * self.hours(samples)
 
     @property
     def relative_cost(self) -> float:
-        """Of a sample, to compare with others': dollars, or without prices host seconds."""
+        """Relative cost of a sample, to compare options: from dollars, or from the number of hosts without prices."""
         return (self.hosts if self.usd_per_hour is None else self.usd_per_hour) / self.samples_per_s
 
     def flags(self, run: Measured) -> str:
-        """start_job.py's, for hosts of the plan's; the script's own are the user's."""
+        """Return start_job.py's flags for this job; flags for the script itself are the user's to add."""
         here = "--no-is_cloud_job " if run.is_simulated else ""
         here += f"--framework {run.framework} " if run.framework != DEFAULT.name else ""
         kind = f" --dnn_instance_type {run.trainer_type_name}" if run.trainer_type_name else ""
@@ -64,9 +64,9 @@ class Option:
 
     @staticmethod
     def _ranks(run: Measured) -> str:
-        """The flag for the run's ranks on a host, unless start_job.py takes as many by itself.
+        """Return the flag for ranks per host; empty where start_job.py chooses the same number by itself.
 
-        A simulated run that stands for a type has that one's.
+        A simulated run that stands for an instance type gets the default of that type.
         """
         own = max(run.trainer_type.gpus, 1) if run.trainer_type else LOCAL_PROCESSES_PER_HOST * run.is_simulated
         as_by_itself = run.stands_for_type or run.ranks_per_host == own
@@ -74,11 +74,11 @@ class Option:
 
 
 def options(run: Measured, data_types: Sequence[InstanceType], most_hosts: int, like_cpus: float = 0) -> list[Option]:
-    """Every job with 0 to `most_hosts` data hosts of one type; the one without comes first.
+    """Return every job with 0 to `most_hosts` data hosts of one type; the job without data hosts comes first.
 
     Args:
-        data_types: candidates. Where there are none, data hosts are of no known type and price:
-        like_cpus: they have so many CPUs each.
+        data_types: candidate types of the data hosts; empty: their type and price are not known.
+        like_cpus: CPUs of each data host if `data_types` is empty.
     """
     found = [_option(run, "trainer", Group(0, 0, NO_LIMIT), None)]
     for count in range(1, most_hosts + 1):
@@ -89,14 +89,14 @@ def options(run: Measured, data_types: Sequence[InstanceType], most_hosts: int, 
 
 
 def cheapest(among: Iterable[Option]) -> Option:
-    """The least for a sample; of those about as cheap the fastest, and of those about as fast the fewest hosts."""
+    """Return the option with the cheapest sample; if several cost about the same, `fastest` chooses among them."""
     found = list(among)
     least = min(each.relative_cost for each in found)
     return fastest(each for each in found if each.relative_cost <= least * NEARLY)
 
 
 def fastest(among: Iterable[Option]) -> Option:
-    """The shortest step; of those about as fast the cheapest."""
+    """Return the option with the shortest step; if several are about as fast, the cheapest with the fewest hosts."""
     found = list(among)
     least = min(each.prediction.step_s for each in found)
     nearly = [each for each in found if each.prediction.step_s <= least * NEARLY]
@@ -104,7 +104,7 @@ def fastest(among: Iterable[Option]) -> Option:
 
 
 def worth_showing(among: Iterable[Option]) -> list[Option]:
-    """Those that no other beats in time and in money; without prices, in time and number of hosts."""
+    """Return the options that no other beats in both time and money; without prices, in time and number of hosts."""
     kept: list[Option] = []
     for each in sorted(among, key=lambda each: (_per_hour(each), each.hosts, each.prediction.step_s)):
         if all(each.prediction.step_s * NEARLY < other.prediction.step_s for other in kept):

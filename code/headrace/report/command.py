@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str], finder: Finder = as_given) -> int:
-    """0: the report is made; 1 (raised): it cannot be written; 2 (raised): a run is none."""
+    """Make the report. Return 0; raise an error with exit code 1 if it cannot be written, 2 if a folder is no run."""
     given = _parser().parse_args(argv)
     table = read_instances(given.prices).with_prices(given.price or ())
     stands_for = parse_stands_for(given.stands_for or (), table)
@@ -31,7 +31,7 @@ def main(argv: Sequence[str], finder: Finder = as_given) -> int:
     runs = _read(folders)
     summaries = [summary for summary, _ in runs]
     prices = [price(summary, table, stands_for) for summary in summaries]
-    # First of all: who reads the text may stop to.
+    # Write the page before printing: a reader of the text, such as `head`, may close the pipe.
     path = write_page(runs, given.output or folders[-1], prices, _notes(runs, prices, table.dated))
     print(compare(summaries, prices))
     print()
@@ -51,7 +51,7 @@ def main(argv: Sequence[str], finder: Finder = as_given) -> int:
 
 
 def write_page(runs: Runs, folder: Path, prices: Sequence[Price | None], notes: Sequence[str]) -> Path:
-    """The page and the plots, in `folder`. Raises `SetupError` when they cannot be written."""
+    """Write the page and the plots to `folder`; return the page's path. Raise `SetupError` if that fails."""
     from headrace.report import page, plots
 
     drawings = [
@@ -88,7 +88,7 @@ def write_page(runs: Runs, folder: Path, prices: Sequence[Price | None], notes: 
 
 
 def _read(folders: Sequence[Path]) -> list[tuple[Summary, Timeline]]:
-    """The runs; those of one name are numbered."""
+    """Read the runs; number those that share a name."""
     runs = [(read_summary(folder), read_timeline(folder)) for folder in folders]
     seen: dict[str, int] = {}
     for summary, _ in runs:

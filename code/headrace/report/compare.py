@@ -1,4 +1,4 @@
-"""Runs side by side: what the data group buys.
+"""Comparison of runs side by side: what the data group gains.
 
 python -m headrace.report.compare RUN [RUN ...]
 """
@@ -29,7 +29,7 @@ Summary = Mapping[str, Any]
 
 
 def compare(summaries: Sequence[Summary], prices: Sequence[Price | None] = ()) -> str:
-    """A table with a column for each run; ratios are to the first one, of runs of its script and global batch."""
+    """Return a table with a column for each run. Ratios are to the first run, for runs with its script and batch."""
     (_, names), *rows = compare_rows(summaries, prices)
     table = Table("", *names)
     for name, cells in rows:
@@ -38,7 +38,7 @@ def compare(summaries: Sequence[Summary], prices: Sequence[Price | None] = ()) -
 
 
 def compare_rows(summaries: Sequence[Summary], prices: Sequence[Price | None] = ()) -> list[tuple[str, list[str]]]:
-    """Rows of a table, each a name and a cell for each run; the first has the runs' names."""
+    """Return the rows of the table, each a name and a cell for each run; the first row holds the runs' names."""
     alike = [not unlike(summary, summaries[0]) for summary in summaries]
     rows = [
         ("", [summary["job_name"] for summary in summaries]),
@@ -73,7 +73,7 @@ def limit(summary: Summary) -> str:
 
 
 def _host_hours(summary: Summary) -> str:
-    """What a run without prices took: its hosts, from its start to training's end."""
+    """Return the host hours of a run, from its start to the end of training; shown where there are no prices."""
     seconds = summary["time_to_first_step_s"] + summary["train_s"]
     return f"{len(summary['hosts']) * seconds / 3600:.2g}"
 

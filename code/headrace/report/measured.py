@@ -1,4 +1,4 @@
-"""What a run has measured of its own workload, for the plan."""
+"""Measurements of a run's own workload, from which the plan is made."""
 
 from __future__ import annotations
 
@@ -16,55 +16,55 @@ from headrace.report.runs import was_interrupted
 FEW_STEPS = 20
 SHORT_EPOCH = 50
 RECEIVE_CPU_S_PER_BATCH = 3e-3
-"""Beside what its bytes cost, at most: iterators and threads of a rank that waits for nothing."""
+"""CPU seconds a batch, at most, to receive it, beside its bytes' cost: iterators and threads of a rank."""
 NO_LIMIT = float("inf")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A run as the plan takes it."""
+    """Measurements of a run, as the plan needs them."""
 
     work: Workload
     trainer: Group
     trainer_type: InstanceType | None
-    """None: not known, or only simulated; then nothing has a price."""
+    """Instance type of the dnn hosts; None: not known, or only simulated, so that nothing has a price."""
     trainer_type_name: str
-    """Of a job on SageMaker, or of what a simulated one stands for; else empty."""
+    """Name of the dnn hosts' type on SageMaker, or of the type that a simulated run stands for; else empty."""
     framework: str
     is_simulated: bool
-    """With no word of which types its hosts stand for."""
+    """True if the run was simulated and its hosts stand for no instance type."""
     has_service: bool
-    """Whether workers made the batches."""
+    """True if workers made the batches."""
     has_data_hosts: bool
     step_s: float
-    """Its own mean."""
+    """Mean step time that the run measured."""
     steps: int
     steps_per_epoch: int
-    """0: no epoch was finished."""
+    """Steps of an epoch; 0: no epoch was finished."""
     ranks_per_host: float
     stands_for_type: bool
-    """A simulated run, taken for one on a type."""
+    """True if a simulated run is taken for one on an instance type."""
     outside_share: float
-    """Of the time of training: what was no step."""
+    """Share of the training time that was spent outside of steps."""
     own_step_s: float | None
-    """What the formulas say for the run's own hosts; None: which processors its simulated hosts share is not known."""
+    """Step time by the formulas for the run's own hosts; None: simulated hosts share processors in an unknown way."""
     least_step_s: float | None
-    """The same, were each simulated host's processors its own; a run that made shorter steps contradicts them."""
+    """Step time by the formulas if each simulated host had its own processors; shorter measured steps contradict it."""
     notes: tuple[str, ...]
-    """What was assumed, or not measured."""
+    """Assumptions behind the figures, and figures that were not measured."""
 
     @property
     def alone_waits(self) -> float | None:
-        """The share of its time that a run without data hosts waited for data."""
+        """Share of its time that the run waited for data; None for a run with data hosts."""
         return None if self.has_data_hosts else max(1 - self.work.ideal_step_s / self.step_s, 0.0)
 
 
 def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: str | None = None) -> Measured:
-    """What a summary says of its workload.
+    """Return the workload that a summary describes.
 
     Args:
-        table: of instance types.
-        stands_for: the type as which the dnn hosts of a simulated run are taken.
+        table: instance types and their prices.
+        stands_for: the instance type that a simulated run's dnn hosts stand for.
 
     Raises:
         InputError: the run has measured too little.
@@ -77,7 +77,7 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: str |
     if any(host["cpus"] < 1 for host in hosts):
         raise InputError(f"{summary['job_name']} does not say how many CPUs all of its hosts have")
     kind = _type(dnn[0], summary, table, stands_for)
-    # A simulated host's processors stand for all of the type's: what it took them, it takes those.
+    # A simulated host's processors stand for all processors of the type, so CPU times are scaled to those.
     scale = kind.vcpus / dnn[0]["cpus"] if kind and stands_for else 1.0
     work, notes = _workload(summary, hosts, scale)
     if kind and stands_for:
@@ -117,7 +117,7 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: str |
 
 def _outside_share(summary: Mapping[str, Any]) -> float:
     step_s = summary["step_time_ms"]["mean"] / 1000
-    # The mean leaves the first step out, which waits for a cold pipeline and compiles: that is start-up.
+    # The mean excludes the first step, which waits for a cold pipeline and compiles. Its excess is start-up time.
     steps_s = summary["steps"] * step_s + max(summary["first_step_s"] - step_s, 0.0)
     return max(1 - steps_s / summary["train_s"], 0.0) if summary["train_s"] > 0 else 0.0
 
@@ -125,7 +125,7 @@ def _outside_share(summary: Mapping[str, Any]) -> float:
 def _own_step_s(
     work: Workload, trainer: Group, summary: Mapping[str, Any], table: InstanceTable, apart: bool = False
 ) -> float | None:
-    """`apart`: each simulated host is taken to have its processors to itself."""
+    """Return the formulas' step time for the run's own hosts; `apart` gives each simulated host its own processors."""
     data = [host for host in summary["hosts"].values() if host["group"] == DATA_GROUP]
     has_service = summary["tf_data_mode"] == "service"
     if not data:
@@ -150,7 +150,7 @@ def _ranks_note(ranks: float, kind: InstanceType, batch: int, hosts: int) -> lis
 
 
 def group_of(count: int, kind: InstanceType) -> Group:
-    """So many hosts of a type."""
+    """Return a group of `count` hosts of one instance type."""
     return Group(count, kind.vcpus, kind.network_gbps * 1e9 / 8)
 
 
@@ -169,7 +169,7 @@ def _check(summary: Mapping[str, Any]) -> None:
 
 
 def _workload(summary: Mapping[str, Any], hosts: list[Mapping[str, Any]], scale: float) -> tuple[Workload, list[str]]:
-    """CPU seconds a sample, multiplied by `scale`, and what is to be said of them."""
+    """Return the workload, its CPU times multiplied by `scale`, and notes on how it was estimated."""
     batch, sample_bytes = summary["global_batch_size"], _sample_bytes(summary)
     per_sample = scale * summary["world_size"] / batch
     rank, compute = (summary[key] * per_sample for key in ("rank_cpu_s_per_step", "compute_cpu_s_per_step"))
@@ -217,7 +217,7 @@ def _workload(summary: Mapping[str, Any], hosts: list[Mapping[str, Any]], scale:
 
 
 def _ideal_s(summary: Mapping[str, Any]) -> float:
-    """Of a step that waits for nothing, as a mean: where callbacks took time, rare and slow ones count."""
+    """Return the mean of a step that never waits for data. If callbacks take time, their rare slow calls count too."""
     ideal_s = float(summary["ideal_step_time_ms"]) / 1000
     if not summary["between_steps_ms"]:
         return ideal_s
@@ -225,18 +225,18 @@ def _ideal_s(summary: Mapping[str, Any]) -> float:
 
 
 def _delivered(summary: Mapping[str, Any], figure: str) -> float:
-    """Of all workers; 0 where ranks count nothing."""
+    """Return the sum of a figure over all workers; 0 if ranks did not count it."""
     return float(sum(worker.get(figure) or 0 for worker in summary.get("workers", {}).values()))
 
 
 def _samples_made(summary: Mapping[str, Any]) -> float:
-    """By workers: also for evaluations, and for steps that a failed run has not made any more."""
+    """Return the samples that workers made, including those for evaluations and for steps that a failure prevented."""
     of_a_rank = float(summary["global_batch_size"] / summary["world_size"])
     return max(_delivered(summary, "batches") * of_a_rank, float(summary["steps"] * summary["global_batch_size"]))
 
 
 def _sample_bytes(summary: Mapping[str, Any]) -> float:
-    """On the wire; where the shape is open, as its batches came."""
+    """Return the bytes of a sample on the wire; if its shape is open, the mean of the batches that arrived."""
     batches_per_s = _delivered(summary, "batches_per_s")
     if summary["sample_bytes"] > 0 or not batches_per_s:
         return max(float(summary["sample_bytes"]), 0.0)

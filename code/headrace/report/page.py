@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing else: no network, no script; light or dark as the reader's system is."""
+"""The report as one HTML page that needs no network and no script, light or dark as the reader's system is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing as an SVG element, and what it shows."""
+    """A drawing as an SVG element, with its caption."""
 
     svg: str
     caption: str
@@ -32,7 +32,7 @@ def render(
     notes: Sequence[str],
     pictures: Sequence[Picture],
 ) -> str:
-    """The page. `rows`: as `compare_rows` makes them."""
+    """Return the page as HTML. `rows` come from `compare_rows`."""
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
         TEMPLATE.read_text(encoding="utf-8")
     )

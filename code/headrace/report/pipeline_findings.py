@@ -1,4 +1,4 @@
-"""What `headrace lint` finds in the script of a run that was made here: what is cheaper than hosts."""
+"""Findings of `headrace lint` in the script of a run on this machine: a fix there is cheaper than hosts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMIT_S = 300.0
 
 
 def look_at(folder: Path, summary: Mapping[str, Any]) -> list[str]:
-    """Return what to change first, a line each, the greatest gain first; it runs the run's script up to its training.
+    """Return what to change first, a line each, by falling gain. This runs the run's script up to its training.
 
     Raises:
         InputError: the folder does not hold what the hosts ran.

@@ -24,13 +24,13 @@ from headrace.terminal.tables import Table
 WHO_MAKES = {"trainer": "dnn hosts alone", "data": "data hosts alone", "both": "both"}
 MOST_DATA_HOSTS = 8
 UNTOLD_UNTIL = 0.05
-"""Of a run's training: what was no step, below that, changes no price that matters."""
+"""Share of training outside of steps up to which the plan does not mention it: no price changes that matters."""
 UNEXPLAINED_FROM = 0.2
-"""Of a step: what the formulas miss below that is their error, not something to look for."""
+"""Share of a step below which unexplained time counts as the formulas' error, not as something to look for."""
 
 
 def main(argv: Sequence[str], finder: Finder = as_given) -> int:
-    """0: a plan; 2 (raised): the run is none, or has measured too little."""
+    """Print the plan. Return 0; raise an error with exit code 2 if there is no run, or it measured too little."""
     given = _parser().parse_args(argv)
     for name, most in (("max_data_hosts", 100), ("epochs", 10**9)):
         if getattr(given, name) is not None and not 1 <= getattr(given, name) <= most:
@@ -70,7 +70,7 @@ def main(argv: Sequence[str], finder: Finder = as_given) -> int:
 
 
 def _stands_for(text: str | None) -> str | None:
-    """The type that `[dnn_group=]TYPE` names. `report` takes both groups; here the dnn group alone is stood for."""
+    """Return the type that `[dnn_group=]TYPE` names. `report` takes both groups, the plan the dnn group alone."""
     if text is None:
         return None
     group, _, name = text.rpartition("=")
@@ -82,7 +82,7 @@ def _stands_for(text: str | None) -> str | None:
 
 
 def told(name: str, run: Measured, advice: Advice, prices: str) -> str:
-    """The plan as text."""
+    """Return the plan as text."""
     work, own = run.work, run.step_s
     lines = [
         f"{name}: {work.batch} samples a step, {own * 1000:.1f} ms a step, ideal {work.ideal_step_s * 1000:.1f} ms: "
@@ -133,14 +133,14 @@ def told(name: str, run: Measured, advice: Advice, prices: str) -> str:
 
 
 def told_whole(option: Option, samples: float) -> str:
-    """What the whole of the planned training takes, as text."""
+    """Return the samples, hours and dollars of the whole planned training, as text."""
     cost = option.cost_usd(samples)
     price = "" if cost is None else f", ${_usd(cost)}"
     return f"in all: {samples:,.0f} samples in {option.hours(samples):,.3g} h{price}"
 
 
 def unexplained_s(run: Measured) -> float:
-    """The seconds of a step that no formula accounts for; 0 where they are few, or the formulas know too little."""
+    """Return the seconds of a step that no formula accounts for; 0 if they are few, or the formulas cannot tell."""
     extra = run.step_s - run.own_step_s if run.own_step_s else 0.0
     return 0.0 if extra < UNEXPLAINED_FROM * run.step_s else extra
 
@@ -169,7 +169,7 @@ def _bytes(value: float) -> str:
 
 
 def _as_json(run: Measured, advice: Advice, found: Sequence[Option]) -> dict[str, Any]:
-    """All options; seconds, dollars, samples."""
+    """Return the plan and all options as JSON values, in seconds, dollars and samples."""
 
     def option(each: Option) -> dict[str, Any]:
         return {**asdict(each), "usd_per_million": each.usd_per_million, "flags": each.flags(run)}
@@ -200,7 +200,7 @@ def _candidates(table: InstanceTable, names: Sequence[str] | None) -> list[Insta
 
 
 def _simulated_cpus(summary: dict[str, Any]) -> float:
-    """The CPUs of a simulated data host; where the run had none, those of its dnn host."""
+    """Return the CPUs of a simulated data host; if the run had none, those of its dnn host."""
     by_group = {host["group"]: host["cpus"] for host in summary["hosts"].values()}
     return float(by_group.get("data_group") or max(by_group.values()))
 

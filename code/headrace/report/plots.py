@@ -20,14 +20,14 @@ from headrace.report.candidates import Option
 from headrace.report.measured import Measured
 from headrace.report.timeline import Timeline
 
-matplotlib.rcParams["text.parse_math"] = False  # a "$" in a name is one
+matplotlib.rcParams["text.parse_math"] = False  # a "$" in a name begins no formula
 COLORS = ("#3b82c4", "#d97706", "#2a9d63", "#b0479a", "#7c6fd6", "#8a8f98")
-"""Middle tones, for a light and a dark page."""
+"""Colors that are readable on a light and on a dark page."""
 INK = "#808790"
-"""Of axes and text in PNG files; a page puts its own text color there."""
+"""Color of axes and text in PNG files; an SVG element takes the page's own text color instead."""
 SIZE = (7.2, 2.9)
 MOST_WORKERS = 12
-"""Lines in one picture."""
+"""Most workers that are drawn in one picture."""
 
 Draw = Callable[[Axes], None]
 Runs = Sequence[tuple[Mapping[str, Any], Timeline]]
@@ -35,7 +35,7 @@ Runs = Sequence[tuple[Mapping[str, Any], Timeline]]
 
 
 def figure(draw: Draw, title: str) -> Figure:
-    """One pair of axes with this drawn in it."""
+    """Return a figure with one pair of axes in which `draw` has drawn."""
     made = Figure(figsize=SIZE, layout="constrained")
     axes = made.add_subplot()
     axes.set_title(title, loc="left", fontsize=10, color=INK)
@@ -57,7 +57,7 @@ def figure(draw: Draw, title: str) -> Figure:
 
 
 def as_svg(made: Figure) -> str:
-    """The picture as an SVG element whose text has the page's own color."""
+    """Return the figure as an SVG element whose text has the page's own color."""
     target = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "headrace"}):
         made.savefig(target, format="svg", transparent=True, metadata={"Date": None})
@@ -66,13 +66,13 @@ def as_svg(made: Figure) -> str:
 
 
 def as_png(made: Figure, path: Path) -> None:
-    """The picture as a file, on white."""
+    """Write the figure to a PNG file with a white background."""
     path.parent.mkdir(parents=True, exist_ok=True)
     made.savefig(path, dpi=150, facecolor="white")
 
 
 def step_times(runs: Runs) -> Draw:
-    """Step time over time; ideal step times dashed, checkpoints as ticks, restarts and lost hosts as lines."""
+    """Draw step times over time: ideal ones dashed, checkpoints as ticks, restarts and lost hosts as lines."""
 
     def draw(axes: Axes) -> None:
         for color, (summary, run) in zip(itertools.cycle(COLORS), runs, strict=False):
@@ -103,7 +103,7 @@ def step_times(runs: Runs) -> Draw:
 
 
 def waiting(runs: Runs) -> Draw:
-    """The input-bound share over time."""
+    """Draw the input-bound share over time."""
 
     def draw(axes: Axes) -> None:
         for color, (summary, run) in zip(itertools.cycle(COLORS), runs, strict=False):
@@ -121,7 +121,7 @@ def waiting(runs: Runs) -> Draw:
 
 
 TOO_SHORT = "no figures: the run trained for less than ten seconds"
-"""Shown where hosts have told their utilization too seldom for a curve."""
+"""Text that is shown where hosts reported their utilization too seldom for a curve."""
 
 
 def utilization(run: Timeline) -> Draw:
@@ -144,7 +144,7 @@ def utilization(run: Timeline) -> Draw:
 
 
 def delivered(run: Timeline) -> Draw:
-    """Batches a second from each worker over time."""
+    """Draw the batches a second from each worker over time."""
 
     def draw(axes: Axes) -> None:
         shown = itertools.islice(run.delivered.items(), MOST_WORKERS)
@@ -160,7 +160,7 @@ def delivered(run: Timeline) -> Draw:
 
 
 def cpu_by_host(summary: Mapping[str, Any]) -> Draw:
-    """CPU seconds of each host by kind of process."""
+    """Draw each host's CPU seconds by kind of process."""
 
     def draw(axes: Axes) -> None:
         hosts = summary["hosts"]
@@ -179,14 +179,14 @@ def cpu_by_host(summary: Mapping[str, Any]) -> Draw:
 
 
 def plan_curves(run: Measured, found: Sequence[Option], data_types: Sequence[str]) -> Draw:
-    """Step time by number of data hosts, for both placements and some types of data hosts."""
+    """Draw step time by number of data hosts, for both placements and the given types of data hosts."""
 
     def draw(axes: Axes) -> None:
         kinds = dict.fromkeys(each.data_type for each in found if each.data_hosts and each.data_type in data_types)
         for color, kind in zip(itertools.cycle(COLORS), kinds, strict=False):
             for placement, style in (("both", "-"), ("data", "--")):
                 curve = [each for each in found if (each.data_type, each.placement) == (kind, placement)]
-                curve = [found[0], *curve] if placement == "both" else curve  # without data hosts, too
+                curve = [found[0], *curve] if placement == "both" else curve  # the curve begins without data hosts
                 label = f"{kind or 'data hosts'}, {'both make batches' if placement == 'both' else 'alone'}"
                 times_ms = [each.prediction.step_s * 1000 for each in curve]
                 axes.plot([each.data_hosts for each in curve], times_ms, style, color=color, linewidth=1.4, marker="o",
@@ -201,7 +201,7 @@ def plan_curves(run: Measured, found: Sequence[Option], data_types: Sequence[str
 
 
 def plot_plan(run: Measured, found: Sequence[Option], data_types: Sequence[str], path: Path) -> None:
-    """The plan's picture as a PNG file. Raises `SetupError` when it cannot be written."""
+    """Write the plan's picture to a PNG file. Raise `SetupError` if that fails."""
     if path.suffix != ".png":
         raise InputError(f"--plot {path}: expected a name that ends in .png")
     try:

@@ -1,6 +1,6 @@
-"""What a job would be with other hosts: step time and its limit, from what one run has measured.
+"""Prediction of step time and its limit on other hosts, from the measurements of one run.
 
-A step takes as long as the slowest of what goes on at once: the model's arithmetic (the ideal step time), each group's
+A step takes as long as the slowest of its concurrent parts: the model's arithmetic (the ideal step time), each group's
 processors, each group's network. With B samples a step, of which the data hosts make the share x:
 
     trainer's processors   B · (compute + (1 − x) · (make + hand over) + x · receive) ÷ (hosts · CPUs · utilization)
@@ -9,8 +9,8 @@ processors, each group's network. With B samples a step, of which the data hosts
                            (1 − x) · (n − 1) ÷ n of the samples
 
 compute, make, receive, send: CPU seconds a sample; hand over: send and receive, where workers make the batches. Where
-both groups make batches, x settles where both are done at the same time, because each rank takes what is ready first.
-It is the model of the tf.data papers (a pipeline's rate is that of its scarcest resource), with the trainer's share of
+both groups make batches, x is such that both finish together, because each rank takes the batch that is ready first.
+This is the tf.data papers' model (a pipeline's rate is that of its scarcest resource), with the trainer's share of
 receiving added.
 
 On a host with one processor, a pipeline in the trainer's process holds up the step even where it needs less time than
@@ -27,36 +27,36 @@ from headrace.job.limits import ARITHMETIC
 
 Placement = Literal["trainer", "data", "both"]
 PLACEMENTS: tuple[Placement, ...] = ("trainer", "both", "data")
-"""Who makes batches: the trainer's hosts alone, the data hosts alone, or both."""
+"""The hosts that make batches: the trainer's alone, both groups, or the data hosts alone."""
 UTILIZATION = 0.98
-"""Of the processors of a group that has nothing else to do; see `make bench BENCH=plan`."""
+"""Share of a group's processors that is used if nothing else runs on them; see `make bench BENCH=plan`."""
 GIB = 2**30
 TRANSFER_CPU_S_PER_GIB = 0.3
-"""CPU seconds for a GiB to be sent, or received: see `make bench BENCH=transport`."""
+"""CPU seconds to send a GiB, and also to receive one; see `make bench BENCH=transport`."""
 SCHEDULER_TURN_S = 1.5e-3
-"""That threads run before others of the same processor do: Linux's shortest slice, on a machine with two processors."""
+"""Seconds that threads run before others on their processor do: Linux's shortest slice with two processors."""
 SHARES = 400
-"""Steps in which the share that the data hosts make is looked for."""
+"""Steps between 0 and 1 in which the data hosts' best share is searched."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What a step needs, wherever it is made. CPU seconds are those of one processor (a vCPU) of the measured hosts."""
+    """Resources that a step needs on any hosts. CPU seconds are those of one vCPU of the measured hosts."""
 
     batch: int
     """Samples of a step, over all ranks."""
     ideal_step_s: float
-    """A step that waits for nothing."""
+    """Seconds of a step that waits for nothing."""
     make_cpu_s: float
-    """To make a sample."""
+    """CPU seconds to make a sample."""
     compute_cpu_s: float = 0.0
-    """For the model's own work on a sample, on the trainer's hosts."""
+    """CPU seconds for the model's own work on a sample, on the trainer's hosts."""
     sample_bytes: float = 0.0
-    """Of a sample on the wire; 0: not known, and then the network is left out."""
+    """Bytes of a sample on the wire; 0: not known, and the network is then left out."""
     receive_cpu_s: float = 0.0
     send_cpu_s: float = 0.0
     computing_limit: str = ARITHMETIC
-    """What limits a step that waits for nothing."""
+    """The limit of a step that does not wait for data."""
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.ideal_step_s <= 0:
@@ -65,34 +65,34 @@ class Workload:
 
 @dataclass(frozen=True)
 class Group:
-    """Equal hosts."""
+    """A group of equal hosts."""
 
     hosts: int
     cpus: float
-    """Of each."""
+    """Processors of each host."""
     bytes_per_s: float
-    """Of each one's network, either way."""
+    """Network rate of each host, in each direction."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A step as it would be, and what limits it."""
+    """A predicted step and its limit."""
 
     step_s: float
     limit: str
     data_share: float
-    """The part of the samples that data hosts make."""
+    """Share of the samples that data hosts make."""
 
     def input_bound_share(self, ideal_step_s: float) -> float:
-        """The part of a step in which it waits for data."""
+        """Return the share of a step in which it waits for data."""
         return max(1 - ideal_step_s / self.step_s, 0.0)
 
 
 def predict(work: Workload, trainer: Group, data: Group, placement: Placement, has_service: bool = False) -> Prediction:
-    """The step of this job on these hosts.
+    """Predict the step of a workload on these hosts.
 
     Args:
-        has_service: whether workers make the batches even without data hosts.
+        has_service: True if workers make the batches even without data hosts.
 
     Raises:
         InputError: data hosts are to make batches, and there are none.
@@ -104,20 +104,20 @@ def predict(work: Workload, trainer: Group, data: Group, placement: Placement, h
     if placement == "data":
         return _with_share(work, trainer, data, 1.0, True)
     shares = (number / SHARES for number in range(SHARES + 1))
-    # Of equally fast ones the one with most on the data hosts: the trainer's workers run at lower priority.
+    # Among equally fast shares, take the data hosts' largest: the trainer's workers run at lower priority.
     return min((_with_share(work, trainer, data, share, True) for share in shares),
                key=lambda each: (round(each.step_s, 9), -each.data_share))  # fmt: skip
 
 
 def _with_share(work: Workload, trainer: Group, data: Group, share: float, served: bool) -> Prediction:
-    """A step of which the data hosts make `share`; `served`: all batches come from workers, local ones too."""
+    """Predict a step of which the data hosts make `share`; `served`: all batches come from workers, local ones too."""
     handed_over = work.send_cpu_s + work.receive_cpu_s if served else 0.0
     on_trainer = {
         "the model's own CPU time": work.compute_cpu_s,
         "preprocessing on dnn hosts": (1 - share) * (work.make_cpu_s + handed_over),
         "receiving on dnn hosts": share * work.receive_cpu_s,
     }
-    # Workers serve whichever rank asks: of what dnn hosts make, most goes to other dnn hosts.
+    # Workers serve any rank, so most of what dnn hosts make goes to other dnn hosts.
     between_dnn_hosts = (1 - share) * (trainer.hosts - 1) / trainer.hosts if served else 0.0
     held_up_s = 0.0 if served or trainer.cpus > 1 else min(_busy_s(work.make_cpu_s, work, trainer), SCHEDULER_TURN_S)
     times = {

@@ -1,4 +1,4 @@
-"""One run, told from its summary."""
+"""A finished run, read from its summary and described."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from headrace.frameworks import DEFAULT, FRAMEWORKS
 from headrace.rank.context import EMPTY_REPORT
 
 Finder = Callable[[str | None], Callable[[Path], Path]]
-"""Given a region: what finds the folder of a run that is named. It may have to be fetched."""
+"""Function from a region to a function that returns a named run's folder, and fetches it if needed."""
 MOST = 1e30
-"""No count, time or size is as large."""
+"""Upper bound of every count, time and size."""
 STOPPED = "was stopped by"
 OF_THE_LEADER: dict[str, Any] = {
     "framework": DEFAULT.name, "training_script": "", "tf_data_mode": "local", "is_hetero": False,
@@ -29,35 +29,35 @@ OF_A_HOST: dict[str, Any] = {
     "most_memory_bytes": 0,
 }  # fmt: skip
 OPTIONAL_OF_A_HOST = {"network_bytes": {"in": 0, "out": 0}, "gpu": {"utilization": 0.0, "count": 0}}
-"""None where there is no such thing, or it cannot be told."""
+"""Parts of a host's record that are None where the host has no such thing or cannot measure it."""
 
 _MOVES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Summary(dict[str, Any]):
-    """A `summary.json`; what an older run did not tell yet is zero here, and named in `not_told`."""
+    """A `summary.json`. Values that an older run lacks are zero here, and named in `not_told`."""
 
     not_told: frozenset[str] = frozenset()
     folder: Path
     as_read: dict[str, Any]
-    """As it is in the file."""
+    """The content of the file, with nothing added."""
 
 
 def as_given(_: str | None) -> Callable[[Path], Path]:
-    """Runs are named by their folders, and by nothing else."""
+    """Return a finder that takes each run's name for its folder, whatever the region."""
     return lambda run: run
 
 
 def read_summary(folder: Path) -> Summary:
-    """The `summary.json` of a run's folder.
+    """Read the `summary.json` of a run's folder.
 
     Raises:
-        InputError: it is missing, broken, or no run's summary.
+        InputError: the file is missing, broken, or no run's summary.
     """
     path = RunPaths(folder).summary
     try:
         read = as_text(json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number))
-        json.dumps(read, ensure_ascii=False).encode()  # half a character cannot be written anywhere
+        json.dumps(read, ensure_ascii=False).encode()  # raises on half a surrogate pair, which cannot be written
     except OSError as error:
         raise InputError(f"{folder} is no finished run: cannot read {path.name} ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
@@ -94,7 +94,7 @@ def read_summary(folder: Path) -> Summary:
 
 
 def as_text(value: Any) -> Any:
-    """The same, with what would move a terminal's cursor or change its colors made visible, in names too."""
+    """Return a value with all characters escaped that move a terminal's cursor or change its colors, in names too."""
     if isinstance(value, str):
         return _MOVES.sub(lambda found: f"\\x{ord(found[0]):02x}", value)
     if isinstance(value, list):
@@ -103,7 +103,7 @@ def as_text(value: Any) -> Any:
 
 
 def _check_workers(summary: dict[str, Any], where: str) -> None:
-    """Older runs, and those without the service, tell of none."""
+    """Check the records of workers, which older runs and runs without the service lack."""
     workers = summary.setdefault("workers", {})
     _check(summary, {"workers": {}}, where)
     for name, worker in workers.items():
@@ -116,11 +116,11 @@ def _check_workers(summary: dict[str, Any], where: str) -> None:
 
 
 def _check(record: Mapping[str, Any], like: Mapping[str, Any], where: str) -> None:
-    """Raises `InputError` where a value is missing, of another kind than the one in `like`, or no amount of a thing."""
+    """Raise `InputError` if a value is missing, of another kind than in `like`, or a number out of range."""
     for name, example in like.items():
         kind = (int, float) if isinstance(example, (int, float)) and not isinstance(example, bool) else type(example)
         value = record.get(name)
-        # A whole number may be longer than any that can be computed with.
+        # An integer may be too long to compute with.
         of_kind = isinstance(value, kind) and isinstance(value, bool) == isinstance(example, bool)
         if not of_kind or (isinstance(value, (int, float)) and not 0 <= value < MOST):
             raise InputError(f"{where} is not a run's summary: {name} is {record.get(name)!r:.50}")
@@ -133,14 +133,14 @@ def _no_number(said: str) -> None:
 
 
 def waited_share(summary: Mapping[str, Any]) -> float | None:
-    """The part of its steps in which a run waited for data; None: that is not known."""
+    """Return the share of its steps in which a run waited for data; None: it is not known."""
     share = float(summary["input_bound_share"])
     not_measured = not summary["ideal_step_time_ms"] and share in (0, 1)
     return None if not_measured or "input_bound_share" in getattr(summary, "not_told", ()) else share
 
 
 def unlike(summary: Mapping[str, Any], first: Mapping[str, Any]) -> str:
-    """Why the speed of two runs says nothing about each other; empty where they train the same in each step."""
+    """Return why the speeds of two runs cannot be compared; empty if both have the same script and batch."""
     script, other = (each.get("training_script") or "an unknown script" for each in (summary, first))
     if script != other:
         return f"it trains {script}, not {other}"
@@ -149,29 +149,29 @@ def unlike(summary: Mapping[str, Any], first: Mapping[str, Any]) -> str:
 
 
 def was_interrupted(summary: Mapping[str, Any]) -> bool:
-    """Whether somebody stopped it here, by Ctrl-C or a signal, before it was done."""
+    """Return whether somebody stopped the run from here, by Ctrl-C or a signal, before it was done."""
     return bool(summary.get("interrupted")) and summary["outcome"] != "succeeded"
 
 
 def accuracy(summary: Mapping[str, Any]) -> float | None:
-    """Held-out accuracy where it was measured, else training accuracy."""
+    """Return the held-out accuracy if it was measured, else the training accuracy."""
     metrics = summary.get("final_metrics", {})
     value = metrics.get("val_accuracy", metrics.get("accuracy"))
     return float(value) if isinstance(value, (int, float)) else None
 
 
 def rounded(value: float) -> str:
-    """A time or a rate in a cell: a whole number, but of small ones three digits."""
+    """Return a time or a rate for a table cell: a whole number, or three digits if it is small."""
     return f"{value:.0f}" if value >= 10 else f"{value:.3g}"
 
 
 def short(value: float) -> str:
-    """A metric in a cell: three digits after the point, as far as that is short."""
+    """Return a metric for a table cell: three digits after the point, or three in all if it is large."""
     return f"{value:.3f}" if abs(value) < 1e6 else f"{value:.3g}"
 
 
 def describe_run(summary: Mapping[str, Any], folder: Path, trains: bool = True) -> str:
-    """A few lines for the end of a run: how it ended, why, how fast it was, where its files are."""
+    """Return a few lines for the end of a run: how it ended, why, how fast it was, where its files are."""
     lines = [f"{summary['job_name']} {summary['outcome']}"]
     cause = summary.get("root_cause")
     if was_interrupted(summary):

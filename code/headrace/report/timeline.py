@@ -1,4 +1,4 @@
-"""A run over time, from `metrics.jsonl`: steps, waiting, utilization by group, batches by worker, what happened."""
+"""The course of a run over time, from `metrics.jsonl`: steps, waiting, utilization, batches by worker, incidents."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from headrace.cluster.paths import RunPaths
 from headrace.report.runs import MOST, as_text
 
 Series = tuple[list[float], list[float]]
-"""Seconds since the first step, and a value at each."""
+"""Seconds since the first step, and a value for each."""
 
 
 @dataclass
 class Timeline:
-    """What `metrics.jsonl` tells; times are seconds since its first step."""
+    """The records of `metrics.jsonl`; times are seconds since its first step."""
 
     seconds: list[float] = field(default_factory=list)
     step_ms: list[float] = field(default_factory=list)
     input_bound_share: list[float] = field(default_factory=list)
     checkpoints: list[float] = field(default_factory=list)
     incidents: list[tuple[float, str]] = field(default_factory=list)
-    """Restarts and lost hosts: when, and what."""
+    """Restarts and lost hosts: the time and a description of each."""
     utilization: dict[str, Series] = field(default_factory=dict)
-    """By group and kind of processor, from 0 to 1: the mean of the group's hosts."""
+    """Mean utilization of a group's hosts, from 0 to 1, by group and kind of processor."""
     delivered: dict[str, Series] = field(default_factory=dict)
-    """By worker: batches a second, over all ranks."""
+    """Batches a second that all ranks got, by worker."""
     unreadable: int = 0
-    """Lines that are no records: of a run that was killed while it wrote, or of another file."""
+    """Number of lines that are no records, such as half a line from a run that was killed while it wrote."""
     problem: str = ""
-    """Why the file cannot be read."""
+    """Reason why the file cannot be read; empty if it can."""
 
 
 def read_timeline(folder: Path) -> Timeline:
-    """A run's timeline; empty where the run has left none."""
+    """Read a run's timeline; it is empty if the run has left none."""
     timeline = Timeline()
     records = list(_records(RunPaths(folder).metrics, timeline))
     steps = [each for each in records if "step_time_ms" in each]
-    first = min(steps or records, key=lambda each: each["time"], default={"time": 0.0})  # of few steps none is told
+    first = min(steps or records, key=lambda each: each["time"], default={"time": 0.0})  # few steps leave no record
     begin = _first_step(first)
     for each in records:
         try:
@@ -51,7 +51,7 @@ def read_timeline(folder: Path) -> Timeline:
 
 
 def _first_step(record: Mapping[str, Any]) -> float:
-    """When the first step was over, as far as a record of later ones tells."""
+    """Return when the first step ended, as far as a record of later steps tells."""
     at = float(record["time"])
     try:
         first = at - (float(record["step"]) - 1) * float(record["step_time_ms"]) / 1000
@@ -103,7 +103,7 @@ def _records(path: Path, timeline: Timeline) -> Iterator[dict[str, Any]]:
         try:
             record = as_text(json.loads(line, parse_constant=_no_number))
             record["time"] = float(record["time"])
-            json.dumps(record, ensure_ascii=False).encode()  # half a character cannot be drawn
+            json.dumps(record, ensure_ascii=False).encode()  # raises on half a surrogate pair, which cannot be drawn
             if not abs(record["time"]) < MOST:
                 raise ValueError("the time of the record is out of range")
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):

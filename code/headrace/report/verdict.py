@@ -1,4 +1,4 @@
-"""The answer in a sentence or two: did training wait for data, and which run was the better deal."""
+"""The verdict in a sentence or two: did training wait for data, and which run was the better deal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.report.runs import unlike, waited_share, was_interrupted
 
 
 def verdict(summaries: Sequence[Mapping[str, Any]], prices: Sequence[Price | None]) -> list[str]:
-    """One line for each run, then what further runs of the same script and batch gain over the first."""
+    """Return a line for each run, then lines on what further runs of the same script and batch gain over the first."""
     lines = [_of_one(summary) for summary in summaries]
     first, first_price = summaries[0], prices[0]
     for summary, price in zip(summaries[1:], prices[1:], strict=True):

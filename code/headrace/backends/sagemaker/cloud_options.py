@@ -21,7 +21,7 @@ _S3_URI = re.compile(r"s3://[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9](/[^/?#]+)*/?")
 
 
 def _flag(name: str, default: Any, text: str, **options: Any) -> Any:
-    """A field that is a flag too: its name, and how argparse takes it."""
+    """Return a field that is also a flag, with its name and its options for argparse."""
     return field(default=default, metadata={"flag": name, "options": {"help": text, **options}})
 
 
@@ -114,7 +114,7 @@ class CloudOptions:
 
 
 FLAGS: Mapping[str, str] = {each.name: each.metadata["flag"] for each in fields(CloudOptions) if each.metadata}
-"""The flag of each field that has one."""
+"""Flags by the names of their fields."""
 
 
 def add_flags(group: _ArgumentGroup) -> None:
@@ -125,7 +125,7 @@ def add_flags(group: _ArgumentGroup) -> None:
 
 
 def given_flags(arguments: Namespace) -> dict[str, Any]:
-    """The fields whose flags were given."""
+    """Return the values of the fields whose flags were given."""
     found = {name: getattr(arguments, name) for name in FLAGS}
     return {
         name: tuple(value) if isinstance(value, list) else value for name, value in found.items() if value is not None

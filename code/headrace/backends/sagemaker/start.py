@@ -28,17 +28,17 @@ from headrace.terminal.display import Display
 PREFIX = "headrace"
 DEFAULT_RETRIES = 5
 ASKS_FROM_USD = 10.0
-"""What a job can cost before `headrace submit` asks."""
+"""Dollars that a job can cost before `headrace submit` asks."""
 MLFLOW_VARIABLES = (MLFLOW_URI_VARIABLE, MLFLOW_EXPERIMENT_VARIABLE)
-# What a dry run puts where only an account could tell; the documentation's own examples use them too.
+# Values of a dry run for what only an account could tell; AWS's own examples use them too.
 PLACEHOLDER_ACCOUNT, PLACEHOLDER_REGION, PLACEHOLDER_ROLE = "123456789012", "us-east-1", "SageMakerRole"
 
 
 def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable, asks: bool) -> Ended | None:
-    """The ended job; None when it was not to be waited for, or not to be sent.
+    """Submit the job and return it when it has ended; None if it was not to be waited for, or not to be sent.
 
     Args:
-        asks: whether a job that can cost more than `ASKS_FROM_USD` needs an answer from the terminal.
+        asks: True if a job that can cost more than `ASKS_FROM_USD` needs an answer from the terminal.
 
     Raises:
         InputError: the flags describe no job that SageMaker would take, or nobody agreed to what it can cost.
@@ -47,7 +47,7 @@ def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable, a
     retries = DEFAULT_RETRIES if arguments.retries is None else arguments.retries
     if retries < 0:
         raise InputError(f"--retries is {retries}; expected 0 or more")
-    files_to_send(spec.source_dir, spec.left_out)  # what is wrong with them is told before AWS is asked anything
+    files_to_send(spec.source_dir, spec.left_out)  # reports errors in the files before any call to AWS
     if arguments.dry_run:
         options = _dry_options(spec, arguments)
         request = build_request(spec, options, PLACEHOLDER_SECRET)
@@ -61,7 +61,7 @@ def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable, a
     role = arguments.role or os.environ.get("SAGEMAKER_ROLE")
     if not role:
         raise InputError("no role: give --role or set SAGEMAKER_ROLE to the IAM role that the job runs as")
-    # What is wrong is told before AWS is asked for anything.
+    # Reports errors in the request before any call to AWS.
     check_request(build_request(spec, _options(spec, arguments, region, role, PLACEHOLDER_ACCOUNT), "secret"))
     account = Account(region)
     options = _options(spec, arguments, region, account.role_arn(role), account.id)
@@ -93,7 +93,7 @@ def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable, a
 
 
 def _agree(most_usd: float | None, max_run_s: int) -> None:
-    """Ask about a job that can cost more than a little. Raises `InputError` where the answer is no, or nobody can."""
+    """Ask about a job that can cost more than a little. Raise `InputError` if the answer is no, or nobody can."""
     if most_usd is not None and most_usd <= ASKS_FROM_USD:
         return
     cost = "has no known price" if most_usd is None else f"can cost {most_usd:.2f} USD (--max_run {max_run_s} s)"
@@ -149,7 +149,7 @@ def _tags(texts: list[str]) -> dict[str, str]:
 
 
 def _explain(spec: JobSpec, options: CloudOptions, table: InstanceTable) -> None:
-    """What the job is and costs, and what its choices mean, on standard error."""
+    """Print on standard error what the job is and costs, and what its options mean."""
     _say(f"{spec.job_name} in {options.region}, {spec.processes_per_host} ranks on each dnn host, {options.image_uri}")
     _say(describe_cost(spec, table, options.max_run_s, options.spot))
     if uri := options.environment.get(MLFLOW_URI_VARIABLE):

@@ -1,1 +1,1 @@
-"""Slurm: the same job on a cluster of one's own."""
+"""Slurm backend: the same job on a cluster of one's own."""

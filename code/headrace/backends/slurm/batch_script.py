@@ -14,11 +14,11 @@ from headrace.job.settings import MPI_OPTIONS_VARIABLE, VERSION_VARIABLE
 from headrace.job.spec import InstanceGroup, JobSpec, as_flag
 
 BATCH_LOG = "slurm.log"
-"""What Slurm itself and the batch script say, in the run's folder."""
+"""File in the run's folder for the output of Slurm itself and of the batch script."""
 
 
 def build_script(spec: JobSpec, options: SlurmOptions) -> str:
-    """The batch script. It holds no secret: hosts read that from a file in the run's folder."""
+    """Return the batch script. It holds no secret: hosts read the secret from a file in the run's folder."""
     groups = sorted(spec.groups, key=lambda group: group.name == DATA_GROUP)
     limits = [f"--{name}={value}" for name in ("time", "account", "qos") if (value := getattr(options, name))]
     each = ["--no-kill", "--requeue" if options.requeue else "--no-requeue", *limits]
@@ -56,7 +56,7 @@ def _exports(spec: JobSpec, options: SlurmOptions, groups: Iterable[str]) -> str
         RUN_VARIABLE: str(options.run),
         GROUPS_VARIABLE: ",".join(groups),
         CHANNELS_VARIABLE: "\n".join(f"{c.name}={c.uri}@{','.join(c.groups)}" for c in spec.channels),
-        # A dispatcher and workers, in a row; alone on its nodes, a job has the usual ports.
+        # The ports of a dispatcher and workers, in a row. A job that is alone on its nodes has the usual ports.
         PORTS_VARIABLE: "" if options.dnn.exclusive else str(max(spec.num_of_data_workers, 1) + 1),
         MPI_OPTIONS_VARIABLE: spec.custom_mpi_options,
         VERSION_VARIABLE: __version__,

@@ -1,4 +1,4 @@
-"""A job on Slurm, from its folder to its end: submitted, followed, cancelled on request."""
+"""Life of a job on Slurm: its folder, its submission, its states and logs, its cancellation."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ SCRIPT = "job.sbatch"
 POLL_S, LOG_POLL_S = 5.0, 0.5
 COMMAND_TIMEOUT_S = 60.0
 GIVE_UP_S = 3600.0
-"""Of questions without an answer; slurmctld may be restarted while a job runs."""
+"""Seconds without an answer after which to give up; slurmctld may be restarted while a job runs."""
 UNFINISHED = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "STOPPED",
               "STAGE_OUT", "SIGNALING", "RESIZING")  # fmt: skip
 _OURS = ("SLURM_CONF", "SLURM_CLUSTERS")
 
 
 def write_run(spec: JobSpec, options: SlurmOptions, checkpoints: Path | None) -> Path:
-    """Make the run's folder: code, secret, checkpoints, script. Returns the script.
+    """Make the run's folder with code, secret, checkpoints and script; return the script.
 
     Raises:
-        InputError: it exists already, or cannot be made.
+        InputError: the folder exists already, or cannot be made.
     """
     run = options.run
     try:
@@ -68,10 +68,10 @@ def write_run(spec: JobSpec, options: SlurmOptions, checkpoints: Path | None) ->
 
 
 def submit(script: Path) -> str:
-    """The number of the job that Slurm has made of a run's script.
+    """Submit a run's script; return the number of its job.
 
     Raises:
-        SetupError: it refuses; then the run's folder is gone, and its name free.
+        SetupError: Slurm refuses. The run's folder is then removed, and its name free.
     """
     try:
         return _slurm("sbatch", "--parsable", str(script)).strip().partition(";")[0]
@@ -81,7 +81,7 @@ def submit(script: Path) -> str:
 
 
 class Follower:
-    """One job, until it has ended.
+    """A job that is followed until it ends.
 
     Args:
         say: prints a line.
@@ -97,7 +97,7 @@ class Follower:
         self._told = ""
 
     def wait(self) -> str:
-        """The state in which the job has ended, as Slurm names it. States and log lines are told meanwhile.
+        """Wait until the job has ended; return its state in Slurm's words. Meanwhile print states and log lines.
 
         Raises:
             SetupError: Slurm has not answered for an hour. The job goes on.
@@ -150,7 +150,7 @@ class Follower:
 
 
 def job_state(job_id: str) -> str:
-    """What state a job is in, with Slurm's reason; of a heterogeneous one, that of a component that has not ended.
+    """Return a job's state and Slurm's reason; for a heterogeneous job, that of a component which has not ended.
 
     Raises:
         SetupError: Slurm does not answer.
@@ -174,7 +174,7 @@ def host_failure(run: Path) -> str:
 
 
 def outcome_of(run: Path) -> str | None:
-    """The outcome in the job's summary; None where the leader left none."""
+    """Return the outcome in the job's summary; None if the leader left none."""
     try:
         return str(json.loads(RunPaths(run).summary.read_text(encoding="utf-8"))["outcome"])
     except (OSError, ValueError, LookupError):
@@ -182,7 +182,7 @@ def outcome_of(run: Path) -> str | None:
 
 
 def _slurm(*command: str) -> str:
-    # sbatch hands its environment on; a job that is submitted from within another must not take itself for that.
+    # sbatch passes its environment on; a job submitted from within another must not take itself for that one.
     foreign = (*LAUNCHER_PREFIXES, "SM_", "HEADRACE_")
     environ = {name: value for name, value in os.environ.items() if name in _OURS or not name.startswith(foreign)}
     try:

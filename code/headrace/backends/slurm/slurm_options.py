@@ -10,7 +10,7 @@ from pathlib import Path
 from headrace.errors import InputError
 
 STOP_BEFORE_END_S = 120
-"""As on SageMaker: from the request to stop to the end; of a short job, a quarter of its time."""
+"""Seconds from the stop request to the end, as on SageMaker; a short job gets a quarter of its time."""
 _ONE_LINE = re.compile(r"[^\s\0]+")
 _TIME = re.compile(r"\d+|\d+:\d{1,2}(:\d{1,2})?|\d+-\d{1,2}(:\d{1,2}){0,2}")
 _GPUS = re.compile(r"gpu(?::[A-Za-z][\w.-]*)?(?::(\d+))?")
@@ -18,7 +18,7 @@ _GPUS = re.compile(r"gpu(?::[A-Za-z][\w.-]*)?(?::(\d+))?")
 
 @dataclass(frozen=True)
 class GroupOptions:
-    """What a group's nodes must be and have, in sbatch's words."""
+    """Requirements for a group's nodes, in sbatch's words."""
 
     partition: str = ""
     constraint: str = ""
@@ -37,14 +37,14 @@ class GroupOptions:
 
     @property
     def gpus(self) -> int:
-        """The GPUs of a node, as its gres says."""
+        """Number of GPUs of a node, from its gres."""
         found = [match for part in self.gres.split(",") if (match := _GPUS.fullmatch(part))]
         return sum(int(match[1] or 1) for match in found)
 
 
 @dataclass(frozen=True)
 class SlurmOptions:
-    """How and where a job runs on Slurm."""
+    """Place and limits of a job on Slurm."""
 
     run: Path
     """The run's folder, on a file system that all nodes share."""
@@ -70,7 +70,7 @@ class SlurmOptions:
 
     @property
     def stop_before_end_s(self) -> int:
-        """How long before the time limit hosts are asked to stop."""
+        """Seconds before the time limit at which hosts are asked to stop."""
         days, dash, clock = self.time.rpartition("-")
         # Minutes, minutes:seconds, hours:minutes:seconds; behind days, hours come first.
         parts = [int(part) for part in clock.split(":") if part]
@@ -80,7 +80,7 @@ class SlurmOptions:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags that only `headrace submit --to slurm` has."""
+    """Add the flags that only `headrace submit --to slurm` has."""
     group = parser.add_argument_group("on Slurm only")
     for role, hosts in (("dnn", "hosts that train"), ("data", "data hosts")):
         group.add_argument(f"--{role}_partition", default="", metavar="NAME", help=f"of the {hosts} (default: Slurm's)")
@@ -97,7 +97,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def options_from(given: argparse.Namespace, run: Path, python: str) -> SlurmOptions:
-    """The options that the flags describe. Raises `InputError` when they describe none."""
+    """Return the options that the flags describe. Raise `InputError` if they are not valid."""
     groups = {
         role: GroupOptions(
             partition=getattr(given, f"{role}_partition"),

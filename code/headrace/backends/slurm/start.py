@@ -22,7 +22,7 @@ from headrace.terminal.display import Display
 
 
 def processes_per_host(given: argparse.Namespace) -> int:
-    """Ranks of a dnn node: as many as asked for, else one for each GPU of its gres, else one."""
+    """Return the ranks of a dnn node: the number asked for, else one for each GPU of its gres, else one."""
     asked = given.processes_per_host
     gpus = options_from(given, Path("run"), sys.executable).dnn.gpus
     if asked and asked > gpus > 0:
@@ -39,7 +39,7 @@ class Ended:
 
 
 def submit(spec: JobSpec, given: argparse.Namespace) -> Ended | None:
-    """The ended job; None when it was not to be waited for, or not to be submitted.
+    """Submit the job and return it when it has ended; None if it was not to be waited for, or not to be submitted.
 
     Raises:
         InputError: the flags describe no job for Slurm.
@@ -104,7 +104,7 @@ def _on_shared_folder(channel: Channel) -> Channel:
 
 
 def _folder(uri: str, what: str) -> Path:
-    """A folder that the nodes are to see as well. Raises `InputError` for a place in S3."""
+    """Return a folder that the nodes must see too. Raise `InputError` for a place in S3."""
     if "://" in uri.removeprefix("file://"):
         raise InputError(f"{what} is {uri}; on Slurm it is a folder that all nodes see")
     path = Path(os.path.expanduser(uri.removeprefix("file://"))).absolute()

@@ -1,4 +1,4 @@
-"""What the trainer's output says: whose line it is, which rank failed first, who is waited for."""
+"""Reader of the trainer's output: whose line it is, which rank failed first, which ranks others wait for."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from headrace.frameworks import FRAMEWORKS
 from headrace.host.mpi.mpirun import MPIRUN
 from headrace.outcome import LOG_TAIL_LINES, RootCause
 
-# How `mpirun --tag-output` marks a line: [job,rank]<stdout>:text
+# The mark of `mpirun --tag-output` in a line: [job,rank]<stdout>:text
 _TAG = re.compile(r"\[\d+,(?P<rank>\d+)\]<std(?:out|err)>:")
 # Open MPI 4.1's own words (orte/tools/orterun help texts) about a rank that a signal ended.
 _SIGNALLED = re.compile(
     r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal (?P<signal>\d+)"
 )
-# … and about one that ended without MPI's knowing.
+# Open MPI's words about a rank that ended without MPI's knowledge.
 _LEFT = re.compile(r"mpirun has exited due to process rank (?P<rank>\d+) with PID")
-# … with a code of its own, of which it tells in two lines.
+# Open MPI's two lines about a rank that ended with an exit code of its own.
 _LEFT_RANK, _LEFT_CODE = re.compile(r"^\s*Process name: \[\[\d+,\d+\],(\d+)\]"), re.compile(r"^\s*Exit code: +(\d+)$")
-# … and about what it has no room for, or too few descriptors; then it may never end.
+# Open MPI's words about a lack of space or descriptors, after which it may never end.
 _LACKS = re.compile(r"(?:PMIX ERROR|ORTE_ERROR_LOG): (?P<what>OUT-OF-RESOURCE|[^:]*system limit[^:]*) in file")
 _NO_MPI = re.compile(r"Local abort before MPI_INIT")
 _STALL_WORDS = [each.stall_words for each in FRAMEWORKS.values() if each.stall_words]
 _SIGNALS = {"1": "SIGHUP", "6": "SIGABRT", "7": "SIGBUS", "9": "SIGKILL", "11": "SIGSEGV", "15": "SIGTERM"}
 MOST_TOLD = 4
-"""Ranks of which it is said where they wait."""
+"""Most ranks in a message about where ranks wait."""
 _EXITED = re.compile(r"raised SystemExit: \d+")
-"""A script that has printed why it ends: click's usage errors."""
+"""Message of a script that has printed why it ends, such as click's usage errors."""
 NO_ROOM = "is its disk or /dev/shm full, or are too many files open?"
 WITHOUT_A_WORD = "ended without a word, as os._exit does: raise an error, or let the script run to its end"
 
@@ -52,10 +52,10 @@ def _number(text: str) -> int:
 
 
 class RankLog:
-    """Reads the trainer's output: who said each line, and which rank failed first. Thread-safe.
+    """Reader of the trainer's output that tells who wrote each line and which rank failed first. Thread-safe.
 
     Args:
-        trainer: who says lines without a tag: mpirun, or the one rank whose output this is.
+        trainer: writer of the lines without a tag: mpirun, or the one rank whose output this is.
     """
 
     def __init__(self, leader: str, hosts: Sequence[Host], ranks_per_host: int, trainer: str = MPIRUN) -> None:
@@ -66,9 +66,9 @@ class RankLog:
         self._tails: dict[str, collections.deque[str]] = {}
         self._first_failure: RootCause | None = None
         self._missing_ranks: dict[int, str] = {}
-        """… and the first collective in which others wait for them."""
+        """Ranks that others wait for, each with the first collective in which they do."""
         self._waiting_ranks: dict[int, str] = {}
-        """… and the line of the script's where each waits."""
+        """Ranks that wait, each with the line of the script where it does."""
         self._ended_ranks: set[int] = set()
         self._waits_for_ends = ""
         self._reads_data = False
@@ -79,7 +79,7 @@ class RankLog:
         self._lock = threading.Lock()
 
     def label(self, line: str) -> tuple[str, str]:
-        """`(rankN, text)` for a rank's line, `(mpirun, line)` for mpirun's own."""
+        """Return `(rankN, text)` for a rank's line, `(mpirun, line)` for mpirun's own."""
         match = _TAG.match(line)
         # mpirun also tags the middle of a line when a rank wrote it in two pieces.
         who, text = (f"rank{match['rank']}", _TAG.sub("", line)) if match else (self._trainer, line)
@@ -120,7 +120,7 @@ class RankLog:
                 self._fail(RootCause(host, who_died, f"was killed by {name}", int(signalled["pid"]), signal=name))
             if lacks := _LACKS.search(text):
                 self._lacks = f"{lacks['what']}: {NO_ROOM}"
-                if who == MPIRUN and lacks["what"] != "OUT-OF-RESOURCE":  # of which a rank tells more
+                if who == MPIRUN and lacks["what"] != "OUT-OF-RESOURCE":  # a rank says more about that
                     self._fail(RootCause(self._leader, MPIRUN, f"cannot start the ranks: {self._lacks}"))
             elif _NO_MPI.search(text) and who != MPIRUN:
                 why = f"could not start MPI: {self._lacks or 'the lines above tell'}"
@@ -146,58 +146,58 @@ class RankLog:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a rank has."""
+        """True if a rank has failed."""
         with self._lock:
             return self._first_failure is not None
 
     @property
     def world_size(self) -> int:
-        """How many ranks have said anything."""
+        """Number of ranks that have printed anything."""
         return len(self._seen)
 
     @property
     def reads_data(self) -> bool:
-        """Whether a rank has said that its script reads data through headrace."""
+        """True if a rank has said that its script reads data through headrace."""
         return self._reads_data
 
     @property
     def waits_for_ends(self) -> str:
-        """Which rank waits for which to say that a stream is over; empty when none has for long."""
+        """Sentence on which rank waits for which to say that a stream is over; empty if none has waited long."""
         with self._lock:
             return self._waits_for_ends
 
     def progressed(self) -> None:
-        """Steps were made: what ranks waited for has come."""
+        """Forget which ranks wait: steps were made, so the waits are over."""
         with self._lock:
             self._missing_ranks, self._waiting_ranks, self._waits_for_ends = {}, {}, ""
 
     @property
     def lines(self) -> int:
-        """How many lines the ranks have printed, a reducer's complaints left out."""
+        """Number of lines that the ranks have printed, without a reducer's complaints."""
         with self._lock:
             return self._lines
 
     def missing_in_allreduce(self) -> list[tuple[str, str]]:
-        """`(host, rank)` of the ranks that others wait for: the reducer's, or those that have not said they wait."""
+        """Return `(host, rank)` of ranks that others wait for: the reducer's list, or those that report no wait."""
         with self._lock:
             missing = list(self._missing_ranks)
             if self._waiting_ranks and not missing:
                 everyone = range(len(self._hosts) * self._ranks_per_host)
                 silent = [rank for rank in everyone if rank not in self._waiting_ranks]
-                # Of several that are silent, some may wait where it cannot be seen: for a GPU.
+                # If several are silent, some may wait where it cannot be seen, such as for a GPU.
                 missing = silent if len(silent) == 1 else [] if silent else list(everyone)
             return [(self._host_of(rank), f"rank{rank}") for rank in missing]
 
     @property
     def wait_for_each_other(self) -> bool:
-        """Whether the reducer has said of every rank that others wait for it: in different collectives, for good."""
+        """True if the reducer has named every rank as missing: they wait in different collectives, for ever."""
         with self._lock:
             everyone = len(self._hosts) * self._ranks_per_host
             return everyone > 1 and len(self._missing_ranks) == everyone
 
     @property
     def where_they_wait(self) -> str:
-        """`rank0 at train.py:57, rank1 at train.py:63`, as far as it is known; empty: nowhere."""
+        """Places where ranks wait, such as `rank0 at train.py:57, rank1 at train.py:63`; empty if none is known."""
         with self._lock:
             told = [f"rank{rank} at {at}" for rank, at in sorted(self._waiting_ranks.items()) if at]
             told = told or [
@@ -207,12 +207,12 @@ class RankLog:
 
     @property
     def all_ended(self) -> bool:
-        """Whether the script has ended on every rank, as far as ranks say so."""
+        """True if the script has ended on every rank, as far as ranks say so."""
         with self._lock:
             return self._ended_ranks == set(range(len(self._hosts) * self._ranks_per_host))
 
     def ended_and_awaited(self) -> RootCause | None:
-        """A rank whose script has ended while all that go on wait in a collective, which can never be; None: none."""
+        """Return a rank whose script has ended while all others wait in a collective, for ever; None if none has."""
         with self._lock:
             everyone = set(range(len(self._hosts) * self._ranks_per_host))
             wait = set(self._waiting_ranks)
@@ -233,7 +233,7 @@ class RankLog:
 
     def _raised(self, event: Event) -> RootCause:
         rank, pid, code = (_number(event.fields.get(name, "")) for name in ("rank", "pid", "exit_code"))
-        if event.fields.get("broken") == "1" and self._ended_ranks - {rank}:  # its connection to one that has ended
+        if event.fields.get("broken") == "1" and self._ended_ranks - {rank}:  # it lost its connection to an ended rank
             return self._awaited(min(self._ended_ranks - {rank}), rank)
         message = f"raised {urllib.parse.unquote(event.fields.get('error', 'an exception'))}"
         return RootCause(self._host_of(rank), f"rank{rank}", message, pid, exit_code=code)
