@@ -1,4 +1,4 @@
-"""What a training script adds to `model.fit`: measurements, and checkpoints to resume from."""
+"""Callbacks that a training script gives `model.fit`: measurements, and checkpoints to resume from."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ __all__ = ["Checkpoint", "Measure", "Training", "on_rank_0"]
 
 
 class Measure(StepCallback):
-    """Measures steps; give it to `fit` on every rank, behind the broadcast callback. Rank 0 writes what it sees.
+    """Measures training steps. Give it to `fit` on every rank, after the broadcast callback; rank 0 writes its figures.
 
     Before training it measures the ideal step time. While training it writes step time, samples/s
     over all ranks and the input-bound share (1 − ideal ÷ actual step time) as log events, to
     `metrics.jsonl` and as TensorBoard scalars; at the end, the trainer's part of `summary.json`.
 
     Args:
-        dataset: what `fit` trains on.
-        batch_size: per rank.
+        dataset: the dataset that `fit` trains on.
+        batch_size: samples of one rank in a step.
         log_every: steps between two log events.
     """
 
@@ -41,7 +41,7 @@ class Measure(StepCallback):
         self._meter = rank_meter.open_meter(batch_size, log_every)
         self._step_began = 0.0
         self._told = 0
-        """Steps of this epoch that the meter knows of."""
+        """Steps of this epoch that the meter has counted."""
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
@@ -71,12 +71,12 @@ class Measure(StepCallback):
         now = time.perf_counter()
         if batch > self._told:
             ended, ended_at = self.ended()
-            # What lies between two steps is callbacks. Of a step that ends in the background, nothing does.
+            # Callbacks run between two steps. No such time is known of a step that ends in the background: 0.
             self._take(batch, now, between_s=max(now - ended_at, 0.0) if ended == batch else 0.0)
         self._step_began = now
 
     def _take_last(self) -> None:
-        """The last step of an epoch, as soon as its end is known."""
+        """Give the meter the last steps of an epoch as soon as their end is known."""
         ended, ended_at = self.ended()
         if ended > self._told:
             self._take(ended, ended_at)
@@ -96,16 +96,16 @@ class Measure(StepCallback):
 
 
 def _numbers(logs: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Of a metric with a number for each class, as F1Score is, each under a name of its own."""
+    """Yield names and numbers; a metric with a number for each class, such as F1Score, yields NAME_0, NAME_1 …"""
     for name, value in logs.items():
         flat = np.asarray(value, np.float64).ravel().tolist()
         yield from [(name, flat[0])] if len(flat) == 1 else [(f"{name}_{i}", each) for i, each in enumerate(flat)]
 
 
 def on_rank_0(*given: keras.callbacks.Callback) -> list[keras.callbacks.Callback]:
-    """These callbacks on rank 0, none on the others: for what writes files, as ModelCheckpoint and TensorBoard do.
+    """Return these callbacks on rank 0, and none on the others. Use it for ModelCheckpoint, which writes files.
 
-    Not for what changes training (EarlyStopping, ReduceLROnPlateau: all ranks must decide alike, after
-    `MetricAverageCallback`), nor for BackupAndRestore, whose place `callbacks.Checkpoint` takes.
+    Likewise for TensorBoard. Callbacks that change training (EarlyStopping, ReduceLROnPlateau) belong on all ranks,
+    after `MetricAverageCallback`, since all must decide alike. `callbacks.Checkpoint` replaces BackupAndRestore.
     """
     return list(given) if collectives.rank() == 0 else []

@@ -2,8 +2,8 @@
 
 No other module of headrace imports `tensorflow.python` or reads an attribute with an underscore, so a new TensorFlow
 that renames something needs a change here alone. `tests/integration/test_compat.py` checks that the installed version
-has all of them; TensorFlow 2.20 to 2.22 have. Only `headrace.tensorflow.service.pywrap_servers` has names of its own,
-since servers load no Python of TensorFlow's.
+has all of them; TensorFlow 2.20 to 2.22 have them. Only `headrace.tensorflow.service.pywrap_servers` holds further
+private names, since servers do not load TensorFlow's Python.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def functions_of(dataset: Any) -> Sequence[Any]:
 
 
 def name_of_function(function: Any) -> str:
-    """Return the user's name of one of `functions_of`."""
+    """Return the name that the user gave a function of `functions_of`."""
     return str(getattr(function._func, "__name__", type(function._func).__name__))
 
 
 def argument_of(dataset: Any, name: str) -> Any:
-    """Return what a dataset's transformation was given, as `count` or `batch_size`; None where it takes none such."""
+    """Return an argument of a dataset's transformation, such as `count` or `batch_size`; None where there is none."""
     return getattr(dataset, f"_{name}", None)
 
 
@@ -59,13 +59,13 @@ def variant_of(dataset: Any) -> tf.Tensor:
 
 
 def graph_of(dataset: tf.data.Dataset) -> bytes:
-    """Return a dataset's GraphDef, serialized as for workers; variables are in it with their values of now."""
+    """Return a dataset's GraphDef, serialized as for workers. It holds the present values of variables."""
     text: bytes = dataset._as_serialized_graph(external_state_policy=ExternalStatePolicy.IGNORE).numpy()
     return text
 
 
 def registered_dataset(**how: Any) -> tf.data.Dataset:
-    """Return a dataset that workers make. TensorFlow's own name for it leaves out how often to ask for its end."""
+    """Return a dataset that workers make. TensorFlow's public function cannot set how often to ask for its end."""
     return data_service_ops._from_dataset_id(**how)
 
 
@@ -75,7 +75,7 @@ def optional_of(variant: tf.Tensor, spec: Any) -> tf.experimental.Optional:
 
 
 def global_generator() -> tf.random.Generator | None:
-    """Return TensorFlow's global random generator, or None; the public function would make one."""
+    """Return TensorFlow's global random generator, or None. The public function would create a missing one."""
     generator: tf.random.Generator | None = stateful_random_ops.global_generator
     return generator
 
@@ -86,6 +86,6 @@ def arguments_of(op: str) -> Any:
 
 
 def global_seed() -> int | None:
-    """Return what `tf.random.set_seed` was given."""
+    """Return the seed that `tf.random.set_seed` was given, or None."""
     seed: int | None = context.global_seed()
     return seed

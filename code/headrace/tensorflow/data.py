@@ -1,6 +1,6 @@
-"""The data path: one line that has the data service make a dataset's batches.
+"""The data path: one line in a script has the data service make a dataset's batches.
 
-The order that suits it: shuffle → repeat → map → batch → distribute → cast on the trainer → prefetch.
+The recommended order of a pipeline: shuffle → repeat → map → batch → distribute → cast on the trainer → prefetch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.training.freed_memory import keep_freed_memory
 __all__ = ["Distribution", "Shards", "distribute", "from_arrays", "prefetch_to_device", "seed", "split_by_rank"]
 
 TENSORFLOWS_PARALLELISM = 16
-"""What TensorFlow begins a stage with that is given as AUTOTUNE; fewer where there are fewer processors."""
+"""Parallelism that TensorFlow gives an AUTOTUNE stage at first; it is lower on a host with fewer processors."""
 ON_DEVICE = 2
 """Batches that wait in a GPU's memory."""
 _SEED_STRIDE = 1_000_003
@@ -50,7 +50,7 @@ def distribute(
 ) -> tf.data.Dataset:
     """Have the job's tf.data workers make a dataset's batches, which the ranks share.
 
-    What a script can rely on, and what is its own affair:
+    The contract: what a script can rely on, and what it must do itself:
 
     1. Every rank calls `data.distribute` with the same whole dataset, in the same order.
     2. What comes before it runs on the workers; what comes after it runs on the rank.
@@ -69,21 +69,21 @@ def distribute(
     9. The optimizer is `hvd.DistributedOptimizer`; ranks start from rank 0's state by the broadcast callback.
     10. Variables that a dataset reads have the value that they had at the call.
 
-    In local mode each rank makes its part itself, under the same ten rules. Where the number of batches follows from
-    the dataset's size, `len` of the result is this rank's.
+    In local mode each rank makes its part itself, under the same ten rules. `len` of the result is this rank's number
+    of batches, where the dataset's size determines it.
 
-    Put it after `batch` and before the cast to float: what crosses the wire should be small. With `shared=False` each
-    rank has all of its own dataset instead.
+    Call it after `batch` and before the cast to float, so that little data crosses the network. With `shared=False`
+    each rank gets the whole of its own dataset instead of a part.
 
     Args:
-        dataset: batches, as the workers are to make them; or those of `Shards`.
-        job_name: which stream this is, for messages and logs. Each call has a stream of its own: where a name is taken,
-            a number is added.
+        dataset: a dataset of batches, or the tagged batches of `Shards`.
+        job_name: the stream's name in messages and logs. Each call has its own stream, so a number is added to a name
+            that is taken.
         others: see `Distribution`.
 
     Raises:
-        InputError: an unknown choice, choices that exclude each other, or a dataset that cannot be made elsewhere, or
-            not in parts; the text says what to change.
+        InputError: an unknown choice, choices that exclude each other, or a dataset that workers cannot make or ranks
+            cannot share; the message says what to change.
     """
     how = Distribution(
         compression=compression,
@@ -136,22 +136,22 @@ def _distributed(dataset: tf.data.Dataset, how: Distribution, job_name: str) -> 
 
 
 def split_by_rank(dataset: tf.data.Dataset, *, uneven: str = "keep", name: str = "held_out") -> tf.data.Dataset:
-    """This rank's part of a dataset that every rank reads itself, in both modes: for a small held-out set, say.
+    """Return this rank's part of a dataset that every rank reads itself in both modes, such as a small held-out set.
 
-    The same promise as `distribute`'s. With `uneven="keep"` ranks may have unequal numbers of batches:
-    `MetricAverageCallback` adds metrics up exactly all the same.
+    The promises of `distribute` hold here too. With `uneven="keep"` ranks may have unequal numbers of batches, and
+    `MetricAverageCallback` still adds metrics up exactly.
 
     Raises:
-        InputError: it cannot be read in parts; the text says what to change.
+        InputError: the dataset cannot be read in parts; the message says what to change.
     """
     refusals.refuse_other_kinds(dataset)
     return _on_trainer(split.of_this_rank(dataset, Distribution(uneven=uneven).uneven, name))
 
 
 def prefetch_to_device(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Copy batches to this rank's GPU beside the step before; the last step of a pipeline, in place of `prefetch`.
+    """Copy each batch to this rank's GPU during the step before it.
 
-    On a host without a GPU it returns the dataset unchanged.
+    Use it as the last stage of a pipeline, in place of `prefetch`. Without a GPU it returns the dataset unchanged.
     """
     gpus = tf.config.list_logical_devices("GPU")
     if not gpus:
@@ -160,15 +160,15 @@ def prefetch_to_device(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def seed(base: int, epoch: int = 0, rank: int = 0) -> int:
-    """A seed for this epoch and rank: never the same for two of them, always the same for the same ones."""
+    """Return a seed for this epoch and rank: different for each pair, and the same at every call."""
     return (base * _SEED_STRIDE + epoch) * _SEED_STRIDE + rank & 0x7FFF_FFFF_FFFF_FFFF
 
 
 def _on_trainer(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Return the dataset without tf.data's autotuning thread, which can sleep up to a minute when an iterator ends.
 
-    See docs/tensorflow-autotune.md. A stage that is given as AUTOTUNE then keeps the parallelism that it begins with:
-    this rank's share of the host's processors, so that a host of many uses them all, and TensorFlow's own at least.
+    See docs/tensorflow-autotune.md. An AUTOTUNE stage then keeps its initial parallelism: this rank's share of the
+    host's processors, so that a large host uses them all, but at least TensorFlow's own initial parallelism.
     """
     options = tf.data.Options()
     options.autotune.enabled = False

@@ -1,9 +1,9 @@
-"""For Keras 3, the names that people know from `horovod.tensorflow.keras`.
+"""The names of `horovod.tensorflow.keras`, for Keras 3.
 
-Import it in its place: `import headrace.tensorflow.horovod_keras as hvd`. Horovod's own Keras
-module does not work with Keras 3; its TensorFlow module does, and is what runs underneath.
+Import this module instead: `import headrace.tensorflow.horovod_keras as hvd`. Horovod's own Keras
+module does not work with Keras 3; its TensorFlow module does, and this one runs on it.
 
-This Horovod has no XLA operations: its callbacks and headrace's turn `jit_compile` off.
+Horovod has no XLA operations here, so `hvd.callbacks` and headrace's callbacks turn `jit_compile` off.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """All that does not touch Keras is Horovod's own: `broadcast_object`, `allgather_object`, `Max` …"""
+    """Return Horovod's own attribute, for names that do not touch Keras, such as `broadcast_object` or `Max`."""
     if name.startswith("_"):
         raise AttributeError(name)
     if name == "elastic":
@@ -84,7 +84,7 @@ def __getattr__(name: str) -> Any:
 
 
 def allreduce(value: Any, *args: Any, **options: Any) -> Any:
-    """Horovod's, of numbers and lists too: `hvd.allreduce(model.evaluate(…))`."""
+    """Reduce a value as Horovod's `allreduce` does, numbers and lists too: `hvd.allreduce(model.evaluate(…))`."""
     is_tensor = isinstance(value, (tf.Tensor, tf.Variable, tf.IndexedSlices, np.ndarray, np.generic))
     return _hvd.allreduce(value if is_tensor else tf.convert_to_tensor(value), *args, **options)
 
@@ -92,20 +92,20 @@ def allreduce(value: Any, *args: Any, **options: Any) -> Any:
 def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     optimizer: keras.optimizers.Optimizer | str, *args: Any, **how: Any
 ) -> keras.optimizers.Optimizer:
-    """`optimizer`, averaging the gradients of all ranks before it applies them. Starts Horovod if the script has not.
+    """Make an optimizer average the gradients of all ranks before it applies them. Start Horovod if that is not done.
 
-    It keeps its class name and configuration, so a model saved with it loads anywhere as a plain Keras model. With
-    `gradient_accumulation_steps` only what is accumulated is averaged. A `LossScaleOptimizer` is given here, not put
-    around: all ranks then leave out the same steps. Where `compile` makes it, under mixed_float16, the callbacks of
-    `hvd.callbacks` and `callbacks.Measure` see to it.
+    The optimizer keeps its class name and configuration, so a model saved with it loads anywhere as a plain Keras
+    model. With `gradient_accumulation_steps` only accumulated gradients are averaged. Pass a `LossScaleOptimizer` to
+    this function rather than the reverse: all ranks then leave out the same steps. Where `compile` adds one, under
+    mixed_float16, the callbacks of `hvd.callbacks` and `callbacks.Measure` arrange that.
 
     Args:
-        optimizer: a Keras 3 optimizer, or the name of one. It becomes a distributed one itself; of one that has been
-            used already another is made, with its configuration and not its state.
-        args, how: Horovod's: see `headrace.tensorflow.keras.optimizer.Reduction`.
+        optimizer: a Keras 3 optimizer, or the name of one. An unused optimizer is changed in place; for a used one, a
+            new one is made with the same configuration and no state.
+        args, how: Horovod's arguments: see `headrace.tensorflow.keras.optimizer.Reduction`.
 
     Raises:
-        InputError: an argument of Horovod's that is not offered, or the scope of a strategy for several devices.
+        InputError: an argument of Horovod's is not offered, or a strategy for several devices is in scope.
     """
     reduction = Reduction.of(*args, **how)
     init()
@@ -116,20 +116,20 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     distributed = distributed_class(type(optimizer), reduction)
     if optimizer.built:
         return distributed.from_config(optimizer.get_config())
-    # Not every optimizer or schedule can be made again from its configuration, which does not have all of it either.
+    # In place, since a configuration may lack parts, and not every optimizer or schedule can be rebuilt from its own.
     optimizer.__class__ = distributed
     return optimizer
 
 
 class DistributedGradientTape:
-    """A `tf.GradientTape` whose gradients are averaged over all ranks; for loops of one's own.
+    """A `tf.GradientTape` whose gradients are averaged over all ranks, for custom training loops.
 
     `with tf.GradientTape() as tape: …`, then `tape = hvd.DistributedGradientTape(tape)`, then `tape.gradient(…)`, as
-    with Horovod's. All else is the tape's own.
+    with Horovod's. All other attributes are the wrapped tape's own.
 
     Args:
-        gradtape: the tape that recorded, or will.
-        args, how: Horovod's: see `headrace.tensorflow.keras.optimizer.Reduction`.
+        gradtape: a tape that has recorded or is going to.
+        args, how: Horovod's arguments: see `headrace.tensorflow.keras.optimizer.Reduction`.
     """
 
     def __init__(self, gradtape: tf.GradientTape, *args: Any, **how: Any) -> None:
@@ -147,7 +147,7 @@ class DistributedGradientTape:
         return getattr(self._tape, name)
 
     def gradient(self, target: Any, sources: Any, *args: Any, **options: Any) -> Any:
-        """The gradients of all ranks, averaged; in the structure of `sources`."""
+        """Return the gradients averaged over all ranks, in the structure of `sources`."""
         gradients = self._tape.gradient(target, sources, *args, **options)
         flat = self._reduction.gradients(tf.nest.flatten(gradients, expand_composites=False))
         return tf.nest.pack_sequence_as(gradients, flat, expand_composites=False)
@@ -156,9 +156,9 @@ class DistributedGradientTape:
 def load_model(
     filepath: str, custom_optimizers: Any = None, compression: Any = Compression.none, **options: Any
 ) -> keras.Model:
-    """`keras.saving.load_model`, with the model's optimizer made a distributed one.
+    """Load a model as `keras.saving.load_model` does, and make its optimizer a distributed one.
 
-    `custom_optimizers` is there for Horovod's sake: a model that is saved names the class of its optimizer.
+    `custom_optimizers` is accepted because Horovod has it, and ignored: a saved model names its optimizer's class.
     """
     model = keras.saving.load_model(filepath, **options)
     if getattr(model, "optimizer", None) is not None:
@@ -183,7 +183,7 @@ def broadcast_variables(variables: Any, root_rank: int = 0) -> None:
 
 
 def average_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Numbers of this rank, averaged over all ranks. Every rank must give the same names."""
+    """Return this rank's numbers averaged over all ranks. Every rank must give the same names."""
     own = {name: float(metrics[name]) for name in sorted(metrics)}
     ranks = collectives.of_all_ranks(own, "headrace.metrics")
     return {name: float(np.mean([each[name] for each in ranks])) for name in own}

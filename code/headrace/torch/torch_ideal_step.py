@@ -1,4 +1,4 @@
-"""The ideal step of a script's own loop: its step on one batch that is on the device already."""
+"""The ideal step of a custom training loop: the script's step on one batch that is on the device already."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from headrace.torch.fetch.pin_memory import arrays_of, to_device
 from headrace.training.ideal_step import SETTLING, IdealStep, steps_to_measure
 
 WARM_UP_STEPS = 3
-"""Steps that tell how many to measure: the first ones choose kernels and compile."""
+"""Steps before the number to measure is chosen: the first ones choose kernels and compile."""
 
 
 def measure_ideal_step(
     step: Callable[[Any], Any], batch: Any, model: torch.nn.Module, optimizer: Any, others: Sequence[Any]
 ) -> tuple[IdealStep, float]:
-    """Return the ideal step, and the seconds in which a batch is copied to the GPU; all ranks must call it together.
+    """Return the ideal step, and the seconds to copy a batch to the GPU; all ranks must call this together.
 
-    A step's time is from its end to the end of the next one, as in training: Python may run ahead of the GPU.
+    A step's time is from the end of the step before to its own end, as in training: Python may run ahead of the GPU.
     """
     device = distributed.device()
     on_device, copy_s = to_device(batch, device), _copy_s(batch, device)
@@ -42,7 +42,7 @@ def measure_ideal_step(
 
 
 def _copy_s(batch: Any, device: torch.device) -> float:
-    """Return the seconds in which as many bytes are copied from pinned memory; 0 for what is on the GPU already."""
+    """Return the seconds to copy the batch's bytes from pinned memory to the GPU; 0 if it is there already."""
     on_host = [each for each in arrays_of(batch) if isinstance(each, torch.Tensor) and each.device.type == "cpu"]
     if device.type != "cuda" or not on_host:
         return 0.0
@@ -64,7 +64,7 @@ def _times_s(step: Callable[[Any], Any], batch: Any, count: int, device: torch.d
 
 
 class _Marks:
-    """Moments on the device, which for a GPU are noted in its queue, without waiting for it."""
+    """Moments on the device. A GPU notes them in its queue, without a wait."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
@@ -91,12 +91,12 @@ class _Marks:
 
 @contextlib.contextmanager
 def _put_back(model: torch.nn.Module, optimizer: Any, others: Sequence[Any]) -> Iterator[None]:
-    """Put back, to the last bit, what a step changes: weights, buffers, gradients, the optimizer, random generators.
+    """Put back, to the last bit, all that a step changes: weights, buffers, gradients, optimizer, random generators.
 
-    Copies are kept in the host's memory: a second model may not fit on the GPU. Tensors keep their places.
+    Copies stay in the host's memory, since a second model may not fit on the GPU. Tensors keep their addresses.
 
     Args:
-        others: what else a step changes; each has `state_dict` and `load_state_dict`.
+        others: other objects that a step changes; each has `state_dict` and `load_state_dict`.
     """
     keep = _Keep()
     modules = list(model.modules())
@@ -126,7 +126,7 @@ def _put_back(model: torch.nn.Module, optimizer: Any, others: Sequence[Any]) -> 
 
 
 class _Keep:
-    """Makes, for a value, a function that restores and returns it; what two values share is kept once."""
+    """Makes a function that restores a value and returns it; a tensor that two values share is kept once."""
 
     def __init__(self) -> None:
         self._tensors: dict[int, Callable[[], Any]] = {}

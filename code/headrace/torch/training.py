@@ -1,4 +1,4 @@
-"""A plain training loop, with the measurements, the progress and the checkpoints that a job needs."""
+"""Plain training loops with the measurements, progress and checkpoints that a job needs."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Training:
             training.end_epoch(loss=loss)
 
     With DistributedDataParallel all ranks begin with rank 0's weights. A checkpoint is loaded on all of them.
-    `end_epoch` averages metrics over the ranks. `measure_ideal_step` before the loop measures what a step takes that
-    waits for nothing. Without it, the ideal step time is an estimate: what waiting for batches leaves of a step.
+    `end_epoch` averages metrics over the ranks. `measure_ideal_step` before the loop measures the time of a step that
+    waits for nothing. Without it, the ideal step time is an estimate: the step time less the wait for batches.
 
     Args:
         model: the model to train, bare or wrapped by DistributedDataParallel or torch.compile.
@@ -69,14 +69,14 @@ class Training:
                 for batch in training.steps():
                     step(batch)
 
-        A few steps are made, and what they change is put back to the last bit: the model's weights, buffers and
-        gradients, the optimizer, the random generators of Python, NumPy and torch. What the loop does beside `step`
-        counts as waiting for data.
+        It makes a few steps, then puts back to the last bit the model's weights, buffers and gradients, the optimizer,
+        and the random generators of Python, NumPy and torch. Time that the loop spends outside `step` counts as waiting
+        for data.
 
         Args:
             step: makes one step on a batch.
-            batch: of the loader's shape and types, its numbers made up; it is put on the device first.
-            others: what else a step changes, as a `GradScaler` or a schedule; they have `state_dict` and
+            batch: a batch of the loader's shapes and types with made-up numbers; it is put on the device first.
+            others: other objects that a step changes, such as a `GradScaler` or a schedule; each has `state_dict` and
                 `load_state_dict`.
         """
         script.training_begins()
@@ -96,7 +96,7 @@ class Training:
             self._meter.end()
 
     def steps(self, most: int | None = None) -> Iterator[Any]:
-        """Yield the batches of an epoch, or those that are left of it after a resume.
+        """Yield the batches of an epoch; after a resume, the remaining ones.
 
         Args:
             most: steps of an epoch, including those made before a resume; None or 0: all batches of the loader.
@@ -118,7 +118,7 @@ class Training:
         try:
             for batch in self._loader:
                 waiting.batch_is_here()
-                # With feed servers, threads of this process receive during steps too: its CPU time would mean nothing.
+                # With feed servers, threads of this process receive during steps too, so its CPU time means nothing.
                 waited_cpu_s = None if self._loader.made_elsewhere else time.process_time() - asked_cpu_s
                 self._look_at(batch)
                 yield batch
@@ -142,17 +142,17 @@ class Training:
             )
 
     def _without_copy(self, waited_s: float) -> tuple[float, float | None]:
-        """Return how long the step waited until its batch was made, and how long the copy to the GPU held it up.
+        """Return the seconds that the step waited for its batch to be made, and those for its copy to the GPU.
 
-        None: the script copies, and how long that takes was not measured.
+        The second is None where the script copies the batch and the copy was not measured.
         """
-        if not self._loader.copies_to_gpu:  # the step copies, after it has waited
+        if not self._loader.copies_to_gpu:  # the step itself copies, after its wait
             return waited_s, self._copy_s
         copied_s = min(self._loader.last_copy_s(), waited_s)
         return waited_s - copied_s, copied_s
 
     def _look_at(self, batch: Any) -> None:
-        """Note how large a batch is. With a batch sampler only the batches say how many samples they hold."""
+        """Note the size of a batch. With a batch sampler only the batches show how many samples they hold."""
         if not self._loader.batch_size:
             self._batches, self._samples = self._batches + 1, self._samples + (samples_of(batch) or 1)
             self._meter.batches_hold(self._samples / self._batches)
@@ -160,7 +160,7 @@ class Training:
             self._sample_bytes = batch_bytes(batch) / (self._loader.batch_size or samples_of(batch) or 1)
 
     def _expect(self, most: int | None) -> None:
-        """Announce how many steps are to come, as far as that is known."""
+        """Tell the meter how many steps are to come, where that is known."""
         with contextlib.suppress(TypeError):  # an iterable dataset may have no length
             length = len(self._loader)
             most = most if most and self._loader.length_is_a_guess else min(most or length, length)
@@ -182,7 +182,7 @@ class Training:
 
 
 class Waiting:
-    """Measures how long a step waits for its batch, on the CPU: from the end of the step before."""
+    """Measures how long a step waits for its batch on the CPU, from the end of the step before."""
 
     def __init__(self) -> None:
         self._since, self._waited_s = time.perf_counter(), 0.0
@@ -200,9 +200,9 @@ class Waiting:
 class GpuWaiting:
     """Measures how long the GPU had nothing to do before a step.
 
-    Python runs ahead of the GPU: it waits for the next batch while the GPU still works, which costs nothing. So the
-    time is taken on the GPU, between two events in its queue. It is read when the step's work is in the queue; Python
-    is then ahead by a step at most.
+    Python runs ahead of the GPU: its wait for the next batch costs nothing while the GPU still works. So the time is
+    measured on the GPU, between two events in its queue. It is read when the step's work is in the queue, so Python is
+    ahead by at most one step.
     """
 
     def __init__(self) -> None:
@@ -228,20 +228,20 @@ class GpuWaiting:
 
 def samples_of(batch: Any) -> int:
     """Return the first dimension of the first tensor or array in a batch; 0 where it is not known."""
-    with contextlib.suppress(Exception):  # a nested tensor: the report does without the figure
+    with contextlib.suppress(Exception):  # a nested tensor: the report lacks the figure
         return next((int(each.shape[0]) for each in arrays_of(batch) if len(each.shape)), 0)
     return 0
 
 
 def batch_bytes(batch: Any) -> int:
     """Return the bytes of all tensors and arrays in a batch, however it nests them; 0 where they are not known."""
-    with contextlib.suppress(Exception):  # a sparse tensor: the report does without the figure
+    with contextlib.suppress(Exception):  # a sparse tensor: the report lacks the figure
         return sum(int(each.nbytes) for each in arrays_of(batch))
     return 0
 
 
 def average(metrics: dict[str, Any]) -> dict[str, float]:
-    """Return each number's mean over the ranks; all ranks must call it with the same names."""
+    """Return each metric's mean over the ranks; all ranks must call this with the same names."""
     if not metrics:
         return {}
     values = torch.tensor([float(value) for value in metrics.values()], dtype=torch.float64)

@@ -1,6 +1,6 @@
-"""What the fits of one run have made together: one as a rule, two of transfer learning, five of as many folds.
+"""Figures of all fits of a run together: usually one, two in transfer learning, five in fivefold cross-validation.
 
-A job is paid as a whole, so its figures are of all its steps.
+A job is paid for as a whole, so its figures cover all its steps.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from headrace.training.step_times import StepTimes, spread_ms
 
 @dataclass
 class Fit:
-    """What is counted and measured from a training's begin to its end."""
+    """Counts and measurements of one training, from its beginning to its end."""
 
     times: StepTimes = field(default_factory=StepTimes)
     cpu: StepCpu = field(default_factory=StepCpu)
     steps: int = 0
     epochs: int = 0
     longest_epoch: int = 0
-    """In steps: one may be cut short."""
+    """Steps of the longest epoch; others may be cut short."""
     train_s: float = 0.0
-    """From its begin to its end, or until now."""
+    """Seconds from the beginning to the end, or until now."""
     knows_waited_cpu: bool = False
 
     def rank_cpu_s(self) -> float:
-        """CPU seconds of a step on this rank; 0: not known."""
+        """Return the CPU seconds of a step on this rank; 0: not known."""
         return self.cpu.per_step_s()
 
     def compute_cpu_s(self) -> float:
-        """CPU seconds of a step on this rank without those that batches cost; 0: not known."""
+        """Return the CPU seconds of a step on this rank without those for its batch; 0: not known."""
         if self.times.ideal.ms:
             return self.times.ideal.cpu_s
         return self.cpu.outside_waiting_s() if self.knows_waited_cpu else 0.0
 
     def ideal_ms(self) -> float:
-        """Milliseconds of a step that waits for nothing; 0: not known."""
+        """Return the milliseconds of a step that waits for nothing; 0: not known."""
         return self.times.ideal_ms(self.times.all)
 
 
 def together(fits: Sequence[Fit]) -> dict[str, Any]:
-    """Return these fits' figures for the trainer's report: sums of counts, and means of measurements over all steps."""
+    """Return the trainer's report of these fits: sums of counts, and means of measurements over all steps."""
     fits = [fit for fit in fits if fit.steps] or fits[-1:]
     with_ideal = [fit for fit in fits if fit.ideal_ms()]
     waits_for_nothing_ms, step_ms = _mean(_mean_ideal_ms, with_ideal), _mean(_step_ms, with_ideal)
@@ -68,11 +68,11 @@ def together(fits: Sequence[Fit]) -> dict[str, Any]:
 
 
 def step_parts_ms(fits: Sequence[Fit]) -> dict[str, float | None]:
-    """What a step's time goes into, in milliseconds: the parts add up to the mean step.
+    """Return the parts of a step in milliseconds; they add up to the mean step.
 
-    `waiting` until its batch is made, `copying` it to the GPU as far as that holds the step up (None: not known, and
-    part of waiting), `computing`: Python, launches and arithmetic. Waiting is measured, or else what the step takes
-    longer than the ideal one.
+    `waiting`: until the batch is made. `copying`: the wait for its copy to the GPU; None: not known, and part of
+    waiting. `computing`: Python, launches and arithmetic. Waiting is measured, or else is the difference between the
+    step and the ideal step.
     """
     step_ms = _mean(_step_ms, fits)
     computing_ms = min(_mean(_computing_ms, fits), step_ms)
@@ -87,12 +87,12 @@ def step_parts_ms(fits: Sequence[Fit]) -> dict[str, float | None]:
 
 
 def _computing_ms(fit: Fit) -> float:
-    """Of a step; all of it where neither waiting nor the ideal step was measured."""
+    """Return the milliseconds of computing in a step; all of it if neither waiting nor the ideal step is known."""
     return fit.times.all.without_waiting_ms() or fit.times.mean_ideal_ms(fit.times.all) or _step_ms(fit)
 
 
 def _ideal_from(fits: Sequence[Fit]) -> str:
-    """How the ideal step is known: `measured` on a batch in memory, or estimated from the `waits`; empty: it is not."""
+    """Return the ideal step's origin: `measured` on a batch in memory, estimated from `waits`, or empty: unknown."""
     if not fits:
         return ""
     return "measured" if all(fit.times.ideal.ms for fit in fits) else "waits"
@@ -107,6 +107,6 @@ def _step_ms(fit: Fit) -> float:
 
 
 def _mean(figure: Callable[[Fit], float], fits: Sequence[Fit]) -> float:
-    """Over their steps; 0 of none."""
+    """Return the mean of a figure over all steps of the fits; 0 without fits."""
     weights = [max(fit.times.all.steps, 1) for fit in fits]
     return float(np.average([figure(fit) for fit in fits], weights=weights)) if fits else 0.0

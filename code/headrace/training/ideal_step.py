@@ -1,4 +1,4 @@
-"""The ideal step: what a training step costs that waits for nothing."""
+"""The ideal step: a training step that never waits for data."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ import numpy as np
 
 LEAST_STEPS, MANY_STEPS, MOST_STEPS = 5, 40, 400
 BUDGET_S = 2.0
-"""For up to `MANY_STEPS` steps."""
+"""Seconds for measuring up to `MANY_STEPS` steps."""
 BUDGET_OF_SHORT_STEPS_S = 0.4
-"""For up to `MOST_STEPS` steps of a few milliseconds: `MANY_STEPS` of them tell of one moment of the machine."""
+"""Seconds for measuring up to `MOST_STEPS` steps of a few milliseconds; fewer would show one moment of the machine."""
 SETTLING = 0.25
-"""So many more steps come first, as a share: the first tens of short steps take up to a tenth longer."""
+"""Share of the steps that is added before measuring: the first tens of short steps take up to a tenth longer."""
 _ERROR_OF_MEDIAN = 1.2533 / 1.349
-"""Of a median of normally distributed values: 1.2533 σ ÷ √n, and their middle half is 1.349 σ wide."""
+"""Standard error of a median ÷ (interquartile range ÷ √n), for normal values: 1.2533 σ ÷ √n, and 1.349 σ."""
 
 
 @dataclass(frozen=True)
 class IdealStep:
-    """A step on a batch in memory. All zero: it was not measured."""
+    """The time of a step on a batch in memory. All zero: it was not measured."""
 
     ms: float = 0.0
     error_ms: float = 0.0
     """The standard error of `ms`."""
     cpu_s: float = 0.0
-    """CPU seconds that it takes of one rank."""
+    """CPU seconds of the step on one rank."""
 
     @classmethod
     def of(cls, times_s: Sequence[float], cpu_s: float) -> IdealStep:
-        """From the times of steps, and what all of them took of the CPU."""
+        """Return the ideal step for these steps' times and their CPU seconds together."""
         low, median, high = np.percentile(times_s, [25, 50, 75]) * 1000
         error = _ERROR_OF_MEDIAN * (high - low) / np.sqrt(len(times_s))
         return cls(float(median), float(error), cpu_s / len(times_s))
 
 
 def steps_to_measure(step_s: float) -> int:
-    """How many steps of about `step_s` seconds to measure: the more the shorter they are."""
+    """Return how many steps of about `step_s` seconds to measure; shorter steps get more."""
     within_budget = min(BUDGET_S / max(step_s, 1e-6), MANY_STEPS)
     of_short_ones = min(BUDGET_OF_SHORT_STEPS_S / max(step_s, 1e-6), MOST_STEPS)
     return int(max(within_budget, of_short_ones, LEAST_STEPS))

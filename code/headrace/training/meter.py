@@ -1,4 +1,4 @@
-"""What training is measured by, whoever trains and in whichever framework; rank 0's part of the summary."""
+"""The meter of training in any framework, and the trainer's part of the summary, which rank 0 writes."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from headrace.training.ideal_step import IdealStep
 from headrace.training.signal_files import SignalFiles
 
 REPORT_INTERVAL_S = 5.0
-"""How often the report is renewed within an epoch, for jobs that end there."""
+"""Seconds between renewals of the report within an epoch, for jobs that end in mid-epoch."""
 _ended: list[Fit] = []
-"""Of this process; what begins after them counts on."""
+"""Ended trainings of this process; the step count of a later one continues theirs."""
 
 
 class Scalars(Protocol):
-    """Where figures go for TensorBoard."""
+    """A writer of figures for TensorBoard."""
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        """These figures, at this step."""
+        """Write these figures for this step."""
 
     def close(self) -> None:
-        """No more come."""
+        """Close the files."""
 
 
 class Meter:
-    """Step time, samples/s over all ranks and the input-bound share, of rank 0; the others only show progress.
+    """Measures step time, samples/s over all ranks and the input-bound share on rank 0. Other ranks only show progress.
 
     It writes log events, `metrics.jsonl`, TensorBoard scalars, and the trainer's part of `summary.json`.
 
     Args:
-        rank: says which one this process is, once that is known.
-        size: says how many ranks there are.
-        batch_size: per rank.
+        rank: returns this process's rank, which may be known only after the meter is made.
+        size: returns the number of ranks.
+        batch_size: samples of one rank in a step.
         log_every: steps between two log events.
         open_scalars: opens TensorBoard's files in a folder.
-        sample_bytes: of a sample on the wire, asked when the report is written; 0: not known.
+        sample_bytes: returns the bytes of a sample on the network, called for each report; 0: not known.
     """
 
     def __init__(
@@ -75,20 +75,20 @@ class Meter:
         self._disk_failed = False
 
     def expect(self, steps: int) -> None:
-        """How many steps this run is going to make, where that is known before the first."""
+        """Note how many steps this run is going to make, where that is known before the first."""
         self._total_steps = self._total_steps or steps
 
     def resumes(self, steps: int) -> None:
-        """So many steps of the first epoch have been made by an earlier run; known before this one's first is over."""
+        """Note the steps of the first epoch that an earlier run has made; call it before the first step is over."""
         if not self._fit.steps:
             self._epoch_began = -steps
 
     def batches_hold(self, samples: float) -> None:
-        """How many samples a batch has, where that is known only now."""
+        """Set the number of samples in a batch, where it is known only after the start."""
         self._batch_size = max(round(samples), 1)
 
     def begin(self, ideal: IdealStep | None = None) -> None:
-        """Training begins. None: no ideal step was measured; each step's waiting is."""
+        """Begin training. Without a measured ideal step (None), `steps` must be given each step's waiting time."""
         self._fit.times.ideal = ideal or IdealStep()
         self._before = list(_ended)
         if self._rank() == 0:
@@ -98,13 +98,13 @@ class Meter:
                 self._scalars = self._open_scalars(self._output_dir / TENSORBOARD)
             if ideal:
                 say("ideal_step", step_ms=ideal.ms, error_ms=ideal.error_ms)
-            # Where the script raises or exits, it has made more steps than the last report says.
+            # If the script raises or exits, the last report lacks its latest steps.
             atexit.register(self.write_report)
             failure.last_words.append(self.write_report)
         self._train_begin = time.perf_counter()
 
     def progress(self) -> None:
-        """Something was done that is no step."""
+        """Note progress that is no step."""
         self._signals.progress()
 
     def steps(
@@ -116,14 +116,15 @@ class Meter:
         between_s: float = 0.0,
         copied_s: float | None = None,
     ) -> None:
-        """So many steps were made.
+        """Count steps that were made.
 
         Args:
-            took_s: for all of them.
-            waited_s: how much of that went by before their batch was there.
-            waited_cpu_s: CPU seconds of this process in that time, where nothing else goes on in it meanwhile.
-            between_s: how much the script took for itself before the step: its callbacks. They wait for no data.
-            copied_s: how much of `waited_s` the copy to the GPU took; None: not known.
+            made: their number.
+            took_s: seconds of all these steps together.
+            waited_s: the part of `took_s` before their batch was there.
+            waited_cpu_s: CPU seconds of this process in `waited_s`; None where other work runs in the process then.
+            between_s: the part of `took_s` for the script's callbacks before the step, which wait for no data.
+            copied_s: the part of `waited_s` for the copy to the GPU; None: not known.
         """
         self._fit.times.made(made, took_s, waited_s, between_s, copied_s)
         self._fit.cpu.made(made, waited_cpu_s or 0.0)
@@ -141,12 +142,12 @@ class Meter:
                 self.write_report()
 
     def steps_over(self) -> None:
-        """What comes until the next step is none of it: an evaluation, a checkpoint."""
+        """Leave out the time until the next step, such as that of an evaluation or a checkpoint."""
         self._fit.cpu.over()
         self._signals.steps_over()
 
     def epoch(self, number: int, metrics: dict[str, float]) -> None:
-        """Epoch `number` (from 1) is over, with these metrics."""
+        """End epoch `number` (from 1), which has these metrics."""
         self.steps_over()
         self._fit.epochs += 1
         self._fit.longest_epoch = max(self._fit.longest_epoch, self._fit.steps - self._epoch_began)
@@ -159,7 +160,7 @@ class Meter:
             self.write_report()
 
     def end(self) -> None:
-        """Training is over. Another may begin: one of the same script's, which goes on counting."""
+        """End training. The same script may begin another, whose step count continues this one's."""
         self._signals.ended()
         atexit.unregister(self.write_report)
         if self.write_report in failure.last_words:
@@ -174,7 +175,7 @@ class Meter:
         self._fit, self._total_steps, self._epoch_began = Fit(), 0, 0
 
     def write_report(self) -> None:
-        """The trainer's part of `summary.json`, as it is now."""
+        """Write the trainer's part of `summary.json`, as it is now."""
         self._fit.train_s = time.perf_counter() - self._train_begin
         made = together([*self._before, self._fit])
         report = {
@@ -190,7 +191,7 @@ class Meter:
 
     @contextlib.contextmanager
     def _disk(self) -> Iterator[None]:
-        """A disk that is full or gone costs figures, and no step."""
+        """Print an error of the disk instead of raising it: a full disk may cost figures, but no step."""
         try:
             yield
         except OSError as error:
@@ -225,7 +226,7 @@ class Meter:
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no word for what is no number."""
+    """Return None for infinity and NaN, which JSON cannot express."""
     return value if math.isfinite(value) else None
 
 

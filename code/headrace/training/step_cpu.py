@@ -1,4 +1,4 @@
-"""What a step costs of the CPU on a rank, with the processes that make its batches."""
+"""CPU time of a step on a rank, including the processes that make its batches."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable
 import psutil
 
 aside: list[Callable[[], float]] = []
-"""What tells the CPU seconds, so far, of descendants that are no part of training."""
+"""Functions that return the CPU seconds, so far, of descendants that are no part of training."""
 
 
 class StepCpu:
-    """CPU seconds of the steps of all epochs; the first step of each, which finds nothing ready, is left out."""
+    """Sums CPU seconds of all epochs' steps. The first step of each epoch, which finds no batch ready, is left out."""
 
     def __init__(self) -> None:
         self._began: tuple[float, float] | None = None
@@ -22,7 +22,7 @@ class StepCpu:
         self._spent_s = self._own_s = 0.0
 
     def made(self, steps: int, waited_s: float = 0.0) -> None:
-        """So many steps are made; `waited_s`: CPU seconds of this process while it waited for their batches."""
+        """Add steps that were made; `waited_s`: CPU seconds of this process while it waited for their batches."""
         if self._began is None:
             self._began = _now()
         else:
@@ -30,17 +30,17 @@ class StepCpu:
             self._waited_s += waited_s
 
     def over(self) -> None:
-        """What comes until the next step is none of it: an evaluation, a checkpoint."""
+        """Leave out the CPU time until the next step, such as that of an evaluation or a checkpoint."""
         self._take()
         self._began = None
 
     def per_step_s(self) -> float:
-        """CPU seconds of this process and its descendants a step; 0: none was measured."""
+        """Return the CPU seconds of this process and its descendants per step; 0: no step was measured."""
         self._take()
         return self._spent_s / self._steps if self._steps else 0.0
 
     def outside_waiting_s(self) -> float:
-        """CPU seconds a step of this process alone, without those of waiting."""
+        """Return the CPU seconds of this process alone per step, without those of waiting; 0: no step was measured."""
         self._take()
         return max(self._own_s - self._waited_s, 0.0) / self._steps if self._steps else 0.0
 
@@ -55,7 +55,7 @@ class StepCpu:
 
 
 def with_ended_s(pid: int) -> float:
-    """CPU seconds of a descendant and of those of its own that have ended; a fork server's end below it."""
+    """Return the CPU seconds of a descendant and its ended children, such as a fork server's; 0 if it is gone."""
     try:
         return float(sum(psutil.Process(pid).cpu_times()[:4]))
     except (psutil.NoSuchProcess, psutil.AccessDenied):
@@ -63,7 +63,7 @@ def with_ended_s(pid: int) -> float:
 
 
 def _now() -> tuple[float, float]:
-    """CPU seconds of this process with its descendants, ended ones too, and of itself."""
+    """Return the CPU seconds of this process with all descendants, ended ones too, and those of it alone."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     living_s = sum(with_ended_s(each.pid) for each in psutil.Process().children(recursive=True))
     own_s = time.process_time()

@@ -1,4 +1,4 @@
-"""How long steps took, how much of that they waited for data, and how long one takes that waits for nothing."""
+"""Step times: their mean and median, the part spent waiting for data, and the ideal time without waiting."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ import numpy as np
 from headrace.training.ideal_step import IdealStep
 
 MEDIAN_OF = 1000
-"""The last steps, of which a median is known exactly."""
+"""Number of last steps whose exact median is known."""
 PRECISION = 0.001
-"""Relative width of the classes in which the times of all steps are counted."""
+"""Relative width of the classes in which all steps are counted by their time."""
 
 
 @dataclass
 class Sums:
-    """Of some steps: how many there are, and their seconds."""
+    """A number of steps, and sums of their seconds."""
 
     steps: int = 0
     step_s: float = 0.0
     waited_s: float = 0.0
     between_s: float = 0.0
-    """What the script took for itself between steps: its callbacks."""
+    """Seconds of the script's callbacks between steps."""
     knows_waiting: bool = False
     copied_s: float = 0.0
-    """Of what they waited, the copy to the GPU."""
+    """The part of `waited_s` for the copy to the GPU."""
     knows_copying: bool = False
 
     def add(
@@ -44,36 +44,36 @@ class Sums:
         self.knows_copying |= copied_s is not None
 
     def mean_ms(self) -> float:
-        """Of a step."""
+        """Return the mean time of a step in milliseconds."""
         return self.step_s / self.steps * 1000 if self.steps else 0.0
 
     def between_ms(self) -> float:
         return self.between_s / self.steps * 1000 if self.steps else 0.0
 
     def without_waiting_ms(self) -> float:
-        """What waiting leaves of a step; 0: not known."""
+        """Return the mean milliseconds of a step without its waiting; 0: not known."""
         return max(self.step_s - self.waited_s, 0.0) / self.steps * 1000 if self.knows_waiting else 0.0
 
     def copying_ms(self) -> float | None:
-        """The copy to the GPU, as far as a step is held up by it; None: not known."""
+        """Return the mean milliseconds that a step waits for the copy to the GPU; None: not known."""
         return self.copied_s / self.steps * 1000 if self.knows_copying else None
 
 
 class StepTimes:
-    """Of the steps of a run. Memory, and the time for any figure, do not grow with their number."""
+    """Times of a run's steps. Memory, and the time for any figure, do not grow with the number of steps."""
 
     def __init__(self) -> None:
         self.ideal = IdealStep()
-        """As measured before training; all zero where it was not."""
+        """The ideal step measured before training; all zero where it was not measured."""
         self._first, self._others, self._recent = Sums(), Sums(), Sums()
         self._last: collections.deque[tuple[float, float]] = collections.deque(maxlen=MEDIAN_OF)
-        """Seconds of each of the last steps, and those without what the script took between."""
+        """Seconds of each of the last steps, with and without the script's callbacks between steps."""
         self._classes: dict[int, tuple[int, float]] = {}
 
     def made(
         self, count: int, took_s: float, waited_s: float | None, between_s: float, copied_s: float | None = None
     ) -> None:
-        """So many steps were made, in `took_s` together; see `Meter.steps`."""
+        """Add `count` steps, which took `took_s` together; see `Meter.steps`."""
         if not self._first.steps:
             self._first.add(count, took_s, waited_s, between_s, copied_s)
             return
@@ -87,36 +87,36 @@ class StepTimes:
 
     @property
     def all(self) -> Sums:
-        """All steps but the very first, which waits for the first batch of a cold pipeline: that is start-up.
+        """All steps but the very first, whose wait for the first batch of a cold pipeline is start-up.
 
-        With `steps_per_execution` those of the first execution, whose times are not known one by one. The first where
-        there are no others.
+        With `steps_per_execution` all steps of the first execution are left out, since their single times are not
+        known. Where there are no others, the first one counts.
         """
         return self._others if self._others.steps else self._first
 
     def take_recent(self) -> Sums:
-        """The steps since the last such call, without the very first; that one if there is no other."""
+        """Return the steps since the last call, without the very first; if none are left, return `all`."""
         recent, self._recent = self._recent, Sums()
         return recent if recent.steps else self.all
 
     @property
     def first_s(self) -> float:
-        """Seconds of the very first step, or execution; 0: there was none."""
+        """Seconds of the very first step or execution; 0: there was none."""
         return self._first.step_s
 
     def ideal_ms(self, of: Sums) -> float:
-        """Milliseconds of a step that waits for nothing; at most what half of the last steps have taken.
+        """Return the milliseconds of a step that waits for nothing, at most the median of the last steps.
 
-        Measured before training, with what the script takes between steps; or what waiting leaves of a step.
+        It is the time measured before training plus callbacks between steps, or else a step's time without waiting.
         """
         ideal_ms = self.mean_ideal_ms(of)
         return min(ideal_ms, _median_ms([step_s for step_s, _ in self._last])) if self._last else ideal_ms
 
     def mean_ideal_ms(self, of: Sums) -> float:
-        """The same as a mean, in which a callback counts that is rare and slow.
+        """Return the mean milliseconds of a step that waits for nothing; a rare, slow callback counts in it.
 
-        What half of the last steps have done better, without what the script took between them, counts where the
-        measurement was worse.
+        If the measured ideal step is slower than the median of the last steps without callbacks, that median replaces
+        the measurement.
         """
         if not self.ideal.ms:
             return of.without_waiting_ms()
@@ -129,14 +129,14 @@ class StepTimes:
         return min(max(1 - ideal_ms / step_ms, 0.0), 1.0) if step_ms and ideal_ms else 0.0
 
     def classes(self) -> Mapping[int, tuple[int, float]]:
-        """How many steps took about as long, and their seconds, by the logarithm of that; without the very first."""
+        """Return the number and seconds of steps of about the same time, by its logarithm, without the very first."""
         return self._classes or {0: (self._first.steps, self._first.step_s)}
 
 
 def spread_ms(runs: Sequence[StepTimes]) -> dict[str, float]:
-    """Median, mean and 90th percentile of the steps of all these, in milliseconds, without the very first of each.
+    """Return median, mean and 90th percentile of all runs' steps in milliseconds, without each run's very first.
 
-    The mean is exact, the other two are off by less than 0.1 %: `PRECISION`.
+    The mean is exact; the other two are off by less than 0.1 % (`PRECISION`).
     """
     classes: dict[int, tuple[int, float]] = {}
     for place, (steps, seconds) in (item for each in runs for item in each.classes().items()):
@@ -151,7 +151,7 @@ def spread_ms(runs: Sequence[StepTimes]) -> dict[str, float]:
     ends, means_ms = np.cumsum(steps_of), seconds_of / np.maximum(steps_of, 1) * 1000
 
     def percentile(part: float) -> float:
-        """As numpy's: between two steps, where it lies there."""
+        """Return the percentile as numpy does, interpolated between two steps."""
         at = (total - 1) * part
         below, above = means_ms[np.searchsorted(ends, [math.floor(at), math.ceil(at)], side="right")]
         return round(float(below + (above - below) * (at % 1)), 3)

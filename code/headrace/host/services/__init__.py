@@ -1,4 +1,4 @@
-"""The data services: which one a job has, and all that the launcher knows of it (`contract`)."""
+"""The data services: the choice for a job, and the interface that the launcher uses (`contract`)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ SERVICES: dict[str, Callable[[Topology, Settings, Path, Path, Sequence[str]], Da
     "torch_feed": TorchFeed,
     "local": NoDataService,
 }
-"""How each is made of topology, settings, source dir, work folder and the script's arguments."""
+"""Constructors by name; each takes topology, settings, source folder, work folder and the script's arguments."""
 
 
 def data_service(
     topology: Topology, settings: Settings, source_dir: Path, work_dir: Path, arguments: Sequence[str]
 ) -> DataService:
-    """Make this job's data service, as `tf_data_mode` says; by default the framework's if there is a data group.
+    """Make the data service that `tf_data_mode` names; by default the framework's if there is a data group, else none.
 
     Raises:
-        InputError: batches are to come from workers, and `num_of_data_workers` is 0.
+        InputError: batches must come from workers, but `num_of_data_workers` is 0.
     """
     mode = settings.tf_data_mode or default_mode(topology.is_hetero)
     if mode == "service" and settings.num_of_data_workers < 1:

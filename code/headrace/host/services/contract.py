@@ -1,4 +1,4 @@
-"""What the launcher asks of a data service. Nothing else in `host` knows which one runs."""
+"""The interface between the launcher and a data service. Nothing else in `host` knows which service runs."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from headrace.events import Event
 from headrace.job.settings import Settings
 
 Report = Mapping[str, Any]
-"""What a host's servers have told, as JSON-ready data: only the service that made it reads it."""
+"""A report of a host's servers, as JSON-ready data; only the service that made it reads it."""
 KINDS = ("dispatcher", "worker")
-"""The kinds of servers whose restarts every summary has, zero where there are none."""
+"""Kinds of servers whose restarts every summary counts, zero where there are none."""
 WORKER_NICENESS_BESIDE_TRAINER = 19
-"""On a dnn host, workers use what the trainer leaves over and do not compete with it. At 10, a worker's many threads
-took a third of a processor that the trainer could have used."""
+"""Niceness of workers on a dnn host: they use only CPU time that the trainer leaves over. At 10, a worker's many
+threads took a third of a processor that the trainer could have used."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server of this host: what it is, its ports, how it is started. It is started again when it ends."""
+    """A server of this host: its kind, its ports, its command. The launcher restarts it when it ends."""
 
     kind: str
-    """What its CPU time and its restarts are summed under."""
+    """Group in which its CPU time and its restarts are summed."""
     name: str
-    """The kind, with a number where a host has several."""
+    """Its kind, with a number where a host has several of the kind."""
     ports: Sequence[int]
     argv: Sequence[str]
     environ: Mapping[str, str] = field(default_factory=dict)
-    """What it needs beside the host's own environment."""
+    """Environment variables that it needs beside the host's own."""
     nice: int = 0
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What the leader has decided for all hosts, once: a log event, and what people should know of it."""
+    """A single decision of the leader for all hosts: a log event, and a note for people."""
 
     event: str
     fields: Mapping[str, str]
@@ -44,18 +44,18 @@ class Decision:
 
 
 def servers_of(host: Host, topology: Topology, settings: Settings) -> int:
-    """How many servers that make batches run on a host."""
+    """Return the number of servers on a host that make batches."""
     off = settings.local_workers == "off" and topology.is_hetero and host.role == "dnn"
     return 0 if off else settings.num_of_data_workers
 
 
 def server_name(number: int, settings: Settings) -> str:
-    """Of the servers that make batches on a host."""
+    """Return the name of a host's server that makes batches, by its number."""
     return "worker" if settings.num_of_data_workers == 1 else f"worker-{number}"
 
 
 def servers_by_address(topology: Topology, settings: Settings, port_offset: int = 0) -> dict[str, str]:
-    """HOST/NAME of all servers that make batches, by address and port."""
+    """Return HOST/NAME of all servers that make batches, by ADDRESS:PORT."""
     return {
         f"{endpoint.address}:{endpoint.first_worker_port + number + port_offset}":
             f"{host.name}/{server_name(number, settings)}"
@@ -66,56 +66,56 @@ def servers_by_address(topology: Topology, settings: Settings, port_offset: int 
 
 
 class DataService(Protocol):
-    """The data service of a job, seen from one host. If the toolkit starts MPI, each rank's process makes one."""
+    """The data service of a job, seen from one host. If the toolkit starts MPI, each rank's process has one."""
 
     @property
     def mode(self) -> str:
-        """`service` or `local`, as the summary has it."""
+        """The mode in the summary: `service` or `local`."""
 
     @property
     def kinds(self) -> Sequence[str]:
-        """Of its servers."""
+        """The kinds of its servers."""
 
     @property
     def waited_for(self) -> str:
-        """What the watchdog prints when ranks wait for data, for example `data from the tf.data service`."""
+        """The source of data in the watchdog's message, such as `data from the tf.data service`."""
 
     # On every host
 
     def servers(self) -> list[Server]:
-        """The servers that run on this host."""
+        """Return the servers to run on this host."""
 
     def take_event(self, event: Event) -> None:
-        """A log event of one of this host's servers."""
+        """Take in a log event of one of this host's servers."""
 
     def report(self) -> Report:
-        """What this host's servers have told, as a copy; it reaches the leader with the next renewal."""
+        """Return a copy of this host's report; it reaches the leader with the next renewal."""
 
     def hear(self, decision: Mapping[str, Any]) -> None:
-        """The fields of the leader's decision; told again and again."""
+        """Take in the fields of the leader's decision; called repeatedly."""
 
     def trainer_environ(self) -> dict[str, str]:
-        """What the ranks of this host need to find their data; for `headrace.tensorflow.data` see `TrainerContext`."""
+        """Return the environment variables by which this host's ranks find their data; see `TrainerContext`."""
 
     # On the leader
 
     def needs(self, host: str) -> bool:
-        """Whether no job can go on without this data host."""
+        """Return whether the job cannot continue without this data host."""
 
     def decide(self, reports: Mapping[str, Report], without: Collection[str], now: float) -> Decision | None:
-        """What all hosts must hear before they are ready; None while that is open, or when there is nothing.
+        """Return the decision that all hosts need before they are ready; None if it is still open or not needed.
 
         Args:
-            reports: by host, of those that were heard.
-            without: hosts that the job goes on without.
+            reports: reports received so far, by host.
+            without: hosts that the job continues without.
             now: monotonic seconds.
         """
 
     def worker_names(self) -> Mapping[str, str]:
-        """Who makes batches: HOST/NAME of the server, by the HOST:PORT that ranks receive batches from."""
+        """Return HOST/NAME of each server that makes batches, by the HOST:PORT from which ranks receive them."""
 
     def ready(self, reports: Mapping[str, Report]) -> int:
-        """How many servers can serve ranks."""
+        """Return how many servers can serve ranks."""
 
     def missing(self, reports: Mapping[str, Report], without: Collection[str]) -> list[str]:
-        """What ranks still wait for, for people to read; empty when all is ready."""
+        """Return a text for each thing that ranks still wait for; empty when all is ready."""

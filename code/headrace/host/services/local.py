@@ -13,7 +13,7 @@ from headrace.job.settings import Settings
 
 
 class NoDataService:
-    """Nothing to start, nothing to wait for."""
+    """The data service of local mode: it starts no server and waits for none."""
 
     mode = "local"
     kinds = KINDS

@@ -1,7 +1,7 @@
-"""tf.data service: a dispatcher on its host, `num_of_data_workers` workers on every host.
+"""tf.data service: a dispatcher on one host, and `num_of_data_workers` workers on every host.
 
-Before they register, workers say by which protocol they can send batches: a rank reads from all of them in one way,
-so the leader decides by what all have (ADR 12).
+Before workers register, they report the protocol by which they can send batches. A rank reads from all workers by one
+protocol, so the leader chooses one that all have (ADR 12).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from headrace.job.settings import STALL_TIMEOUT_VARIABLE, Settings
 from headrace.rank.context import GRPC
 
 LATE_WORKERS_S = 60.0
-"""How long ranks wait for a host that is late, once there are enough others: it may be building the transfer."""
+"""Seconds that ranks wait for a late host once there are enough others; it may be building the transfer library."""
 
 
 class TfDataService:
-    """See `headrace.host.services.contract.DataService`."""
+    """The tf.data service of a job: see `headrace.host.services.contract.DataService`."""
 
     mode = "service"
     kinds = KINDS
@@ -44,7 +44,7 @@ class TfDataService:
     ) -> None:
         self._topology, self._settings = topology, settings
         self._source_dir, self._work_dir = source_dir, work_dir
-        self._protocol_file = work_dir / "data_transfer_protocol"  # holds how batches travel, once that is decided
+        self._protocol_file = work_dir / "data_transfer_protocol"  # holds the protocol, once it is decided
         self._offers: dict[str, str] = {}
         self._registered = 0
         self._enough_since: float | None = None
@@ -134,7 +134,7 @@ class TfDataService:
         return sum(servers_of(host, self._topology, self._settings) for host in present)
 
     def _all_offers(self, reports: Mapping[str, Report], without: Collection[str]) -> dict[str, str]:
-        """By which protocol each worker that has said so can send batches, by `HOST/NAME`."""
+        """Return the protocols by which workers can send batches, as far as reported, by `HOST/NAME`."""
         found: dict[str, str] = {}
         for host, report in reports.items():
             offers = report.get("offers")
@@ -143,7 +143,7 @@ class TfDataService:
         return found
 
     def _enough(self, offers: Mapping[str, str], now: float) -> bool:
-        """Whether there have been, for a while, those workers without which nothing can be read."""
+        """Return whether the workers that the job needs have been there for `LATE_WORKERS_S`."""
         topology = self._topology
         heard = {worker.partition("/")[0] for worker in offers}
         needed = {host.name for host in topology.dnn_hosts if servers_of(host, topology, self._settings)}

@@ -1,4 +1,4 @@
-"""PyTorch's feed: `num_of_data_workers` feed servers on every host. Each can make any batch."""
+"""PyTorch's data service: `num_of_data_workers` feed servers on every host, each of which can make any batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MODULE = "headrace.torch.feed.server"
 
 
 class TorchFeed:
-    """See `headrace.host.services.contract.DataService`."""
+    """The feed servers of a job: see `headrace.host.services.contract.DataService`."""
 
     mode = "service"
     kinds = KINDS
@@ -37,7 +37,7 @@ class TorchFeed:
         self, topology: Topology, settings: Settings, source_dir: Path, work_dir: Path, arguments: Sequence[str]
     ) -> None:
         self._topology, self._settings, self._source_dir = topology, settings, source_dir
-        # As the ranks call it: the servers make its dataset as it does.
+        # The ranks' own command: the servers run the script to make its dataset.
         self._script = [str(source_dir / settings.training_script), *arguments]
         self._ready: set[str] = set()
 
@@ -47,7 +47,7 @@ class TorchFeed:
         environ = {
             "CUDA_VISIBLE_DEVICES": "-1",
             "PYTHONPATH": os.pathsep.join(filter(None, [str(self._source_dir), os.environ.get("PYTHONPATH")])),
-            # A script, or Lightning, may ask MPI who it is: no rank, and no MPI daemon is needed to say so.
+            # A script, or Lightning, may ask MPI for its rank. It has none here, and MPI then needs no daemon.
             "OMPI_MCA_ess_singleton_isolated": "1",
             STALL_TIMEOUT_VARIABLE: str(math.ceil(settings.stall_timeout_s)),
         }

@@ -1,1 +1,1 @@
-"""What a host's processes use: CPU time, memory, network, GPUs."""
+"""The use of a host's CPU time, memory, network and GPUs by its processes."""

@@ -1,6 +1,6 @@
-"""What this host's GPUs do, as NVIDIA's management library says; nothing where there is none.
+"""Utilization and memory of this host's GPUs, from NVIDIA's management library; no figures where that is missing.
 
-The library's calls can hang with a broken driver, so a thread of its own makes them.
+The library's calls can hang with a broken driver, so a separate thread makes them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ DEVICES = Path("/dev")
 
 
 def gpus_here() -> int:
-    """How many of NVIDIA's GPUs this host, or container, has by its device files."""
+    """Return the number of NVIDIA GPUs of this host or container, by its device files."""
     return sum(each.name.removeprefix("nvidia").isdecimal() for each in DEVICES.glob("nvidia[0-9]*"))
 
 
 class Gpus:
-    """Mean utilization, and highest memory use, of all GPUs together since `mark`.
+    """Measures mean utilization, and highest memory use, of all GPUs together since `mark`.
 
     Args:
-        counts: returns whether a sample of utilization taken now counts; a host passes whether its ranks make steps.
+        counts: returns whether a utilization sample counts now; on a host, whether its ranks are making steps.
     """
 
     def __init__(self, counts: Callable[[], bool] = lambda: True) -> None:
@@ -38,12 +38,12 @@ class Gpus:
         threading.Thread(target=self._run, name="GPU figures", daemon=True).start()
 
     def mark(self) -> None:
-        """Count from now on."""
+        """Start counting from zero."""
         with self._lock:
             self._samples, self._busy, self._memory = 0, 0.0, 0
 
     def report(self) -> dict[str, Any] | None:
-        """None without GPUs.
+        """Return the figures since `mark`, or None without GPUs.
 
         `count`; `utilization` (0 to 1), `samples` and their sum `busy`; the most `memory_bytes`, `memory_total_bytes`.
         """
@@ -71,7 +71,7 @@ class Gpus:
         except Exception:
             return  # no library, no driver or no GPU: then there are no figures
         while handles and not self._closed.wait(SAMPLE_S):
-            # A figure may fail now and then, or always, as utilization does on a part of a GPU.
+            # A figure may fail at times, or always: utilization does on a part of a GPU.
             with contextlib.suppress(Exception):
                 memory = [pynvml.nvmlDeviceGetMemoryInfo(each) for each in handles]
                 self._take_memory(len(handles), sum(int(each.used) for each in memory),

@@ -1,4 +1,4 @@
-"""What this host's children use: CPU time, memory, network, GPUs."""
+"""The use of this host's CPU time, memory, network and GPUs by the launcher's children."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from headrace.host.usage.gpus import Gpus
 from headrace.linux.processes import cpu_seconds, resident_bytes, tree
 
 Child = tuple[str, str]
-"""Kind and name."""
+"""Kind and name of a child process."""
 SAMPLE_INTERVAL_S = 0.5
 REPORTED_SIZES = 32
 SCAN_INTERVAL_S = 5.0
-"""Finding descendants means reading all processes of the machine; reading the CPU time of known ones does not."""
+"""Seconds between searches for descendants, which read all processes of the machine; samples read known ones only."""
 
 
 def available_cpus() -> int:
-    """The CPUs that this host may run on (affinity counts, unlike the toolkit's SM_NUM_CPUS)."""
+    """Return the number of CPUs that this process may use; it respects affinity, unlike the toolkit's SM_NUM_CPUS."""
     return len(os.sched_getaffinity(0))
 
 
 class ResourceUsage:
-    """CPU seconds by kind of child, ended ones too, from `mark` to `freeze`; what processes hold. Thread-safe.
+    """Measures CPU seconds by kind of child, ended ones too, from `mark` to `freeze`, and memory. Thread-safe.
 
     Args:
-        roots: kind, name and pid of every child that runs now.
+        roots: returns kind, name and pid of every child that runs now.
         own_network: whether this host's network is its own; simulated hosts may share the machine's.
-        gpus: None: they are not looked at.
+        gpus: the figures of the GPUs to include in reports; None: there are none.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class ResourceUsage:
         self._lock = threading.Lock()
 
     def sample(self, force: bool = False) -> None:
-        """Read the CPU times of all children; at most every `SAMPLE_INTERVAL_S` unless forced."""
+        """Read CPU times and memory of all children; at most every `SAMPLE_INTERVAL_S` unless forced."""
         with self._lock:
             self._sample(force)
 
     def mark(self) -> None:
-        """Count from now on: what came before was start-up."""
+        """Start counting from zero, so that start-up is left out."""
         with self._lock:
             self._sample(force=True)
             self._base, self._network_base, self._most_memory = self._totals(), self._network(), 0
@@ -66,25 +66,25 @@ class ResourceUsage:
             self._since = time.monotonic()
 
     def freeze(self) -> None:
-        """Count no further: what comes now is teardown."""
+        """Stop counting, so that teardown is left out."""
         with self._lock:
             if self._frozen is None:
                 self._sample(force=True)
                 self._frozen = self._report()
 
     def report(self) -> dict[str, Any]:
-        """What was used since `mark`.
+        """Return the use since `mark`.
 
         `utilization` (0 to 1 of the host's CPUs), `cpus`, `seconds` by kind of child, `seconds_by_name`, `over_s`,
-        `since` (monotonic); `memory_bytes` now and `most_memory_bytes`, both with what processes share counted for
-        each; `memory_total_bytes`; `network_bytes` `in` and `out`, None where the network is not this host's own;
+        `since` (monotonic); `memory_bytes` now and `most_memory_bytes`, in both of which each process counts shared
+        memory; `memory_total_bytes`; `network_bytes` `in` and `out`, None where the network is not this host's own;
         `gpu`, see `Gpus.report`.
         """
         with self._lock:
             return self._frozen or self._report()
 
     def resident_bytes(self) -> dict[str, int]:
-        """The resident size of the largest processes when they were last seen, lately, by pid."""
+        """Return the resident sizes of the largest processes lately, each as last seen, by pid."""
         with self._lock:
             sizes = sorted(((size, pid) for pid, (_, size) in self._resident.items()), reverse=True)
         return {str(pid): size for size, pid in sizes[:REPORTED_SIZES]}
@@ -113,7 +113,7 @@ class ResourceUsage:
         self._most_memory = max(self._most_memory, self._memory_bytes)
 
     def _network(self) -> tuple[int, int] | None:
-        """Bytes in and out so far, those within this host left out."""
+        """Return the bytes in and out so far, without those within this host; None where the network is shared."""
         if not self._own_network:
             return None
         cards = [each for name, each in psutil.net_io_counters(pernic=True).items() if name != "lo"]

@@ -1,8 +1,7 @@
-"""Processes that the kernel killed for want of memory, known by its own counters.
+"""Detection of processes that the kernel killed for lack of memory, by the kernel's counters.
 
-To its parent such a process is killed by SIGKILL and nothing more. The kernel counts its kills: in a container's
-memory cgroup (v2's memory.events, v1's memory.oom_control) and of the whole machine (oom_kill in /proc/vmstat, since
-Linux 4.13).
+The parent of such a process sees only SIGKILL. The kernel counts its kills in a container's memory cgroup (v2's
+memory.events, v1's memory.oom_control) and for the whole machine (oom_kill in /proc/vmstat, since Linux 4.13).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _ADVICE = {
 
 
 def kernel_kills(root: Path = Path("/")) -> dict[str, int]:
-    """The kernel's counters of such kills, by file; those that this kernel and this container have."""
+    """Return the kernel's counters of out-of-memory kills, by file, as far as this kernel and container have them."""
     found = {}
     for path in (root / "proc/vmstat", *_cgroup_files(root)):
         try:
@@ -51,7 +50,7 @@ def _cgroup_files(root: Path) -> list[Path]:
     for line in lines:
         number, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
-        # In a container the group's path may be the machine's, and the mount show the container's own at its top.
+        # In a container the group's path may be the machine's, but the mount has the container's own group at its top.
         places = [group.strip("/"), ""]
         if number == "0" and not controllers:
             found += [mount / place / "memory.events" for place in places]
@@ -61,7 +60,7 @@ def _cgroup_files(root: Path) -> list[Path]:
 
 
 class KernelKills:
-    """Watches the counters; `watch` must be called every second or so. Thread-safe."""
+    """Watches the kernel's counters; `watch` must be called about every second. Thread-safe."""
 
     def __init__(
         self, read: Callable[[], Mapping[str, int]] = kernel_kills, clock: Callable[[], float] = time.monotonic
@@ -73,20 +72,20 @@ class KernelKills:
         self._lock = threading.Lock()
 
     def watch(self) -> None:
-        """Notice kills; at most every `WATCH_INTERVAL_S`."""
+        """Look for new kills, at most every `WATCH_INTERVAL_S`."""
         if self._clock() >= self._next:
             self._next = self._clock() + WATCH_INTERVAL_S
             self._look()
 
     def just_now(self) -> str:
-        """Whether the kernel killed a process within `JUST_NOW_S`: `here` (this container), `machine`, or empty."""
+        """Return where the kernel killed a process within `JUST_NOW_S`: `here` (this container), `machine` or empty."""
         self._look()
         since = self._clock() - JUST_NOW_S
         with self._lock:
             files = [file for file, at in self._rose.items() if at >= since]
         if any("cgroup" in file for file in files):
             return "here"
-        # A counter of the container that has not risen says more than the machine's that has.
+        # A container's counter that has not risen outweighs the machine's that has.
         return "machine" if files and not any(file.endswith("memory.events") for file in self._counts) else ""
 
     def _look(self) -> None:
@@ -98,11 +97,11 @@ class KernelKills:
 
 
 def explained(cause: RootCause, memory: Mapping[str, Any]) -> RootCause:
-    """The same root cause, with the kernel's reason where that is one.
+    """Return the root cause, with the kernel's reason added where the kernel killed the process.
 
     Args:
-        memory: what the cause's host says of its memory (`HostState.status`): `killed`, as `KernelKills.just_now` has
-            it, and `resident_bytes` by pid.
+        memory: the memory report of the cause's host (`HostState.status`): `killed`, from `KernelKills.just_now`, and
+            `resident_bytes` by pid.
     """
     if cause.signal != "SIGKILL" or not memory.get("killed") or _REASON in cause.message:
         return cause

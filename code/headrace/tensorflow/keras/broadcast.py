@@ -1,4 +1,4 @@
-"""All ranks begin with one rank's state, also of models that make their weights for the first batch that they see."""
+"""The start of all ranks from one rank's state, also for models that make their weights in the first step."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from headrace.tensorflow.keras.steps import Logs
 from headrace.tensorflow.ranks import collectives
 
 _measured: weakref.WeakKeyDictionary[keras.Model, bool] = weakref.WeakKeyDictionary()
-"""Models that `callbacks.Measure` was given to; False once it is known that it was not on every rank."""
+"""Models that have `callbacks.Measure` on this rank; False once another rank is known to lack it."""
 
 
 def will_be_measured(model: keras.Model) -> None:
-    """Note that this rank has `callbacks.Measure`; ranks tell each other where they begin to train."""
+    """Note that this rank has `callbacks.Measure`; ranks exchange this when training begins."""
     _measured[model] = True
 
 
 def all_measure(model: keras.Model) -> bool:
-    """Return whether all ranks have `callbacks.Measure`, as far as they have told each other."""
+    """Return whether all ranks have `callbacks.Measure`, as far as they have exchanged this."""
     return _measured[model]
 
 
 def is_built(model: keras.Model) -> bool:
-    """Return whether all weights are there."""
+    """Return whether the model has all its weights."""
     return bool(model.weights) and (
         model.built or all(layer.built for layer in model._flatten_layers(include_self=False))
     )
@@ -39,7 +39,7 @@ def is_built(model: keras.Model) -> bool:
 
 @contextlib.contextmanager
 def called_built(model: keras.Model) -> Iterator[None]:
-    """Let Keras save and load a model that it does not call built: one with its own `train_step` and no `call`."""
+    """Let Keras save and load a model with its own `train_step` and no `call`, which Keras does not consider built."""
     was = model.built
     model.built = was or is_built(model)
     try:
@@ -49,22 +49,22 @@ def called_built(model: keras.Model) -> Iterator[None]:
 
 
 def build(model: keras.Model, spec: Any) -> bool:
-    """Make the weights, as a batch of this `element_spec` would; return whether they are there now.
+    """Make the model's weights, as a batch of this `element_spec` would; return whether the model has them now.
 
-    A model with a `train_step` of its own may have nothing to call: its first step makes them.
+    A model with its own `train_step` may have nothing to call: its first step makes the weights.
     """
     if is_built(model):
         return True
     inputs = spec[0] if isinstance(spec, tuple) else spec
     try:
         model(tf.nest.map_structure(lambda each: keras.KerasTensor(tuple(each.shape), each.dtype.name), inputs))
-    except Exception:  # whatever a model does that is called without numbers
+    except Exception:  # a model may do anything when it is called without numbers
         return False
     return is_built(model)
 
 
 def build_optimizer(model: keras.Model, optimizer: Any) -> None:
-    """Make its state, once the model has weights: for none, it could never take any."""
+    """Make the optimizer's state once the model has weights: built for no weights, it could never take any."""
     if optimizer is not None and not optimizer.built and is_built(model):
         optimizer.build(model.trainable_variables)
 
@@ -84,13 +84,13 @@ def broadcast_state(model: keras.Model, root_rank: int = 0) -> None:
 
 
 class Beginning:
-    """Starts all ranks from one rank's state, once all have all weights: before the first step, or after it."""
+    """Starts all ranks from one rank's state once all have all weights: before the first step, or after it."""
 
     def __init__(self, root_rank: int = 0) -> None:
         self._root_rank, self._due, self._stepped = root_rank, True, False
 
     def before_step(self, model: keras.Model) -> None:
-        """Every rank must call it before its first step; once more does no harm, and nothing later."""
+        """Start the ranks alike before the first step. Every rank must call this; a second call is harmless."""
         if not self._due:
             return
         own = [is_built(model), len(model.weights), _measured.get(model, False)]
@@ -103,7 +103,7 @@ class Beginning:
             hvd.broadcast_variables([variable.value for variable in model.weights], root_rank=self._root_rank)
 
     def steps(self, model: keras.Model) -> None:
-        """Every rank must call it when it begins a step: the first makes the weights that were missing."""
+        """Start the ranks alike when a step begins. Every rank must call this; the first step makes missing weights."""
         if self._stepped:
             self.after_step(model)
         else:
@@ -111,7 +111,7 @@ class Beginning:
             self._stepped = True
 
     def after_step(self, model: keras.Model) -> None:
-        """Every rank must call it after its first step, if it begins no other."""
+        """Start the ranks alike after the first step. Every rank must call this if no second step follows."""
         if self._due and self._stepped:
             self._broadcast(model)
 
@@ -121,7 +121,7 @@ class Beginning:
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Starts all ranks from the state of `root_rank`: before the first step, or after it if it makes the weights."""
+    """Starts all ranks from the state of `root_rank`: before the first step, or after it if that makes the weights."""
 
     def __init__(self, root_rank: int = 0) -> None:
         super().__init__()

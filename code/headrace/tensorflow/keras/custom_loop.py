@@ -1,4 +1,4 @@
-"""Training in a loop of one's own, with the measurements, progress and checkpoints that `fit` gets from callbacks."""
+"""Custom training loops with the measurements, progress and checkpoints that `fit` gets from callbacks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.tensorflow.sharding.dataset_graph import INFINITE
 
 
 class Training:
-    """Around a loop over epochs and steps; every rank makes the same ones.
+    """Measures a custom loop over epochs and steps; every rank must make the same ones.
 
         training = callbacks.Training(model, optimizer, batch_size=32, checkpoint=callbacks.Checkpoint())
         for epoch in training.epochs(5):
@@ -26,15 +26,15 @@ class Training:
             training.end_epoch(loss=loss)
 
     It starts all ranks from rank 0's weights (after the first step if that makes them), or from the checkpoint, and
-    averages what `end_epoch` is given and moving statistics over the ranks. The input-bound share is the time that
-    `steps` waits for a batch.
+    averages metrics (in `end_epoch`) and moving statistics over the ranks. The input-bound share is the share of time
+    that `steps` waits for a batch.
 
     Args:
-        model: what is trained.
-        optimizer: its state is broadcast and kept too.
-        batch_size: per rank.
+        model: the model to train.
+        optimizer: the model's optimizer; its state is broadcast, and held by checkpoints, too.
+        batch_size: samples of one rank in a step.
         log_every: steps between two log events.
-        checkpoint: keeps each epoch, and says where to go on; None: nothing is kept.
+        checkpoint: keeps a checkpoint of each epoch, and resumes from the newest one; None: there are no checkpoints.
     """
 
     def __init__(self, model: keras.Model, optimizer: keras.optimizers.Optimizer, batch_size: int,
@@ -49,7 +49,7 @@ class Training:
             model.optimizer = optimizer  # where checkpoints look for it
 
     def epochs(self, epochs: int) -> Iterator[int]:
-        """The numbers of the epochs that are left, from 0."""
+        """Yield the epochs that are still to be trained, counted from 0."""
         checkpoint = self._checkpoint
         first, self._epochs = 0, epochs
         if checkpoint:
@@ -68,7 +68,7 @@ class Training:
             self._meter.end()
 
     def steps(self, dataset: tf.data.Dataset, steps: int | None = None) -> Iterator[Any]:
-        """Yield an epoch's batches: `steps` of them, or all. As in `fit`, epochs continue an endless dataset."""
+        """Yield `steps` batches of an epoch, or all. As in `fit`, each epoch continues an endless dataset."""
         checkpoint = self._checkpoint
         if checkpoint:
             checkpoint.set_params({"epochs": 0, "steps": steps})
@@ -104,7 +104,7 @@ class Training:
         return itertools.islice(self._endless[1], steps)
 
     def end_epoch(self, **metrics: Any) -> dict[str, float]:
-        """The epoch is over; its metrics, averaged over the ranks."""
+        """End the epoch, and return its metrics averaged over the ranks."""
         rank_meter.warn_if_apart()
         averaged = horovod_keras.average_metrics(metrics) if metrics else {}
         metric_average.average_moving_statistics(self._model)

@@ -1,4 +1,4 @@
-"""Horovod's Keras callbacks for Keras 3; reached as `horovod_keras.callbacks`."""
+"""Horovod's Keras callbacks for Keras 3; scripts use them as `hvd.callbacks` of `horovod_keras`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "BestModelCheckpoint":  # Horovod's for Spark, whose estimator gives it a path
+    if name == "BestModelCheckpoint":  # Horovod has it for Spark, whose estimator sets its path
         raise AttributeError(
             "headrace has no hvd.callbacks.BestModelCheckpoint: where hvd.rank() == 0, give fit "
             "keras.callbacks.ModelCheckpoint(path, save_best_only=True) after hvd.callbacks.MetricAverageCallback()"

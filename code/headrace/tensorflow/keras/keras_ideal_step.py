@@ -1,4 +1,4 @@
-"""The ideal step time: what a training step costs when it never waits for data."""
+"""The ideal step time: the time of a training step that never waits for data."""
 
 from __future__ import annotations
 
@@ -16,28 +16,27 @@ from headrace.tensorflow.ranks import collectives
 from headrace.training.ideal_step import SETTLING, IdealStep, steps_to_measure
 
 WARM_UP_STEPS = 3
-"""Steps that tell how many to measure: the first traces the training function, the second still fills caches."""
+"""Steps before the number to measure is chosen: the first traces the function, the second still fills caches."""
 
 
 def measure_ideal_step(model: keras.Model, dataset: Any, batch_size: int | None = None) -> IdealStep | None:
-    """A training step on one batch in memory: the median, its error, and its CPU time on this rank.
+    """Measure a training step on one batch in memory: the median, its error, and its CPU time on this rank.
 
-    None if only the first step makes the model's weights, as with a `train_step` of its own, if it is trained on
-    something else than a tf.data dataset, or eagerly: then the script's Python would run, and nobody knows what it
-    writes.
+    Return None if only the first step makes the model's weights (as with its own `train_step`), if `dataset` is no
+    tf.data dataset, if the device lacks memory for the steps, or if training is eager: the script's Python would run
+    then, with unknown effects.
 
-    Weights, optimizer state, metrics and random seeds are put back exactly; meanwhile they are kept in the host's
-    memory, since a device may hold no second copy. None, too, where the device has no memory for the steps. All ranks
-    must call it together: the steps reduce gradients.
+    Weights, optimizer state, metrics and random seeds are put back exactly. Meanwhile the host's memory keeps them,
+    since a device may not hold a second copy. All ranks must call this function together: the steps reduce gradients.
 
-    The batch is made up from `dataset.element_spec` (random pixels, class 0), so that no element of the
-    stream is used up; where the spec leaves more open than the batch size, or the step fails on what is made up, it is
-    the dataset's first.
+    The batch is made up from `dataset.element_spec` (random pixels, class 0), so that no element of the stream is
+    used up. It is the dataset's first batch where more than the batch size is unknown, or the step fails on the
+    made-up one.
 
     Args:
-        model: compiled.
-        dataset: what the model will be trained on.
-        batch_size: fills an unknown first dimension.
+        model: a compiled model.
+        dataset: the dataset to train on.
+        batch_size: the size of an unknown first dimension.
     """
     eagerly = model.run_eagerly or tf.config.functions_run_eagerly()
     if eagerly or not isinstance(dataset, tf.data.Dataset) or not broadcast.build(model, dataset.element_spec):
@@ -45,7 +44,7 @@ def measure_ideal_step(model: keras.Model, dataset: Any, batch_size: int | None 
     broadcast.build_optimizer(model, model.optimizer)
     if _says_enough(dataset.element_spec, batch_size):
         made_up = tf.nest.map_structure(lambda spec: _made_up(spec, batch_size), dataset.element_spec)
-        # A model may refuse zeros: a length, or a number that has to be in a vocabulary. All ranks do, or none.
+        # A model may refuse zeros, such as a length or an index into a vocabulary. Then all ranks refuse them.
         with contextlib.suppress(tf.errors.InvalidArgumentError):
             return _measured_if_it_fits(model, dataset, made_up)
     return _measured_if_it_fits(model, dataset, next(iter(dataset.take(1))))
@@ -84,7 +83,7 @@ def _measured(model: keras.Model, dataset: tf.data.Dataset, batch: Any) -> Ideal
     finally:
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
-        # Metric variables may be created by the very first step; they start from zero.
+        # The very first step may create metric variables; they start from zero.
         model.reset_metrics()
         if generator:
             generator.reset(generator_state)
@@ -92,9 +91,9 @@ def _measured(model: keras.Model, dataset: tf.data.Dataset, batch: Any) -> Ideal
 
 
 def _variables(model: keras.Model, iterator: Any) -> list[tf.Variable]:
-    """All that a step may write: the model's and its optimizer's, and what else a train_step of the script's has.
+    """Return all variables that a step may write: those of the model, its optimizer and the script's own train_step.
 
-    Such as further optimizers, or an average of the weights: tracing the step makes and finds them, and runs nothing.
+    The last may have further optimizers, or an average of weights. Tracing the step finds them without running it.
     """
     parts = [cell.cell_contents for cell in getattr(model.train_function, "__closure__", None) or ()]
     traced = [part.get_concrete_function(iterator) for part in parts if hasattr(part, "get_concrete_function")]
@@ -104,34 +103,34 @@ def _variables(model: keras.Model, iterator: Any) -> list[tf.Variable]:
 
 
 def _copied(variable: tf.Variable) -> tf.Tensor:
-    """Return its value, in memory of its own on the host.
+    """Return a copy of the variable's value in the host's memory.
 
-    A value that shares the variable's memory makes the next step write elsewhere: then all measured steps use other
-    memory than those of the training do, and weights of a few megabytes are up to a tenth faster or slower there.
+    A value that shared the variable's memory would make the next step write elsewhere. The measured steps would then
+    use other memory than training does, where weights of a few megabytes are up to a tenth faster or slower.
     """
     with tf.device("CPU:0"):
         try:
             return tf.raw_ops.DeepCopy(x=variable)
-        except tf.errors.OpError:  # of a type that it does not know, as quantised numbers are
+        except tf.errors.OpError:  # DeepCopy does not support the type, such as quantised numbers
             return tf.identity(variable)
 
 
 def _wait_for(logs: Any) -> None:
-    """Until the step is really over: its results are computed in the background on an accelerator."""
+    """Wait until the step is really over: an accelerator computes its results in the background."""
     for value in tf.nest.flatten(logs):
         np.asarray(value)
 
 
 def _says_enough(element_spec: Any, batch_size: int | None) -> bool:
-    """Whether a batch can be made up."""
+    """Return whether a batch can be made up from this specification."""
     specs = tf.nest.flatten(element_spec)
     shapes = [spec.shape for spec in specs if isinstance(spec, tf.TensorSpec)]
-    texts = any(spec.dtype == tf.string for spec in specs if isinstance(spec, tf.TensorSpec))  # of some grammar
+    texts = any(spec.dtype == tf.string for spec in specs if isinstance(spec, tf.TensorSpec))  # may need a format
     return not texts and len(shapes) == len(specs) and not any(_open_dimensions(shape, batch_size) for shape in shapes)
 
 
 def _with_spec_of(cached: tf.data.Dataset, dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """`cached` with the shapes that `dataset` declares, so that both share one traced training function."""
+    """Return `cached` with the shapes that `dataset` declares, so that both share one traced training function."""
 
     def relax(*elements: Any) -> Any:
         batch = elements if type(dataset.element_spec) is tuple else elements[0]  # a named tuple is one argument

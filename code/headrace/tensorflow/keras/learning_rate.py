@@ -18,9 +18,9 @@ class LearningRateScheduleCallback(StepCallback):
         initial_lr: learning rate to multiply.
         multiplier: a number, or a function of the epoch; with `staircase=False` the epoch has a
             fraction and the rate changes each step.
-        start_epoch, end_epoch: first epoch in which it acts, and the first in which it no longer does.
-        steps_per_epoch: with `staircase=False`. Where neither it is given nor Keras knows it, the first epoch's
-            steps are counted, and the rate changes each step from the second on.
+        start_epoch, end_epoch: the first epoch in which the callback acts, and the first in which it no longer does.
+        steps_per_epoch: used with `staircase=False`. If it is not given and Keras does not know it, the callback counts
+            the first epoch's steps, and the rate changes each step from the second epoch on.
     """
 
     def __init__(
@@ -37,8 +37,8 @@ class LearningRateScheduleCallback(StepCallback):
         self.initial_lr = initial_lr
         self.start_epoch, self.end_epoch = start_epoch, end_epoch
         self.staircase = staircase
-        # Accepted for Horovod's sake. Its correction rescales momentum for one batch when the rate
-        # jumps; a warm-up that changes a little each step has no jump to correct.
+        # Accepted because Horovod has it, and unused. Horovod rescales momentum for one batch when the rate
+        # jumps; a warm-up that changes the rate a little each step has no jump to correct.
         self.momentum_correction = momentum_correction
         self.steps_per_epoch = steps_per_epoch
         self._multiplier = multiplier if callable(multiplier) else (lambda _: float(multiplier))
@@ -78,7 +78,7 @@ class LearningRateScheduleCallback(StepCallback):
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
     """Raises the learning rate linearly from `initial_lr / size` to `initial_lr` over `warmup_epochs`.
 
-    `initial_lr` is the rate already scaled by the number of ranks. The method is that of Goyal et al.
+    `initial_lr` is the rate already scaled by the number of ranks. The method is from Goyal et al.
     2017, "Accurate, Large Minibatch SGD", section 2.2.
     """
 
@@ -108,7 +108,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         super().on_epoch_begin(epoch, logs)
         if epoch == self.end_epoch:
-            # The ramp may not have come to its end: a resumed epoch has fewer steps.
+            # The ramp may not have ended: a resumed epoch has fewer steps.
             self.model.optimizer.learning_rate = self.initial_lr
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:

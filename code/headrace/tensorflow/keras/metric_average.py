@@ -1,4 +1,4 @@
-"""Epoch metrics of all ranks together: Horovod's `MetricAverageCallback` for Keras 3, with exact held-out metrics."""
+"""Epoch metrics over all ranks: Horovod's `MetricAverageCallback` for Keras 3, with exact held-out metrics."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from headrace.tensorflow.keras.steps import Logs
 from headrace.tensorflow.ranks import collectives
 
 TOLERANCE = 1e-5
-"""Relative difference of two ranks' weights or learning rates: more than rounding makes, and less than the difference
-of the norms of random weights."""
+"""Largest relative difference at which two ranks' weight norms or learning rates count as equal. Rounding makes less,
+and the norms of random weights differ by more."""
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
-    """Makes epoch metrics those of all ranks together; put it before callbacks that use them.
+    """Combines epoch metrics over all ranks; put it before callbacks that use them.
 
-    Training metrics are averaged. Held-out metrics are exact, counts too, where ranks evaluate parts of a held-out set,
-    of different size perhaps (`data.split_by_rank`): the sums in the metrics' variables are added up. All ranks
-    evaluate or none. What `test_step` returns and is no metric of the model is the mean of the ranks' last batches.
+    Training metrics are averaged. Held-out metrics, counts too, are exact where each rank evaluates its part of a
+    held-out set (`data.split_by_rank`), even if the parts differ in size: the sums in the metrics' variables are added
+    up. All ranks must evaluate, or none. A value of `test_step` that is no metric is the mean of ranks' last batches.
 
     Moving statistics (batch normalisation) are averaged before each evaluation and at the end of each epoch, so that
-    all ranks end with the same model. If they do not, in weights or learning rate, rank 0 warns, once.
+    all ranks end with the same model. Rank 0 warns once if weights or learning rates differ between ranks.
     """
 
     def __init__(self) -> None:
@@ -50,12 +50,12 @@ class MetricAverageCallback(keras.callbacks.Callback):
         sums = hvd.grouped_allreduce([tf.convert_to_tensor(each.value) for each in variables], op=hvd.Sum)
         for variable, value in zip(variables, sums, strict=True):
             variable.assign(value)
-        # Keras has taken this rank's results already; `on_epoch_end` puts these in their place.
+        # Keras has read this rank's results already; `on_epoch_end` replaces them by these.
         self._held_out = {f"val_{name}": _plain(value) for name, value in self.model.get_metrics_result().items()}
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         norm, rate = _norm_and_rate(self.model)
-        # What a rank has that had no batch to evaluate, it has in common with the others by name.
+        # A rank without a batch to evaluate may lack a name; the mean is then of the ranks that have it.
         own = {name: _plain(value) for name, value in (logs or {}).items() if name not in self._held_out}
         ranks = _all_or_none({
             "evaluates": False, "norm": norm, "rate": rate,
@@ -83,7 +83,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
 
 def _all_or_none(ours: dict[str, Any]) -> list[dict[str, Any]]:
-    """Gather `ours` of all ranks when an evaluation begins or epoch ends. Raises `InputError` if only some evaluate."""
+    """Gather `ours` of all ranks when an evaluation begins or epoch ends. Raise `InputError` if only some evaluate."""
     ranks = collectives.of_all_ranks(ours, "headrace.epoch")
     if len({each["evaluates"] for each in ranks}) > 1:
         evaluates = next(rank for rank, each in enumerate(ranks) if each["evaluates"])
@@ -100,11 +100,11 @@ def _norm_and_rate(model: keras.Model) -> tuple[float, float]:
     try:
         return norm, float(np.asarray(model.optimizer.learning_rate))
     except (AttributeError, TypeError, ValueError, NotImplementedError):
-        return norm, 0.0  # it has none that can be asked for
+        return norm, 0.0  # no learning rate that can be read
 
 
 def _plain(value: Any) -> Any:
-    """A number, or, of a metric for each class, the array."""
+    """Return a number, or an array where the metric has a number for each class."""
     array = np.asarray(value, np.float64)
     return array.item() if array.ndim == 0 else array
 

@@ -1,4 +1,4 @@
-"""Checkpoints to resume from: whole or not there, at each epoch's end, every ten minutes, and before a stop."""
+"""Atomic checkpoints to resume from: at each epoch's end, every ten minutes, and before a stop."""
 
 from __future__ import annotations
 
@@ -22,44 +22,44 @@ from headrace.training.checkpoint_folder import EVERY_S, KEPT_CHECKPOINTS, Check
 from headrace.training.signal_files import SignalFiles
 
 STOPPING_S = 30.0
-"""After a checkpoint on request, rank 0 waits here to be ended."""
+"""Seconds that rank 0 waits, after a checkpoint on request, for the launcher to end the job."""
 WEIGHTS_FILE = "model.weights.h5"
 LEDGER_FILE = "ledger.json"
 PROGRESS_FILE = "progress.json"
 EPOCH_OVER = "the resumed epoch is over"
-"""Set as the model's `stop_training` to end the loop over a resumed epoch's steps; another callback's True stays."""
+"""Value of the model's `stop_training` that ends a resumed epoch's steps only; another callback's True stays."""
 
 
 class Stream(Protocol):
-    """A stream of data that goes on where the checkpoint was made (`headrace.tensorflow.resume`)."""
+    """A stream of data that continues from a checkpoint's position (`headrace.tensorflow.resume`)."""
 
     def start(self) -> None:
-        """Training begins to read."""
+        """Note that training begins to read."""
 
     def consumed(self, batches: int) -> None:
-        """Steps were made, with so many batches."""
+        """Note that steps have used this number of batches."""
 
     def gather(self) -> None:
-        """All ranks learn what each has consumed."""
+        """Exchange, between all ranks, what each has consumed."""
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it, as JSON has it."""
+        """Return the stream's state for a checkpoint, as JSON-ready data."""
 
     def report(self) -> None:
-        """Say how the stream goes on after a restart."""
+        """Log how the stream continues after a restart."""
 
 
 class Checkpoint(StepCallback):
-    """Keeps a checkpoint of each epoch, and in long ones more, on rank 0, and resumes from the newest whole one.
+    """Keeps a checkpoint of each epoch, and more in long epochs, on rank 0. Resumes from the newest whole one.
 
     A checkpoint is a folder `epoch-NNNN` (or `epoch-NNNN-step-NNNNNN`, made when the job was asked to stop or when
-    the last one was `every_s` ago) that appears under its name only when all of it is on disk. It has the ledger of
-    the data too, where `data.Shards` makes them.
+    the last one was `every_s` ago) that appears under its name only when all of it is on disk. It also has the ledger
+    of the data that `data.Shards` makes.
 
     Args:
-        folder: where; by default the job's checkpoint folder.
-        kept: how many to keep.
-        every_s: seconds after which one is made in mid-epoch; 0: none is.
+        folder: the folder of the checkpoints; by default the job's.
+        kept: number of newest checkpoints to keep.
+        every_s: seconds between checkpoints within an epoch; 0: there are none within an epoch.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Checkpoint(StepCallback):
         self._stream: Stream | None = None
 
     def keep_stream(self, stream: Stream) -> Any:
-        """From now on checkpoints hold the state of this stream too; what the newest one holds of one, if any."""
+        """Add this stream's state to checkpoints from now on; return the newest one's, or None."""
         self._stream = stream
         return self._folder.record(LEDGER_FILE) if collectives.rank() == 0 else None
 
@@ -91,7 +91,7 @@ class Checkpoint(StepCallback):
         if self._first_epoch and self._stream:
             self._stream.start()  # `fit` asks for the first batch after this
         made, of, ranks = self._resumed
-        # Another number of ranks may have made other steps of the same epoch.
+        # With another number of ranks, the same epoch may have had another number of steps.
         steps = self.steps_of_epoch() or of * ranks // collectives.size()
         self._skipped_steps = made * steps // of if of else 0
         self._last_steps = steps if of else self._last_steps
@@ -114,22 +114,22 @@ class Checkpoint(StepCallback):
             self._save(self._epoch, step)
 
     def _trained(self, steps: int) -> None:
-        """This many steps of the epoch have been made."""
+        """Note that this many steps of the epoch have been made."""
         made, self._batch = steps - self._batch, steps
         if self._stream and made:
             self._stream.consumed(made)
 
     @property
     def skipped_steps(self) -> int:
-        """Steps of the present epoch that an earlier run has made."""
+        """Number of steps of the present epoch that an earlier run has made."""
         return self._skipped_steps
 
     def restore(self, model: keras.Model) -> int:
-        """Load the newest checkpoint, if there is one, and say which epoch comes next (0 without).
+        """Load the newest checkpoint, if there is one, and return the epoch to go on with (0 without a checkpoint).
 
-        Of an epoch that was begun, only the remaining steps are made. Where Keras does not know how many it has, it is
-        taken to have as many as the one before; a first one is made whole. Call it on every rank: rank 0 reads, and all
-        have its weights and its optimizer's state. Raises `InputError` for a model that has no weights yet.
+        Only the remaining steps of a begun epoch are made. Where Keras does not know an epoch's number of steps, that
+        of the epoch before is used; a first epoch is then made whole. Call this on every rank: rank 0 reads, and all
+        ranks get its weights and optimizer state. Raise `InputError` for a model that has no weights yet.
         """
         epoch = step = steps = 0
         ranks = collectives.size()
@@ -172,7 +172,7 @@ class Checkpoint(StepCallback):
                 time.sleep(STOPPING_S)
 
     def _save(self, epoch: int, step: int) -> None:
-        # Of a dataset that does not tell its length, as long as the epoch before.
+        # A dataset of unknown length is taken to be as long as in the epoch before.
         records = {
             PROGRESS_FILE: {"steps_per_epoch": self.steps_of_epoch() or self._last_steps, "ranks": collectives.size()}
         }

@@ -23,37 +23,37 @@ _HOW_HOROVOD_SENDS = {
     "average_aggregated_gradients",
     "gradient_predivide_factor",
 }
-"""Arguments of Horovod's that change no result."""
+"""Arguments of Horovod's optimizer that change no result."""
 _INSTEAD = {
     "backward_passes_per_step": (1, "give the Keras optimizer gradient_accumulation_steps"),
     "process_set": (hvd.global_process_set, "all ranks train one model"),
 }
-"""Those that would: their defaults, and what there is in their place."""
+"""Arguments of Horovod's optimizer that would change a result: their defaults, and what to use instead."""
 AROUND = (
     "with a LossScaleOptimizer around hvd.DistributedOptimizer(…) each rank would leave out other steps: write "
     "hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(…)), or, where compile() has made it, give fit "
     "hvd.callbacks.BroadcastGlobalVariablesCallback(0)"
 )
 _applying = threading.local()
-"""`reduced`: the gradients that an optimizer within another one is given are those of all ranks already."""
+"""State of this thread. `reduced`: the gradients for an optimizer within another one are averaged already."""
 _told: list[str] = []
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """How gradients of all ranks become one.
+    """A way to combine the gradients of all ranks.
 
     Args:
         compression: `Compression.none` or `Compression.fp16`, for the gradients on the wire.
         op: `Average` (default) or `Sum`.
-        sparse_as_dense: whether to send sparse gradients, as those of `Embedding`, as whole tables: faster where a step
-            reads most rows.
-        num_groups: how many groups the dense gradients go in, each as soon as its last one is there; 0 is one group.
+        sparse_as_dense: whether to send sparse gradients, such as those of `Embedding`, as whole tables: faster where a
+            step reads most rows.
+        num_groups: number of groups of dense gradients; each is sent as soon as it is complete. 0 means one group.
         groups: Horovod's other name for `num_groups`.
-        horovods: further arguments that Horovod's has; those that would change the result are refused.
+        horovods: further arguments of Horovod's optimizer; those that would change the result are refused.
 
     Raises:
-        InputError: an argument of Horovod's that is not offered.
+        InputError: an argument of Horovod's is not offered.
     """
 
     compression: Any
@@ -75,7 +75,7 @@ class Reduction:
         return cls(compression, op, sparse_as_dense, groups if isinstance(groups, int) else num_groups)
 
     def gradients(self, grads: list[Any]) -> list[Any]:
-        """Reduce gradients over the ranks: dense ones in groups, sparse ones by allgather. Missing ones stay."""
+        """Reduce gradients over the ranks: dense ones in groups, sparse ones by allgather. A None stays None."""
         if collectives.size() == 1:
             return grads
         rank_meter.count_collective()
@@ -95,7 +95,7 @@ class Reduction:
 
 
 def _check(op: Any, options: Mapping[str, Any]) -> None:
-    """Raise `InputError` for what would change the result, and `TypeError` for what Horovod does not have either."""
+    """Raise `InputError` for arguments that would change a result, and `TypeError` for those that Horovod lacks."""
     if op not in (hvd.Average, hvd.Sum):
         raise InputError("op is hvd.Average or hvd.Sum: headrace offers no other reduction of gradients")
     for name, value in options.items():
@@ -108,7 +108,7 @@ def _check(op: Any, options: Mapping[str, Any]) -> None:
 
 
 def optimizers_of(model: keras.Model) -> list[Any]:
-    """Return the compiled optimizer, and those that the model's own attributes hold, as a GAN's do."""
+    """Return the compiled optimizer, and optimizers in the model's own attributes, such as those of a GAN."""
     held = [each for name, each in vars(model).items() if not name.startswith("_")]
     within = (
         each.values() if isinstance(each, dict) else each for each in held if isinstance(each, dict | list | tuple)
@@ -126,7 +126,7 @@ def _is_reduced() -> bool:
 
 
 def distributed_class(base: Any, how: Reduction) -> Any:
-    """Return a class of optimizers that does what `base` does, with the gradients of all ranks."""
+    """Return an optimizer class that does what `base` does, with the gradients of all ranks."""
 
     class Distributed(base):  # type: ignore[misc, valid-type]
         headrace_reduction = how
@@ -138,29 +138,29 @@ def distributed_class(base: Any, how: Reduction) -> Any:
                 return super().apply(grads, variables)
             if collectives.size() > 1 and getattr(self, "headrace_scaled", False):
                 raise InputError(AROUND)
-            if variables and not self.built:  # as Keras does, which may not be below
+            if variables and not self.built:  # as Keras does, but outside the control dependencies below
                 with keras.name_scope(self.name, caller=self):
                     self.build(variables)
             if not self.gradient_accumulation_steps:
                 grads = how.gradients(grads)
             _applying.reduced = not self.gradient_accumulation_steps
             try:
-                # TensorFlow would count the step at once, before it finds that there is no next batch.
+                # Otherwise TensorFlow would count the step before it finds that there is no next batch.
                 with tf.control_dependencies([each for each in grads if each is not None]):
                     return super().apply(grads, variables)
             finally:
                 _applying.reduced = False
 
         def _clip_gradients(self, grads: Any) -> Any:
-            # The first that Keras does with accumulated gradients, in the steps that apply them.
+            # Keras calls this first with accumulated gradients, in the steps that apply them.
             return super()._clip_gradients(grads if _is_reduced() else how.gradients(list(grads)))
 
         def __setattr__(self, name: str, value: Any) -> None:
             if name == "loss_scale_factor" and value is None and hasattr(self, name):
-                super().__setattr__("headrace_scaled", True)  # a LossScaleOptimizer has been made around this one
+                super().__setattr__("headrace_scaled", True)  # a LossScaleOptimizer now wraps this one
             super().__setattr__(name, value)
 
-    # Saved models name the class that they load: the plain one.
+    # A saved model names its optimizer's class, which should be the plain one.
     Distributed.__name__, Distributed.__qualname__ = base.__name__, base.__qualname__
     Distributed.__module__ = base.__module__
     return Distributed
@@ -169,11 +169,11 @@ def distributed_class(base: Any, how: Reduction) -> Any:
 def prepare(model: keras.Model) -> None:
     """Prepare a compiled model for its distributed optimizer; callbacks call it before Keras makes a step.
 
-    Under mixed_float16 `compile` makes a LossScaleOptimizer around the given optimizer. It decides whether a step
-    overflowed before the optimizer within it averages, so a rank that leaves a step out would have its next gradients
-    averaged with the others' of this one. So the outer one averages, and all ranks decide alike.
+    Under mixed_float16 `compile` wraps the given optimizer in a LossScaleOptimizer. That decides whether a step
+    overflowed before the inner optimizer averages. If one rank then left out a step, its next gradients would be
+    averaged with other ranks' gradients of this step. So the outer one averages, and all ranks decide alike.
 
-    Horovod has no XLA operations, so the step is not compiled by XLA, which Keras chooses by itself on a GPU.
+    XLA compilation, which Keras chooses by itself on a GPU, is turned off: Horovod has no XLA operations.
     """
     optimizer = getattr(model, "optimizer", None)
     how = getattr(getattr(optimizer, "inner_optimizer", None), "headrace_reduction", None)
@@ -187,6 +187,6 @@ def prepare(model: keras.Model) -> None:
 
 
 def _each_row_once(grad: tf.IndexedSlices) -> tf.IndexedSlices:
-    """The same gradient, with each row's parts added up: Keras's optimizers square each part by itself."""
+    """Add up the parts of each row of a gradient, because Keras's optimizers would square each part by itself."""
     rows, places = tf.unique(grad.indices)
     return tf.IndexedSlices(tf.math.unsorted_segment_sum(grad.values, places, tf.size(rows)), rows, grad.dense_shape)

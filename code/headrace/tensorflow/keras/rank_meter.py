@@ -1,7 +1,7 @@
-"""What a TensorFlow rank is measured by: its meter, what counts as progress, and the size of a sample.
+"""The measurements of a TensorFlow rank: its meter, the counters that show progress, and the size of a sample.
 
-Collectives are counted by TensorFlow itself, in a variable, so that it works in graphs and in any loop; batches by
-the transfer library. The thread that `headrace.rank` runs beside the script reads both.
+TensorFlow counts collectives in a variable, which works in graphs and in any loop. The transfer library counts
+batches. The thread that `headrace.rank` runs beside the script reads both.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def open_meter(batch_size: int, log_every: int) -> Meter:
 
 
 def count_collective() -> None:
-    """Count one more collective, each time the graph that is being made (or this very call) runs."""
+    """Count one collective now, or, while a graph is traced, each time that graph runs."""
     if not _collectives:
         with tf.init_scope(), tf.device("CPU:0"):
             variable = tf.Variable(0, dtype=tf.int64, trainable=False, name="headrace_collectives")
@@ -48,20 +48,20 @@ def count_collective() -> None:
 
 
 def steps() -> int:
-    """Return how often this rank has averaged gradients, those of the ideal step's measurement too."""
+    """Return how often this rank has averaged gradients, the ideal step's measurement included."""
     return int(_collectives[0].numpy()) if _collectives else 0
 
 
 @functools.cache
 def warn_if_apart() -> None:
-    """Warn, once, if no gradients have been averaged; called at an epoch's end, by when they have been."""
+    """Warn once if no gradients have been averaged; to be called at an epoch's end, by when they should be."""
     if collectives.size() > 1 and collectives.rank() == 0 and not _collectives:
         print(APART, flush=True)
 
 
 @functools.cache
 def count_transferred() -> None:
-    """Count the batches that come by headrace's own protocol as progress, from now on."""
+    """Count batches received by headrace's own protocol as progress, from now on."""
     library = transfer.library_path()
     liveness.add_counter(lambda: transfer.batches_received(library))
     receipts.add_source(lambda: transfer.received(library))
@@ -78,9 +78,9 @@ def resumed_at() -> int:
 
 
 def note(spec: Any) -> None:
-    """Note the elements of a distributed dataset; the first of a script is the one that it trains on.
+    """Note a distributed dataset's element specification. A script's first such dataset is its training data.
 
-    With the first, the launcher learns that this rank may wait for data.
+    The first call also tells the launcher that this rank may wait for data.
     """
     if not _specs and TrainerContext.from_environ(os.environ).signal_dir.name:
         say(READS_DATA)
@@ -88,7 +88,7 @@ def note(spec: Any) -> None:
 
 
 def sample_bytes(batch_size: int) -> float:
-    """Return the bytes of a sample of the first distributed dataset; 0 where its specification leaves them open."""
+    """Return the bytes of a sample of the first distributed dataset; 0 where its specification leaves them unknown."""
     return batch_bytes(_specs[0], batch_size) / batch_size if _specs else 0.0
 
 
@@ -106,7 +106,7 @@ def batch_bytes(spec: Any, batch_size: int) -> float:
 
 
 class _Scalars:
-    """TensorBoard's files, in a folder."""
+    """TensorBoard's event files in a folder."""
 
     def __init__(self, folder: Path) -> None:
         with _as_pythons():

@@ -12,11 +12,11 @@ Logs = dict[str, Any] | None
 
 
 class StepCallback(keras.callbacks.Callback):
-    """A callback that looks at a step when the next one begins, and knows at an epoch's end how many there were.
+    """A callback that handles a step when the next one begins, and knows all steps by an epoch's end.
 
     Keras copies a step's results to the host, and so waits for the device, for any callback that has
-    `on_train_batch_end` and is not `async_safe`. This one is: it notes when a step ended, perhaps in another thread,
-    and reads no results.
+    `on_train_batch_end` and is not `async_safe`. This callback is: it notes when a step ended, perhaps in another
+    thread, and reads no results.
     """
 
     async_safe = True
@@ -34,10 +34,10 @@ class StepCallback(keras.callbacks.Callback):
         self._ends.append((batch + 1, time.perf_counter()))
 
     def ended(self) -> tuple[int, float]:
-        """Return how many steps of this epoch are known to have ended, and when the last one did.
+        """Return the number of steps of this epoch known to have ended, and the time of the last end.
 
-        All are known when the epoch ends. Keras counts a last execution of several steps as a whole one where it is
-        cut short.
+        All are known when the epoch ends. Where an epoch cuts its last execution of several steps short, Keras counts
+        it in full, and this does not.
         """
         while self._ends:
             self._latest = max(self._latest, self._ends.popleft())
@@ -45,5 +45,5 @@ class StepCallback(keras.callbacks.Callback):
         return min(made, self.steps_of_epoch() or made), ended_at
 
     def steps_of_epoch(self) -> int:
-        """Return how many steps `fit` makes in an epoch; 0 where Keras does not know."""
+        """Return the number of steps that `fit` makes in an epoch; 0 where Keras does not know it."""
         return int((self.params or {}).get("steps") or 0)

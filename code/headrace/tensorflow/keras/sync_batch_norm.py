@@ -16,11 +16,11 @@ from headrace.tensorflow.ranks import collectives
 class SyncBatchNormalization(keras.layers.BatchNormalization):
     """A `keras.layers.BatchNormalization` that normalizes with mean and variance over the batches of all ranks.
 
-    All ranks must train it at the same time. On one rank it is Keras's own.
+    All ranks must train it at the same time. On a single rank it does the same as Keras's layer.
 
     Args:
-        args, options: those of Keras's layer.
-        fused: only False, as in Horovod's own layer.
+        args, options: the arguments of Keras's layer.
+        fused: must be False, as in Horovod's own layer.
 
     Raises:
         InputError: `fused` is True.
@@ -38,8 +38,8 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
             return mean, variance
         channels = inputs.shape[self.axis]
         positions = tf.cast(tf.size(inputs) / channels if mask is None else tf.math.count_nonzero(mask), mean.dtype)
-        # Each rank fills a row. Not by E[x²] − E[x]², which loses its digits where the mean is much larger than the
-        # deviation. Chan, Golub, LeVeque: Updating formulae and a pairwise algorithm for computing sample variances.
+        # Each rank fills a row. E[x²] − E[x]² is not used: it loses digits where the mean far exceeds the deviation.
+        # See Chan, Golub, LeVeque: Updating formulae and a pairwise algorithm for computing sample variances.
         own = tf.concat([positions[None], tf.reshape(mean, [-1]), tf.reshape(variance, [-1])], axis=0)
         rows = hvd.allreduce(
             tf.one_hot(collectives.rank(), collectives.size(), dtype=mean.dtype)[:, None] * own, op=hvd.Sum

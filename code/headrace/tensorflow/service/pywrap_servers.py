@@ -1,8 +1,8 @@
 """TensorFlow's own tf.data service servers without TensorFlow's Python: half a second to start instead of four.
 
-A dispatcher or worker is C++ behind two calls. What makes `import tensorflow` slow is the Python around it, which a
-server never uses: batches are made by kernels of the shared library, loaded with the extension. So the packages on the
-way to the extension are entered without running their `__init__`. Where that fails, TensorFlow is imported whole.
+A dispatcher or worker is C++ behind two calls. The Python around it makes `import tensorflow` slow, and a server never
+uses that: kernels of the shared library, loaded with the extension module, make the batches. So this module imports the
+extension without running `__init__` of the packages above it. Where that fails, it imports all of TensorFlow.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PACKAGES = (
 
 
 def start_dispatcher(port: int, work_dir: Path) -> Any:
-    """A running, fault-tolerant dispatcher; `num_workers()` tells how many workers it has."""
+    """Start a fault-tolerant dispatcher and return it; its `num_workers()` counts registered workers."""
     library, configs = _load()
     config = configs.DispatcherConfig(port=port, protocol="grpc", fault_tolerant_mode=True, work_dir=str(work_dir))
     server = library.TF_DATA_NewDispatchServer(config.SerializeToString())
@@ -43,13 +43,13 @@ def start_worker(
     dispatcher_timeout_ms: int,
     transfer_address: str = "",
 ) -> Any:
-    """A running worker, registered with its dispatcher; returns once that answers.
+    """Start a worker, and return it once the dispatcher has answered its registration.
 
     Args:
-        transfer_address: `HOST:PORT` where it also sends batches by our own protocol, which is loaded; or empty.
+        transfer_address: `HOST:PORT` from which it also sends batches by headrace's own protocol; empty: it does not.
 
     Raises:
-        HeadraceError: that port is taken.
+        HeadraceError: the port of `transfer_address` is taken.
     """
     library, configs = _load()
     config = configs.WorkerConfig(
@@ -71,7 +71,7 @@ def start_worker(
 
 
 def _load() -> tuple[Any, Any]:
-    """The extension and its configuration messages."""
+    """Return the extension module and the module of its configuration messages."""
     try:
         if "tensorflow" not in sys.modules:
             _enter_packages()
@@ -84,7 +84,7 @@ def _load() -> tuple[Any, Any]:
 
 
 def _enter_packages() -> None:
-    """Put bare packages in place of those whose `__init__` would import all of TensorFlow."""
+    """Put empty packages in place of those whose `__init__` would import all of TensorFlow."""
     found = importlib.util.find_spec("tensorflow")
     if found is None or not found.submodule_search_locations:
         raise ImportError("tensorflow is not installed")

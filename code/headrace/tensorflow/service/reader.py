@@ -1,4 +1,4 @@
-"""How a rank reads what the workers make: names of streams, the protocol, and how many batches it asks for ahead."""
+"""A rank's reading of batches from workers: stream names, the protocol, and the number of requests ahead."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from headrace.tensorflow.service import transfer
 from headrace.tensorflow.service.transfer import agreed
 
 REQUESTS = 8
-"""Batches that a rank asks for ahead; what TensorFlow's autotuning comes to, which does not run here."""
+"""Batches that a rank requests ahead; TensorFlow's autotuning, which is off here, settles on this number."""
 FEW_REQUESTS = 2
-"""The same of a stream that ranks share, and that ends: else the first to ask could have most of a short one."""
+"""Batches that a rank requests ahead from a finite shared stream, so that no rank takes most of a short one."""
 ASK_FOR_END_EVERY_MS = 100
-"""How often a rank asks the dispatcher whether a pass is over; with TensorFlow's 1,000 each one took so much longer.
-A stream without an end keeps those: the dispatcher then has ten times as few questions from all ranks."""
+"""Milliseconds between a rank's questions to the dispatcher whether a pass is over. With TensorFlow's 1,000 each pass
+took that much longer. An endless stream keeps 1,000, so the dispatcher gets a tenth of the questions."""
 _given: collections.Counter[str] = collections.Counter()
 
 
 def own_name(name: str) -> str:
-    """Return this name where no dataset of this process has it yet, else with a number; the same on all ranks.
+    """Return this name, with a number if another dataset of this process has it already.
 
-    Workers hand out one stream for a name. All ranks distribute the same datasets in the same order.
+    Workers have one stream for each name. All ranks distribute the same datasets in the same order, so names agree.
     """
     _given[name] += 1
     if _given[name] == 1:
@@ -50,10 +50,10 @@ def read(
     endless: bool,
     own: bool,
 ) -> tf.data.Dataset:
-    """Return a dataset that the dispatcher knows by this number, as the workers make it.
+    """Return the batches that workers make of the dataset that the dispatcher knows by this number.
 
     Args:
-        own: it is this rank's alone; else ranks share its stream.
+        own: True if the stream is for this rank alone; False if ranks share it.
     """
     cache = None
     if not how.cross_trainer_cache:
@@ -92,13 +92,13 @@ _POLICIES = {
 
 
 def _transfer_takes(spec: object) -> bool:
-    """Whether batches of this structure travel by our own transfer: tensors, ragged and sparse ones."""
+    """Return whether headrace's own transfer takes batches of this structure: dense, ragged and sparse tensors."""
     kinds = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
     return all(isinstance(each, kinds) and each.dtype != tf.variant for each in tf.nest.flatten(spec))
 
 
 def protocol(asked: str, compression: str, context: TrainerContext, spec: object) -> str | None:
-    """Return what TensorFlow is told, None for its own choice. What is compressed goes its own way."""
+    """Return the protocol to give TensorFlow; None: its own choice. Only gRPC carries compressed batches."""
     if asked == GRPC or compression != "none" or (asked == "auto" and not _transfer_takes(spec)):
         return None if asked == "auto" else asked
     loaded = transfer.load()

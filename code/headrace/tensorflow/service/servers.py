@@ -21,11 +21,11 @@ from headrace.training.freed_memory import keep_freed_memory
 SERVER_NAME_VARIABLE = "HEADRACE_SERVER_NAME"
 REGISTERED_POLL_S = 0.1
 HEARTBEAT_INTERVAL_MS = 1_000
-"""How often a worker reports to the dispatcher; tasks for new datasets reach it with the reply."""
+"""Milliseconds between a worker's reports to the dispatcher, whose reply brings tasks for new datasets."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until killed."""
+    """Run one server until it is killed; return the exit code after an error."""
     parser = OneLineParser(prog="train_data.py", description="Runs one tf.data service server until it is killed.")
     roles = parser.add_subparsers(dest="role", required=True, metavar="{dispatcher,worker}")
     dispatcher = roles.add_parser("dispatcher", help="hands datasets out to the workers")
@@ -67,7 +67,7 @@ def _host_and_port(text: str) -> str:
 
 
 def serve_dispatcher(port: int, work_dir: Path) -> None:
-    """Run a fault-tolerant dispatcher and report how many workers are registered."""
+    """Run a fault-tolerant dispatcher and log the number of registered workers."""
     work_dir.mkdir(parents=True, exist_ok=True)
     server = pywrap_servers.start_dispatcher(port, work_dir)
     say("dispatcher_ready", port=port)
@@ -76,17 +76,17 @@ def serve_dispatcher(port: int, work_dir: Path) -> None:
 
 
 def offered(transfer_address: str, protocol_file: Path | None, timeout_s: float) -> str:
-    """`transfer_address` where batches can be sent from there, else empty; the launcher hears which.
+    """Return `transfer_address` if this worker can send batches from there, else ''. Log which, for the launcher.
 
     Raises:
-        SetupError: they cannot, and the job's ranks read from nowhere else.
-        DeadlineError: they cannot, and the leader does not say whether that matters.
+        SetupError: it cannot, and the job's ranks read by headrace's own protocol only.
+        DeadlineError: it cannot, and the leader has not decided the job's protocol in time.
     """
     has_transfer = bool(transfer_address) and transfer.load()
     say(WORKER_OFFERS, name=_name("worker"), data_transfer_protocol=transfer.PROTOCOL if has_transfer else GRPC)
     if has_transfer or not protocol_file:
         return transfer_address if has_transfer else ""
-    # Registered workers are read at once, so not before ranks know how.
+    # Ranks read from a registered worker at once, so it must not register before the protocol is decided.
     if agreed.agreed_protocol(protocol_file, timeout_s) == transfer.PROTOCOL:
         raise SetupError(
             f"this host cannot send batches by {transfer.PROTOCOL}'s own transfer (the reason is said above), "
@@ -96,10 +96,10 @@ def offered(transfer_address: str, protocol_file: Path | None, timeout_s: float)
 
 
 def serve_worker(port: int, address: str, transfer_address: str, dispatcher: str, timeout_s: float) -> None:
-    """Run a worker that registers with the dispatcher, which may come up later."""
+    """Run a worker that registers with the dispatcher, which may start later."""
     keep_freed_memory()
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # each consumer takes one
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # each consumer needs one
     server = pywrap_servers.start_worker(
         port, address, dispatcher, HEARTBEAT_INTERVAL_MS, int(timeout_s * 1000), transfer_address
     )
@@ -109,7 +109,7 @@ def serve_worker(port: int, address: str, transfer_address: str, dispatcher: str
 
 
 def _report_changes(count: Callable[[], int]) -> None:
-    """Print the number of registered workers whenever it changes, for ever."""
+    """Log the number of registered workers whenever it changes, for ever."""
     reported = -1
     pause = threading.Event()
     while True:

@@ -1,7 +1,7 @@
 """Batches from worker to trainer over plain TCP: a data transfer protocol for tf.data service, beside its gRPC.
 
-`transfer.cc` is built for the installed TensorFlow once: by `make setup`, in the container image, else by the first
-that asks for it. Workers and ranks load it. Where it cannot be built, gRPC carries the batches.
+`transfer.cc` is built once for the installed TensorFlow: by `make setup`, in the container image, or else by the first
+process that needs it. Workers and ranks load it. Where it cannot be built, gRPC carries the batches.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from headrace.job.settings import SECRET_VARIABLE
 from headrace.tensorflow.service.transfer import worker_probe
 
 PROTOCOL = "headrace"
-"""The name under which tf.data service knows it."""
+"""The protocol's name in tf.data service."""
 TENSORFLOW_VERSIONS = ("2.21.0",)
-"""Those that `interface.h` was read off. Another may lay its structures out otherwise: there, gRPC carries batches."""
+"""TensorFlow versions that `interface.h` describes. Structures of others may differ, so gRPC carries their batches."""
 BUILD_LIMIT_S = 900.0
-"""How long to wait for a library that is being built, perhaps by another process."""
+"""Seconds to wait for a library that is being built, perhaps by another process."""
 SOURCES = ("transfer.cc", "client.h", "server.h", "handshake.h", "message.h", "connection.h", "interface.h", "build.py")
 
 
 def tensorflow_dir() -> Path:
-    """Where TensorFlow is installed; found without importing it. Raises `ImportError`."""
-    # Not what is in sys.modules: TensorFlow adds folders to its own path, and `native` puts bare packages there.
+    """Return the folder of the installed TensorFlow, without importing it. Raise `ImportError` if there is none."""
+    # sys.modules may mislead: TensorFlow adds folders to its own path, and `pywrap_servers` puts empty packages there.
     spec = PathFinder.find_spec("tensorflow")
     if spec is None or spec.origin is None:
         raise ImportError("tensorflow is not installed")
@@ -43,7 +43,7 @@ def tensorflow_dir() -> Path:
 
 
 def tensorflow_version() -> str:
-    """Of the TensorFlow installed. Raises `SetupError` where it is not one that the library is for."""
+    """Return the installed TensorFlow's version. Raise `SetupError` if the library does not support it."""
     for name in ("tensorflow", "tensorflow-cpu"):
         with contextlib.suppress(PackageNotFoundError):
             found = version(name).partition("+")[0]
@@ -56,10 +56,10 @@ def tensorflow_version() -> str:
 
 
 def library_path() -> Path:
-    """Where the library is for this TensorFlow, once it is built. Raises `ImportError`, `SetupError`.
+    """Return the library's path for this TensorFlow, before or after it is built. Raise `ImportError`, `SetupError`.
 
-    Beside TensorFlow, which it belongs to. Its name tells TensorFlow, C library and sources: those of different
-    sources never talk to each other.
+    It lies beside TensorFlow. Its name holds the versions of TensorFlow and the C library, and a digest of the sources:
+    libraries of different sources never talk to each other.
     """
     digest = hashlib.sha256()
     for name in SOURCES:
@@ -79,21 +79,21 @@ def check_server(address: str) -> None:
 
 
 def build_environ() -> dict[str, str]:
-    """For a process that imports headrace as this one did, leaves GPUs alone, and tries the library on itself."""
+    """Return the environment for a process that builds or tries the library, with this headrace and without GPUs."""
     paths = (str(Path(__file__).parents[4]), os.environ.get("PYTHONPATH"))
     own = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "CUDA_VISIBLE_DEVICES": "-1"}
     return os.environ | own | {SECRET_VARIABLE: secrets.token_hex()}
 
 
 def batches_received(library: Path) -> int:
-    """How many batches have come to this process by the protocol, once the library is loaded."""
+    """Return how many batches this process has received by the protocol; the library must be loaded."""
     count = ctypes.CDLL(str(library)).headrace_transfer_batches
     count.restype = ctypes.c_int64
     return int(count())
 
 
 def received(library: Path) -> dict[str, tuple[int, int]]:
-    """Batches and bytes that have come to this process by the protocol, by the worker's HOST:PORT."""
+    """Return the batches and bytes that this process has received by the protocol, by the worker's HOST:PORT."""
     told = ctypes.CDLL(str(library)).headrace_transfer_received
     told.restype = ctypes.c_char_p
     rows = [line.split() for line in told().decode().splitlines()]
@@ -102,7 +102,7 @@ def received(library: Path) -> dict[str, tuple[int, int]]:
 
 @functools.cache
 def load() -> bool:
-    """Whether the protocol can be used in this process, from now on. Builds it where that has not been tried."""
+    """Load the protocol into this process, and return whether that worked. Build it if nobody has tried to."""
     try:
         path = library_path()
         if not path.is_file():

@@ -1,4 +1,4 @@
-"""How batches travel in a job: by one protocol that all its workers have, which the leader decides."""
+"""The one protocol that carries a job's batches: all workers have it, and the leader decides."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _POLL_S = 0.05
 
 
 def agreed_protocol(path: Path, timeout_s: float) -> str:
-    """Wait for the file in which the launcher writes how batches travel, and return its content.
+    """Wait for the file with the job's protocol, which the launcher writes, and return the protocol.
 
     Raises:
         DeadlineError: there is no such file after `timeout_s` seconds.

@@ -1,7 +1,7 @@
 """`python -m headrace.tensorflow.service.transfer.build` builds the library for the installed TensorFlow, and tries it.
 
-It takes g++, and half a minute. What is built already is not built again; later jobs with the same `HEADRACE_WHEELS`
-fetch it. Its place is taken only once batches have gone from one process to another through it, bit for bit.
+It takes g++, and half a minute. A library that is there is not built again; later jobs with the same `HEADRACE_WHEELS`
+fetch it. It is put in place only after a trial has sent batches through it from one process to another, bit for bit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TRIAL_LIMIT_S = 120
 
 
 def main(argv: Sequence[str]) -> int:
-    """Build; 0 when it is there."""
+    """Build the library where it is missing; return 0 when it is there, else 1."""
     parser = OneLineParser(prog="build.py", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--once", action="store_true", help="do not try again what has failed")
     parser.add_argument("--library", type=Path, help="where to (default: where workers and ranks look for it)")
@@ -57,12 +57,12 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _fetch(store: Store, path: Path) -> bool:
-    """Whether an earlier job, or who submitted this one, has left the library, and it loads here."""
+    """Fetch the library that an earlier job or this job's submission kept; return False if there is none that loads."""
     with tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as folder:
         fetched = store.fetch_kept(LIBRARY_KEY, path.name, Path(folder))
         if fetched is None:
             return False
-        # Where it was built it was tried; another compiler's C++ library may still be missing here.
+        # The builder has tried it, but this host may lack the C++ library of the builder's compiler.
         try:
             _run([sys.executable, "-c", LOAD, str(fetched)], TRIAL_LIMIT_S, "the library built before does not load")
         except SetupError as error:
@@ -74,7 +74,7 @@ def _fetch(store: Store, path: Path) -> bool:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One builder at a time: a host's workers and ranks ask for it all at once. Ends with the process at the latest."""
+    """Hold the lock of the one builder: all workers and ranks of a host ask at once. It ends with the process."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -86,13 +86,13 @@ def _failure(path: Path) -> Path:
 
 
 def build(path: Path) -> None:
-    """Compile to `path`, all or nothing. What would fail again is noted beside it, for `--once`.
+    """Compile the library to `path`, atomically. Note beside it a failure that would come again, for `--once`.
 
     Raises:
-        SetupError: no compiler, or it failed, or the library does not work with this TensorFlow.
+        SetupError: there is no compiler, it failed, or the library does not work with this TensorFlow.
         OSError: the folder cannot be written.
     """
-    for left_over in path.parent.glob("build-*"):  # by a builder that was killed
+    for left_over in path.parent.glob("build-*"):  # from a builder that was killed
         shutil.rmtree(left_over, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as folder:
         library = Path(folder) / path.name
@@ -112,11 +112,11 @@ def build(path: Path) -> None:
 
 
 class _Late(SetupError):
-    """No end in time, which may go better another time."""
+    """A command that did not end in time; it may do so another time."""
 
 
 def _compiler(library: Path) -> list[str]:
-    """The command that compiles to `library`. Raises `SetupError`."""
+    """Return the command that compiles to `library`. Raise `SetupError` without a compiler or right TensorFlow."""
     compiler = shutil.which("g++")
     if compiler is None:
         raise SetupError("g++ is not installed (Debian: apt-get install g++)")
@@ -132,10 +132,10 @@ def _compiler(library: Path) -> list[str]:
 
 
 def compile_flags() -> list[str]:
-    """What g++ needs to know of TensorFlow. Raises `SetupError` where it is not one that the library is for."""
+    """Return the flags that g++ needs for this TensorFlow. Raise `SetupError` if the library does not support it."""
     tensorflow = tensorflow_dir()
     include = tensorflow / "include"
-    # Beside TensorFlow, wherever that is; else where it is here.
+    # At run time: the TensorFlow beside the library, or else the one installed here.
     places = ":".join(("$ORIGIN/../tensorflow", "$ORIGIN/../../tensorflow", str(tensorflow)))
     return [
         "-fPIC", "-std=c++17", "-fmax-errors=3", "-Wall", "-Wextra", "-pthread",

@@ -1,4 +1,4 @@
-"""Batches of every kind from a worker in one process to a reader in another: `build.py` asks whether they arrive."""
+"""Send batches of every kind from a worker to a reader in another process, so that `build.py` can try the library."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ sys.stdin.read()  # until the reader is gone, however it went
 
 
 def main(library: str) -> int:
-    """0 when what was read is what was made, and came by the protocol."""
+    """Return 0 when all batches arrived unchanged, and by the protocol; else print the differences and return 1."""
     dispatcher, worker, transfer = (str(port) for port in free_ports(3))
     with tempfile.TemporaryDirectory(prefix="headrace-trial-") as work_dir:
         servers = subprocess.Popen(
@@ -83,7 +83,7 @@ def _differences(tf: Any, service: str) -> list[str]:
 
 
 def _unusual(tf: Any, service: str) -> list[str]:
-    """What is wrong with an error on the way, and with a reader that ends while it waits."""
+    """Return what goes wrong with an error in a batch, and with a reader that ends while it waits."""
     failing = tf.data.Dataset.range(2).map(lambda n: tf.debugging.check_numerics(1 / n, "a worker's own words"))
     try:
         list(_read(tf, service, failing))
@@ -93,8 +93,8 @@ def _unusual(tf: Any, service: str) -> list[str]:
             return [f"an error arrived as {error.message}"]
     never = _read(tf, service, tf.data.Dataset.counter().filter(lambda n: n < 0))
     batches = iter(tf.data.Dataset.range(1).concatenate(never).prefetch(2))
-    next(batches)  # reading ahead begins with the first
-    time.sleep(WAIT_S)  # until it asks; nothing shows that it does
+    next(batches)  # reading ahead begins with the first batch
+    time.sleep(WAIT_S)  # until it has sent its request, which nothing shows
     started = time.monotonic()
     del batches
     ended_s = time.monotonic() - started

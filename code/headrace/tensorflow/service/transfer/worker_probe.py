@@ -1,4 +1,4 @@
-"""The handshake of `handshake.h`, for whoever asks a worker whether it is there."""
+"""The Python side of the handshake in `handshake.h`, to check that a worker answers."""
 
 from __future__ import annotations
 
