@@ -57,7 +57,7 @@ tell(True, headrace.__version__, f"grpc {grpc.__version__}, psutil {psutil.__ver
 """
 CHECKS = {"tensorflow": _TENSORFLOW, "keras": _KERAS, "horovod": _HOROVOD, "mpi": _MPI, "headrace": _HEADRACE}
 RANKS = {"horovod": 2, "mpi": 2}
-"""What needs MPI is tried on two ranks, under mpirun as in a job."""
+"""Ranks for checks that need MPI: they run under mpirun, as in a job."""
 _TELL = """
 import json, os
 MPIRUN = {mpirun!r}
@@ -68,7 +68,7 @@ def tell(*found):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the table; 0 when all of it is well."""
+    """Print the table of checks; return 0 if all succeed. Raises `SetupError` if one fails."""
     parser = OneLineParser(prog="headrace image", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", required=True, help="try each part, and print a table")
     parser.parse_args(argv)
@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def try_part(program: str, ranks: int = 0) -> tuple[bool, str, str]:
-    """Whether a part works (on that many ranks, if any), its version, and what is to be said of it."""
+    """Return whether a part works (on that many ranks, if any), its version, and a note about it."""
     mpirun = shutil.which("mpirun", path=sysconfig.get_path("scripts")) or shutil.which("mpirun")
     if ranks and not mpirun:
         return False, "-", "mpirun is not installed"

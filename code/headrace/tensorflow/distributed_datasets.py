@@ -1,4 +1,4 @@
-"""Remember which datasets `data.distribute` and `data.split_by_rank` have returned: nothing is distributed twice."""
+"""Remember the datasets that `data.distribute` and `data.split_by_rank` return, so that none is distributed twice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _results: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def given_out(result: tf.data.Dataset) -> tf.data.Dataset:
-    """Remember a dataset that a rank trains on."""
+    """Remember a dataset that a rank trains on, and return it."""
     _results.add(result)
     return result
 

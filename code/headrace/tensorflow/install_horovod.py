@@ -1,8 +1,8 @@
-"""Horovod for an image that lacks it: fetched as the wheel that an earlier job built, else built here.
+"""Install Horovod in an image that lacks it: fetch the wheel that an earlier job built, or else build it here.
 
-Run as a child of the launcher, `python -m headrace.tensorflow.install_horovod SOURCE_DIR`, on dnn hosts only. The
-recipe is `third_party/horovod` of the source dir, or what was put into the S3 folder `HEADRACE_WHEELS` at submission;
-wheels are kept there too.
+This runs as a child of the launcher, `python -m headrace.tensorflow.install_horovod SOURCE_DIR`, on dnn hosts only. The
+recipe is `third_party/horovod` of the source dir, or the recipe that was put into the S3 folder `HEADRACE_WHEELS` at
+submission; wheels are kept in this folder too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RECIPE_ARCHIVE = "recipe.tar.gz"
 
 
 def main(source_dir: Path, environ: Mapping[str, str]) -> int:
-    """Install Horovod; 0 when it is there."""
+    """Install Horovod; return 0 on success."""
     gpu = ["--gpu"] if int(environ.get("SM_NUM_GPUS") or 0) else []
     store = open_store(environ)
     with tempfile.TemporaryDirectory(prefix="headrace-install-") as folder:

@@ -1,4 +1,4 @@
-"""How a dataset is spread over the workers: every choice of `data.distribute`, checked."""
+"""The options of `data.distribute`, checked: how a dataset is spread over the workers."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ UNEVEN = ("pad", "drop", "keep")
 
 @dataclass(frozen=True, kw_only=True)
 class Distribution:
-    """How a dataset is spread over the workers; every choice, with the default that suits a cluster network."""
+    """How a dataset is spread over the workers. Each option's default suits a cluster network."""
 
     compression: str = "none"
-    """`none`: on a cluster network snappy costs more than it saves; `snappy`: where the network is slow."""
+    """`none`: on a cluster network, snappy costs more than it saves; `snappy`: for slow networks."""
     sharding: str = "dynamic"
-    """`dynamic`: the workers split the elements (or the files that the dataset begins with), each is made once; `off`:
-    each worker makes the whole dataset, so repeat it and shuffle it."""
+    """`dynamic`: the workers split the elements (or the files that the dataset begins with), and make each once; `off`:
+    each worker makes the whole dataset, so repeat and shuffle it."""
     shared: bool = True
-    """All ranks have one dataset and split its stream. False: each rank has all of its own."""
+    """True: all ranks have one dataset and split its stream. False: each rank has all of its own dataset."""
     coordinated: bool = False
-    """At each step all ranks get batches of one worker's round, made alike: for variable-length data that
-    is bucketed by length, so that no rank waits for another's longer batch."""
+    """At each step, give all ranks similar batches from one worker's round. This is for variable-length data that is
+    bucketed by length, so that no rank waits for another rank's longer batch."""
     cross_trainer_cache: str = ""
-    """A name under which ranks or jobs share batches from the workers' memory instead of each having them made;
-    a batch may then be seen by several, and skipped by slow ones."""
+    """A name under which ranks or jobs share batches in the workers' memory, instead of having them made for each.
+    Several may then see the same batch, and slow ones may skip batches."""
     data_transfer_protocol: str = "auto"
     """`headrace`: our own, straight from the worker's tensors into the rank's; `grpc`: TensorFlow's, half as fast;
-    `auto`: ours where it is built and nothing is compressed."""
+    `auto`: `headrace` if it is built and nothing is compressed."""
     target_workers: str = "any"
-    """`any` worker; `local`: only those on the reader's own host; `auto`: TensorFlow decides."""
+    """`any`: every worker; `local`: only workers on the reader's own host; `auto`: TensorFlow decides."""
     max_outstanding_requests: int | None = None
-    """Batches that a rank asks for ahead; None: 8, and 2 of a stream that ranks share and that ends."""
+    """Batches that a rank requests ahead. None: 8, or 2 for a stream that ranks share and that ends."""
     deterministic: bool | None = None
-    """Whether parallel calls on the workers keep their order; None: as the dataset says."""
+    """True: parallel calls on the workers keep their order. None: the dataset decides."""
     uneven: str = "pad"
-    """How a dataset with an end ends where ranks get unequal numbers of batches. `pad`: all go on to the longest's
-    end, and who has none left sees its last batch again; `drop`: all end with the shortest; `keep`: each ends by
-    itself, which hangs in training, and makes exact metrics of what is held out."""
+    """How a dataset ends if ranks get unequal numbers of batches. `pad`: all go on to the end of the longest, and ranks
+    that have no batch left repeat their last one; `drop`: all end with the shortest; `keep`: each ends by itself, which
+    hangs in training, but gives exact metrics on held-out data."""
     exact: bool = True
-    """Refuse what splitting would change. False: hand it to tf.data service as it is."""
+    """True: refuse a dataset that splitting would change. False: hand it to tf.data service as it is."""
 
     def __post_init__(self) -> None:
         choices = (

@@ -1,4 +1,4 @@
-"""Name the line of the user's script that called headrace, for messages."""
+"""Find the line of the user's script that called headrace, for messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LIBRARIES = tuple(str(Path(str(module.__file__)).parent) + os.sep for module in
 
 
 def users_line() -> str:
-    """Return `file:line` of the innermost call that is made neither in TensorFlow nor in Keras nor in headrace."""
+    """Return `file:line` of the innermost call from outside TensorFlow, Keras and headrace."""
     for frame, line in traceback.walk_stack(sys._getframe(1)):
         if not frame.f_code.co_filename.startswith((*_LIBRARIES, "<")):
             return f"{Path(frame.f_code.co_filename).name}:{line}"

@@ -1,7 +1,7 @@
-"""A dataset's files or blocks of its elements as an endless shuffled stream that a later run of the job can go on with.
+"""Make an endless shuffled stream of a dataset's files, or of blocks of its elements, that a later run can go on with.
 
-Workers get positions to work on, one at a time; each stands for a file or a block of elements, in an order that depends
-on the seed and the epoch alone. Every element carries its tag to the trainer, which notes it once it was trained on.
+Workers get positions one at a time. Each position stands for a file or a block, in an order that depends on the seed
+and the epoch alone. Every element carries its tag to the trainer, which notes the tag once it trained on the element.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from headrace.training.ledger import PLACE_BITS, Ledger
 
 AUTOTUNE = tf.data.AUTOTUNE
 BLOCK = 256
-"""Indices that a worker gets at once; it asks the dispatcher for each, a third of a millisecond."""
+"""Indices that a worker gets at once. It asks the dispatcher for each block, which takes a third of a millisecond."""
 BATCHES_WITHOUT_A_STEP = 10_000
-"""So many batches came and no step was counted: nobody counts steps."""
+"""Batches that may come before a step is counted. After more, an error says that no callback counts steps."""
 GATHER_EVERY = 50
-"""Steps after which the ranks tell each other what they consumed; a checkpoint on request may be that old."""
+"""Steps after which ranks tell each other what they consumed; a checkpoint on request may be as old."""
 Reader = Callable[[tf.Tensor, tf.Tensor], tf.data.Dataset]
-"""From a unit's number and the tag of its first element to its elements with their tags."""
+"""A function of a unit's number and its first element's tag. Returns the unit's elements with their tags."""
 _END = np.iinfo(np.int64).max >> PLACE_BITS
 
 
 class Shards:
     """A stream that can be resumed; made by `of_files`, `of_dataset` or `of_indices`, with the `Checkpoint` for `fit`.
 
-    `map`, `shuffle` and `batch` work as those of a dataset do, and what they return is for `data.distribute`.
-    Distribute it with dynamic sharding and shared by all ranks (the defaults): otherwise elements come several
-    times. An element that is filtered out on its way counts as skipped, epochs later.
+    `map`, `shuffle` and `batch` work as those of a dataset do, and `data.distribute` takes their result. Keep its
+    sharding dynamic and shared by all ranks (the defaults): otherwise elements come several times. An element that is
+    filtered out on its way counts as skipped, epochs later.
 
     Attributes:
-        elements: how many an epoch has.
+        elements: the number of elements in an epoch.
     """
 
     def __init__(self, names: Sequence[str], counts: Sequence[int], read: Reader,
@@ -71,13 +71,13 @@ class Shards:
     @classmethod
     def of_files(cls, files: Sequence[str | Path], checkpoint: Checkpoint | None = None, seed: int = 0,
                  counts: Sequence[int] | None = None) -> Shards:  # fmt: skip
-        """The records of uncompressed TFRecord files, which workers and trainer see under the same paths.
+        """Return a stream of the records of uncompressed TFRecord files; workers and trainer must see the same paths.
 
         Args:
-            checkpoint: what `fit` gets; its newest checkpoint says where to go on.
-            seed: of the order of files; each epoch has another one.
+            checkpoint: the `Checkpoint` that `fit` gets; its newest checkpoint says where to go on.
+            seed: decides the order of files, which differs between epochs.
             counts: records of each file, in the order of `files`; by default files are sorted, and rank 0 counts
-                them by reading every record's length.
+                their records by reading every record's length.
 
         Raises:
             InputError: there are no files, or one is not an uncompressed TFRecord file.
@@ -105,22 +105,22 @@ class Shards:
 
     @classmethod
     def of_indices(cls, count: int, checkpoint: Checkpoint | None = None, seed: int = 0, block: int = BLOCK) -> Shards:
-        """The numbers from 0 to `count` - 1, in blocks, to look elements up by."""
+        """Return a stream of the numbers from 0 to `count` - 1, in blocks, by which elements can be looked up."""
         return cls.of_dataset(tf.data.Dataset.range(count), checkpoint, seed, block)
 
     @classmethod
     def of_dataset(cls, listing: tf.data.Dataset, checkpoint: Checkpoint | None = None, seed: int = 0,
                    block: int = BLOCK) -> Shards:  # fmt: skip
-        """The elements of any dataset that lists what there is, in a fixed order: rows of a table, arrays, paths with
-        their labels (`zip`), a part of them (`take`, `skip`).
+        """Return a stream of the elements of a dataset with a fixed order, such as rows of a table, arrays, paths with
+        labels (`zip`), or a part of these (`take`, `skip`).
 
         Args:
-            listing: not batched and not repeated; what is costly, as decoding, comes after `tagged`.
-            block: elements that a worker gets at once; blocks are drawn in another order each epoch, so shuffle too.
-                A listing whose elements cannot be had by their number (lines of files, a filter) has 32 blocks at most.
+            listing: not batched and not repeated; costly work, such as decoding, comes after `tagged`.
+            block: elements that a worker gets at once. Blocks come in another order in each epoch, so shuffle too. A
+                listing whose elements have no known place (such as lines of files) has at most 32 blocks.
 
         Raises:
-            InputError: the order is not fixed, there is no end, or nothing in it.
+            InputError: the order is not fixed, there is no end, or there are no elements.
         """
         graph = DatasetGraph(listing)
         try:
@@ -140,24 +140,24 @@ class Shards:
         )
 
     def map(self, function: Callable[..., Any], num_parallel_calls: int | None = AUTOTUNE) -> TaggedDataset:
-        """Return the stream without end, from where the ledger stands, of what a function makes of each element."""
+        """Return the endless stream from the ledger's position on, with a function applied to each element."""
         return self._stream().map(function, num_parallel_calls)
 
     def shuffle(self, buffer_size: int, seed: int | None = None) -> TaggedDataset:
-        """Return the stream without end, from where the ledger stands, shuffled in a buffer of elements."""
+        """Return the endless stream from the ledger's position on, shuffled in a buffer of elements."""
         return self._stream().shuffle(buffer_size, seed)
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> TaggedDataset:
-        """Return the stream without end, from where the ledger stands, in batches."""
+        """Return the endless stream from the ledger's position on, in batches."""
         return self._stream().batch(batch_size, drop_remainder)
 
     def _stream(self) -> TaggedDataset:
         return TaggedDataset(self, self.tagged())
 
     def tagged(self, cycle_length: int = 4) -> tf.data.Dataset:
-        """`(tag, element)`, without end, from where the ledger stands; keep the tag beside what is made of the element.
+        """Return endless pairs `(tag, element)` from the ledger's position on; keep each tag with its element's result.
 
-        Every rank must call it, at the same step.
+        Every rank must call this, at the same step.
 
         Args:
             cycle_length: units that are read at once.
@@ -174,7 +174,7 @@ class Shards:
         return _without(stream, self.ledger.done_tags()).apply(endless)
 
     def track(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """On the trainer, after `distribute`: takes the tags (the first component) off and remembers them."""
+        """Take the tags (the first component) off a distributed dataset, on the trainer, and remember them."""
 
         return dataset.map(lambda tags, *rest: self._noted(tags, tuple(rest)))
 
@@ -184,11 +184,11 @@ class Shards:
             return tf.nest.map_structure(tf.identity, element)
 
     def start(self) -> None:
-        """A new iterator over the stream begins; what earlier ones have read ahead was not trained on."""
+        """Forget the batches that earlier iterators read ahead, since no step trained on them."""
         self._arrived.clear()
 
     def consumed(self, batches: int) -> None:
-        """Steps were made, with the oldest of this rank's batches."""
+        """Count steps, which trained on the oldest of this rank's batches."""
         for _ in range(min(batches, len(self._arrived))):
             self._not_gathered.append(self._arrived.popleft())
         before, self._steps = self._steps, self._steps + batches
@@ -196,7 +196,7 @@ class Shards:
             self.gather()
 
     def gather(self) -> None:
-        """All ranks learn what each has consumed. Every rank must call it at the same step."""
+        """Tell rank 0's ledger what each rank has consumed. Every rank must call this at the same step."""
         mine = np.concatenate([np.zeros(0, np.int64), *self._not_gathered])
         everyones = hvd.allgather(tf.constant(mine), name="headrace.ledger").numpy() if collectives.size() > 1 else mine
         self._not_gathered = []
@@ -204,19 +204,19 @@ class Shards:
             self.ledger.add(everyones)
 
     def _share_ledger(self) -> None:
-        """All ranks have rank 0's ledger, which alone is kept up."""
+        """Give rank 0's ledger to all ranks; only rank 0's is kept up to date."""
         if self._steps and collectives.size() > 1:
             self.gather()
             self.ledger.restore(collectives.same_on_all_ranks(self.ledger.state(), "headrace.ledger"))
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint: the ledger, and how many elements that other ranks trained on it does not know of."""
+        """Return the ledger for a checkpoint, and how many elements it lacks that other ranks trained on."""
         unknown = sum(map(len, self._not_gathered)) * (collectives.size() - 1)
         self.ledger.add(np.concatenate([np.zeros(0, np.int64), *self._not_gathered]))
         return {"what": self._what, "repeated": unknown, **self.ledger.state()}
 
     def report(self) -> None:
-        """Say how the stream goes on after a restart."""
+        """Log how the stream goes on after a restart."""
         if not self._restored:
             say("data_restarted", reason="the-checkpoint-has-no-ledger-of-these-data-with-this-seed")
             return
@@ -276,12 +276,12 @@ class TaggedDataset:
         return TaggedDataset(self.shards, self.dataset.batch(batch_size, drop_remainder))
 
     def untagged(self, distributed: tf.data.Dataset) -> tf.data.Dataset:
-        """Return the elements alone, on the trainer, and note their tags as those of trained elements."""
+        """Return the elements without tags, on the trainer, and note the tags as trained on."""
         return distributed.map(self.shards._noted)
 
 
 def _without(dataset: tf.data.Dataset, numbers: NDArray[Any]) -> tf.data.Dataset:
-    """Without the elements whose (first) number is among these ascending ones."""
+    """Return a dataset without elements whose (first) number is among these ascending numbers."""
     if not len(numbers):
         return dataset
     left_out = tf.constant(numbers, tf.int64)

@@ -1,7 +1,7 @@
-"""Arrays in memory, as datasets that other processes can make: a file that every host gets once, mapped into memory.
+"""Datasets of arrays in memory that other processes can make too: every host gets a file once, and maps it into memory.
 
-As a constant in a dataset's graph an array goes to the dispatcher, to every worker and through every optimisation of
-the graph, which takes seconds for each 100 MB and ends at 2 GB.
+As a constant in a dataset's graph, an array would go to the dispatcher, to every worker and through every optimisation
+of the graph. That takes seconds for each 100 MB, and fails beyond 2 GB.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from numpy.typing import NDArray
 from headrace.cluster.paths import ARRAYS_FOLDER
 from headrace.errors import InputError
 from headrace.rank.context import TrainerContext
-from headrace.tensorflow.compat import data_nest as nest  # which, as tf.data does, takes a list for a tensor
+from headrace.tensorflow.compat import data_nest as nest  # it takes a list for a tensor, as tf.data does
 
 BLOCK = 256
-"""Rows that are mapped at once."""
+"""Rows that are read from the mapped file at once."""
 ARRAY = "headrace_array_"
-"""The name of the operation that maps a component, with the component's number."""
+"""The start of the name of the operation that maps a component; the component's number follows."""
 
 
 def from_arrays(arrays: Any) -> tf.data.Dataset:
-    """The rows of arrays in memory: `tf.data.Dataset.from_tensor_slices`, for arrays of any size in a job.
+    """Return a dataset of the rows of arrays, as `tf.data.Dataset.from_tensor_slices` does, for any size in a job.
 
     Args:
         arrays: a NumPy array or tensor of numbers, or a tuple or dictionary of them, of equal length.
@@ -63,18 +63,18 @@ def from_arrays(arrays: Any) -> tf.data.Dataset:
 
 
 def _plain(array: Any) -> NDArray[Any]:
-    """Its memory as TensorFlow has it: in a row, in this machine's order of bytes (FITS and IDX files have another)."""
+    """Return an array as TensorFlow stores it: contiguous, in this machine's byte order (unlike FITS and IDX files)."""
     plain = np.ascontiguousarray(array)
     return plain if plain.dtype.isnative else plain.astype(plain.dtype.newbyteorder("="))
 
 
 def mapped(path: str, dtype: Any, shape: Collection[int], place: int) -> tf.Tensor:
-    """A file as a tensor, read from the disk (or the page cache) where it is used."""
+    """Return a file as a tensor, whose parts are read from the disk (or the page cache) when they are used."""
     return tf.raw_ops.ImmutableConst(dtype=dtype, shape=shape, memory_region_name=path, name=f"{ARRAY}{place}")
 
 
 def send(graph: Any) -> None:
-    """Hand the arrays of a dataset's GraphDef to every host of the job. Raises `InputError`."""
+    """Hand the arrays of a dataset's GraphDef to every host of the job. Raises `InputError` if they do not arrive."""
     paths = {
         node.attr["memory_region_name"].s.decode()
         for function in graph.library.function
@@ -99,13 +99,13 @@ def _is_shared() -> bool:
 def _is_mappable(array: Any) -> bool:
     try:
         dtype = tf.as_dtype(array.dtype)
-    except TypeError:  # records, or Python objects
+    except TypeError:  # the array holds records, or Python objects
         return False
     return (dtype.is_floating or dtype.is_integer or dtype.is_bool) and len(array.shape) > 0
 
 
 def _stored(array: NDArray[Any]) -> Path:
-    """The file that holds an array, named by its content; it goes with the host's working folder."""
+    """Return the file that holds an array, named by its content; it is deleted with the host's working folder."""
     content = array.reshape(-1).view(np.uint8)
     digest = hashlib.sha256(content.data).hexdigest()
     path = Path(tempfile.gettempdir()) / ARRAYS_FOLDER / f"{digest}.bin"

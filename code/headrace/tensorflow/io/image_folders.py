@@ -1,4 +1,4 @@
-"""Images in one folder for each class, as a dataset that workers decode: uint8, in whole batches."""
+"""Make a dataset of the images in one folder for each class. Workers decode them to uint8, in whole batches."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def from_folders(
     subset: str | None = None,
     interpolation: str = "bilinear",
 ) -> tf.data.Dataset:
-    """`keras.utils.image_dataset_from_directory` with uint8 pixels, and shuffled file names instead of images.
+    """Return `keras.utils.image_dataset_from_directory`'s dataset, with uint8 pixels, and shuffled by file names.
 
     All processes that see the same folder get the same dataset: file names are sorted, and `seed` decides which are
     held out. The arguments are Keras's.
 
     Returns:
         Batches `[n, height, width, channels]` of uint8 with labels: `[n]` int32 (`int`), `[n, classes]` float32
-        (`categorical`), `[n, 1]` float32 (`binary`), or no labels (None). Without `batch_size`, single ones.
+        (`categorical`), `[n, 1]` float32 (`binary`), or no labels (None). Without `batch_size`, single images.
 
     Raises:
         InputError: an argument is not one of Keras's, or there are no images.
@@ -83,7 +83,7 @@ def from_folders(
 
 
 def _listed(directory: Path, class_names: Sequence[str] | None) -> tuple[list[str], NDArray[Any], int]:
-    """Sorted image files, the number of each one's class, and how many classes there are."""
+    """Return the sorted image files, the number of each file's class, and the number of classes."""
     if not directory.is_dir():
         raise InputError(f"there is no folder {directory}; look at the channel and the groups that see it")
     there = {each.name for each in directory.iterdir() if each.is_dir() and not each.name.startswith(".")}

@@ -1,7 +1,6 @@
 """Image operations on whole batches of uint8 pixels, for tf.data pipelines that run on the workers.
 
-One operation on a batch costs far less than one call per image, and none of them keeps state, so
-that they can run on any host.
+One operation on a batch costs far less than one call for each image. No operation keeps state, so any host can run it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import tensorflow as tf
 
 
 def decode_example(record: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """One TFRecord (`image/encoded` JPEG, `image/class/label`) as `[size, size, 3]` uint8 and int32 label."""
+    """Return a TFRecord (`image/encoded` JPEG, `image/class/label`) as `[size, size, 3]` uint8 and an int32 label."""
     features = tf.io.parse_single_example(
         record,
         {
@@ -28,17 +27,17 @@ def decode_example(record: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor]:
 def augment(
     images: tf.Tensor, rotation: float = 0.0, zoom: float = 0.0, shift: float = 0.0, flip: bool = False
 ) -> tf.Tensor:
-    """Each image of a batch turned, scaled, moved and mirrored at random, in one resampling.
+    """Turn, scale, move and mirror each image of a batch at random, in one resampling.
 
     Args:
         images: `[batch, height, width, channels]` uint8.
-        rotation: at most this many turns, either way.
-        zoom: at most this share larger or smaller.
-        shift: at most this share of the image, either way and in both directions.
+        rotation: the most turns (1 is 360°), either way.
+        zoom: the largest share by which an image grows or shrinks.
+        shift: the largest share of the image by which it moves, either way and in both directions.
         flip: also mirror half of the images left to right.
 
     Returns:
-        The same shape and dtype; what comes in from outside the image is its edge.
+        Images of the same shape and dtype; pixels from outside an image repeat its edge.
     """
     shape = tf.shape(images)
     batch, height, width = shape[0], tf.cast(shape[1], tf.float32), tf.cast(shape[2], tf.float32)
@@ -67,25 +66,25 @@ def augment(
 
 
 def dilate(images: tf.Tensor, size: int = 3) -> tf.Tensor:
-    """Each pixel the brightest of its `size` × `size` surroundings; any numeric batch in, float32 out."""
+    """Set each pixel to the brightest of its `size` × `size` surroundings; any numeric batch in, float32 out."""
     return tf.nn.max_pool2d(tf.cast(images, tf.float32), size, strides=1, padding="SAME")
 
 
 def blur(images: tf.Tensor, size: int = 3) -> tf.Tensor:
-    """Each pixel the mean of its `size` × `size` surroundings; any numeric batch in, float32 out."""
+    """Set each pixel to the mean of its `size` × `size` surroundings; any numeric batch in, float32 out."""
     return tf.nn.avg_pool2d(tf.cast(images, tf.float32), size, strides=1, padding="SAME")
 
 
 def to_uint8(images: tf.Tensor) -> tf.Tensor:
-    """Rounded to whole pixel values: what crosses the wire is one byte a value."""
+    """Round to whole pixel values, so that the network carries one byte a value."""
     return tf.saturate_cast(tf.round(images), tf.uint8)
 
 
 def made_up(batch_size: int, image_size: int, classes: int = 10) -> tf.data.Dataset:
-    """Endless batches of random pixels and labels, with preprocessing that costs as much as real images' may.
+    """Return endless batches of random pixels and labels, with preprocessing that costs as much as for real images.
 
-    For benchmarks, and to try a job without data. Pixels are dilated and blurred, images rotated, zoomed, shifted
-    and flipped at random.
+    The batches are for benchmarks, and to try a job without data. Pixels are dilated and blurred, images rotated,
+    zoomed, shifted and flipped at random.
 
     Returns:
         `[batch_size, image_size, image_size, 3]` of uint8, and `[batch_size]` of int32 below `classes`.

@@ -1,1 +1,1 @@
-"""What the ranks of a TensorFlow job tell each other."""
+"""Agreements and messages between the ranks of a TensorFlow job."""

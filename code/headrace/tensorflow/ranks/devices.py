@@ -1,4 +1,4 @@
-"""This rank's part of its host: one GPU, and a share of the processors."""
+"""Choose this rank's part of its host: one GPU, and a share of the processors."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ THREADS = "TF_NUM_INTRAOP_THREADS"
 
 
 def take_share(local_rank: int, local_size: int) -> None:
-    """Take one GPU, whose memory grows as it is needed, and compute on this rank's share of the processors.
+    """Take one GPU, whose memory grows as needed, and compute on this rank's share of the processors.
 
-    What the script or its environment has chosen stays. Call it before the first tensor: TensorFlow then begins, and
-    nothing can be chosen any more.
+    Choices of the script or its environment stay. Call this before the first tensor: that starts TensorFlow's runtime,
+    and nothing can be chosen afterwards.
 
     Raises:
-        InputError: more ranks than GPUs.
+        InputError: there are more ranks than GPUs.
     """
     _take_gpu(local_rank, local_size)
     if local_size > 1:
@@ -32,7 +32,7 @@ def _take_gpu(local_rank: int, local_size: int) -> None:
         return
     if len(gpus) < local_size:
         if os.environ.get(GPUS_OF_PROCESS):
-            return  # whoever set it has given each rank its own, or wants ranks to share one
+            return  # the variable gives each rank its own GPU, or lets ranks share one
         raise InputError(
             f"{local_size} ranks, {len(gpus)} GPUs on this host: --processes_per_host {len(gpus)} starts one rank a GPU"
         )
@@ -45,15 +45,15 @@ def _take_gpu(local_rank: int, local_size: int) -> None:
                 f"rank {local_rank} of this host has all of its {len(gpus)} GPUs: TensorFlow had begun before "
                 "hvd.init(); call hvd.init() before the first tensor or dataset", flush=True,
             )  # fmt: skip
-    except ValueError:  # the script lets the memory of some GPUs grow, and not of others, or has split one
+    except ValueError:  # the script lets the memory of only some GPUs grow, or has split a GPU
         return
 
 
 def _limit_threads(threads: int) -> None:
-    """Limit the threads that compute. Those between operations wait for files and other ranks, so they stay."""
+    """Limit the threads that compute. Other threads wait for files and other ranks, so their number stays."""
     if THREADS in os.environ or tf.config.threading.get_intra_op_parallelism_threads():
         return
     try:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
     except RuntimeError:
-        return  # TensorFlow has begun, with as many as there are processors
+        return  # TensorFlow has begun, with a thread for each processor

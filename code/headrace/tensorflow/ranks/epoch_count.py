@@ -1,4 +1,4 @@
-"""What rank 0 makes of what ranks tell it of the epochs of a stream. No threads, no sockets, no TensorFlow."""
+"""Decide on rank 0, from the messages of all ranks, when a stream's epochs end. No threads, sockets or TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 from headrace.events import WAITS_FOR_ENDS, say
 
 Numbers = tuple[int, int, int, int]
-"""A message. To rank 0: stream, epoch, batches, what; from it: stream, epoch, limit, what."""
+"""A message. To rank 0: stream, epoch, batches, flag; from rank 0: stream, epoch, limit, flags."""
 SAY_AFTER_S = 15.0
-"""After so long without news, at the end of an epoch, rank 0 says who is waited for."""
+"""Seconds without a message at the end of an epoch, after which rank 0 reports the ranks that others wait for."""
 FIRST_PATIENCE_S = 5.0
-"""How long a rank's second batch waits for the others' first, so that short streams have one for each rank; a rank that
-looks at a stream alone goes on then."""
+"""Seconds that a rank's second batch waits for the other ranks' first, so that each rank has a batch of a short stream.
+A rank that reads a stream alone goes on then."""
 ENDED = 1
-"""What a rank tells: it has no more batches of this epoch."""
+"""The flag of a rank that has no more batches of this epoch."""
 SOME_ENDED, ALL_ENDED, STARTED = 1, 2, 4
-"""What all hear: say how many batches you have; the limit is the end; all have their first batch."""
+"""Flags for all ranks: tell rank 0 your number of batches; the limit is the end; all ranks have their first batch."""
 
 
 @dataclass
 class _Epoch:
-    """One epoch of one stream."""
+    """The state of one epoch of one stream."""
 
     counts: list[int]
     ended: set[int] = field(default_factory=set)
@@ -34,10 +34,10 @@ class _Epoch:
 
 
 class EpochCounter:
-    """All epochs of all streams, on rank 0.
+    """Counter of the batches of all streams' epochs, on rank 0.
 
     Args:
-        streams: name and `uneven` of each stream, by its number; may grow.
+        streams: the name and `uneven` of each stream, by the stream's number; more may be added later.
     """
 
     def __init__(self, ranks: int, streams: list[tuple[str, str]]) -> None:
@@ -48,7 +48,7 @@ class EpochCounter:
         self._newest: dict[tuple[int, int], int] = {}
 
     def hear(self, rank: int, numbers: Numbers | None) -> list[Numbers]:
-        """Take what a rank tells (None: it is gone; with -1: time has passed); return what all are to hear."""
+        """Take a rank's message (None: the rank is gone or, if -1, time has passed). Return messages for all ranks."""
         if numbers is None:
             self._gone |= {rank} - {-1}
             self._say_waiting()

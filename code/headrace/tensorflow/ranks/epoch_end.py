@@ -1,11 +1,11 @@
-"""A stream of batches that ends for all ranks after the same number of them.
+"""End a stream of batches on all ranks after the same number of batches.
 
-Where it is known how many batches each rank has, every rank reads as many (`with_steps`), and nothing is agreed on.
-Elsewhere (what is filtered, or read from files) ranks come to the end after unequal numbers of batches, and one that
-makes a step more than another waits for it in an allreduce for ever. So each rank tells rank 0 how many it has had, and
-rank 0 tells all how far they go (`epoch_count`, over `messages`). With `pad` a rank that has a batch goes on at once,
-from the second one on; only at the end one waits. What waits does so in TensorFlow, and no stream calls Python: that
-could not end while Python does.
+If every rank's number of batches is known, all ranks read equally many (`with_steps`), and need no agreement. It is not
+known for a dataset with a filter, or one that is read from files: there a rank that made one step more than another
+would wait in an allreduce forever. So each rank tells rank 0 how many batches it has had, and rank 0 tells all ranks
+how far to go (`epoch_count`, over `messages`). With `pad`, a rank that has a batch goes on at once, from the second
+batch on, and waits only at the end. All waiting is in TensorFlow, and no stream calls Python: Python could not end
+while a stream is in it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from headrace.tensorflow.ranks.epoch_count import ALL_ENDED, ENDED, SOME_ENDED, 
 from headrace.tensorflow.ranks.messages import Link
 
 STOP_S = 2.0
-"""How long Python's end waits for a thread, which is in TensorFlow now and then."""
+"""Seconds that Python's end waits for a thread, which may be inside TensorFlow."""
 _STREAMS = 1 << 32
-"""Epochs of a stream, at most."""
+"""The most epochs of a stream."""
 
 
 def with_steps(stream: tf.data.Dataset, steps: int, own: int = 0) -> tf.data.Dataset:
-    """Return `steps` batches of a stream, whose last one comes again if it has fewer. TensorFlow knows how many.
+    """Return `steps` batches of a stream; if it has fewer, its last batch comes again. TensorFlow knows the number.
 
     Args:
         own: the stream's number of batches if it is certain. The stream is then read to its end, so caches are filled.
@@ -42,13 +42,13 @@ def with_steps(stream: tf.data.Dataset, steps: int, own: int = 0) -> tf.data.Dat
 
 
 def end_together(stream: tf.data.Dataset, uneven: str, name: str) -> tf.data.Dataset:
-    """Return the stream, ending on all ranks after the same number of batches; every rank must call it.
+    """Return the stream, ending on all ranks after the same number of batches. Every rank must call this.
 
     Args:
         stream: this rank's batches.
-        uneven: `pad`: the longest number; who has no batch left sees its last one again. `drop`: the shortest.
-            `keep`: each rank its own.
-        name: the stream's, for messages.
+        uneven: `pad`: end with the longest stream; a rank that has no batch left repeats its last one. `drop`: end with
+            the shortest stream. `keep`: end each rank's stream by itself.
+        name: the name of the stream in messages.
     """
     if uneven == "keep" or collectives.size() == 1:
         return stream
@@ -65,7 +65,7 @@ def end_together(stream: tf.data.Dataset, uneven: str, name: str) -> tf.data.Dat
 
 
 def _with_last(stream: tf.data.Dataset) -> tf.data.Dataset:
-    """Return each batch with its number and whether it is one; after the last one that again, without end."""
+    """Return each batch with its number and whether the stream has it; after the end, repeat the last batch forever."""
     spec = stream.element_spec
 
     def wrapped(*batch: Any) -> tf.Tensor:
@@ -86,15 +86,15 @@ def _value(batch: tf.Tensor, spec: Any) -> Any:
 
 
 class _Rank:
-    """What a rank tells of its streams, and hears of them. Two threads; none of tf.data's comes here."""
+    """A rank's messages about its streams, to and from rank 0, by two threads. No thread of tf.data calls a method."""
 
     def __init__(self) -> None:
         with tf.device("CPU:0"):
             self.outbox = tf.queue.FIFOQueue(-1, [tf.int64], [[4]])
             self.known = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, [0, 0])
-            """By stream and epoch: how many batches all may have, and what all have heard."""
+            """The limit, a number of batches, and the flags that rank 0 told all ranks, by stream and epoch."""
             self.alone = tf.Variable(False, trainable=False)
-            """Rank 0's script has ended, so nobody hears another."""
+            """True once rank 0's script has ended: no rank gets messages any more."""
         self._streams: list[_Stream] = []
         self._names: list[tuple[str, str]] = []
         self._link = Link(EpochCounter(collectives.size(), self._names).hear, self._hear)
@@ -103,7 +103,7 @@ class _Rank:
         atexit.register(self._close)
 
     def open(self, name: str, uneven: str) -> _Stream:
-        """Take part in agreeing on the epochs of a stream."""
+        """Return a new stream on whose epochs the ranks agree."""
         self._names.append((name, uneven))
         self._streams.append(_Stream(self, len(self._streams), name, uneven))
         return self._streams[-1]
@@ -124,11 +124,11 @@ class _Rank:
             stream = self._streams[number]
             stream.wake()
             of_epoch, batches = stream.mine.numpy().tolist()
-            if flags & SOME_ENDED and of_epoch == epoch and batches:  # those before the graph saw the flag
+            if flags & SOME_ENDED and of_epoch == epoch and batches:  # batches from before the graph saw the flag
                 self._link.tell((number, epoch, batches, 0))
 
     def _close(self) -> None:
-        """End what waits, before Python ends; and before Horovod's and MPI's own ends, which wait for other ranks."""
+        """End all waiting before Python ends, and before Horovod and MPI end, which wait for other ranks."""
         self._link.close()
         self.outbox.enqueue(tf.constant(_STOP, tf.int64))
         self._sends.join(STOP_S)
@@ -141,35 +141,35 @@ _rank: list[_Rank] = []
 
 
 class _Stream:
-    """One stream's part in a rank's graphs."""
+    """One stream's operations in the graphs of a rank."""
 
     def __init__(self, rank: _Rank, place: int, name: str, uneven: str) -> None:
         self._rank, self._place, self._name, self._uneven = rank, place, name, uneven
         with tf.device("CPU:0"):
             self._begun = tf.Variable(0, dtype=tf.int64, trainable=False)
-            """Epochs so far."""
+            """The number of epochs that have begun."""
             self.mine = tf.Variable([0, 0], dtype=tf.int64, trainable=False)
-            """The newest epoch, and this rank's batches of it."""
+            """The number of the newest epoch, and of this rank's batches of it."""
             self._news = tf.queue.FIFOQueue(-1, [tf.bool], [[]])
             self._true = tf.constant(True)
 
     def wake(self) -> None:
-        """Have what waits look again."""
+        """Make waiting operations look at the news again."""
         with contextlib.suppress(tf.errors.CancelledError):  # it is closed
             self._news.enqueue(self._true)
 
     def close(self) -> None:
-        """End whatever waits, as if the stream ended."""
+        """End all waiting operations, as if the stream ended."""
         self._news.close(cancel_pending_enqueues=True)
 
     def epochs(self) -> tf.data.Dataset:
-        """Return a dataset of the number of an epoch that begins. Rank 0 hears when its iterator is dropped."""
+        """Return a dataset of the number of an epoch that begins. Tell rank 0 when the iterator over it is dropped."""
 
         @tf.function(input_signature=[])
         def begin() -> tf.Tensor:
             number = tf.identity(self._begun.assign_add(1))
             with tf.control_dependencies([self.mine.assign(tf.stack([number, 0]))]):
-                self._news.enqueue(self._true)  # who waits in an older one ends
+                self._news.enqueue(self._true)  # an operation that waits in an older epoch ends
             return number
 
         @tf.function(input_signature=[tf.TensorSpec([], tf.int64)])
@@ -191,7 +191,7 @@ class _Stream:
         return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.int64)).take(1)
 
     def goes_on(self, number: tf.Tensor, at: tf.Tensor, here: tf.Tensor) -> tf.Tensor:
-        """Return whether batch `at` of an epoch is for all ranks; waits until that is known."""
+        """Return whether batch `at` of an epoch is for all ranks; wait until this is known."""
         tf.debugging.Assert(self._begun == number, [
             f"a second iterator over {self._name} has begun, so the first one cannot go on: ranks agree on one at a "
             "time. Distribute the dataset once more, and read that"
@@ -206,7 +206,7 @@ class _Stream:
             self._tell(number, at + 1, 0)
             limit, _ = self._wait(number, lambda limit, flags: tf.logical_or(limit > at, flags & ALL_ENDED > 0))
             return tf.logical_or(limit > at, self._rank.alone)
-        with tf.control_dependencies([mine]):  # or rank 0 hears of this batch by `_Rank`, or the flag is there
+        with tf.control_dependencies([mine]):  # if the flag comes later, `_Rank` tells rank 0 of this batch
             tell = tf.logical_or(at == 0, self._look(number)[1] & SOME_ENDED > 0)
         tf.cond(tell, lambda: self._tell(number, at + 1, 0), lambda: tf.constant(False))
         tf.cond(at == 1, lambda: self._wait(number, lambda _, flags: flags & STARTED > 0), lambda: self._look(number))
@@ -225,7 +225,7 @@ class _Stream:
         return tf.logical_and(limit > at, self._begun == number)
 
     def _wait(self, number: tf.Tensor, is_decided: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Wait for a decision on an epoch, or for the end of the others, or for a newer epoch here."""
+        """Wait for a decision on an epoch, for the end of rank 0, or for a newer epoch on this rank."""
 
         def undecided(limit: tf.Tensor, flags: tf.Tensor) -> tf.Tensor:
             over = tf.logical_or(self._rank.alone, self._begun > number)

@@ -1,8 +1,8 @@
-"""Small messages between ranks, beside Horovod: each rank tells rank 0 something, and rank 0 tells all.
+"""Small messages between ranks without Horovod: each rank sends numbers to rank 0, and rank 0 sends numbers to all.
 
-Horovod's collectives are for what all ranks do in the same order; MPI itself is Horovod's, which ends it when the first
-rank leaves. So every rank, rank 0 too, has a connection to a thread of rank 0. Who connects proves that it has the
-token that rank 0 gave all ranks through Horovod. Once all are there, the port is closed.
+Horovod's collectives are for actions of all ranks in the same order, and MPI belongs to Horovod, which ends it when the
+first rank leaves. So every rank, rank 0 too, has a connection to a thread of rank 0. A rank proves that it has the
+token that rank 0 gave all ranks through Horovod. Once all ranks are connected, the port is closed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _NONCE_BYTES = 16
 _HELLO = struct.Struct("!q32s")  # rank, proof
 _MESSAGE = struct.Struct("!qqqq")
 Decide = Callable[[int, Numbers | None], Iterable[Numbers]]
-"""Gets a rank and what it tells, or None when it says nothing more; -1 and None each second. Returns what all hear."""
+"""A function of a rank and its message (None: its last; -1 and None each second). Returns messages for all ranks."""
 
 
 class _Hub:
-    """Rank 0's thread."""
+    """Rank 0's end of all connections."""
 
     def __init__(self, ranks: int, decide: Decide) -> None:
         self._ranks, self._decide = ranks, decide
@@ -48,10 +48,10 @@ class _Hub:
         threading.Thread(target=self._accept, name="ranks connect", daemon=True).start()
 
     def begin(self) -> str:
-        """Wait for all ranks and listen to them. Returns why that failed, or nothing."""
+        """Wait for all ranks, and then listen to them. Return why that failed, or nothing."""
         here = self._all_here.wait(CONNECT_TIMEOUT_S)
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # which wakes `accept`
+            self._listener.shutdown(socket.SHUT_RDWR)  # this wakes `accept`
         self._listener.close()
         if not here:
             return f"not all ranks have reached rank 0 on port {self.port} in {CONNECT_TIMEOUT_S:g} s"
@@ -104,19 +104,19 @@ class _Hub:
         with keep_going():
             for each in self._decide(rank, numbers):
                 for link in self._links.values():
-                    with contextlib.suppress(OSError):  # that rank is gone, which `recv` will say
+                    with contextlib.suppress(OSError):  # that rank is gone, as `recv` will show
                         link.sendall(_MESSAGE.pack(*each))
 
 
 class Link:
-    """This rank's connection to rank 0. Every rank must make it at the same time.
+    """This rank's connection to rank 0. Every rank must make its link at the same time.
 
     Args:
-        decide: what rank 0 makes of what it hears; other ranks do not call it.
-        heard: gets what rank 0 tells all, in a thread of this object's; None when its script has ended.
+        decide: rank 0's function that turns a rank's message into messages for all; other ranks do not call it.
+        heard: gets each message of rank 0, in a thread of this object; None when rank 0's script has ended.
 
     Raises:
-        DeadlineError: on every rank, when one cannot reach rank 0.
+        DeadlineError: on every rank, if one rank cannot reach rank 0.
     """
 
     def __init__(self, decide: Decide, heard: Callable[[Numbers | None], None]) -> None:
@@ -131,19 +131,19 @@ class Link:
             failed = str(error)
         if hub and not failed:
             failed = hub.begin()
-        # What is told before everyone is here would be lost.
+        # A message before all ranks are connected would be lost.
         for each in collectives.of_all_ranks(failed, "headrace.link.here"):
             if each:
                 raise DeadlineError(each)
         threading.Thread(target=self._read, args=(heard,), name="messages from rank 0", daemon=True).start()
 
     def tell(self, numbers: Numbers) -> None:
-        """Send to rank 0; if it is gone, nobody hears."""
+        """Send a message to rank 0; it is lost if rank 0 is gone."""
         with contextlib.suppress(OSError):
             self._socket.sendall(_MESSAGE.pack(*numbers))
 
     def close(self) -> None:
-        """Say nothing more, and hear nothing."""
+        """Close the connection: send and hear no more."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -182,7 +182,7 @@ def _proof(token: bytes, nonce: bytes, rank: int) -> bytes:
 
 
 def _addresses() -> list[str]:
-    """Return where this host may be reached: other hosts' ways first."""
+    """Return the addresses of this host: first those for other hosts, then its own loopback."""
     found = [
         each.address
         for addresses in psutil.net_if_addrs().values()

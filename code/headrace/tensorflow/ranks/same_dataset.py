@@ -1,5 +1,4 @@
-"""Whether all ranks have made the same dataset, by numbers that follow from its graph, and what becomes of all where
-one could not."""
+"""Check that all ranks have made the same dataset, by fingerprints of its graph. Raise one rank's error on all."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from headrace.tensorflow.ranks import collectives
 from headrace.tensorflow.sharding.dataset_graph import DatasetGraph, Node
 
 MOST_TOLD = 200
-"""Transformations that ranks compare, of one dataset."""
+"""The most transformations of a dataset that ranks compare."""
 _ALIKE = (
     "do not shard by rank, sort lists of files, adapt() layers to unshuffled data, and give what shuffles in Python "
     "(…_dataset_from_directory, for one), or below a take or zip, the same seed=; "
@@ -25,18 +24,18 @@ _ALIKE = (
     "keras.utils.set_random_seed before, or draw in TensorFlow; or each rank its own: data.distribute(…, shared=False)"
 )
 Found = tuple[bool, list[tuple[str, int]]]
-"""Whether a dataset has no end, and what must be the same on all ranks, with its place in the script."""
+"""A flag that a dataset has no end, and fingerprints that must be the same on all ranks, with places in the script."""
 _OF_THIS_PROCESS = ("seed", "seed2", "metadata", "container", "shared_name", "debug_name")
-"""Attributes that say nothing of a dataset: names of resources, and the seeds of random numbers (each process may
+"""Attributes that do not describe a dataset: names of resources, and the seeds of random numbers (each process may
 draw its own)."""
 _SEEDED_FROM = {"ShuffleDataset": 2, "ShuffleAndRepeatDataset": 2, "RandomDataset": 0}
-"""Of these, the inputs from which on they are seeds and their counter."""
+"""Operations with seeds, and the number of the first input that is a seed or its counter."""
 _BUILDING = b"comes in where it goes out"
 _known: weakref.WeakKeyDictionary[DatasetGraph, Fingerprints] = weakref.WeakKeyDictionary()
 
 
 def told(graph: DatasetGraph) -> list[tuple[str, int]]:
-    """All transformations, what is read before what reads it, so that the first difference is where it begins."""
+    """Return the fingerprints of all transformations, inputs first, so that the first difference causes the others."""
     nodes = [graph.sink, *itertools.islice(dict.fromkeys(graph.sink.subtree()), 1, MOST_TOLD)]
     return [place(node, seeds=False) for node in reversed(nodes)]
 
@@ -46,14 +45,14 @@ def place(node: Node, seeds: bool = True) -> tuple[str, int]:
 
 
 def fingerprints_of(graph: DatasetGraph) -> Fingerprints:
-    """Return the numbers of a graph's operations, by the names of nodes."""
+    """Return the fingerprints of a graph's operations."""
     if graph not in _known:
         _known[graph] = Fingerprints(graph.definition)
     return _known[graph]
 
 
 def all_endless(everyones: list[Found]) -> bool:
-    """Whether all have no end. Raises `InputError` where ranks have different datasets."""
+    """Return whether every rank's dataset has no end. Raise `InputError` if ranks have different datasets."""
     for _, those in everyones:
         pairs = itertools.zip_longest(everyones[0][1], those, fillvalue=("?", 0))
         where = next((ours[0] for first, ours in pairs if first[1] != ours[1]), "")
@@ -65,14 +64,14 @@ def all_endless(everyones: list[Found]) -> bool:
 
 
 def together(do: Callable[[], Any]) -> list[Any]:
-    """What each rank found, on all ranks. Raises `InputError` on all if one of them failed."""
+    """Call a function on every rank and return all results, by rank. Raise `InputError` on all ranks if one fails."""
     found: dict[str, Any] = {}
     unforeseen: Exception | None = None
     try:
         found = {"value": do()}
     except HeadraceError as error:
         found = {"error": str(error)}
-    except Exception as error:  # whatever it is: who raises alone leaves the others in a collective
+    except Exception as error:  # any error: a rank that raises alone leaves the others waiting in a collective
         text = error.message if isinstance(error, tf.errors.OpError) else str(error)
         found, unforeseen = {"error": f"{type(error).__name__}: {' '.join(text.split())[:500]}"}, error
     everyones = collectives.of_all_ranks(found, "headrace.parts")
@@ -83,12 +82,12 @@ def together(do: Callable[[], Any]) -> list[Any]:
 
 
 class Fingerprints:
-    """Of the operations of a dataset's GraphDef.
+    """Fingerprints of the operations in a dataset's GraphDef.
 
-    TensorFlow's own differ where processes have made other resources before, as a shuffle's counter is one; and
-    functions are named in the order in which a process has made them. So each operation is told by its type, its
-    attributes and what comes in; a function by what it gives; a lookup table by what it holds. Values of variables
-    are not compared: they are state, as that of a random number generator.
+    TensorFlow's own fingerprints differ between processes that have made other resources before, such as a shuffle's
+    counter; and a process names functions in the order in which it makes them. So here an operation is described by its
+    type, attributes and inputs, a function by its results, and a lookup table by its content. Values of variables are
+    not compared, since they are state, such as that of a random number generator.
     """
 
     def __init__(self, graph: Any) -> None:
@@ -99,7 +98,7 @@ class Fingerprints:
         self._tensors: dict[tuple[str, str], bytes] = {}
 
     def of(self, name: str, seeds: bool = True) -> int:
-        """63 bits for the operation of that name, with all that it reads; `seeds`: those of shuffles count."""
+        """Return 63 bits for the operation of this name and all that it reads; `seeds`: include seeds of shuffles."""
         known = self._known[seeds]
         self._tell(name, "", self._nodes, known, seeds)
         return int.from_bytes(known[name][:8], "big") >> 1
@@ -118,7 +117,7 @@ class Fingerprints:
         return self._functions[name, seeds]
 
     def _tell(self, name: str, scope: str, nodes: Mapping[str, Any], known: dict[str, bytes], seeds: bool) -> None:
-        """Add an operation, and all that it reads, to what is known; with no recursion, since graphs are deep."""
+        """Add an operation, and all that it reads, to `known`; without recursion, since graphs are deep."""
         waiting, begun = [name], set()
         while waiting:
             each = waiting[-1]
@@ -146,7 +145,7 @@ class Fingerprints:
                 parts += [self._function(each.name, seeds) for each in functions if each.name in self._library]
             elif kind == "tensor":
                 parts.append(self._tensor(value.tensor, scope, node.name))
-            elif name == "memory_region_name":  # mapped arrays: a file in this job's folder, named by its content
+            elif name == "memory_region_name":  # mapped arrays: a file in the job's folder, named by its content
                 parts.append(Path(value.s.decode()).name.encode())
             else:
                 parts.append(value.SerializeToString(deterministic=True))
@@ -180,7 +179,7 @@ def _told(edge: str, known: Mapping[str, bytes]) -> bytes:
 
 
 def _pairs(constants: list[Any]) -> list[bytes]:
-    """Keys and values of a lookup table, which it gives in an order of its own."""
+    """Return the keys and values of a lookup table in a fixed order, since tables have an order of their own."""
     if any(each.op != "Const" for each in constants):
         return []
     tensors = [each.attr["value"].tensor for each in constants]

@@ -1,1 +1,1 @@
-"""A dataset's graph rewritten so that workers or ranks together make exactly its elements."""
+"""Rewrite a dataset's graph so that workers or ranks together make exactly its elements."""

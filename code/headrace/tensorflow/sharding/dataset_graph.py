@@ -1,6 +1,6 @@
 """A dataset as a tree of its transformations, read from the graph that TensorFlow would send to a worker.
 
-The graph is the truth: Python's dataset objects are ornaments on it.
+Workers get the graph, so the graph counts, and not Python's dataset objects.
 """
 
 from __future__ import annotations
@@ -28,46 +28,46 @@ _TOO_LONG = "the dataset is hundreds of transformations in a row: where a loop c
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One transformation: its operation, and the transformations that it reads."""
+    """A transformation of a dataset: its operation, and the transformations that it reads."""
 
     name: str
     op: str
-    """TensorFlow's name without a version: `MapDataset`, `ParallelMapDataset`, `ShuffleDataset`."""
+    """TensorFlow's name of the operation without its version, such as `MapDataset` or `ShuffleDataset`."""
     inputs: tuple[Node, ...]
     definition: Any = field(repr=False)
     graph: DatasetGraph = field(repr=False)
 
     def value(self, argument: str) -> NDArray[Any]:
-        """A constant argument, by the name that TensorFlow's operation has for it."""
+        """Return the value of a constant argument, named as TensorFlow's operation names it."""
         return self.graph.constant(graphdef.arguments(self.definition)[argument][0])
 
     def attribute(self, name: str) -> Any:
-        """An attribute's protocol buffer."""
+        """Return the protocol buffer of an attribute."""
         return self.definition.attr[name]
 
     @property
     def where(self) -> str:
-        """`file:line` of the script's call of headrace."""
+        """The script's line that called headrace, as `file:line`."""
         return self.graph.where
 
     @cached_property
     def functions(self) -> list[str]:
-        """The functions that it calls for its elements."""
+        """The names of the functions that the transformation calls for its elements."""
         return list(graphdef.functions(self.definition).values())
 
     @cached_property
     def function_ops(self) -> set[str]:
-        """The types of all operations in its functions, and in those that these call."""
+        """The types of all operations in the transformation's functions, and in the functions that these call."""
         return {node.op for name in self.functions for node in self.graph.nodes_of(name)}
 
     @property
     def edges(self) -> list[str]:
-        """Where its inputs come in."""
+        """The names of the edges that bring the transformation's inputs."""
         return [_full(edge) for edge in self.definition.input if self.graph.makes_dataset(edge)]
 
     @property
     def specs(self) -> tuple[tf.TensorSpec, ...]:
-        """The components of an element, flat."""
+        """The specification of each component of an element, as a flat tuple."""
         given = self.definition.attr
         types = given["output_types" if "output_types" in given else "Toutput_types"]
         shapes = given["output_shapes"].list.shape
@@ -75,31 +75,31 @@ class Node:
         return tuple(tf.TensorSpec(tf.TensorShape(shape), tf.as_dtype(dtype)) for dtype, shape in pairs)
 
     def subtree(self, ends: Collection[Node] = ()) -> Iterator[Node]:
-        """Itself and all that it reads, a reader before what it reads; `ends`: nodes to stop at."""
+        """Iterate over this node and all that it reads, readers first. `ends`: nodes whose inputs are left out."""
         yield self
         for each in self.inputs if self not in ends else ():
             yield from each.subtree(ends)
 
     def on(self, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The same transformation of other inputs, within the graph that is being made."""
+        """Return this transformation of other inputs, as a variant within the graph that is being built."""
         return self.graph.build(self, dict(zip(self.edges, inputs, strict=True)), ordered=True)
 
     @cached_property
     def size(self) -> int:
-        """Its number of elements as TensorFlow knows it; `INFINITE` or `UNKNOWN_SIZE`."""
-        with tf.init_scope():  # also where a function is being made
+        """The number of elements as TensorFlow knows it, or `INFINITE`, or `UNKNOWN_SIZE`."""
+        with tf.init_scope():  # the size is needed now, even while a function is traced
             return int(self.graph.dataset(self, asserts=True).cardinality())
 
     @property
     def place(self) -> str:
-        """As messages name it: `train.py:12: map(decode)`."""
+        """The transformation as messages name it, such as `train.py:12: map(decode)`."""
         named = (re.fullmatch(r"__inference_Dataset_\w+?_(.+)_\d+", each) for each in self.functions)
         function = next((f"({each[1]})" for each in named if each), "")
         return f"{self.where}: {self.kind}{function}"
 
     @cached_property
     def kind(self) -> str:
-        """As users call it: `map`, `take`, `from_tensor_slices`."""
+        """The transformation's name as users write it, such as `map`, `take` or `from_tensor_slices`."""
         return _NAMES.get(self.op) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", self.op.removesuffix("Dataset")).lower()
 
 
@@ -115,7 +115,7 @@ class DatasetGraph:
     """The graph of a dataset. `sink` is its last transformation.
 
     Args:
-        where: what messages name as the place in the script; by default the line that called headrace.
+        where: the place in the script that messages name; by default the line that called headrace.
     """
 
     def __init__(self, dataset: tf.data.Dataset, where: str = "") -> None:
@@ -130,12 +130,12 @@ class DatasetGraph:
             raise InputError(_TOO_LONG) from None
 
     def look_again(self) -> None:
-        """Its definition has changed."""
+        """Read `definition` again after a change."""
         self.functions = {function.signature.name: function for function in self.definition.library.function}
         self._by_name = {node.name: node for node in self.definition.node}
 
     def nodes_of(self, function: str) -> Iterator[Any]:
-        """All operations of a function and of those that it calls."""
+        """Iterate over the operations of a function and of all functions that it calls."""
         seen, waiting = set(), [function]
         while waiting:
             name = waiting.pop()
@@ -145,11 +145,11 @@ class DatasetGraph:
             for node in self.functions[name].node_def:
                 yield node
                 for each in node.attr.values():
-                    called = [each.func] if each.WhichOneof("value") == "func" else each.list.func  # of a switch_case
+                    called = [each.func] if each.WhichOneof("value") == "func" else each.list.func  # for a switch_case
                     waiting += [one.name for one in called]
 
     def constant(self, edge: str) -> NDArray[Any]:
-        """The value of a constant; raises `InputError` where the value is only known later."""
+        """Return the value of a constant. Raises `InputError` if the value is known only later."""
         node = self.behind(edge)
         if node.op != "Const":
             raise InputError(f"an argument of the dataset is made by {node.op}, which is no constant")
@@ -162,20 +162,20 @@ class DatasetGraph:
         asserts: bool = False,
         ordered: bool = False,
     ) -> tf.data.Dataset:
-        """A transformation as a dataset of its own, of flat tuples; `new` as for `spliced`.
+        """Return a dataset that ends with this transformation, of flat tuples; `new`: as for `spliced`.
 
-        `asserts`: with what the script says of sizes, which does not hold of parts. `ordered`: as for `build`.
+        `asserts`: keep the sizes that the script asserts, which do not hold for parts. `ordered`: as for `build`.
         """
         return tf.data.experimental.from_variant(self._made(node, new or {}, asserts, ordered), node.specs)
 
     def spliced(self, new: Mapping[Node, tf.data.Dataset]) -> tf.data.Dataset:
-        """The whole dataset, with other datasets in the place of some of its transformations."""
+        """Return the whole dataset, with the datasets of `new` in place of some of its transformations."""
         return tf.data.experimental.from_variant(self._made(self.sink, new), self._spec)
 
     def _made(
         self, node: Node, new: Mapping[Node, tf.data.Dataset], asserts: bool = False, ordered: bool = False
     ) -> tf.Tensor:
-        """A transformation's variant, eagerly."""
+        """Return the variant of a transformation, made eagerly."""
         names, values = [f"{each.name}:0" for each in new], [compat.variant_of(each) for each in new.values()]
 
         def build(*given: tf.Tensor) -> list[tf.Tensor]:
@@ -186,11 +186,11 @@ class DatasetGraph:
     def build(
         self, node: Node, new: Mapping[str, tf.Tensor], asserts: bool = False, ordered: bool = False
     ) -> tf.Tensor:
-        """The same within a graph that is being made: what the node needs, and no more, is added to it.
+        """Add a transformation, and only what it reads, to the graph that is being built; return its variant.
 
         Args:
-            new: other datasets' variants, by the edges whose place they take.
-            ordered: parallel calls keep their order, whatever the options of the whole dataset say.
+            new: other datasets' variants, by the edges that they replace.
+            ordered: have parallel calls keep their order, whatever the options of the whole dataset say.
         """
         part = compat.GraphDef(versions=self.definition.versions, library=self.definition.library)
         wanted, used, added = f"{node.name}:0", {}, set()
@@ -207,7 +207,7 @@ class DatasetGraph:
             if ordered and "deterministic" in definition.attr and definition.attr["deterministic"].s == b"default":
                 definition.attr["deterministic"].s = b"true"
             if definition.op == "AssertCardinalityDataset" and not asserts and not self._is_endless(definition):
-                graphdef.pass_on(definition)  # of a part it does not hold
+                graphdef.pass_on(definition)  # a part has fewer elements
             if definition.op == "CacheDatasetV2":
                 added.add(graphdef.put_own_cache(part, definition))
             for edge in map(_full, definition.input):
@@ -221,21 +221,21 @@ class DatasetGraph:
         return int(self.constant(definition.input[1])) == INFINITE
 
     def tensors(self, node: Node, argument: str) -> list[tf.Tensor]:
-        """A node's constant arguments, as tensors within the graph that is being made."""
+        """Return a node's constant arguments, as tensors within the graph that is being built."""
         edges = [_full(edge) for edge in graphdef.arguments(node.definition)[argument]]
         part = compat.GraphDef(versions=self.definition.versions)
         part.node.extend(self._by_name[name] for name in dict.fromkeys(edge.partition(":")[0] for edge in edges))
         return list(tf.graph_util.import_graph_def(part, return_elements=edges))
 
     def makes_dataset(self, edge: str) -> bool:
-        """Whether it is a dataset that comes in there."""
+        """Return whether an edge carries a dataset."""
         if edge.startswith("^"):
             return False
         op = self.behind(edge).op
         return bool(_DATASET_OP.search(op)) and op not in _NO_DATASETS
 
     def behind(self, edge: str) -> Any:
-        """The node that makes an edge's value."""
+        """Return the node that makes an edge's value; an Identity only hands it on."""
         node = self._by_name[edge.partition(":")[0]]
         return self.behind(node.input[0]) if node.op == "Identity" else node
 

@@ -1,4 +1,4 @@
-"""How a listing, or the records of a few files, are dealt to ranks that read them themselves."""
+"""Deal a listing, or the records of a few files, to ranks that read the data themselves."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from headrace.tensorflow.sharding.dataset_graph import INFINITE
 from headrace.tensorflow.sharding.split_points import Source, is_endless
 
 _ODD = 6364136223846793005
-"""Knuth's multiplier of MMIX's generator."""
+"""The multiplier of Knuth's random number generator for MMIX."""
 _BITS = (1 << 64) - 1
 
 
 def ranks_that_share(source: Source) -> tuple[int, int]:
-    """How many there are, and which one this is. Raises `InputError` if one would repeat nothing for ever."""
+    """Return the number of ranks, and this rank's. Raises `InputError` if a rank would repeat an empty part forever."""
     node, ranks = source.node, collectives.size()
     parts = source.blocks if source.elements != INFINITE and not source.expanding else ranks
     if parts < ranks and is_endless(node.graph.sink):
@@ -30,13 +30,13 @@ def ranks_that_share(source: Source) -> tuple[int, int]:
 
 
 def dealt(records: tf.data.Dataset, ranks: int, rank: int, listing: int = 0) -> tf.data.Dataset:
-    """A rank's part: one of so many records as there are ranks, another one each time.
+    """Return a rank's part: one record of every `ranks` records, at another place in each turn.
 
-    Not every so-manieth: where files or classes are interleaved, a rank would have records of some of them alone, and
-    batches of one class.
+    The place changes because files or classes may be interleaved: with a fixed place, a rank would have records of only
+    some of them, and batches of one class.
 
     Args:
-        listing: the number of this listing among several; of many short ones the first rank would have all.
+        listing: this listing's number among several; without it, the first rank would have all of many short ones.
     """
 
     def is_ours(number: tf.Tensor, _: Any) -> tf.Tensor:
@@ -46,7 +46,7 @@ def dealt(records: tf.data.Dataset, ranks: int, rank: int, listing: int = 0) -> 
 
 
 def place_of(turn: tf.Tensor, ranks: int, rank: int, listing: int = 0) -> tf.Tensor:
-    """Return which of a turn's records is a rank's: another one in each turn. `listing` as for `dealt`."""
+    """Return the place of a rank's record within a turn; it changes from turn to turn. `listing`: as for `dealt`."""
     of_listing = listing % ranks + _mixed(listing // ranks) % ranks
     mixed = (turn + 1) * _ODD
     mixed = tf.bitwise.bitwise_xor(mixed, tf.bitwise.right_shift(mixed, 29)) * _ODD

@@ -1,4 +1,4 @@
-"""Whether a transformation gives the same elements in the same order each time, whoever makes it."""
+"""Tell whether a transformation gives the same elements in the same order each time, in every process."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from headrace.tensorflow.sharding.dataset_ops import EXPANDING
 
 _DECIDING = ("FilterDataset", "UniqueDataset", "TakeWhileDataset", "ScanDataset", "GroupByWindowDataset",
              "DirectedInterleaveDataset", *EXPANDING)  # fmt: skip
-"""What comes next depends on the elements."""
+"""Transformations that decide by the elements which element comes next."""
 ANEW = "its numbers are drawn anew each time"
 RANDOM = "it looks at random numbers"
 _RANDOM_OP = re.compile(r"^(?!Stateless).*(Random|Rng|TruncatedNormal|Multinomial|StatefulUniform|StatefulStandard)")
 
 
 def disorder(node: Node) -> str:
-    """Why a transformation's elements come in another order, or are others, each time; empty if they are not."""
+    """Return why a transformation gives other elements, or another order, each time; empty if it does not."""
     if node.op == "ShuffleDataset" and node.size != 1:  # list_files shuffles one file too
         if node.attribute("reshuffle_each_iteration").b:
             return "the order below it is drawn anew each time"
@@ -34,18 +34,18 @@ def disorder(node: Node) -> str:
 
 
 def draws_the_same(numbers: Node) -> bool:
-    """Whether a `Dataset.random` has the same numbers each time: by its seed, or TensorFlow's."""
-    again = numbers.definition.op == "RandomDataset"  # the second version draws anew each time, if it is asked to
+    """Return whether a `Dataset.random` draws the same numbers each time, by its own seed or TensorFlow's."""
+    again = numbers.definition.op == "RandomDataset"  # version 2 may draw other numbers each time
     return again and has_seed(numbers)
 
 
 def has_seed(numbers: Node) -> bool:
-    """Whether a `Dataset.random` begins alike in all processes."""
+    """Return whether a `Dataset.random` begins with the same numbers in all processes."""
     return bool(numbers.value("seed") or numbers.value("seed2"))
 
 
 def _is_random(node: Node) -> bool:
-    """Whether its functions draw random numbers of which another process gets others."""
+    """Return whether a node's functions draw random numbers that differ from process to process."""
     return any(_RANDOM_OP.search(op) for op in node.function_ops)
 
 

@@ -1,8 +1,8 @@
-"""Give each pass over a listing its own order and random draws, the same for all who make a part of it.
+"""Give each pass over a listing its own order and random draws, the same in every process that makes a part of it.
 
-tf.data service hands the same dataset out in each pass, and what makes a part does not know which pass it is. So
-the dispatcher knows several datasets, which differ in the order of their listings, in the seeds of further shuffles and
-in what random generators begin with, and readers take them in turn.
+tf.data service hands out the same dataset in each pass, and a worker does not know which pass it is. So the dispatcher
+gets several datasets, and readers take them in turn. The datasets differ in the order of their listings, in the seeds
+of further shuffles and in the first states of random generators.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from headrace.tensorflow.sharding.graphdef import arguments, constants_of, put_c
 from headrace.tensorflow.sharding.shuffle_order import Shuffle
 
 ORDERS = 16
-"""Passes, after which the orders come again."""
+"""The most orders of a dataset: after as many passes, the orders repeat."""
 FEW_ORDERS = 4
-"""With fewer, workers shuffle themselves."""
+"""The fewest orders of a dataset: with fewer, workers shuffle themselves."""
 ORDERS_BYTES = 256 << 20
-"""What the dispatcher is given of one dataset, in all its orders."""
+"""The most bytes of graphs that the dispatcher gets for one dataset, in all its orders."""
 
 
 def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1) -> list[int]:
-    """The numbers of orders that listings are to have instead of these shuffles; none if workers had better shuffle.
+    """Return the numbers of the orders that replace these shuffles of listings; none if workers are to shuffle.
 
     Args:
-        parts: how many such datasets the dispatcher is given, one for each rank's share.
+        parts: datasets that the dispatcher gets for each order, one for each rank's share.
     """
     if not shuffles:
         return []
@@ -50,10 +50,10 @@ def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1
 
 
 def _seeded_shuffles(graph: DatasetGraph) -> list[tuple[Any, int]]:
-    """The second seeds, and where they are in the graph, of shuffles that are to have another order in each pass.
+    """Return the constants that hold second seeds, and the seeds, of shuffles that are to differ in each pass.
 
-    A worker shuffles anew in each pass over a dataset, but begins with its seeds in the first pass over each. Without
-    seeds it draws some.
+    A worker begins with the seeds in its first pass over each dataset, and takes another order in later passes. A
+    shuffle without seeds draws its own.
     """
     found = []
     for node in graph.definition.node:
@@ -66,11 +66,11 @@ def _seeded_shuffles(graph: DatasetGraph) -> list[tuple[Any, int]]:
 
 
 def in_passes(dataset: tf.data.Dataset, orders: Sequence[int]) -> list[tf.data.Dataset]:
-    """The same dataset for each pass: in these orders, if any, of which it has the first, and with draws of its own.
+    """Return the same dataset for each pass, with its own random draws and, if `orders` are given, its own order.
 
-    A worker begins each pass with the states of random generators that it was sent: Keras's layers for augmentation
-    would do the same to an image in every pass. As TensorFlow's functions the datasets would have to be traced again,
-    in twenty times the time.
+    `dataset` has the first order. A worker begins each pass with the states of random generators that are in the graph:
+    with one graph, Keras's layers for augmentation would change an image alike in every pass. The graph is edited:
+    tracing the datasets again as TensorFlow's functions would take twenty times as long.
     """
     made: list[tf.data.Dataset] = []
     graph = DatasetGraph(dataset)
@@ -82,8 +82,8 @@ def in_passes(dataset: tf.data.Dataset, orders: Sequence[int]) -> list[tf.data.D
         for each in holders:
             each.int64_val[:] = [number]
         for holder, seed in shuffles:
-            put_constant(holder, np.int64(seed ^ len(made)))  # another one, and no larger than a seed may be
-        if made:  # the first has the script's own
+            put_constant(holder, np.int64(seed ^ len(made)))  # it differs, and is no larger than a seed may be
+        if made:  # the first pass has the script's own states
             random_state.begin(seeds, str(len(made)))
         variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.definition.SerializeToString())
         made.append(tf.data.experimental.from_variant(variant, dataset.element_spec))
@@ -91,7 +91,7 @@ def in_passes(dataset: tf.data.Dataset, orders: Sequence[int]) -> list[tf.data.D
 
 
 def in_turn(streams: Sequence[tf.data.Dataset]) -> tf.data.Dataset:
-    """A dataset that is another one of these in each pass over it."""
+    """Return a dataset that reads the next of these datasets in each pass over it."""
     if len(streams) == 1:
         return streams[0]
     spec = streams[0].element_spec

@@ -1,4 +1,4 @@
-"""A dataset's GraphDef: how it is had, and what comes into its operations."""
+"""Read and edit the operations of a dataset's GraphDef."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from headrace.tensorflow import compat
 
 
 def graph_of(dataset: tf.data.Dataset) -> Any:
-    """The dataset's GraphDef, as it would be sent to workers.
+    """Return the dataset's GraphDef, as it would be sent to workers.
 
     Raises:
-        InputError: it cannot be sent.
+        InputError: the dataset cannot be sent.
     """
     try:
         text = compat.graph_of(dataset)
@@ -32,13 +32,13 @@ def graph_of(dataset: tf.data.Dataset) -> Any:
 
 
 def constants_of(graph: Any) -> Iterator[Any]:
-    """The protocol buffers of all constants, in functions too."""
+    """Iterate over the protocol buffers of all constants, in functions too."""
     for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
         yield from (node.attr["value"].tensor for node in nodes if node.op == "Const")
 
 
 def arguments(definition: Any) -> dict[str, list[str]]:
-    """A node's inputs by the names of its operation's arguments."""
+    """Return the inputs of a node, by the names of its operation's arguments."""
     found, edges = {}, [each for each in definition.input if not each.startswith("^")]
     for argument in compat.arguments_of(definition.op):
         attribute = argument.number_attr or argument.type_list_attr
@@ -51,19 +51,19 @@ def arguments(definition: Any) -> dict[str, list[str]]:
 
 
 def captured(definition: Any, attribute: str) -> list[str]:
-    """The inputs that a node's function of this name captures."""
+    """Return the inputs of a node that are captured by the function in this attribute."""
     edges = arguments(definition)
     return edges.get(f"{attribute}_other_arguments", edges.get("other_arguments", []))
 
 
 def functions(definition: Any) -> dict[str, str]:
-    """The names of the functions that a node calls, by its attributes."""
+    """Return the names of the functions that a node calls, by its attributes."""
     given = {name: each.func.name for name, each in definition.attr.items() if each.WhichOneof("value") == "func"}
     return {name: function for name, function in given.items() if function}
 
 
 def put_constant(node: Any, values: Any) -> None:
-    """Have a constant in the place of a node, with the same name."""
+    """Replace a node by a constant of the same name."""
     node.op = "Const"
     node.input[:] = []
     node.attr.clear()
@@ -72,7 +72,7 @@ def put_constant(node: Any, values: Any) -> None:
 
 
 def pass_on(node: Any) -> None:
-    """Have a transformation hand on what it reads, as it is."""
+    """Make a transformation hand on its input unchanged."""
     node.op = "Identity"
     del node.input[1:]
     node.attr.clear()
@@ -80,18 +80,18 @@ def pass_on(node: Any) -> None:
 
 
 def put_own_cache(graph: Any, node: Any) -> str:
-    """Have a cache of its own in a part of a dataset: it would read, and fill, that of the script's whole dataset.
+    """Give a part of a dataset its own cache, so that it neither reads nor fills the whole dataset's cache.
 
     Returns:
         The name of the node that is added to the graph.
     """
-    own = graph.node.add(name=f"{node.name}_own", op="DummyMemoryCache")  # none is found by it, so one is made
+    own = graph.node.add(name=f"{node.name}_own", op="DummyMemoryCache")  # TensorFlow finds none by it, and makes one
     node.input[2] = own.name
     return str(own.name)
 
 
 def rename_functions(graph: Any, suffix: str) -> None:
-    """Names for functions that were changed: under their own, this process knows what they were."""
+    """Rename functions that were changed: this process remembers the old functions by the old names."""
     own = {function.signature.name for function in graph.library.function}
     nodes = (*graph.node, *(node for function in graph.library.function for node in function.node_def))
     for attribute in (each for node in nodes for each in node.attr.values()):

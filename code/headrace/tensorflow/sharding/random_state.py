@@ -1,4 +1,4 @@
-"""Variables and tables that a dataset's functions write: every process has its own, which begin alike."""
+"""Variables and tables that a dataset's functions write. Every process has its own, with the same first values."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _WRITING = re.compile(
     r"Assign\w*Variable\w*|Resource(Scatter|StridedSliceAssign)\w*|LookupTable(Insert|Import|Remove)\w*"
 )
 _DRAWING = re.compile(r"Rng(ReadAndSkip|Skip)|Stateful(Standard|Truncated)?(Uniform|Normal|Random|Binomial)\w*")
-"""Of a tf.random.Generator, whose state they move on."""
+"""Operations that draw from a tf.random.Generator and move its state on."""
 _CALLS = {"PartitionedCall": 0, "StatefulPartitionedCall": 0, "While": 0, "StatelessWhile": 0, "If": 1,
           "StatelessIf": 1, "Case": 1, "StatelessCase": 1}  # fmt: skip
-"""Operations that call functions, and their inputs that no function gets."""
+"""Operations that call functions, with the number of their first inputs that no function gets."""
 _SEED_OF_KERAS = [2]
-"""Its shape; it is of int64."""
+"""The shape of the int64 variable that holds the state of a Keras layer's random numbers."""
 _ANY = 1 << 62
 _STRIDE = 1_000_003
-"""Between the seeds of two ranks."""
+"""The difference between the seeds of two neighbouring ranks."""
 
 
 def refuse_written(graph: DatasetGraph) -> None:
-    """Raises `InputError` for a function that writes what it does not only draw random numbers from."""
+    """Raise `InputError` for a function that writes anything but the states of random generators."""
     seeds = {edge for node in graph.sink.subtree() for edge in _seeds(node)}
     for node in graph.sink.subtree():
         for _, edge in _written(node):
@@ -47,9 +47,9 @@ def refuse_written(graph: DatasetGraph) -> None:
 
 
 def seed_apart(graph: DatasetGraph) -> None:
-    """Operations with a seed (`tf.random.set_seed`) draw other numbers in each rank; to be called first of all.
+    """Make operations with a seed (`tf.random.set_seed`) draw other numbers in each rank. Call this before all else.
 
-    Those that have one seed in common still draw alike, as flips of an image and of its mask do.
+    Operations that share a seed still draw alike, such as the flips of an image and of its mask.
     """
     operations = (node for function in graph.definition.library.function for node in function.node_def)
     seeded = [each.attr for each in operations if {"seed", "seed2"} <= set(each.attr)]
@@ -63,7 +63,7 @@ def seed_apart(graph: DatasetGraph) -> None:
 
 
 def draw_apart(graph: DatasetGraph) -> None:
-    """Give the random generators of functions another first state on each rank, so no two draw the same numbers."""
+    """Give the functions' random generators another first state on each rank, so that no two ranks draw alike."""
     seeds = first_values(graph)
     told = f"{fingerprints_of(graph).of(graph.sink.name) if seeds else 0} {collectives.rank()}"
     seed = compat.global_seed()
@@ -73,16 +73,16 @@ def draw_apart(graph: DatasetGraph) -> None:
 
 
 def first_values(graph: DatasetGraph) -> list[Any]:
-    """The constants that the states of random generators begin with, which the functions write."""
+    """Return the constants that hold the first states of the random generators that functions use."""
     seeds = {edge for node in graph.sink.subtree() for edge in _seeds(node)}
     firsts = [each for each in graph.definition.node if each.op == "AssignVariableOp"]
     return [graph.behind(each.input[1]) for each in firsts if graph.behind(each.input[0]).name in seeds]
 
 
 def begin(seeds: Iterable[Any], which: str) -> None:
-    """Other first values, which follow from these and from `which`.
+    """Put other first states, which follow from the old ones and from `which`, into these constants.
 
-    Those that were equal stay so: two layers with one seed draw alike, for an image and its mask.
+    States that were equal stay equal: two layers with one seed draw alike, such as for an image and its mask.
     """
     for each in seeds:
         before = tf.make_ndarray(each.attr["value"].tensor)
@@ -92,7 +92,7 @@ def begin(seeds: Iterable[Any], which: str) -> None:
 
 
 def _seeds(node: Node) -> Iterator[str]:
-    """Names of the variables that are only the states of random generators."""
+    """Iterate over the names of variables that only hold the state of a random generator."""
     by_drawing = {edge for op, edge in _written(node) if _DRAWING.fullmatch(op)}
     for op, edge in _written(node):
         variable = node.graph.behind(edge) if edge else None
@@ -106,7 +106,7 @@ def _is_of_int64(variable: Any) -> bool:
 
 
 def _written(node: Node) -> Iterator[tuple[str, str]]:
-    """What the node's functions write: the operation, and the name of what it writes; empty where that is not known."""
+    """Iterate over a node's writes: the operation, and the name of the variable or table, empty if it is not known."""
     for name, function in graphdef.functions(node.definition).items():
         names = [node.graph.behind(each).name for each in graphdef.captured(node.definition, name)]
         yield from written_by(node.graph.functions, function, names, ())
@@ -115,12 +115,12 @@ def _written(node: Node) -> Iterator[tuple[str, str]]:
 def written_by(
     functions: Mapping[str, Any], name: str, captured: Sequence[str], above: tuple[str, ...]
 ) -> Iterator[tuple[str, str]]:
-    """What a function, and those that it calls, write: the operation, and the name of what it writes, or nothing.
+    """Iterate over the writes of a function and its callees: the operation, and the name written to, empty if unknown.
 
     Args:
-        functions: their protocol buffers.
+        functions: protocol buffers of functions, by name.
         captured: names for the function's last inputs.
-        above: functions that call it.
+        above: the functions that call this one.
     """
     function = functions.get(name)
     if function is None or name in above:
@@ -139,7 +139,7 @@ def written_by(
                 called = [each.func] if each.WhichOneof("value") == "func" else each.list.func
                 for one in called:
                     yield from written_by(functions, one.name, given, (*above, name))
-        else:  # a dataset's, perhaps, within a flat_map
+        else:  # the node may make a dataset within a flat_map
             yield from _written_within(functions, node, nodes, known, (*above, name))
 
 

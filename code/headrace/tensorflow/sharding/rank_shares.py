@@ -1,6 +1,6 @@
-"""A dataset whose batches can be counted, shared out so that each rank knows beforehand how many it has.
+"""Share out a dataset whose batches can be counted, so that each rank knows beforehand how many batches it has.
 
-Then nothing has to be agreed on when an epoch ends: all ranks make the same number of steps, and Keras knows it.
+Ranks then need no agreement at an epoch's end: all make the same number of steps, and Keras knows that number.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from headrace.tensorflow.sharding.split_points import Source
 class Share:
     """One rank's part of a listing whose elements make a known number of batches.
 
-    Ranks take turns: in each turn every rank has a piece. The last turns are of single batches, so that no rank has
-    more than one batch more than another.
+    In each turn every rank takes a piece. In the last turns a piece is a single batch, so that no rank has more than
+    one batch more than another.
     """
 
     rank: int
     ranks: int
     elements: int
-    """Of the listing that make a batch."""
+    """Elements of the listing in a batch."""
     batches: int
-    """Of all ranks."""
+    """Batches of all ranks together."""
     most: int
-    """Batches of a piece."""
+    """Batches in a large piece."""
 
     @property
     def _turns(self) -> int:
-        """Turns in which every rank has a piece of `most` batches."""
+        """The number of turns in which every rank has a piece of `most` batches."""
         return self.batches // (self.ranks * self.most)
 
     @property
@@ -47,13 +47,13 @@ class Share:
         return self.batches - self._turns * self.ranks * self.most
 
     def pieces(self) -> int:
-        """Return how many pieces this rank has."""
+        """Return the number of this rank's pieces."""
         full, left = divmod(self._rest, self.ranks)
         place = int(place_of(tf.constant(self._turns + full, tf.int64), self.ranks, self.rank))
         return self._turns + full + (place < left)
 
     def piece(self, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the first element of a piece and how many it has; the listing may end within the last one."""
+        """Return a piece's first element and number of elements; the last piece may reach beyond the listing's end."""
         place = place_of(number, self.ranks, self.rank)
         is_large = number < self._turns
         large = (number * self.ranks + place) * self.most
@@ -62,11 +62,11 @@ class Share:
         return tf.where(is_large, large, single) * self.elements, batches * self.elements
 
     def own(self) -> int:
-        """Return how many batches this rank has."""
+        """Return the number of this rank's batches."""
         return self._turns * (self.most - 1) + self.pieces()
 
     def steps(self, uneven: str) -> int:
-        """Return how many batches this rank is to read in an epoch: with `pad` and `drop` all read as many."""
+        """Return the batches that this rank reads in an epoch: with `pad` and `drop` as many as every other rank."""
         if uneven == "keep":
             return self.own()
         each = self._turns * self.most
@@ -74,10 +74,10 @@ class Share:
 
 
 def share_of(graph: DatasetGraph, sources: Sequence[Source]) -> Share | None:
-    """Return this rank's share of a dataset; None where it is not known how many batches a part of it makes.
+    """Return this rank's share of a dataset, or None if the number of batches in a part is not known.
 
-    That is known of one listing of known size whose elements are mapped, shuffled and batched, and no more. What is
-    filtered, or read from files by an interleave, has as many as it has.
+    The number is known for one listing of known size whose elements are only mapped, shuffled and batched. It is not
+    known after a filter, or for files that an interleave reads.
     """
     if len(sources) != 1 or sources[0].expanding or sources[0].elements < 1:
         return None
@@ -93,7 +93,7 @@ def share_of(graph: DatasetGraph, sources: Sequence[Source]) -> Share | None:
 
 
 def shrink_shuffles(graph: DatasetGraph, source: Node, share: Share) -> None:
-    """Give shuffles of a share smaller buffers: they reach as far in the listing, and workers need no more memory."""
+    """Divide shuffle buffers by the number of ranks: each reaches as far in the listing, without more memory in all."""
     for node in graph.sink.subtree([source]):
         if node.op == "ShuffleDataset" and node is not source:
             holder = graph.behind(arguments(node.definition)["buffer_size"][0])
@@ -104,9 +104,9 @@ def shrink_shuffles(graph: DatasetGraph, source: Node, share: Share) -> None:
 
 
 def nothing_like(node: Node) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
-    """Make an element like a transformation's, for a dataset that never makes one.
+    """Return a function that makes an element like a transformation's, for a dataset that never makes one.
 
-    Sparse and ragged tensors, and datasets, are variants here, of which there are no zeros.
+    Sparse and ragged tensors, and datasets, are variants here, and variants have no zeros.
     """
 
     def zeros(spec: tf.TensorSpec) -> tf.Tensor:
@@ -117,7 +117,7 @@ def nothing_like(node: Node) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
 
 
 def _elements_of_a_batch(sink: Node, listing: Node) -> int:
-    """Return how many elements of a listing make a batch of the sink; 0: what stands between may change that."""
+    """Return the listing's elements in a batch of the sink, or 0 if a node between them may change that number."""
     size, node = 1, sink
     while node is not listing:
         if node.op not in (*ONE_TO_ONE, *BATCHES):

@@ -1,4 +1,4 @@
-"""A `TFRecordDataset` as a listing: where its records stand in the files is found out once, so a block begins with one.
+"""Find once where the records of a `TFRecordDataset` stand in its files, so that blocks may begin at any record.
 
 Otherwise each block would read the files from their start.
 """
@@ -20,12 +20,12 @@ from headrace.errors import InputError
 from headrace.tensorflow.sharding.dataset_graph import Node
 
 HEADER = struct.Struct("<Q4x")
-"""Before each record: its length, and a checksum; another one comes after it."""
+"""The bytes before a record: its length and a checksum. A second checksum follows the record."""
 CHECKSUM_BYTES = 4
 MOST_PLACES = 100_000
-"""Remembered of a dataset, and sent to each worker: those of every so many records."""
+"""The most places of records that are remembered for a dataset, and sent to each worker."""
 BUFFERS = 8
-"""Parts in which a block is read; what is read beyond its end is less than one of them."""
+"""Parts in which a block is read. Less than one part is read beyond the block's end."""
 LEAST_BUFFER, MOST_BUFFER = 4 << 10, 256 << 10
 _READERS = re.compile("(TFRecord|TextLine|CSV|FixedLengthRecord)Dataset")
 _ONLY_READS = {"Const", "Identity", "NoOp", "TFRecordDataset"}
@@ -33,21 +33,21 @@ _ONLY_READS = {"Const", "Identity", "NoOp", "TFRecordDataset"}
 
 @dataclass(frozen=True)
 class Records:
-    """Where the records of some files stand."""
+    """The places of the records in some files."""
 
     paths: Sequence[str]
     count: int
     stride: int
-    """Of each so many records the first one's place is known."""
+    """Records from one known place to the next."""
     places: Sequence[tuple[int, int]]
-    """The number of its file, and the byte at which it begins."""
+    """The file's number and the first byte of every `stride`-th record."""
     bytes: int
-    """Of all files."""
+    """The size of all files together."""
 
 
 @functools.lru_cache(maxsize=64)
 def records_of(node: Node) -> Records | None:
-    """Where the records of a `TFRecordDataset` are; None of anything else, and of files that cannot be looked at."""
+    """Return the places of a `TFRecordDataset`'s records; None for other datasets, and for unreadable files."""
     if node.op != "FlatMapDataset" or node.inputs[0].op != "TensorSliceDataset" or node.function_ops != _ONLY_READS:
         return None
     count, stride, places = 0, 1, []
@@ -61,22 +61,22 @@ def records_of(node: Node) -> Records | None:
                 if len(places) > MOST_PLACES:
                     stride, places = stride * 2, places[::2]
         return Records([*map(str, paths)], count, stride, places, sum(path.stat().st_size for path in paths))
-    except (InputError, OSError, ValueError):  # compressed, or elsewhere
+    except (InputError, OSError, ValueError):  # the files are compressed, or not on this host
         return None
 
 
 def names_of(files: Node) -> list[str]:
-    """The names that a dataset of files lists, or reads. Raises `ValueError` where they are no constant."""
+    """Return the names that a dataset of files lists or reads. Raises `ValueError` if they are not a constant."""
     constant = files.graph.behind(files.definition.input[0])
     if constant.op != "Const":
         raise ValueError("no list of names")
-    with tf.init_scope():  # also where a function is being made
+    with tf.init_scope():  # the names are needed now, even while a function is traced
         names = tf.io.parse_tensor(constant.attr["value"].tensor.SerializeToString(), tf.string)
     return [name.decode() for name in names.numpy().ravel().tolist()]
 
 
 def bytes_read(listing: Node) -> int:
-    """The size of the files that it reads, as far as they are known here."""
+    """Return the size of the files that a listing reads, as far as the files are known here."""
     names = set()
     for reader in listing.subtree():
         if any(map(_READERS.match, (reader.op, *reader.function_ops))):
@@ -87,10 +87,10 @@ def bytes_read(listing: Node) -> int:
 
 
 def records_from(records: Records, first: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """A dataset that begins with the last record before `first` whose place is known, and how many come before it.
+    """Return a dataset's variant that begins at a known place, and the number of its records before record `first`.
 
     Args:
-        count: how many are wanted of it.
+        count: records that are wanted from `first` on.
     """
     known = tf.minimum(first // records.stride, len(records.places) - 1)
     place = tf.gather(tf.constant(records.places, tf.int64), known)
@@ -106,14 +106,14 @@ def records_from(records: Records, first: tf.Tensor, count: tf.Tensor) -> tuple[
 
 
 def count_records(path: Path) -> int:
-    """The records of an uncompressed TFRecord file, counted by their lengths. Raises `InputError`."""
+    """Return the number of records in an uncompressed TFRecord file, by their lengths. Raises `InputError`."""
     return sum(1 for _ in places_of_records(path))
 
 
 def places_of_records(path: Path) -> Iterator[int]:
-    """The byte at which each record of an uncompressed TFRecord file begins. Raises `InputError`."""
+    """Iterate over the first bytes of the records in an uncompressed TFRecord file. Raises `InputError`."""
     at, size = 0, path.stat().st_size
-    with open(path, "rb", buffering=0) as file:  # no more than the lengths is read
+    with open(path, "rb", buffering=0) as file:  # only the lengths are read
         while at < size:
             header = os.pread(file.fileno(), HEADER.size, at)
             length = HEADER.unpack(header)[0] if len(header) == HEADER.size else size

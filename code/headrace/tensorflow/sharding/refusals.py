@@ -1,4 +1,4 @@
-"""Errors for what cannot be made on another host, or not in parts: found in a dataset's graph, before training."""
+"""Raise an error, before training, for what a dataset's graph has that cannot be made on another host or in parts."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ PYTHON_OPS = {
     "GeneratorDataset": "Dataset.from_generator",
 }
 MOST_IN_A_GRAPH_BYTES = 64 << 20
-"""A graph goes to the dispatcher and to every worker, once for each order of an epoch."""
+"""The most bytes of arrays in a graph, which goes to the dispatcher and each worker for each order of an epoch."""
 AS_IT_IS = "; or data.distribute(…, exact=False) as it is"
 SKIPPED_BYTES = 64 << 20
-"""Files that are larger are not read again for each part."""
+"""The most bytes of files that may be read again for each part."""
 MUCH_PADDING = 0.1
-"""Of a pass's batches."""
+"""The share of a pass's batches that may come again without a warning."""
 _MIXED = "tf.gather(x, tf.random.shuffle(tf.range(tf.shape(x)[0])))"
-"""Other elements beside those of a batch, without a second dataset."""
+"""An expression that gives a batch other neighbours without a second dataset."""
 _COSTLY_OP = re.compile(r"Decode(Jpeg|Png|Image|Bmp|Gif|AndCrop)|Resize|Conv|ImageProjective|CropAndResize|ReadFile")
 
 
@@ -68,7 +68,7 @@ def refuse_elements(dataset: tf.data.Dataset) -> None:
 
 
 def refuse_python(graph: DatasetGraph) -> None:
-    """Raise `InputError` for a dataset that calls into this process."""
+    """Raise `InputError` for a dataset that needs Python or resources of this process."""
     for node in graph.sink.subtree():
         edges = [
             edge for name in graphdef.functions(node.definition) for edge in graphdef.captured(node.definition, name)
@@ -88,7 +88,7 @@ def refuse_python(graph: DatasetGraph) -> None:
 
 
 def refuse_generator(graph: DatasetGraph) -> None:
-    """Raise `InputError` for a Python generator that several ranks would share: what it gives each is not known."""
+    """Raise `InputError` for a Python generator that ranks would share, since all would train on the same elements."""
     for node in graph.sink.subtree():
         if "GeneratorDataset" in node.function_ops:
             raise InputError(
@@ -112,7 +112,7 @@ def refuse_large_arrays(graph: DatasetGraph) -> None:
 
 
 def refuse_endings(graph: DatasetGraph, endless: bool, how: Distribution) -> None:
-    """Raise `InputError` for a dataset with an end where there must be none."""
+    """Raise `InputError` for a dataset with an end if the choices in `how` need one without end."""
     if endless:
         return
     if how.coordinated or how.cross_trainer_cache:
@@ -129,7 +129,7 @@ def refuse_endings(graph: DatasetGraph, endless: bool, how: Distribution) -> Non
 
 
 def refuse_unordered(listing: Node) -> None:
-    """Raise `InputError` for a listing of which workers would find other elements under the same numbers."""
+    """Raise `InputError` for a listing whose elements would have other numbers on other workers."""
     for node in listing.subtree():
         reason = disorder(node)
         if reason:
@@ -138,7 +138,7 @@ def refuse_unordered(listing: Node) -> None:
 
 
 def refuse_reading_again(listing: Node) -> None:
-    """Raise `InputError` for a listing of which each part begins with the first byte of large files."""
+    """Raise `InputError` for a listing if each of its parts would read large files from the first byte on."""
     size = bytes_read(listing)
     if size > SKIPPED_BYTES:
         raise refusal(
@@ -149,7 +149,7 @@ def refuse_reading_again(listing: Node) -> None:
 
 
 def refuse_costly(listing: Node, elements: int) -> None:
-    """Raise `InputError` for a listing of which a part would be made at the cost of all that comes before it."""
+    """Raise `InputError` for a listing if making a part would cost making all elements before it."""
     if elements == INFINITE:
         raise refusal(listing, "of a dataset without end, whose elements cannot be had by their number",
                        "tf.data.Dataset.range(n) in place of what counts, or the same before repeat()")  # fmt: skip
@@ -162,12 +162,12 @@ def refuse_costly(listing: Node, elements: int) -> None:
 
 
 def refusal(node: Node, why: str, fix: str) -> InputError:
-    """Return the error for what would change by being split."""
+    """Return the error for a transformation that splitting would change."""
     return InputError(f"{node.place}: {why}. Write {fix}{AS_IT_IS}")
 
 
 def warn_of_all_of_it() -> None:
-    """Print a line where each of several ranks reads all of a dataset that is not to be taken apart exactly."""
+    """Print a warning if each of several ranks reads all of a dataset that is not split exactly."""
     if collectives.size() > 1:
         _warn(
             f"{origin.users_line()}: with exact=False, and no data hosts, each of the {collectives.size()} ranks "
@@ -177,7 +177,7 @@ def warn_of_all_of_it() -> None:
 
 
 def warn_of_padding(batches: int, uneven: str, stream: str) -> None:
-    """Print a line where many of a pass's steps are made with batches that come again."""
+    """Print a warning if many of a pass's steps use batches that come again."""
     ranks = collectives.size()
     again = -batches % ranks
     if uneven == "pad" and again > MUCH_PADDING * batches > 0:
@@ -189,7 +189,7 @@ def warn_of_padding(batches: int, uneven: str, stream: str) -> None:
 
 
 def warn_of_drops(nodes: Iterable[Node]) -> None:
-    """Print a line for each batch of a dataset with an end that drops what is left on every worker or rank."""
+    """Print a warning for each transformation that drops an incomplete batch on every worker or rank."""
     for node in dict.fromkeys(nodes):
         _warn(
             f"{node.place}: drop_remainder leaves out less than a batch on each worker (without data hosts, on each "
@@ -198,7 +198,7 @@ def warn_of_drops(nodes: Iterable[Node]) -> None:
 
 
 def _warn(text: str) -> None:
-    """One rank says it for all."""
+    """Print a warning on rank 0, for all ranks."""
     if collectives.rank() == 0:
         print(f"warning: {text}", flush=True)
 

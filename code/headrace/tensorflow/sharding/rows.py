@@ -1,4 +1,4 @@
-"""Datasets that are the rows of tensors: from a dataset's own graph, or from files that are mapped into memory."""
+"""Datasets whose elements are rows of tensors, in the dataset's graph or in files that are mapped into memory."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from headrace.tensorflow.sharding.dataset_graph import Node
 
 
 def is_arrays(node: Node) -> bool:
-    """Return whether a dataset is the rows of mapped arrays (`headrace.tensorflow.io.arrays`)."""
+    """Return whether a dataset's elements are rows of mapped arrays (`headrace.tensorflow.io.arrays`)."""
     return node.op == "FlatMapDataset" and "ImmutableConst" in node.function_ops
 
 
 def is_rows(node: Node) -> bool:
-    """Whether it is the rows of any tensors."""
+    """Return whether a dataset's elements are rows of any tensors."""
     return node.op == "TensorSliceDataset" or is_arrays(node)
 
 
 def array_rows(node: Node) -> int:
-    """How many rows mapped arrays have."""
+    """Return the number of rows of mapped arrays."""
     every = (each for name in node.functions for each in node.graph.nodes_of(name))
     return next(each.attr["shape"].shape.dim[0].size for each in every if each.name == f"{ARRAY}0")
 
 
 def tensors_of(node: Node) -> list[tf.Tensor]:
-    """The tensors whose rows it has, within the graph that is being made."""
+    """Return the tensors whose rows are a dataset's elements, within the graph that is being built."""
     if not is_arrays(node):
         return node.graph.tensors(node, "components")
     maps = {each.name: each.attr for name in node.functions for each in node.graph.nodes_of(name)}
@@ -39,5 +39,5 @@ def tensors_of(node: Node) -> list[tf.Tensor]:
 
 
 def dataset_of(node: Node, tensors: list[tf.Tensor]) -> tf.Tensor:
-    """The variant of a dataset of other rows of the same kind."""
+    """Return the variant of a dataset like `node`, with the rows of other tensors."""
     return tf.raw_ops.TensorSliceDataset(components=tensors, output_shapes=[spec.shape for spec in node.specs])

@@ -1,12 +1,11 @@
-"""A listing that is shuffled: its blocks have elements from everywhere that the shuffle reaches.
+"""Make each block of a shuffled listing from elements of everywhere that the shuffle reaches.
 
-What stands side by side is often of one kind: a folder of images is listed class by class. A worker shuffles the
-blocks that it got. One that came late and got a single block made a batch of a single class of it, had the block been
-elements in a row.
+Neighbours are often of one kind: a folder of images is listed class by class. A worker shuffles only the blocks that it
+gets. If a block were elements in a row, a worker that got a single block would make batches of a single class.
 
-A new order of the listing in each pass, and each time that it is repeated, does what the shuffle is for. Then workers
-need none of their own, which would take a buffer full of elements, or all that there are, before it gives the first
-one: a slow worker as many as a fast one.
+A new order of the listing in each pass, and in each repetition, does what the shuffle is for. Workers then need no
+shuffle of their own, which would read a buffer full of elements, or all elements, before it gives the first one; a slow
+worker would have to read as many as a fast one.
 """
 
 from __future__ import annotations
@@ -23,29 +22,29 @@ from headrace.tensorflow.sharding.rows import dataset_of, is_rows, tensors_of
 
 _MANY = 1 << 62
 _ROUNDS = 8
-"""Of the cipher that an order comes from; with TensorFlow's 4, place and number are correlated in 1,000 elements."""
+"""Rounds of the cipher that gives an order. With TensorFlow's 4, place and number are correlated in 1,000 elements."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """Where the elements of a shuffled listing stand, for whoever makes any part of it."""
+    """The order of a shuffled listing's elements, the same in every process that makes a part of it."""
 
     elements: int
-    """Of the listing."""
+    """Elements of the listing."""
     buffer: int
-    """Of the shuffle: elements stay in windows that are no larger."""
+    """Elements in the shuffle's buffer: each element stays in a window that is no larger."""
     number: int = 0
-    """Another one for another order."""
+    """The number of the order; other numbers give other orders."""
     repetitions: int = 1
-    """How often the listing is gone through, in an order of its own each time; `INFINITE`."""
+    """Times that the listing is gone through, each time in another order; `INFINITE` if there is no end."""
 
     @property
     def places(self) -> int:
-        """In all repetitions, as far as they can be counted."""
+        """The number of places in all repetitions, or `_MANY` if there are more."""
         return _MANY if self.repetitions == INFINITE else min(self.elements * self.repetitions, _MANY)
 
     def numbers(self, places: tf.Tensor) -> tf.Tensor:
-        """The elements that stand at these places; both count from 0."""
+        """Return the numbers of the elements that stand at these places; both count from 0."""
         repetition, place = places // self.elements, places % self.elements
         size = tf.constant(self._window, tf.int64)
         window = place // size
@@ -56,39 +55,39 @@ class Order:
 
     @property
     def _window(self) -> int:
-        """Windows are of equal size, as nearly as can be: the last elements are shuffled as well as the first."""
+        """Elements in a window. Windows are about equal, so the last elements are shuffled as well as the first."""
         windows = -(-self.elements // self.buffer)
         return -(-self.elements // windows)
 
 
 @dataclass(frozen=True)
 class Shuffle:
-    """What shuffles a listing, before anything looks at several of its elements."""
+    """The shuffle of a listing, before any transformation looks at several of its elements."""
 
     node: Node
     repeat: Node | None
-    """What repeats the listing, where an order can do that too."""
+    """The transformation that repeats the listing, if an order can repeat it instead."""
     is_replaceable: bool
-    """Whether orders can do all that it does: elsewhere what goes through the listing again begins it anew."""
+    """True if orders can replace the shuffle. They cannot if a repetition would begin the same order again."""
 
     @property
     def is_endless(self) -> bool:
-        """Whether the listing is repeated without end, in an order of its own each time."""
+        """Return whether the listing is repeated without end, each time in another order."""
         return self.repeat is not None and int(self.repeat.value("count")) < 0
 
     def order(self, elements: int, number: int = 0) -> Order:
-        """What it makes of a listing with so many elements."""
+        """Return the order that this shuffle gives a listing with this number of elements."""
         buffer = int(self.node.value("buffer_size"))
         repetitions = INFINITE if self.is_endless else int(self.repeat.value("count")) if self.repeat else 1
-        # -1: as large as the dataset
+        # A buffer of -1 is as large as the dataset.
         return Order(elements, min(buffer, elements) if buffer > 0 else elements, number, repetitions)
 
 
 def shuffle_of(node: Node, elements: int, above: Sequence[Node]) -> Shuffle | None:
-    """How the elements of a listing are shuffled, if they are.
+    """Return the shuffle of a listing's elements, or None.
 
     Args:
-        above: what reads the listing, nearest last.
+        above: the transformations that read the listing, nearest last.
     """
     if elements == INFINITE or elements < 1 or not _is_selectable(node):
         return None
@@ -101,13 +100,13 @@ def shuffle_of(node: Node, elements: int, above: Sequence[Node]) -> Shuffle | No
         return Shuffle(shuffle, None, not repeats)
     (repeat,) = repeats
     below = list(itertools.takewhile(lambda each: each is not repeat, reversed(above)))
-    # A cache below it would have to hold all repetitions. Where batches are cut may differ.
+    # A cache below the repeat would have to hold all repetitions. Batches may be cut at other places.
     within = all(each.op in (*ONE_BY_ONE, *BATCHES) and each.op != "CacheDataset" for each in below)
     return Shuffle(shuffle, repeat if within else None, within)
 
 
 def spread_block(node: Node, first: tf.Tensor, count: tf.Tensor, order: Order) -> tf.data.Dataset:
-    """The elements of a listing that stand at `count` places of an order, from `first` on, as far as there are any."""
+    """Return a listing's elements at `count` places of an order, from `first` on, or fewer at the order's end."""
     numbers = order.numbers(tf.range(first, tf.minimum(first + count, order.places)))
     return tf.data.experimental.from_variant(_selected(node, numbers), node.specs)
 
@@ -120,7 +119,7 @@ def _is_selectable(node: Node) -> bool:
 
 
 def _selected(node: Node, numbers: tf.Tensor) -> tf.Tensor:
-    """The variant of a dataset of these elements."""
+    """Return the variant of a dataset of the elements with these numbers."""
     if is_rows(node):
         return dataset_of(node, [tf.gather(each, numbers) for each in tensors_of(node)])
     if node.op == "RangeDataset":

@@ -1,8 +1,8 @@
-"""Blocks of a listing. A listing is any dataset whose elements come in the same order in every process.
+"""Make blocks of a listing, which is any dataset whose elements come in the same order in every process.
 
-Block number b of a listing is its elements b × size, …, (b + 1) × size - 1. Whoever makes a block (a worker, a rank)
-makes just these: they are asked of the sources, through whatever stands between. Where that is impossible (a filter
-decides what comes next), what comes before the block is made too, and skipped.
+Block number b of a listing is its elements b × size, …, (b + 1) × size - 1. A worker or rank makes only these elements:
+each transformation asks its inputs for what it needs, down to the sources. Where that is impossible (such as for a
+filter), the elements before the block are made too, and skipped.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from headrace.tensorflow.sharding.rows import dataset_of, is_rows, tensors_of
 from headrace.tensorflow.sharding.shuffle_order import Order, spread_block
 
 PARALLEL_BLOCKS = 4
-"""Blocks that are made at once where functions make their elements."""
+"""Blocks that are made at once if functions make their elements."""
 raw = tf.raw_ops
 Piece = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
-"""Gives the first element of a block, by its number, and how many it has."""
+"""A function that takes a block's number, and returns its first element and its number of elements."""
 
 
 def block_of(node: Node, first: tf.Tensor, count: tf.Tensor, spec: Any = None) -> tf.data.Dataset:
-    """The elements `first`, …, `first + count - 1` of a listing, as far as there are so many.
+    """Return the elements `first`, …, `first + count - 1` of a listing, or fewer at its end.
 
-    To be called in the function of a `flat_map` or `interleave`.
+    Call this in the function of a `flat_map` or `interleave`.
 
     Args:
-        spec: of the elements; without it they are flat tuples.
+        spec: the specification of an element; without it elements are flat tuples.
     """
     variant = _cut(node, tf.cast(first, tf.int64), tf.cast(count, tf.int64))
     return tf.data.experimental.from_variant(variant, spec or node.specs)
@@ -44,11 +44,11 @@ def in_blocks(
     order: Order | None = None,
     piece: Piece | None = None,
 ) -> tf.data.Dataset:
-    """The elements of a listing, made from a dataset of block numbers.
+    """Return the elements of a listing, made from a dataset of block numbers.
 
     Args:
-        order: in which its elements stand, where that is not its own.
-        piece: where blocks do not follow each other, or differ in size; `size` is the largest.
+        order: the order of the elements, if it is not the listing's own.
+        piece: gives each block's place, if blocks have gaps or differ in size; `size` is then the largest.
     """
 
     @tf.autograph.experimental.do_not_convert
@@ -62,7 +62,7 @@ def in_blocks(
 
 
 def is_addressable(node: Node) -> bool:
-    """Whether a block costs no more than its own elements."""
+    """Return whether a block can be made without making the elements before it."""
     if node.op == "RangeDataset" or is_rows(node) or records_of(node):
         return True
     if node.op in ("RepeatDataset", "ConcatenateDataset") and node.inputs[0].size <= 0:
@@ -71,7 +71,7 @@ def is_addressable(node: Node) -> bool:
 
 
 def _cut(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """A block's variant; it may reach beyond the listing's end."""
+    """Return the variant of a block, which may reach beyond the listing's end."""
     if node.op in PASSING:
         return _cut(node.inputs[0], first, count)
     if is_rows(node):
@@ -141,7 +141,7 @@ def _repeat(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
 
 def _shuffle(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Cut a block from a shuffle of fixed order, before functions are applied: they do not change the order."""
+    """Cut a block from a shuffle of fixed order, and then apply the functions, which do not change the order."""
     inner, later = node.inputs[0], []
     while inner.op in (*FUNCTIONS, *PASSING):
         later += [inner] if inner.op in FUNCTIONS else []
@@ -167,7 +167,7 @@ _CUTS = {
 
 
 def _whole(node: Node) -> tf.Tensor:
-    """All of a listing, without what its blocks would share: caches, and the counter of a shuffle."""
+    """Return all of a listing, without what its blocks would share: caches, and the counter of a shuffle."""
     if node.op in PASSING:
         return _whole(node.inputs[0])
     if node.op == "ShuffleDataset":
@@ -176,7 +176,7 @@ def _whole(node: Node) -> tf.Tensor:
 
 
 def _in_order(node: Node, shuffled: Node) -> tf.Tensor:
-    """Return a shuffle of `shuffled` that has the same order each time: the one that the seeds of `node` give."""
+    """Return `shuffled` in the order that the seeds of `node` give, the same each time."""
     numbers = {name: int(node.value(name)) for name in ("buffer_size", "seed", "seed2")}
     return raw.ShuffleDataset(
         input_dataset=_whole(shuffled), reshuffle_each_iteration=False, **numbers, **_types(shuffled)

@@ -1,4 +1,4 @@
-"""A dataset taken apart exactly: for the data service's workers, or for ranks that read it themselves."""
+"""Split a dataset exactly, for the data service's workers or for ranks that read it themselves."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from headrace.tensorflow.sharding.slicing import Piece, in_blocks
 from headrace.tensorflow.sharding.split_points import SPLITS_PER_S, Source, find_sources, is_endless
 
 FEW_FILES = 4
-"""Files a rank, below which ranks that read themselves share records instead of files."""
+"""Files for each rank; with fewer, ranks that read the files themselves share records instead of files."""
 WORKER_AHEAD = 2
-"""Batches that a worker makes before they are asked for: it may not get a processor just when it is asked."""
+"""Batches that a worker makes ahead of requests: it may not get a processor when a request comes."""
 _FORGETTING = ("InterleaveDataset", "GroupByWindowDataset")
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What the workers are to be given, and what every rank knows of it."""
+    """The datasets for the workers, and what every rank knows of them."""
 
     datasets: list[tf.data.Dataset]
-    """Several where each pass is to have an order, or draws, of its own; elsewhere one. Empty where another rank gives
-    them."""
+    """One dataset, or several if each pass has its own order or random draws. Empty if another rank gives the workers
+    theirs."""
     endless: bool
     batches: int
-    """Of all ranks; `UNKNOWN_SIZE`."""
+    """Batches of all ranks together, or `UNKNOWN_SIZE`."""
     share: Share | None
-    """This rank's part, if each rank gives the workers its own; else ranks share one stream."""
+    """This rank's part, if each rank gives the workers its own; None if ranks share one stream."""
 
 
 def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> Prepared:
-    """Take a dataset apart for the workers. Every rank must call it.
+    """Split a dataset for the workers. Every rank must call this.
 
     Raises:
-        InputError: on every rank, if workers cannot make the dataset, or cannot share it out in parts.
+        InputError: on every rank, if workers cannot make the dataset, or cannot make it in parts.
     """
     sizes: list[int] = []
     in_parts = how.exact and how.sharding == "dynamic"
@@ -75,7 +75,7 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> Prepare
         share = share_of(graph, sources) if is_counted else None
         parts.append((graph, sources, share))
         alike = told(graph) if how.shared else []
-        if share:  # each rank makes its own part, so here seeds count
+        if share:  # each rank makes its own part, so seeds must be the same
             alike += [place(source.node) for source in sources]
         return (endless, alike), orders_of(graph, _replaced(sources).values(), collectives.size() if share else 1)
 
@@ -97,7 +97,7 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> Prepare
 
 
 def register(datasets: list[tf.data.Dataset], service: str, compression: str | None, own: bool = False) -> list[str]:
-    """The numbers under which the dispatcher knows datasets; if ranks share them, rank 0 sends them and all learn."""
+    """Register datasets with the dispatcher. Return rank 0's numbers for them or, with `own`, this rank's."""
 
     def send() -> list[str]:
         to_dispatcher = tf.data.experimental.service.register_dataset
@@ -107,7 +107,7 @@ def register(datasets: list[tf.data.Dataset], service: str, compression: str | N
 
 
 def on_this_rank(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tf.data.Dataset:
-    """What this rank reads where no worker makes batches."""
+    """Return the dataset that this rank reads when no worker makes batches."""
     if how.shared and how.exact:
         return of_this_rank(dataset, how.uneven, stream)
     if how.shared:
@@ -116,10 +116,10 @@ def on_this_rank(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tf
 
 
 def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.Dataset:
-    """This rank's part of a dataset, made by itself.
+    """Return this rank's part of a dataset, which the rank makes by itself.
 
     Raises:
-        InputError: ranks cannot make it in parts.
+        InputError: ranks cannot make the dataset in parts.
     """
     if collectives.size() == 1:
         return dataset
@@ -139,7 +139,7 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
         made.append(graph.spliced(dict(itertools.starmap(_part, enumerate(sources)))))
         shares.append(share_of(graph, sources))
         sizes.append(graph.sink.size)
-        # Each rank makes its blocks itself, so here seeds count.
+        # Each rank makes its blocks itself, so seeds must be the same.
         return is_endless(graph.sink), [*told(graph), *(place(source.node) for source in sources)]
 
     endless = all_endless(together(make))
@@ -154,7 +154,7 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
 
 
 def _look_at_size(batches: int, uneven: str, stream: str) -> None:
-    """Raise `InputError` where some ranks would have no batch to train on; print where much comes again."""
+    """Raise `InputError` if some ranks would have no batch to train on; warn if many batches come again."""
     ranks = collectives.size()
     if ranks > 1 and uneven != "keep" and 0 <= batches < ranks:
         raise InputError(
@@ -165,14 +165,14 @@ def _look_at_size(batches: int, uneven: str, stream: str) -> None:
 
 
 def whole(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.Dataset:
-    """All of a dataset on each rank, or what the script gives each; a rank's end is all ranks' nevertheless."""
+    """Return this rank's dataset without splitting it; `uneven` says how the datasets of all ranks end."""
     if collectives.size() == 1:
         return dataset
 
     def look() -> Found:
         try:
             return is_endless(DatasetGraph(dataset).sink), []
-        except Exception:  # it is too large for a graph, or holds what cannot leave this process: here it may
+        except Exception:  # it is too large for a graph, or cannot leave this process, as it need not here
             return int(dataset.cardinality()) == INFINITE, []
 
     return dataset if all_endless(together(look)) else end_together(dataset, uneven, stream)
@@ -181,7 +181,7 @@ def whole(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.Dataset
 def _for_workers(
     graph: DatasetGraph, sources: list[Source], orders: list[int], stream: str, share: Share | None
 ) -> list[tf.data.Dataset]:
-    """One dataset, or several to be read in turn, a pass each."""
+    """Return one dataset, or several to be read in turn, one in each pass."""
     for source in sources if not (share and share.rank) else ():
         place = f"{source.node.kind}:{source.node.where}"
         elements = "endless" if source.elements == INFINITE else source.elements
@@ -198,14 +198,14 @@ def _for_workers(
 
 
 def _replaced(sources: list[Source]) -> dict[Node, Shuffle]:
-    """Shuffles whose place an order of the listing can take."""
+    """Return the shuffles that an order of the listing can replace, by listing."""
     return {each.node: each.shuffle for each in sources if each.shuffle and each.shuffle.is_replaceable}
 
 
 def _in_order(
     graph: DatasetGraph, sources: list[Source], shuffles: Mapping[Node, Shuffle], order: int, share: Share | None
 ) -> tf.data.Dataset:
-    """The dataset of blocks, and without these shuffles of listings, whose blocks come shuffled in this order."""
+    """Return the dataset, made of blocks. Listings in `shuffles` come in this order, without their own shuffle."""
     new: dict[Node, tf.data.Dataset] = {}
     for source in sources:
         blocks = tf.data.Dataset.range(share.pieces() if share else source.blocks)
@@ -226,10 +226,10 @@ def _in_order(
 
 
 def _keep_splits(graph: DatasetGraph, new: dict[Node, tf.data.Dataset], sources: Collection[Node]) -> None:
-    """Have what begins its input late (a shuffle, each epoch of a repeat) find its splits where a reader forgets them.
+    """Keep the splits of an input that begins late (by a shuffle, or each repetition) below a reader that forgets them.
 
-    Without it every worker makes all of `files.shuffle(n).interleave(…)`: docs/tensorflow-lost-splits.md. A
-    concatenation keeps them, of nothing too.
+    Otherwise every worker makes all of `files.shuffle(n).interleave(…)`: docs/tensorflow-lost-splits.md. A
+    concatenation keeps splits, even one with an empty dataset.
     """
     for node in reversed(list(graph.sink.subtree(sources))):
         if node.op in _FORGETTING and node.inputs[0] not in new:
@@ -238,7 +238,7 @@ def _keep_splits(graph: DatasetGraph, new: dict[Node, tf.data.Dataset], sources:
 
 
 def _part(number: int, source: Source) -> tuple[Node, tf.data.Dataset]:
-    """What is replaced in this rank's copy of the dataset, and by what."""
+    """Return the node to replace in this rank's copy of the dataset, and the dataset that replaces it."""
     node, (ranks, rank) = source.node, ranks_that_share(source)
     whole = source.expanding
     if whole and source.elements != INFINITE and source.elements < FEW_FILES * ranks:
@@ -261,6 +261,6 @@ def _blocks_of(source: Source, numbers: tf.data.Dataset, piece: Piece | None = N
     order = None
     if source.shuffle and source.block > 1:
         order = replace(source.shuffle, repeat=None).order(source.elements)
-    # A shuffle that comes with a smaller buffer says that neighbours stay near each other.
+    # A shuffle with a smaller buffer keeps neighbours near each other, and so do blocks in their own order.
     whole = order and order.buffer == source.elements
     return in_blocks(source.node, source.block, numbers, order if whole else None, piece)

@@ -1,10 +1,10 @@
-"""Where a dataset can be split among workers or ranks without becoming another one.
+"""Find where a dataset can be split among workers or ranks without a change to what it gives.
 
 tf.data service hands out the elements of each source by itself, and every worker runs the rest of the pipeline on its
-part. That is exact for what treats elements one by one (`map`, `filter`, `batch`, …), and wrong for what looks at
-where an element stands (`zip`, `take`, `skip`, …). So a dataset is followed from its end down to the last
-transformation that looks at places: what lies above may be split, what lies below is a listing, whose elements are
-numbered and handed out in blocks (`headrace.tensorflow.sharding.slicing`).
+part. That is exact for transformations that treat elements one by one (`map`, `filter`, `batch`, …), and wrong for
+those that depend on an element's place (`zip`, `take`, `skip`, …). So a dataset is followed from its end down to the
+last transformation that depends on places. All above it may be split. This transformation and all below it are a
+listing, whose elements are numbered and handed out in blocks (`headrace.tensorflow.sharding.slicing`).
 """
 
 from __future__ import annotations
@@ -35,63 +35,63 @@ from headrace.tensorflow.sharding.shuffle_order import Shuffle, shuffle_of
 from headrace.tensorflow.sharding.slicing import is_addressable
 
 BLOCKS = 64
-"""At least so many of a finite listing, where its batches allow it: workers are not equally fast."""
+"""The fewest blocks of a finite listing, if its batches allow as many: workers are not equally fast."""
 MAX_BLOCK = 256
-"""At most so many, where an element's size is not known (text stands for files, say) or is large."""
+"""The most elements in a block if an element's size is not known (such as text that names files) or is large."""
 MAX_SMALL_BLOCK = 2048
-"""At most so many, where they fill no more than `MAX_SMALL_BLOCK_BYTES`: asking for each block takes time."""
+"""The most elements in a block of up to `MAX_SMALL_BLOCK_BYTES`. Asking for each block takes time."""
 MAX_SMALL_BLOCK_BYTES = 8 << 20
 SKIPPING_BLOCKS = 32
-"""At most so many where making a block means to make and skip all that comes before it."""
+"""The most blocks of a listing if making a block means to make and skip all elements before it."""
 SPLITS_PER_S = 3_300
-"""Elements that a worker can ask the dispatcher for; `python -m bench.splits` measures it."""
+"""Elements that a worker can ask the dispatcher for in a second; `python -m bench.splits` measures it."""
 _SPLIT_BY_TENSORFLOW = ("RangeDataset", "TensorSliceDataset")
 
 
 @dataclass(frozen=True)
 class Source:
-    """A listing that is handed out in blocks; workers or ranks run the rest of the pipeline on theirs."""
+    """A listing that is handed out in blocks. Workers or ranks run the rest of the pipeline on their blocks."""
 
     node: Node
     elements: int
-    """Its size; `INFINITE` when it has no end."""
+    """The size of the listing; `INFINITE` if it has no end."""
     block: int
     """Elements that are handed out at once."""
     expanding: Node | None
-    """What makes many of each of its elements, if they stand for many, as files do."""
+    """The transformation that makes many elements of each one, such as an interleave over files."""
     shuffle: Shuffle | None
-    """What shuffles it, before anything looks at several of its elements."""
+    """The shuffle of the listing, before any transformation looks at several of its elements."""
     dropping: tuple[Node, ...] = ()
-    """What drops its last batch, and so on every worker or rank one of its own."""
+    """Transformations that drop an incomplete last batch, and so drop one on every worker or rank."""
 
     @property
     def blocks(self) -> int:
-        """How many blocks it has."""
+        """The number of blocks."""
         return np.iinfo(np.int64).max // self.block if self.elements == INFINITE else -(-self.elements // self.block)
 
     @property
     def is_split_by_tensorflow(self) -> bool:
-        """Whether tf.data service hands its elements out by itself, one by one."""
+        """Return whether tf.data service hands out the elements by itself, one by one."""
         return self.node.op in _SPLIT_BY_TENSORFLOW and self.block == 1
 
 
 def find_sources(graph: DatasetGraph, one_block_a_batch: bool = False) -> list[Source]:
-    """The listings to split a dataset at.
+    """Return the listings at which a dataset is to be split.
 
     Args:
-        one_block_a_batch: as small as exact batches allow, where handing out costs nothing.
+        one_block_a_batch: make blocks as small as exact batches allow, since handing them out costs nothing.
 
     Raises:
-        InputError: splitting it would change what it gives; the text names the script's line and the fix.
+        InputError: splitting would change what the dataset gives; the text names the script's line and the fix.
     """
     return [_source(node, path, one_block_a_batch) for node, path in _ends(graph.sink, [])]
 
 
 def as_listing(graph: DatasetGraph, block: int) -> tuple[int, int]:
-    """The elements of a dataset that can be had in blocks, by their numbers, and those of a block: `block` or more.
+    """Return the number of elements of a dataset that can be made in blocks, and of a block: `block` or more.
 
     Raises:
-        InputError: its order is not fixed, it has no end, or what comes before a block would be made at a cost.
+        InputError: the order is not fixed, there is no end, or the elements before a block would be made at a cost.
     """
     refuse_unordered(graph.sink)
     addressable = is_addressable(graph.sink)
@@ -104,7 +104,7 @@ def as_listing(graph: DatasetGraph, block: int) -> tuple[int, int]:
 
 
 def is_endless(node: Node) -> bool:
-    """Whether it has no end; what TensorFlow calls unknown may have one."""
+    """Return whether a dataset has no end, also where TensorFlow does not know its size."""
     if node.size == INFINITE:
         return True
     through = node.op in (*ONE_BY_ONE, *EXPANDING, *REGROUPING, "GroupByWindowDataset", "ConcatenateDataset")
@@ -112,7 +112,7 @@ def is_endless(node: Node) -> bool:
 
 
 def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
-    """The nodes below which nothing may be split, each with what lies above it, nearest last."""
+    """Iterate over the nodes below which nothing may be split, each with the nodes above it, nearest last."""
     path = [*above, node]
     if node.op == "CacheDataset" and str(node.value("filename").item().decode()):
         raise refusal(node, "a cache in a file would be written by every worker", "cache() without a file name")
@@ -129,7 +129,7 @@ def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
         for each in node.inputs[1:]:
             yield from _ends(each, path)
     elif node.op == "RandomDataset" and not has_seed(node):
-        return  # every worker draws its own
+        return  # every worker draws its own numbers
     elif node.op in (*BY_PLACE, *SOURCES):
         yield node, above
     elif node.op == "RandomDataset":
@@ -168,7 +168,7 @@ def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Sourc
 
 
 def _most(node: Node) -> int:
-    """How many elements to hand out at once, however many there are."""
+    """Return the most elements to hand out at once, however many there are."""
     specs = node.specs
     if not all(isinstance(each, tf.TensorSpec) and each.shape.is_fully_defined() for each in specs) or any(
         each.dtype in (tf.string, tf.variant, tf.resource) for each in specs
@@ -179,10 +179,10 @@ def _most(node: Node) -> int:
 
 
 def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None, tuple[Node, ...]]:
-    """How many elements make a batch (0: none is made), what expands them before that, and what drops a last batch.
+    """Return the elements in a batch (0: no batches), the node that expands them before, and nodes that drop batches.
 
-    Where elements are still one to one with the listing's, a finite dataset drops no more than in plain tf.data: blocks
-    are made of whole batches, so that only the one with the last block has a remainder.
+    While elements are one to one with the listing's, a finite dataset drops no more than in plain tf.data: blocks are
+    whole batches, so that only the last block has a remainder.
     """
     size, exact, expanding, known, dropping = 0, True, None, True, []
     for node in reversed(above):
@@ -205,7 +205,7 @@ def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None, tuple[Node, .
 
 
 def _repeats_within(node: Node) -> bool:
-    """Whether what it makes of an element has no end."""
+    """Return whether the dataset that a node makes of an element has no end."""
     inside = {each.name: each for name in node.functions for each in node.graph.nodes_of(name)}
     counts = [inside.get(each.input[1].partition(":")[0]) for each in inside.values() if each.op == "RepeatDataset"]
     constants = [each.attr["value"].tensor for each in counts if each is not None and each.op == "Const"]
@@ -225,13 +225,13 @@ def _drops_remainder(node: Node) -> bool:
 
 
 def _only_regroups(node: Node) -> bool:
-    """Whether a group_by_window (bucket_by_sequence_length is one) does nothing but batch its groups."""
+    """Return whether a node is a group_by_window (such as bucket_by_sequence_length) that only batches groups."""
     made = {re.sub(r"V\d$", "", op) for op in node.function_ops if re.search(r"Dataset(V\d)?$", op)}
     return node.op == "GroupByWindowDataset" and made <= {*BATCHES, *FUNCTIONS, "FilterDataset"}
 
 
 def _mixes_whole_datasets(node: Node) -> bool:
-    """Whether a sample_from_datasets goes on until all its datasets are at their end."""
+    """Return whether a node is a sample_from_datasets that goes on to the end of all its datasets."""
     if node.op != "DirectedInterleaveDataset" or node.attribute("stop_on_empty_dataset").b:
         return False
     return any(each.op == "RandomDataset" for each in node.inputs[0].subtree())
