@@ -18,7 +18,7 @@ HOMOGENEOUS = ("--no-is_hetero",)
 ONE_HOST = ("--num_of_dnn_instances=1", "--processes_per_host=2")
 TWO_HOSTS = ("--num_of_dnn_instances=2", "--processes_per_host=1")
 LONG = ("--epochs=60",)
-RANK = re.compile(r"^\S+ (-u )?-m headrace\.host\.rank")
+RANK = re.compile(r"^\S+ (-u )?-m headrace\.rank ")
 SIMULATED, LAUNCHER, MPI = "simulated", "launcher", "mpi"
 WAYS = (SIMULATED, LAUNCHER, MPI)
 LATE_S = 120.0
