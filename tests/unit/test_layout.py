@@ -1,6 +1,7 @@
 """The architecture's rules, checked on the source: which way imports point, and what must not exist."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -42,15 +43,24 @@ def modules():
     return sorted(PACKAGE.rglob("*.py"))
 
 
+@functools.cache
 def imported(path):
-    tree = ast.parse(path.read_text())
+    return list(_imported(parsed(path)))
+
+
+@functools.cache
+def parsed(path):
+    return ast.parse(path.read_text())
+
+
+def _imported(tree):
     of_types = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
     for_types = {id(each) for node in of_types for each in ast.walk(node)}
     for node in (node for node in ast.walk(tree) if id(node) not in for_types):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            assert node.level == 0, f"{path}: relative imports hide which way they point"
+            assert node.level == 0, f"{node.module}: relative imports hide which way they point"
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
@@ -88,7 +98,7 @@ def test_frameworks_are_imported_in_their_own_package_only(path):
 
 def named_in_code(path):
     """Names and texts of a module, without docstrings and comments."""
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:

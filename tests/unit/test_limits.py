@@ -13,7 +13,7 @@ from headrace.report.runs import read_summary
 from headrace.report.verdict import verdict
 from headrace.training.signal_files import SignalFiles
 
-from tests.unit.test_host_figures import wait_until
+from tests.integration.test_host_figures import wait_until
 from tests.unit.test_plan import summary
 
 DATA_HOST = {"group": "data_group", "instance_type": "ml.c5.18xlarge", "cpus": 72, "cpu_s": {"worker": 9.0}}

@@ -16,7 +16,7 @@ _LIBRARIES = tuple(str(Path(str(module.__file__)).parent) + os.sep for module in
 
 def users_line() -> str:
     """Return `file:line` of the innermost call from outside TensorFlow, Keras and headrace."""
-    for frame, line in traceback.walk_stack(sys._getframe(1)):
-        if not frame.f_code.co_filename.startswith((*_LIBRARIES, "<")):
-            return f"{Path(frame.f_code.co_filename).name}:{line}"
+    for frame in reversed(traceback.extract_stack()):
+        if not frame.filename.startswith((*_LIBRARIES, "<")):
+            return f"{Path(frame.filename).name}:{frame.lineno}"
     return UNKNOWN
