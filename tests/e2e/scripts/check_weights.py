@@ -1,13 +1,15 @@
 """train_dnn.py as it is, then proof on every rank that all ranks hold the same weights."""
 
-import runpy
-from pathlib import Path
-
 import headrace.tensorflow.horovod_keras as hvd
 import numpy as np
 import tensorflow as tf
+import train_dnn
 
-model = runpy.run_path(str(Path(__file__).with_name("train_dnn.py")), run_name="__main__")["model"]
+models = []
+make_model = train_dnn.make_model
+train_dnn.make_model = lambda *args: models.append(make_model(*args)) or models[-1]
+train_dnn.main()
+(model,) = models
 flat = np.concatenate([np.ravel(variable.numpy()) for variable in model.weights])
 all_ranks = hvd.allgather(tf.constant(flat[None])).numpy()
 assert len(all_ranks) == hvd.size()
