@@ -183,7 +183,7 @@ def test_a_channel_that_is_no_dataset_is_the_root_cause(tmp_path):
     (tmp_path / "empty").mkdir()
     run = run_job(tmp_path, *HOMOGENEOUS, f"--channel=training={tmp_path / 'empty'}", timeout_s=90)
     assert run.code == 1
-    assert "dataset.json" in run.summary["root_cause"]["message"]
+    assert "there are no files to read records from" in run.summary["root_cause"]["message"]
 
 
 @needs_namespaces
