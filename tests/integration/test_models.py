@@ -59,6 +59,22 @@ def test_measuring_the_ideal_step_leaves_no_trace_in_a_model_with_a_train_step_o
     assert all(np.array_equal(*pair) for pair in zip(weights, (v.numpy() for v in model.variables), strict=True))
 
 
+def test_a_step_with_metrics_and_an_optimizer_is_traced_once():
+    traces = []
+
+    def loss(expected, predicted):
+        traces.append(expected.shape)  # runs while the step is traced
+        return keras.losses.sparse_categorical_crossentropy(expected, predicted)
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, "softmax")])
+    model.compile("adam", loss, metrics=["accuracy"])
+    rows = tf.data.Dataset.from_tensors((ROWS, [0, 1, 2, 3])).repeat()
+    assert keras_ideal_step.measure_ideal_step(model, rows).ms > 0
+    logs = model.fit(rows, steps_per_epoch=2, verbose=0).history
+    assert traces == [(4,)]
+    assert logs["accuracy"] == [0.25]  # the rows are equal, and each has another label
+
+
 def test_a_batch_of_texts_is_a_real_one_when_the_ideal_step_is_measured():
     class Parsing(keras.Sequential):
         def train_step(self, lines):

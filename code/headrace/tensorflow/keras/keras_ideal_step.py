@@ -44,6 +44,7 @@ def measure_ideal_step(model: keras.Model, dataset: Any, batch_size: int | None 
     broadcast.build_optimizer(model, model.optimizer)
     if _says_enough(dataset.element_spec, batch_size):
         made_up = tf.nest.map_structure(lambda spec: _made_up(spec, batch_size), dataset.element_spec)
+        _build_metrics(model, made_up)
         # A model may refuse zeros, such as a length or an index into a vocabulary. Then all ranks refuse them.
         with contextlib.suppress(tf.errors.InvalidArgumentError):
             return _measured_if_it_fits(model, dataset, made_up)
@@ -88,6 +89,24 @@ def _measured(model: keras.Model, dataset: tf.data.Dataset, batch: Any) -> Ideal
         if generator:
             generator.reset(generator_state)
     return IdealStep.of(times_s, cpu_s)
+
+
+def _build_metrics(model: keras.Model, batch: Any) -> None:
+    """Make the variables of the metrics, which Keras would make while it traces the first step.
+
+    TensorFlow traces a step again if the first trace made variables. For a large model that takes many seconds.
+    """
+    # Only a Functional model tells its output before it is called; a Sequential one has a list of one.
+    output = model.outputs[0] if isinstance(model, keras.Sequential) else getattr(model, "output", None)
+    keras_own = [getattr(type(model), name) is getattr(keras.Model, name) for name in ("train_step", "compute_metrics")]
+    if output is None or not all(keras_own):
+        return  # a script's own step may change the batch, and Keras chooses some metrics by its shape
+    x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
+    size = tf.nest.flatten(x)[0].shape[0]
+    with contextlib.suppress(Exception):  # a metric may refuse zeros: then the first step makes its variables
+        zeros = tf.nest.map_structure(lambda each: tf.zeros((size, *each.shape[1:]), each.dtype), output)
+        model.compute_metrics(x, y, zeros, weights)
+    model.reset_metrics()
 
 
 def _variables(model: keras.Model, iterator: Any) -> list[tf.Variable]:
