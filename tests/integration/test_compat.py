@@ -1,5 +1,6 @@
 """The installed TensorFlow has every private name that headrace uses, and each means what it meant."""
 
+import keras
 import tensorflow as tf
 from headrace.tensorflow import compat
 
@@ -53,3 +54,11 @@ def test_structures_seeds_and_types():
 
     assert isinstance(Pair.Spec(tf.TensorSpec([])), compat.ExtensionTypeSpec)
     assert callable(compat.data_service_ops._from_dataset_id)
+
+
+def test_hooks_and_layers_of_keras():
+    for owner, name in compat.OVERRIDDEN:
+        assert callable(getattr(owner, name)), f"{owner.__name__} has no {name} to override"
+    inner = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model = keras.Sequential([keras.Input((2,)), inner, keras.layers.ReLU()])
+    assert {type(each).__name__ for each in compat.layers_of(model)} >= {"Sequential", "Dense", "ReLU"}

@@ -7,7 +7,7 @@ from tests.support import ROOT
 PACKAGES = [ROOT / "code" / "headrace" / name for name in ("tensorflow", "lint")]
 PRIVATE = re.compile(
     r"tensorflow\.(python|core)\b|keras\.src\b|\._(variant_tensor|as_serialized_graph|from_dataset_id|inputs\(|functions\(|func\b"
-    r"|get_function|handle_data|buffer_size|cycle_length)|_OptionalImpl"
+    r"|get_function|handle_data|buffer_size|cycle_length|flatten_layers)|_OptionalImpl"
 )
 OWNERS = {
     "tensorflow/compat.py",

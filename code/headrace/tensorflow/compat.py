@@ -1,9 +1,9 @@
-"""Every private name of TensorFlow that headrace uses.
+"""Every private name of TensorFlow and Keras that headrace uses.
 
 No other module of headrace imports `tensorflow.python` or reads an attribute with an underscore, so a new TensorFlow
 that renames something needs a change here alone. `tests/integration/test_compat.py` checks that the installed version
-has all of them; TensorFlow 2.20 to 2.22 have them. Only `headrace.tensorflow.service.pywrap_servers` holds further
-private names, since servers do not load TensorFlow's Python.
+has all of them; TensorFlow 2.20 to 2.22 and Keras 3.12 to 3.15 have them. Only
+`headrace.tensorflow.service.pywrap_servers` holds further private names, since servers do not load TensorFlow's Python.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 from tensorflow.core.framework.dataset_options_pb2 import Options as OptionsProto
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -24,6 +25,14 @@ from tensorflow.python.framework.extension_type import ExtensionTypeSpec
 from tensorflow.python.ops import stateful_random_ops
 
 __all__ = ["ExtensionTypeSpec", "GraphDef", "OptionsProto", "data_nest"]
+
+OVERRIDDEN = ((keras.optimizers.Optimizer, "_clip_gradients"), (keras.layers.BatchNormalization, "_moments"))
+"""Private methods of Keras that a subclass in `headrace.tensorflow.keras` overrides, with their classes."""
+
+
+def layers_of(model: keras.Model) -> Sequence[keras.layers.Layer]:
+    """Return the layers of a model, and their layers, in the order in which they were made."""
+    return list(model._flatten_layers(include_self=False))
 
 
 def inputs_of(dataset: Any) -> Sequence[tf.data.Dataset]:

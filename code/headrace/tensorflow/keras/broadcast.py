@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from headrace.errors import InputError
+from headrace.tensorflow import compat
 from headrace.tensorflow.keras.optimizer import optimizers_of, prepare
 from headrace.tensorflow.keras.steps import Logs
 from headrace.tensorflow.ranks import collectives
@@ -32,9 +33,7 @@ def all_measure(model: keras.Model) -> bool:
 
 def is_built(model: keras.Model) -> bool:
     """Return whether the model has all its weights."""
-    return bool(model.weights) and (
-        model.built or all(layer.built for layer in model._flatten_layers(include_self=False))
-    )
+    return bool(model.weights) and (model.built or all(layer.built for layer in compat.layers_of(model)))
 
 
 @contextlib.contextmanager
