@@ -104,7 +104,7 @@ def shrink_shuffles(graph: DatasetGraph, source: Node, share: Share) -> None:
 
 
 def nothing_like(node: Node) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
-    """Return a function that makes an element like a transformation's, for a dataset that never makes one.
+    """Return a function that makes an element of a transformation's types, to declare those of an empty dataset.
 
     Sparse and ragged tensors, and datasets, are variants here, and variants have no zeros.
     """
