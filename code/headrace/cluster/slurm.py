@@ -43,7 +43,7 @@ def enter_host(environ: Mapping[str, str]) -> dict[str, str]:
     """Prepare this host's folders; return the environment that SageMaker would give it, without Slurm's variables.
 
     Raises:
-        TopologyError: Slurm's variables do not say who is who.
+        TopologyError: Slurm's variables do not assign this host to a group.
         InputError: the run's folder lacks its secret, or others may read it.
     """
     run, groups = Path(environ[RUN_VARIABLE]), read_groups(environ)

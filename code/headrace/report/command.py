@@ -132,5 +132,5 @@ def _parser() -> argparse.ArgumentParser:
                         help="the instance type that hosts of simulated runs are priced as; repeatable: "
                              "--as dnn_group=ml.p4d.24xlarge --as data_group=ml.c5.18xlarge")  # fmt: skip
     parser.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly price; repeatable")
-    parser.add_argument("--prices", type=Path, metavar="CSV", help="your table, columns as in instances.csv")
+    parser.add_argument("--prices", type=Path, metavar="CSV", help="your own table, with the columns of instances.csv")
     return parser

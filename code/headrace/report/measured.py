@@ -254,5 +254,5 @@ def _type(
         raise InputError(f"--as is for simulated runs; the hosts of {summary['job_name']} are what they are")
     found = table.get(stands_for)
     if found is None:
-        raise InputError(f"--as {stands_for}: the table of instance types lacks it; give one with --prices")
+        raise InputError(f"--as {stands_for}: not in the table of instance types; add it with --prices")
     return found

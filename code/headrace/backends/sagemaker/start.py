@@ -162,7 +162,7 @@ def _explain(spec: JobSpec, options: CloudOptions, table: InstanceTable) -> None
         _say(f"a sharded channel gives each host its own files: give its datasets {own}")
     if not options.checkpoint_s3_uri:
         uri = checkpoint_uri(spec, options)
-        _say(f"checkpoints of this job alone: {uri}; to go on from them in another: --checkpoint_s3_uri {uri}")
+        _say(f"only this job writes to {uri}; another continues from its checkpoints with --checkpoint_s3_uri {uri}")
 
 
 def _say(text: str) -> None:

@@ -114,7 +114,7 @@ def _figures(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, flo
 
 
 def _together(hosts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the figures of a group from those of its hosts: means, for bytes sums."""
+    """Combine the figures of a group's hosts: the sum of bytes, the mean of all others."""
     together = {}
     for name in dict.fromkeys(name for each in hosts for name in each):
         values = [each[name] for each in hosts if name in each]
