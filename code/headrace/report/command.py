@@ -124,9 +124,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="headrace report", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN",
                         help="a run's folder, or the name of a job on SageMaker; ratios are to the first")  # fmt: skip
-    parser.add_argument("--region", metavar="NAME", help="of jobs on SageMaker that are given by name")
+    parser.add_argument("--region", metavar="NAME", help="region of jobs on SageMaker that are given by name")
     parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="for page and plots (default: the last run's folder)"
+        "--output", type=Path, metavar="DIR", help="folder for page and plots (default: the last run's)"
     )
     parser.add_argument("--as", dest="stands_for", action="append", metavar="[GROUP=]TYPE",
                         help="the instance type that hosts of simulated runs are priced as; repeatable: "

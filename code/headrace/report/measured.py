@@ -138,7 +138,7 @@ def _own_step_s(
 
 
 def _ranks_note(ranks: float, kind: InstanceType, batch: int, hosts: int) -> list[str]:
-    """Return a note on the batch size if a host of this type, with one rank per GPU, has other ranks than the run."""
+    """Return a note on the batch size if a host of this type, with one rank per GPU, has more or fewer ranks."""
     theirs = max(kind.gpus, 1)
     if ranks == theirs:
         return []
@@ -251,7 +251,7 @@ def _type(
     if not stands_for:
         return None if summary.get("simulated") else table.get(host["instance_type"])
     if not summary.get("simulated"):
-        raise InputError(f"--as is for simulated runs; the hosts of {summary['job_name']} are what they are")
+        raise InputError(f"--as is for simulated runs, and {summary['job_name']} ran on real hosts: leave --as out")
     found = table.get(stands_for)
     if found is None:
         raise InputError(f"--as {stands_for}: not in the table of instance types; add it with --prices")

@@ -61,7 +61,7 @@ class Timeline:
             exporter.close({"time": time.time(), "summary": summary})
 
     def _groups(self, statuses: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """Return figures by group since the last call: means over the hosts, for bytes sums."""
+        """Return each group's figures since the last call, combined from its hosts by `_together`."""
         found: dict[str, list[dict[str, float]]] = {}
         for host in self._topology.hosts:
             now = statuses.get(host.name, {}).get("cpu")
