@@ -104,7 +104,7 @@ def measure(given):
         optimizer.step()
 
     def take():
-        """Return the next batch on the device, the seconds that it was waited for, and its host memory, kept until copied."""
+        """Return the next batch on the device, the seconds of waiting, and its host memory, kept until copied."""
         began = time.perf_counter()
         host = next(batches)
         waited = time.perf_counter() - began

@@ -1,6 +1,6 @@
-"""The frameworks of training scripts: one object each has all that the other packages know of it.
+"""The frameworks of training scripts. An object for each holds all that other packages know of it.
 
-A further one is a module here, an entry of `FRAMEWORKS`, a package beside `headrace.tensorflow` and `headrace.torch`,
+To add a framework, add a module here, an entry of `FRAMEWORKS`, a package beside `headrace.tensorflow` and `headrace.torch`,
 and a data service.
 """
 

@@ -16,7 +16,7 @@ from headrace.report.runs import was_interrupted
 FEW_STEPS = 20
 SHORT_EPOCH = 50
 RECEIVE_CPU_S_PER_BATCH = 3e-3
-"""CPU seconds a batch, at most, to receive it, beside its bytes' cost: iterators and threads of a rank."""
+"""Most CPU seconds to receive a batch, besides the cost of its bytes: a rank's iterators and threads."""
 NO_LIMIT = float("inf")
 
 
@@ -43,7 +43,7 @@ class Measured:
     """Steps of an epoch; 0: no epoch was finished."""
     ranks_per_host: float
     stands_for_type: bool
-    """True if a simulated run is taken for one on an instance type."""
+    """True if a simulated run counts as one on an instance type."""
     outside_share: float
     """Share of the training time that was spent outside of steps."""
     own_step_s: float | None

@@ -77,8 +77,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError("headrace has no hvd.elastic: callbacks.Checkpoint resumes on another number of ranks")
     if name == "join":
         raise AttributeError(
-            "headrace has no hvd.join(), since Horovod's can make ranks wait for each other for ever: give each rank "
-            "as many steps (data.distribute does); to wait for all ranks, call hvd.allreduce(0.0)"
+            "headrace has no hvd.join(), since Horovod's can make ranks wait for each other for ever: give all ranks "
+            "equally many steps (data.distribute does); to wait for all ranks, call hvd.allreduce(0.0)"
         )
     return getattr(_hvd, name)
 

@@ -16,7 +16,7 @@ UNEVEN = ("pad", "drop", "keep")
 
 @dataclass(frozen=True, kw_only=True)
 class Distribution:
-    """How a dataset is spread over the workers. Each option's default suits a cluster network."""
+    """Options for a dataset's distribution over the workers. Each default suits a cluster network."""
 
     compression: str = "none"
     """`none`: on a cluster network, snappy costs more than it saves; `snappy`: for slow networks."""
@@ -41,7 +41,7 @@ class Distribution:
     deterministic: bool | None = None
     """True: parallel calls on the workers keep their order. None: the dataset decides."""
     uneven: str = "pad"
-    """How a dataset ends if ranks get unequal numbers of batches. `pad`: all go on to the end of the longest, and ranks
+    """End of a dataset if ranks get unequal numbers of batches. `pad`: all go on to the end of the longest, and ranks
     that have no batch left repeat their last one; `drop`: all end with the shortest; `keep`: each ends by itself, which
     hangs in training, but gives exact metrics on held-out data."""
     exact: bool = True

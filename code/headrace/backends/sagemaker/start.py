@@ -159,7 +159,7 @@ def _explain(spec: JobSpec, options: CloudOptions, table: InstanceTable) -> None
         _say("network isolation: nothing can be installed at the start; --image_uri must bring all that headrace needs")
     if spec.tf_data_mode == "service" and options.sharded_channels:
         own = FRAMEWORKS[spec.framework].without_sharing
-        _say(f"a sharded channel gives each host its own files: give its datasets {own}")
+        _say(f"a sharded channel gives each host its own files: pass {own} for its datasets")
     if not options.checkpoint_s3_uri:
         uri = checkpoint_uri(spec, options)
         _say(f"only this job writes to {uri}; another continues from its checkpoints with --checkpoint_s3_uri {uri}")

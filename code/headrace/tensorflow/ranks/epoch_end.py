@@ -29,7 +29,7 @@ _STREAMS = 1 << 32
 
 
 def with_steps(stream: tf.data.Dataset, steps: int, own: int = 0) -> tf.data.Dataset:
-    """Return `steps` batches of a stream; if it has fewer, its last batch comes again. TensorFlow knows the number.
+    """Return `steps` batches of a stream; if it has fewer, its last batch is repeated. TensorFlow knows the number.
 
     Args:
         own: the stream's number of batches if it is certain. The stream is then read to its end, so caches are filled.

@@ -32,7 +32,7 @@ _NONCE_BYTES = 16
 _HELLO = struct.Struct("!q32s")  # rank, proof
 _MESSAGE = struct.Struct("!qqqq")
 Decide = Callable[[int, Numbers | None], Iterable[Numbers]]
-"""Gets a rank and its message (None after its last), and each second -1 and None. Returns messages for all ranks."""
+"""Function of a rank and its message (None after the last; each second also -1, None). Returns messages for all."""
 
 
 class _Hub:

@@ -117,7 +117,7 @@ def nothing_like(node: Node) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
 
 
 def _elements_of_a_batch(sink: Node, listing: Node) -> int:
-    """Return the listing's elements in a batch of the sink, or 0 if a node between them may change that number."""
+    """Return how many of the listing's elements make a batch of the dataset, or 0 if a node may change that number."""
     size, node = 1, sink
     while node is not listing:
         if node.op not in (*ONE_TO_ONE, *BATCHES):

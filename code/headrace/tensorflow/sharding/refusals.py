@@ -152,7 +152,7 @@ def refuse_costly(listing: Node, elements: int) -> None:
     """Raise `InputError` for a listing if making a part would cost making all elements before it."""
     if elements == INFINITE:
         raise refusal(listing, "the dataset has no end, and its elements cannot be looked up by number",
-                       "tf.data.Dataset.range(n) in place of what counts, or the same before repeat()")  # fmt: skip
+                       "tf.data.Dataset.range(n) in place of the endless counter, or this before repeat()")  # fmt: skip
     for node in listing.subtree():
         if elements > 1 and any(_COSTLY_OP.search(op) for op in node.function_ops):
             raise refusal(
@@ -177,7 +177,7 @@ def warn_of_all_of_it() -> None:
 
 
 def warn_of_padding(batches: int, uneven: str, stream: str) -> None:
-    """Print a warning if many of a pass's steps use batches that come again."""
+    """Print a warning if many steps of a pass use repeated batches."""
     ranks = collectives.size()
     again = -batches % ranks
     if uneven == "pad" and again > MUCH_PADDING * batches > 0:

@@ -153,7 +153,7 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
 
 
 def _look_at_size(batches: int, uneven: str, stream: str) -> None:
-    """Raise `InputError` if some ranks would have no batch to train on; warn if many batches come again."""
+    """Raise `InputError` if some ranks would have no batch to train on; warn if many batches are repeated."""
     ranks = collectives.size()
     if ranks > 1 and uneven != "keep" and 0 <= batches < ranks:
         raise InputError(

@@ -60,7 +60,7 @@ class Source:
     expanding: Node | None
     """The transformation that makes many elements of each one, such as an interleave over files."""
     shuffle: Shuffle | None
-    """The shuffle of the listing, before any transformation looks at several of its elements."""
+    """The shuffle that comes before any transformation that combines several elements of the listing."""
     dropping: tuple[Node, ...] = ()
     """Transformations that drop an incomplete last batch, and so drop one on every worker or rank."""
 
