@@ -193,7 +193,7 @@ def _candidates(table: InstanceTable, names: Sequence[str] | None) -> list[Insta
         return [kind for kind in table.types.values() if not kind.gpus and kind.usd_per_hour is not None]
     unknown = [name for name in names if table.get(name) is None]
     if unknown:
-        raise InputError(f"--data_instance_type {unknown[0]}: not in the table of instance types; add it with --prices")
+        raise InputError(f"--data_instance_type {unknown[0]}: the price table lacks it; add it with --prices")
     if free := [name for name in names if table.types[name].usd_per_hour is None]:
         raise InputError(f"--data_instance_type {free[0]}: the table has no price for it; give --price {free[0]}=USD")
     return [table.types[name] for name in names]
