@@ -45,7 +45,7 @@ def main(argv: Sequence[str], finder: Finder = as_given) -> int:
         if free := next((kind.name for kind in kinds if kind and kind.usd_per_hour is None), None):
             print(f"{summary['job_name']} has no price: the table has none for {free}; give --price {free}=USD")
         elif stands_for and not cost:
-            print(f"{summary['job_name']} has no price: --as says what simulated hosts of both groups stand for")
+            print(f"{summary['job_name']} has no price: give --as for simulated hosts of both groups")
     print(f"report: {path}")
     return 0
 

@@ -1,4 +1,4 @@
-"""Raise an error, before training, for what a dataset's graph has that cannot be made on another host or in parts."""
+"""Raise an error, before training, for a dataset that cannot be made on other hosts, or cannot be made in parts."""
 
 from __future__ import annotations
 
