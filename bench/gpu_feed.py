@@ -1,19 +1,19 @@
-"""ResNet50 on a GPU, fed by few processors and by many: what the feed is for, where a GPU can be had.
+"""Measure ResNet50 on a GPU with batches from few processors, and from many on a data host.
 
     PYTHONPATH=code:. python bench/gpu_feed.py [--steps 60] [--batch_size 128] [--own_cpus 2]
 
-Needs a GPU, torch, numpy and nothing else; nvidia-ml-py, for the GPU's utilisation. Channels last, bfloat16. Images of
-224 × 224 are blurred in plain torch (bench/torch_heavy.py) and travel as bytes. "homogeneous": the training process and
-its DataLoader's workers share `--own_cpus` processors. "with a data host": a feed server has all others. The copy to
-the GPU is in the step; or on a stream of its own, asked for before the step's launches, or after them. "compiled": by
-torch.compile with CUDA graphs. "ideal": a batch that is on the GPU already.
+Needs a GPU, torch and numpy, and nvidia-ml-py for the GPU's utilisation. The model is in channels last and bfloat16.
+Images of 224 × 224 are blurred in plain torch (bench/torch_heavy.py) and sent as bytes. In "homogeneous" the training
+process and its DataLoader's workers share `--own_cpus` processors. In "with a data host" a feed server has all others.
+The copy to the GPU is part of the step, or runs on its own stream and starts before or after the step's launches.
+"compiled" uses torch.compile with CUDA graphs. "ideal" trains on a batch that is on the GPU already.
 
-Steps are measured in a steady state: as many as batches can have been made ahead come first and are not counted (the
-table has their number), and nothing waits for the GPU between steps. Utilisation is of the measured steps. Leaves
+Only the steady state is measured: the first steps, as many as batches may be made ahead, are not counted (the table has
+their number), and nothing waits for the GPU between steps. Utilisation is that of the measured steps. Writes
 bench/out/gpu_feed.json.
 
-`--device cpu --model small --image_size 32 --batch_size 8 --steps 10` tries the program itself where there is no GPU;
-such figures mean nothing.
+Without a GPU, test the program with `--device cpu --model small --image_size 32 --batch_size 8 --steps 10`; such
+figures mean nothing.
 """
 
 import argparse
@@ -30,9 +30,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SECRET = "gpu_feed"
 SETTLING = 5
-"""Steps in which kernels are chosen, and graphs captured."""
+"""First steps, in which kernels are chosen and graphs captured."""
 AHEAD = 8
-"""Batches that a rank may hold."""
+"""Most batches that a rank may hold."""
 ORDERS = ("step", "before", "after")
 COPIES = {"step": "copy in the step", "before": "copied before its launches", "after": "copied after its launches"}
 
@@ -64,7 +64,7 @@ def network(given):
 
 
 def measure(given):
-    """Milliseconds of a step, waiting and utilisation of one case, as JSON on standard output."""
+    """Print the milliseconds of a step, the waiting and the utilisation of one case, as JSON."""
     import headrace.torch
     import torch
 
@@ -104,7 +104,7 @@ def measure(given):
         optimizer.step()
 
     def take():
-        """The next batch on the device, the seconds that it was waited for, and its host memory, kept until copied."""
+        """Return the next batch on the device, the seconds of waiting, and its host memory, kept until copied."""
         began = time.perf_counter()
         host = next(batches)
         waited = time.perf_counter() - began
@@ -141,7 +141,7 @@ def measure(given):
 
 
 class Utilisation:
-    """The GPU's, in per cent, looked at ten times a second between `begin` and `end`."""
+    """Utilisation of the GPU in per cent, sampled ten times a second between `begin` and `end`."""
 
     def __init__(self, device):
         self._seen, self._over, self._handle = [], threading.Event(), None
@@ -161,13 +161,13 @@ class Utilisation:
             self._seen.append(self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
 
     def end(self):
-        """Their mean; None where nothing was seen."""
+        """Return the mean of the samples; None if there are none."""
         self._over.set()
         return sum(self._seen) / len(self._seen) if self._seen else None
 
 
 def run(given, what, cpus, feed_cpus=(), copy="step", compiled=False):
-    """One case in a process of its own, on these processors; `feed_cpus`: those of a feed server beside it."""
+    """Run one case in its own process on processors `cpus`; `feed_cpus`: the processors of its feed server."""
     # torch's workers each hold two; of a feed server, those of each processor and what the rank holds.
     ahead = {"ideal": 0, "loader": 2 * len(cpus), "feed": AHEAD + 2 * len(feed_cpus)}[what]
     names = ("steps", "batch_size", "image_size", "model", "device")

@@ -1,15 +1,15 @@
-"""Whole jobs on a GPU, of both frameworks: alone, with data hosts, workers beside the trainer on and off, bfloat16.
+"""Run whole jobs of both frameworks on a GPU: without and with data hosts and local workers, and in bfloat16.
 
     PYTHONPATH=code:. python bench/gpu_jobs.py [--steps 150] [--batch_size 128] [--own_cpus 2] [--only pytorch]
 
-ResNet50 on made-up images, as train_dnn.py and train_torch.py have it, on simulated hosts of this machine: the dnn host
-has `--own_cpus` of its processors, two data hosts share the others. TensorFlow's jobs are in float32, one in bfloat16;
-PyTorch's are in bfloat16 where the GPU has it. "foretold" is what `headrace plan` says from the job alone for as many
-data hosts with as many processors. Needs the environments that `make setup` and `make setup-torch` make; leaves
+Jobs train the ResNet50 of train_dnn.py and train_torch.py on made-up images, on simulated hosts of this machine. The
+dnn host has `--own_cpus` processors; two data hosts share the others. TensorFlow's jobs are in float32, and one in
+bfloat16; PyTorch's are in bfloat16 if the GPU supports it. "foretold" is the prediction that `headrace plan` makes from
+the job without data hosts for these data hosts. Needs the environments of `make setup` and `make setup-torch`; writes
 bench/out/gpu_jobs.json.
 
-`--device cpu --model small_cnn --image_size 32 --batch_size 16 --steps 30 --own_cpus 1` tries the program itself where
-there is no GPU; such figures mean nothing.
+Without a GPU, test the program with `--device cpu --model small_cnn --image_size 32 --batch_size 16 --steps 30
+--own_cpus 1`; such figures mean nothing.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def parse(argv):
 
 
 def run(given, name, folder, cpus):
-    """A job's summary; None where it failed, which it has said."""
+    """Run a job and return its summary; print why it failed and return None if it did."""
     framework, flags, script = JOBS[name]
     own, others = cpus[: given.own_cpus], cpus[given.own_cpus :] or cpus
     listed = ",".join(map(str, own))
@@ -82,7 +82,7 @@ def run(given, name, folder, cpus):
 
 
 def source_dir(folder):
-    """The project's source dir, with this benchmark's script in it."""
+    """Copy the project's source dir, with this benchmark's script in it."""
     source = folder / "source"
     if not source.exists():
         shutil.copytree(ROOT / "code", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
@@ -91,7 +91,7 @@ def source_dir(folder):
 
 
 def row(summary):
-    """What the table has of a job."""
+    """Return a job's row of the table."""
     (dnn,) = (host for host in summary["hosts"].values() if host["group"] != "data_group")
     parts = summary["step_parts_ms"]
     return {
@@ -104,7 +104,7 @@ def row(summary):
 
 
 def foretold_ms(alone, cpus_of_data_host):
-    """The step that `plan` foretells from a run alone, with the data hosts of the others."""
+    """Return the step time that `plan` predicts with the data hosts, from the run without them."""
     from headrace.job.instances import read_instances
     from headrace.report.candidates import options
     from headrace.report.measured import measured

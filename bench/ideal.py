@@ -1,13 +1,12 @@
-"""How well the ideal step time tells what a step costs that waits for nothing.
+"""Compare the ideal step time with the time of real steps that wait for nothing.
 
     python -m bench.ideal [--repeats 10]
 
-Three models train on one batch in memory, so no step waits. A quarter of a second is trained, the ideal step time is
-measured, as before any job, then a quarter of a second is trained again, and so on: a machine whose speed changes
-within seconds does so for both. Each measurement is compared with the mean of the training before it and after it; a
-run's error is the median of its turns, as many as fit into `RUN_S`, `LEAST_TURNS` at least. They are as measured,
-while a job reports at most its median. The first run of each model is not counted: in it, memory is touched for the
-first time and kernels are chosen.
+Three models train on one batch in memory, so no step waits. A quarter of a second of training and a measurement of the
+ideal step time take turns, so that changes of the machine's speed affect both alike. Each measurement is compared with
+the mean of the training before it and after it. A run's error is the median over its turns, as many as fit into
+`RUN_S`, and at least `LEAST_TURNS`. Measurements are used as they are, while a job reports at most its steps' median.
+The first run of each model is not counted: in it, memory is touched for the first time and kernels are chosen.
 """
 
 import itertools
@@ -17,7 +16,7 @@ from bench import measure
 
 RUN_S, LEAST_TURNS, TRAIN_S = 20, 16, 0.25
 MODELS = {"dense": 32, "small_cnn": 64, "resnet50": 32}
-"""With the images' size in pixels."""
+"""The size of the images in pixels, by model."""
 BATCH, LEAST_STEPS = 32, 10
 
 
@@ -31,7 +30,7 @@ def main(argv=None):
 
 
 def compare(what, one_run, repeats):
-    """Leave the errors of so many runs of each model; `one_run` has the times of one, given its name and size."""
+    """Write the errors of `repeats` runs of each model; `one_run` returns the times of a run, from name and size."""
     rows, worst = [], {}
     for name, size in MODELS.items():
         found = [one_run(name, size) for _ in range(1 + repeats)][1:]
@@ -49,14 +48,14 @@ def compare(what, one_run, repeats):
 
 
 def errors_of(run):
-    """Of each turn."""
+    """Return the error of each turn."""
     ideal_ms, train_ms = run
     around_ms = [(before + after) / 2 for before, after in itertools.pairwise(train_ms)]
     return [measured / around - 1 for measured, around in zip(ideal_ms, around_ms, strict=True)]
 
 
 def one(keras, tf, name, size):
-    """The ideal step times, and the medians of the training steps before, between and after them; milliseconds."""
+    """Return the ideal step times, and the medians of the steps before, between and after them, in milliseconds."""
     from headrace.tensorflow.keras.keras_ideal_step import measure_ideal_step
 
     keras.backend.clear_session()
@@ -86,7 +85,7 @@ def one(keras, tf, name, size):
 
 
 def network(keras, name, shape):
-    """A classifier of ten classes."""
+    """Return a classifier of ten classes."""
     layers = keras.layers
     start = [keras.Input(shape, dtype="uint8"), layers.Rescaling(1 / 255)]
     if name == "resnet50":

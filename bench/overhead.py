@@ -1,12 +1,12 @@
-"""What headrace costs: its script beside the same one with plain Keras and plain Horovod, on the same processors.
+"""Compare a script with headrace to the same script with plain Keras and plain Horovod, on the same processors.
 
     python -m bench.overhead [--repeats 5] [--long_run 100000]
 
-A small convolutional network on made-up images, in the memory of two ranks that share two processors. The plain
-script has the least that trains one model on several ranks: an optimizer that averages gradients, a broadcast, and
-`shard`. The other one has `data.distribute` in local mode, `hvd.DistributedOptimizer`, and headrace's callbacks, with
-the measurement of the ideal step. The long run makes very many tiny steps, to see whether they get slower, or the
-memory larger: its last tenth ÷ its first.
+Two ranks, which share two processors, train a small convolutional network on made-up images in memory. The plain script
+has only what training on several ranks needs: an optimizer that averages gradients, a broadcast, and `shard`. The
+other one has `data.distribute` in local mode, `hvd.DistributedOptimizer`, and headrace's callbacks, with the
+measurement of the ideal step. The long run makes very many tiny steps, to see whether steps get slower or memory grows:
+its figures are those of the last tenth ÷ those of the first.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from tests.support import ROOT
 SCRIPT = Path(__file__).parent / "scripts" / "overhead_step.py"
 WAYS = ("plain", "headrace")
 GROUPS = (4,)
-"""Numbers of groups of gradients that are tried beside the one that is the default."""
+"""Values of `num_groups` that are tried besides the default, one group of gradients."""
 
 
 def main(argv=None):
@@ -67,12 +67,12 @@ def main(argv=None):
 
 
 def ratio(plain, ours, figure):
-    """The median of ours ÷ plain, of runs that took turns."""
+    """Return the median of ours ÷ plain, over runs that took turns."""
     return measure.median([b[figure] / a[figure] for a, b in zip(plain, ours, strict=True)])
 
 
 def train(*argv):
-    """Two ranks on two processors; the slower one's time, and the larger one's memory."""
+    """Train with two ranks on two processors; return the slower rank's time and the larger rank's memory."""
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder, measure.pinned(*measure.two_processors()):
         command = [find_program("mpirun"), "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "2"]
         command += ["--mca", "orte_tmpdir_base", folder, sys.executable, str(SCRIPT), *argv]

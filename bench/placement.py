@@ -1,16 +1,15 @@
-"""Whether a worker beside the trainer helps, and never hurts, whatever else its processor does.
+"""Test whether a worker beside the trainer helps, and never hurts, however busy its processor is.
 
     python -m bench.placement [--repeats 8]
 
-The trainer has one processor and a data host the other. Beside the trainer something takes none, half or all of its
-processor. By turns of a few seconds within one job, since a machine whose speed changes does so for all of them:
+The trainer has one processor and a data host the other. Another program takes none, half or all of the trainer's
+processor. One job takes turns of a few seconds, so that changes of the machine's speed affect all cases alike:
 
-"on", "off": with the worker beside the trainer, and with that one stopped.
-"sum": what the data host's worker makes alone, and what the other makes alone on a processor of which the same part is
-taken (by what runs beside the trainer, and by the arithmetic of its steps), both with a reader that has a processor of
-its own.
-"processors": what two processors make at once of what each makes alone, of the same pipeline without any reader; they
-share caches and memory.
+"on", "off": images a second with the worker beside the trainer running, and suspended.
+"sum": the data host's worker alone, plus the trainer's worker alone on a processor that is as busy as in the job (with
+the other program and the steps' arithmetic); the reader has its own processor in both.
+"processors": two processors at once ÷ the sum of each alone, for the same pipeline without a reader; processors share
+caches and memory.
 """
 
 import bisect
@@ -35,7 +34,7 @@ SITUATIONS = {
     "all of it taken": (3, 1.0),
     "light pipeline, half taken": (0, 0.5),
 }
-"""How often the augmentation is repeated, and the part of the trainer's processor that is taken."""
+"""Number of times the augmentation is repeated, and the part of the trainer's processor that is busy."""
 BATCH, WAIT_MS = 512, 5
 ALL_TURNS = ("on", "off", "alone", "beside", "first", "second", "both")
 SETTLE_S, TURN_S = 1.0, 4.0
@@ -67,7 +66,7 @@ def main(argv=None):
 
 
 def _rounds(source, times, busy, turns, repeats):
-    """Images a second in each turn, for each round."""
+    """Return images a second in each turn, for each round."""
     first, second = measure.two_processors()
     found = []
     with _job(source, times) as job, _going_nowhere(times, *(first, second) if "both" in turns else ()) as bare:
@@ -96,7 +95,7 @@ def _rounds(source, times, busy, turns, repeats):
 @dataclass
 class _Job:
     workers: tuple[psutil.Process, psutil.Process]
-    """The one beside the trainer, and the data host's."""
+    """The worker beside the trainer, and the data host's worker."""
     trainer: psutil.Process
     steps: Path
     taken: Path
@@ -105,7 +104,7 @@ class _Job:
 
 @contextlib.contextmanager
 def _job(source, times):
-    """A job with a data host that trains meanwhile."""
+    """Run a job with a data host, which trains within the context."""
     first, second = measure.two_processors()
     flags = ["--num_of_data_instances=1", f"--cpus=dnn_group={first};data_group={second}", "--processes_per_host=1"]
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name, ThreadPoolExecutor() as pool:
@@ -131,7 +130,7 @@ def _job(source, times):
 
 @contextlib.contextmanager
 def _going_nowhere(times, *cpus):
-    """A process on each of these processors that makes batches, and the file that it tells of them in."""
+    """Start a process on each of these processors that makes batches; yield each one with its file of lines."""
     found = {}
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         try:
@@ -156,7 +155,7 @@ def _move(process, cpu):
 
 
 def _rate(file, since, until):
-    """Lines a second between the first and the last of that time."""
+    """Return lines a second between the first and the last line in this time."""
     times = [float(line) for line in file.read_text().split("\n")[:-1]]
     of_turn = times[bisect.bisect(times, since) : bisect.bisect(times, until)]
     return (len(of_turn) - 1) / (of_turn[-1] - of_turn[0])

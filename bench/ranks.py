@@ -2,11 +2,11 @@
 
     python -m bench.ranks [--repeats 5]
 
-Each rank is a process, without the lock-step of a real training; they begin together once all have their first
-batch. Each reads its part of a dataset of finite length; fairness is the most batches that a rank got, divided by the
-least. "10 ms" ranks wait that long for each step, which together is about what the
-service can make here; "at once" ranks read as fast as they can, eight of them for two processors, so that the
-system's scheduler divides too. Two workers.
+Each rank is a process, and does not wait for the others at each step as in training. They begin together once all have
+their first batch. Each reads its part of a finite dataset from two workers; fairness is the most batches that a rank
+got, divided by the fewest. "10 ms" ranks wait 10 ms in each step: together they ask for about what the service can make
+here. "at once" ranks read as fast as they can; up to eight share two processors, so the system's scheduler has a
+part in the fairness too.
 """
 
 import json
@@ -86,7 +86,7 @@ def read_together(readers, name, wait_ms):
 
 
 def answer(reader):
-    """What it says, but for log events."""
+    """Return the reader's next line that is no log event."""
     while (line := reader.stdout.readline()).startswith("headrace "):
         pass
     return line

@@ -1,4 +1,4 @@
-"""How well PyTorch's ideal step time tells what a step costs that waits for nothing: bench/ideal.py for PyTorch.
+"""Compare PyTorch's ideal step time with the time of real steps that wait for nothing; see bench/ideal.py.
 
 .venv-torch/bin/python -m bench.torch_ideal [--repeats 10]
 """
@@ -16,7 +16,7 @@ def main(argv=None):
 
 
 def one(name, size):
-    """The ideal step times, and the medians of the training steps before, between and after them; milliseconds."""
+    """Return the ideal step times, and the medians of the steps before, between and after them, in milliseconds."""
     import torch
     from headrace.torch.torch_ideal_step import measure_ideal_step
 
@@ -53,7 +53,7 @@ def one(name, size):
 
 
 def network(torch, name, size):
-    """A classifier of ten classes."""
+    """Return a classifier of ten classes."""
     from bench.resnet50 import resnet50
 
     nn = torch.nn

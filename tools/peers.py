@@ -22,7 +22,7 @@ ENVIRONMENTS = {
 }
 FOLDERS = {"ray": ["ray[data]==2.60.0", "pydantic"]}
 ONLY_MOTO = ("sdk2", "sdk3")
-"""The SDKs need other versions than those in code/constraints.txt of everything but moto."""
+"""Constraints for the SDKs: only moto's, since they need other versions of all else in code/constraints.txt."""
 
 
 def main(names: list[str]) -> int:

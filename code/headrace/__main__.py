@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"headrace: error: {error}", file=sys.stderr)
         return error.exit_code
     except ImportError as error:
-        print(f"headrace: error: {command} needs a package that is not here: {error}", file=sys.stderr)
+        print(f"headrace: error: {command} needs a package that is not installed: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader, such as `head`, is gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # drops what is left in the buffer

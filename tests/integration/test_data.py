@@ -165,9 +165,9 @@ def test_misuse_is_refused_before_training_with_the_mend(use, name):
 
 def test_what_is_no_dataset_is_refused_with_what_to_do():
     for take in (data.distribute, data.split_by_rank):
-        with pytest.raises(InputError, match=r"takes a tf.data.Dataset, and got a PyDataset.*from hvd.rank"):
+        with pytest.raises(InputError, match=r"expected a tf.data.Dataset, got a PyDataset.*from hvd.rank"):
             take(keras.utils.PyDataset())
-        with pytest.raises(InputError, match="got a list: make one of arrays by"):
+        with pytest.raises(InputError, match="got a list: make one from arrays by"):
             take([1, 2, 3])
 
 

@@ -86,7 +86,7 @@ def test_large_arrays_are_refused_with_the_name_of_what_takes_them_and_lists_of_
 def test_arrays_are_refused_with_what_to_make_of_them():
     rows = tf.range(4).numpy()
     for given in (rows, (rows, rows), {"x": rows}):
-        with pytest.raises(InputError, match="make one of arrays by"):
+        with pytest.raises(InputError, match="make one from arrays by"):
             data.distribute(given)
 
 

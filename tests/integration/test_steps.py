@@ -108,7 +108,7 @@ def test_where_measure_is_on_some_ranks_only_no_step_is_made_beside_the_others(m
     first.on_train_begin()
     measure.on_train_begin()
     measure.on_train_end()
-    assert "callbacks.Measure is on some ranks only" in capsys.readouterr().out
+    assert "give callbacks.Measure to fit on every rank" in capsys.readouterr().out
     assert all(map(np.array_equal, weights, trained.get_weights()))
 
 
@@ -120,7 +120,7 @@ def test_a_device_without_memory_for_the_ideal_step_trains_without_it(monkeypatc
     trained = model()
     weights = trained.get_weights()
     assert keras_ideal_step.measure_ideal_step(trained, ROWS, 4) is None
-    assert capsys.readouterr().out.count("the ideal step is not measured, for want of memory: OOM") == 1
+    assert capsys.readouterr().out.count("the ideal step is not measured, since memory ran out: OOM") == 1
     assert all(map(np.array_equal, weights, trained.get_weights()))
 
 

@@ -15,7 +15,7 @@ def test_going_on_from_another_training_of_the_same_script_is_told(tmp_path, cap
     first.tell_of_own()
     assert capsys.readouterr().out == ""
     CheckpointFolder(tmp_path, "weights", 3).tell_of_own()
-    assert "epoch-0001 is of what this script has trained before" in capsys.readouterr().out
+    assert "epoch-0001 was saved by an earlier training of this script" in capsys.readouterr().out
 
 
 def test_a_checkpoint_that_is_not_kept_since_there_are_those_of_later_epochs_is_told(tmp_path, capsys):

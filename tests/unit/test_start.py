@@ -82,7 +82,7 @@ def test_in_a_homogeneous_job_a_channel_of_the_dnn_group_is_seen_by_all():
         (["--no-is_cloud_job", "--cpus", "dnn_group=4096"], "no processor 4096"),
         (["--no-is_cloud_job", "--channel", "t=/no/such/folder"], "no such folder"),
         (["--no-is_cloud_job", "--channel", f"t={__file__}"], "a channel is a folder, and this is a file"),
-        (["--no-is_hetero", "--channel", "t=/d@data_group"], "nobody would see it"),
+        (["--no-is_hetero", "--channel", "t=/d@data_group"], "no host would see it"),
         (["--no-is_cloud_job", "--channel", "t=s3://bucket/x"], "a local folder"),
     ],
 )

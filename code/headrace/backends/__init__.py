@@ -1,1 +1,1 @@
-"""Where a job can run: SageMaker, Slurm, and simulated hosts of this machine. Each takes the same JobSpec."""
+"""Places where a job can run: SageMaker, Slurm, and simulated hosts of this machine. Each takes the same JobSpec."""

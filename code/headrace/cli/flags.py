@@ -90,7 +90,9 @@ def build_parser(
 
 def _add_job_flags(parser: argparse.ArgumentParser, source_dir: Path, place: str) -> None:
     job = parser.add_argument_group("what to run")
-    job.add_argument("--framework", choices=FRAMEWORKS, default=DEFAULT.name, help="of the script (%(default)s)")
+    job.add_argument(
+        "--framework", choices=FRAMEWORKS, default=DEFAULT.name, help="framework of the script (%(default)s)"
+    )
     job.add_argument("--tf_data_mode", choices=TF_DATA_MODES,
                      help="batches from tf.data service (PyTorch: feed servers), or made by the training process "
                           "(default: service with a data group, else local)")  # fmt: skip
@@ -102,7 +104,7 @@ def _add_job_flags(parser: argparse.ArgumentParser, source_dir: Path, place: str
     job.add_argument("--source_dir", type=as_given, default=source_dir, metavar="DIR",
                      help="what every host gets: the training script and what it needs (%(default)s)")  # fmt: skip
     job.add_argument(
-        "--training_script", metavar="FILE", help="runs on the ranks (train_dnn.py, with PyTorch train_torch.py)"
+        "--training_script", metavar="FILE", help="what the ranks run (train_dnn.py, with PyTorch train_torch.py)"
     )
     job.add_argument("--job_name", metavar="NAME", help="default: mode and UTC time")
     job.add_argument("--output_dir", type=as_given, default=Path("runs"), metavar="DIR",
@@ -110,16 +112,16 @@ def _add_job_flags(parser: argparse.ArgumentParser, source_dir: Path, place: str
     job.add_argument("--hyperparameter", action="append", default=[], metavar="NAME=VALUE",
                      help="reaches the training script as --NAME VALUE; repeatable")  # fmt: skip
     job.add_argument("--channel", action="append", default=[], metavar="NAME=URI[@GROUP[,GROUP]]",
-                     help="data: s3://… in the cloud, a folder here; for the named groups; repeatable")  # fmt: skip
+                     help="data for these groups: s3://… in the cloud, a folder here; repeatable")  # fmt: skip
     job.add_argument("--checkpoint_s3_uri", metavar="URI",
                      help="where checkpoints are kept and found again: s3://… in the cloud, a folder here")  # fmt: skip
     job.add_argument("--batch_size", type=int, metavar="N", help="per rank")
     job.add_argument("--epochs", type=int, metavar="N")
     job.add_argument("--steps_per_epoch", type=int, metavar="N")
     job.add_argument("--preflight", nargs="?", const="first", choices=["first", "only"],
-                     help="ranks first try MPI with each other: links, collectives; or do only that")  # fmt: skip
+                     help="first test MPI between the ranks: links, collectives; only: do not train")  # fmt: skip
     job.add_argument("--metrics_port", type=int, metavar="PORT",
-                     help="the leader serves OpenMetrics there, to anybody (default: nowhere)")  # fmt: skip
+                     help="port where the leader serves OpenMetrics to anybody (default: none)")  # fmt: skip
 
 
 def _add_host_flags(parser: argparse.ArgumentParser, place: str) -> None:
@@ -137,7 +139,7 @@ def _add_host_flags(parser: argparse.ArgumentParser, place: str) -> None:
     hosts.add_argument("--processes_per_host", type=int, metavar="N",
                        help=f"ranks per dnn host (default: its GPUs; {LOCAL_PROCESSES_PER_HOST} here)")  # fmt: skip
     hosts.add_argument("--custom_mpi_options", default="", metavar="TEXT",
-                       help="further options of mpirun, with =: --custom_mpi_options='-x NCCL_DEBUG=INFO'")  # fmt: skip
+                       help="more options for mpirun, with =: --custom_mpi_options='-x NAME=VALUE'")  # fmt: skip
 
 
 def _add_flags_of_jobs_elsewhere(group: argparse._ArgumentGroup, dry_run: str) -> None:
@@ -152,17 +154,17 @@ def _add_cloud_flags(parser: argparse.ArgumentParser) -> None:
     cloud.add_argument("--region", metavar="NAME", help="default: that of the AWS configuration")
     cloud.add_argument("--image_uri", metavar="URI", help="default: AWS's training image of the framework")
     cloud.add_argument(
-        "--framework_version", metavar="V", help="the framework's, of that image (default: the one tested)"
+        "--framework_version", metavar="V", help="version of the framework in that image (default: the one tested)"
     )
     cloud.add_argument("--output_s3_uri", metavar="URI",
-                       help="for source, model, results (default: s3://sagemaker-REGION-ACCOUNT/headrace)")  # fmt: skip
+                       help="for source and results (default: s3://sagemaker-REGION-ACCOUNT/headrace)")  # fmt: skip
     cloud_options.add_flags(cloud)
     cloud.add_argument("--distribution", choices=DISTRIBUTIONS, default=DISTRIBUTIONS[0],
                        help="who starts MPI: headrace's launcher, or the SageMaker toolkit (%(default)s)")  # fmt: skip
     cloud.add_argument("--tag", action="append", metavar="KEY=VALUE", help="repeatable")
-    cloud.add_argument("--retries", type=int, metavar="N", help="when SageMaker has no capacity (default: 5)")
+    cloud.add_argument("--retries", type=int, metavar="N", help="tries when SageMaker has no capacity (default: 5)")
     cloud.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly price; repeatable")
-    cloud.add_argument("--prices", type=Path, metavar="CSV", help="your table, columns as in instances.csv")
+    cloud.add_argument("--prices", type=Path, metavar="CSV", help="your own table, with the columns of instances.csv")
 
 
 def _add_flags_of_runs_here(parser: argparse.ArgumentParser) -> None:
@@ -275,7 +277,7 @@ def _channel(text: str, is_hetero: bool) -> Channel:
         return channel
     if set(channel.groups) == {DATA_GROUP}:
         raise InputError(
-            f"channel {channel.name!r} is for data_group alone, and this job has none: nobody would see it"
+            f"channel {channel.name!r} is for data_group alone, and this job has none: no host would see it"
         )
     return replace(channel, groups=tuple(each for each in channel.groups if each not in (DNN_GROUP, DATA_GROUP)))
 
@@ -284,7 +286,7 @@ def _cpu_range(item: str) -> range:
     first, dash, last = item.partition("-")
     cpus = range(int(first), int(last if dash else first) + 1)
     if not cpus or cpus[-1] >= MOST_CPUS:
-        raise ValueError(f"{item} is empty, or too much")
+        raise ValueError(f"{item} is empty or too large")
     return cpus
 
 

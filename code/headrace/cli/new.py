@@ -22,7 +22,7 @@ LINT = """
 def main(argv: Sequence[str]) -> int:
     """Write the script; return the exit code. Raise `InputError` if the file exists already."""
     parser = OneLineParser(prog="headrace new", description="Begin a project: a training script to edit.")
-    parser.add_argument("folder", type=Path, metavar="DIR", help="made where it is missing")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of the project; made if missing")
     parser.add_argument("--framework", choices=FRAMEWORKS, default=DEFAULT.name, help="(%(default)s)")
     given = parser.parse_args(argv)
     folder: Path = given.folder

@@ -131,7 +131,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
 
     unused = [flag for name, flag in CLOUD_ONLY.items() if getattr(arguments, name) is not None]
     if unused:
-        print(f"headrace: of no effect on this machine: {', '.join(unused)}", file=sys.stderr)
+        print(f"headrace: these flags have no effect on this machine: {', '.join(unused)}", file=sys.stderr)
     options = LocalOptions(
         arguments.output_dir, arguments.isolation or "auto", cpus, arguments.checkpoint_s3_uri, secrets.token_hex(32)
     )

@@ -1,1 +1,1 @@
-"""Who is who in a job: hosts, groups and roles, their addresses, and the folders of a host and of a run."""
+"""A job's hosts with their groups, roles and addresses, and the folders of a host and of a run."""

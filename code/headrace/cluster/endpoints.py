@@ -25,7 +25,7 @@ class Endpoint:
 
     @property
     def control_address(self) -> str:
-        """Where the host's control channel is reached."""
+        """The address at which other hosts reach the host's control channel."""
         return f"{self.address}:{self.control_port}"
 
 

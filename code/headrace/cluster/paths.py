@@ -42,7 +42,7 @@ class HostPaths:
 
     base_dir: Path
     own_work_dir: Path | None = None
-    """On a disk of the host itself, where the base folder is shared with other hosts."""
+    """Folder for temporary files on the host's own disk, if other hosts share its base folder."""
 
     @property
     def config_dir(self) -> Path:

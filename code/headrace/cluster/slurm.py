@@ -1,8 +1,8 @@
-"""A host of a Slurm job: who is who from Slurm's variables, and the environment and folders that the launcher expects.
+"""A host of a Slurm job: read the topology from Slurm's variables; make the launcher's environment and folders.
 
-The batch script (`headrace.backends.slurm.batch_script`) exports the variables that are named here. What Slurm and the
-script say becomes what SageMaker says to its hosts, so nothing else in the launcher, and no training script, asks
-which of the two it runs on.
+The batch script (`headrace.backends.slurm.batch_script`) exports the variables that are named here. From Slurm's
+variables and these, this module makes those that SageMaker sets. So nothing else in the launcher, and no training
+script, asks which of the two it runs on.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def enter_host(environ: Mapping[str, str]) -> dict[str, str]:
     """Prepare this host's folders; return the environment that SageMaker would give it, without Slurm's variables.
 
     Raises:
-        TopologyError: Slurm's variables do not say who is who.
+        TopologyError: Slurm's variables do not assign this host to a group.
         InputError: the run's folder lacks its secret, or others may read it.
     """
     run, groups = Path(environ[RUN_VARIABLE]), read_groups(environ)
@@ -185,5 +185,5 @@ def _secret(path: Path) -> str:
     except OSError as error:
         raise InputError(f"cannot read the job's secret: {error}; submit again with `headrace submit`") from error
     if mode & 0o077:
-        raise InputError(f"others may read {path}: chmod 600 it, with a new secret in it")
+        raise InputError(f"others may read {path}: write a new secret into it, and chmod 600 it")
     return secret

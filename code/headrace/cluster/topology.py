@@ -36,7 +36,7 @@ class Topology:
     current: Host
     network_interface: str
     source: str
-    """Where the topology was read from, for messages."""
+    """The file or the variables from which the topology was read, for messages."""
 
     @property
     def data_hosts(self) -> tuple[Host, ...]:

@@ -1,7 +1,7 @@
-"""The frameworks of training scripts: one object each has all that the other packages know of it.
+"""The frameworks of training scripts. An object for each holds all that other packages know of it.
 
-A further one is a module here, an entry of `FRAMEWORKS`, a package beside `headrace.tensorflow` and `headrace.torch`,
-and a data service.
+To add a framework, add a module here, an entry of `FRAMEWORKS`, a package beside `headrace.tensorflow` and
+`headrace.torch`, and a data service.
 """
 
 from __future__ import annotations

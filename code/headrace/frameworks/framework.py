@@ -103,7 +103,7 @@ class Framework:
     shows_batches: bool = False
     """True if ranks show that they take batches before their first step."""
     trains_in_threads: bool = False
-    """True if a lost peer in a thread other than the main one ends the rank."""
+    """True if the rank must end when a thread other than the main one loses its connection to a peer."""
     noise: str = ""
     """Regular expression of log lines without information."""
     stall_words: StallWords | None = None

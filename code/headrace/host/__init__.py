@@ -1,1 +1,1 @@
-"""What runs on every host, whatever the framework."""
+"""Code that runs on every host, for any framework."""

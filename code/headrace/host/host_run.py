@@ -170,7 +170,7 @@ class HostRun:
 
 
 def _ranks_step(plan: HostPlan) -> bool:
-    """Whether this host's ranks make steps, as far as they say so."""
+    """Return whether this host's ranks make steps, as far as they say so."""
     return next(plan.paths.signal_dir.glob(f"{PAUSED}*"), None) is None
 
 

@@ -35,7 +35,7 @@ FINAL_EXIT = InputError.exit_code
 
 @dataclass(frozen=True)
 class ChildSpec:
-    """What to run, and what to do when it ends."""
+    """A child's command, and what to do when it ends."""
 
     kind: str
     """The kind of child: a kind of server, `trainer`, `mpi-daemon` or `installer`. Restarts are counted by kind."""

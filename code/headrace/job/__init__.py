@@ -1,1 +1,1 @@
-"""What a job is, before it runs anywhere: its spec, the hosts' settings, the files that hosts get, instance types."""
+"""Description of a job before it runs: its spec, the hosts' settings, the files that hosts get, instance types."""

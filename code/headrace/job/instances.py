@@ -1,6 +1,6 @@
 """Processors and prices of instance types: the dated table in instances.csv, with the user's own prices over it.
 
-Needed before a job (ranks per host, cost limits) and after it (cost, advice), so it belongs to the kernel.
+Used before a job (ranks per host, cost limits) and after it (cost, advice).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ REMEDIES = {
     "batches, --local_workers off, more processors on the dnn host; no larger GPU.",
     GPU: "What helps: mixed precision (bfloat16), or a larger GPU; no data host.",
 }
-"""Advice by limit. Waiting for data has none here: against it, `plan` chooses data hosts."""
+"""Advice by limit. There is none for waiting for data, since `plan` chooses data hosts for that."""
 
 
 def limited_by(summary: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ def split_mpi_options(text: str) -> tuple[str, ...]:
     if words and not words[0].startswith("-"):
         raise InputError(f"--custom_mpi_options {text!r}: {words[0]!r} is no option")
     if taken := sorted(set(words) & OWN_MPI_PARAMETERS):
-        raise InputError(f"--custom_mpi_options {text!r}: {taken[0]} is how headrace's launcher reaches the hosts")
+        raise InputError(f"--custom_mpi_options {text!r}: leave out {taken[0]}, which headrace's launcher sets")
     for word in filter(_REFUSED.get, words):
         raise InputError(f"--custom_mpi_options {text!r}: {word!r}: {_REFUSED[word]}")
     words = [part for word in words for part in (word.split("=", 1) if word.startswith("--NCCL_DEBUG=") else [word])]

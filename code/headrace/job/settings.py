@@ -150,7 +150,7 @@ class Settings:
             raise InputError(f"training_script is {self.training_script!r}; expected a path inside the source dir")
 
     def endpoint(self, host: str) -> Endpoint:
-        """Return where `host` is reached: at its name, unless the environment says otherwise."""
+        """Return the address of `host`: its name, unless the environment says otherwise."""
         return self.endpoints.get(host) or Endpoint(host)
 
 

@@ -95,7 +95,7 @@ class JobSpec:
     left_out: tuple[Path, ...] = ()
     """Folders in the source dir, at any depth, that hosts do not get."""
     local_workers: str = "on"
-    """Whether the dnn hosts of a job with data hosts make batches too."""
+    """`on` if the dnn hosts of a job with data hosts make batches too, else `off`."""
 
     def __post_init__(self) -> None:
         if not _JOB_NAME.fullmatch(self.job_name):

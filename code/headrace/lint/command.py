@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str]) -> int:
     """Print the findings; return 0 if there are none, else 1. Wrong arguments and failing scripts raise (exit 2)."""
     parser = OneLineParser(prog="headrace lint", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="a list of findings, for programs")
-    parser.add_argument("--traceback", action="store_true", help="where the script raised, in full")
-    parser.add_argument("script", type=Path, help="runs up to where it would train")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own")
+    parser.add_argument("--json", action="store_true", help="print the findings as a JSON list")
+    parser.add_argument("--traceback", action="store_true", help="if the script raises, print the full traceback")
+    parser.add_argument("script", type=Path, help="training script; it runs until it would train")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
     given = parser.parse_args(argv)
     if not given.script.is_file():
         parser.error(f"there is no script {given.script}")

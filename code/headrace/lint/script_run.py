@@ -45,7 +45,7 @@ class Captured:
 
 
 def run_to_training(script: Path, arguments: Sequence[str], show_traceback: bool = False) -> Captured:
-    """Run `script` as `__main__` until it calls `fit` or loops over a distributed dataset; a look at one batch is none.
+    """Run `script` as `__main__` until it calls `fit` or loops over a distributed dataset, except over one batch.
 
     Raises:
         InputError: the script does not exist, raised, or never called `data.distribute`.

@@ -36,7 +36,7 @@ from headrace.rank.no_exec import refuse_exec
 from headrace.rank.preflight.run import run_preflight
 
 LOST_PEER_S = 2.0
-"""Seconds that a rank which has lost another waits before it says so: by then, the other's end is known."""
+"""Seconds that a rank waits before it reports a lost connection to another rank, whose own end is known by then."""
 _over: list[bool] = []
 """Flag that is set when the script has come to its end: the list is then not empty."""
 

@@ -1,7 +1,7 @@
 """The file that a failed rank leaves in the signal folder for its host's launcher, written before it ends.
 
 The log says the same to people. But the launcher reads only the output of what it started: where SageMaker's toolkit
-starts the ranks, that is one of them. And a file knows its moment, so the first of several is known.
+starts the ranks, that is one of them. Each file also records its time, so the earliest failure can be found.
 """
 
 from __future__ import annotations

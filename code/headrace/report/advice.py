@@ -55,14 +55,14 @@ def advise(
     allowed = list(found)
     if budget_usd is not None:
         if alone.usd_per_hour is None:
-            raise InputError("--budget_usd needs prices: of a simulated run give --as TYPE, of others --prices")
+            raise InputError("--budget_usd needs prices: give --as TYPE for a simulated run, --prices for others")
         allowed = [each for each in allowed if (each.cost_usd(samples) or 0.0) <= budget_usd]
     if max_hours is not None:
         allowed = [each for each in allowed if each.hours(samples) <= max_hours]
     if not allowed:
         price = f" and ${(least.cost_usd(samples) or 0.0) * _ROUNDED:.4g}" if least.usd_per_hour is not None else ""
         raise InputError(
-            f"no job keeps to that: the cheapest takes {least.hours(samples) * _ROUNDED:.4g} h{price}, "
+            f"no job keeps within these limits: the cheapest takes {least.hours(samples) * _ROUNDED:.4g} h{price}, "
             f"the fastest {quickest.hours(samples) * _ROUNDED:.4g} h"
         )
     waits = alone.input_bound_share if alone_waits is None else min(alone.input_bound_share, alone_waits)

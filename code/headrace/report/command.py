@@ -45,7 +45,7 @@ def main(argv: Sequence[str], finder: Finder = as_given) -> int:
         if free := next((kind.name for kind in kinds if kind and kind.usd_per_hour is None), None):
             print(f"{summary['job_name']} has no price: the table has none for {free}; give --price {free}=USD")
         elif stands_for and not cost:
-            print(f"{summary['job_name']} has no price: --as says what simulated hosts of both groups stand for")
+            print(f"{summary['job_name']} has no price: give --as for simulated hosts of both groups")
     print(f"report: {path}")
     return 0
 
@@ -124,13 +124,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="headrace report", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN",
                         help="a run's folder, or the name of a job on SageMaker; ratios are to the first")  # fmt: skip
-    parser.add_argument("--region", metavar="NAME", help="of jobs on SageMaker that are given by name")
+    parser.add_argument("--region", metavar="NAME", help="region of jobs on SageMaker that are given by name")
     parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="for page and plots (default: the last run's folder)"
+        "--output", type=Path, metavar="DIR", help="folder for page and plots (default: the last run's)"
     )
     parser.add_argument("--as", dest="stands_for", action="append", metavar="[GROUP=]TYPE",
                         help="the instance type that hosts of simulated runs are priced as; repeatable: "
                              "--as dnn_group=ml.p4d.24xlarge --as data_group=ml.c5.18xlarge")  # fmt: skip
     parser.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly price; repeatable")
-    parser.add_argument("--prices", type=Path, metavar="CSV", help="your table, columns as in instances.csv")
+    parser.add_argument("--prices", type=Path, metavar="CSV", help="your own table, with the columns of instances.csv")
     return parser

@@ -1,4 +1,4 @@
-"""Comparison of runs side by side: what the data group gains.
+"""Compare runs side by side, to see what the data group gains.
 
 python -m headrace.report.compare RUN [RUN ...]
 """

@@ -16,7 +16,7 @@ from headrace.report.runs import was_interrupted
 FEW_STEPS = 20
 SHORT_EPOCH = 50
 RECEIVE_CPU_S_PER_BATCH = 3e-3
-"""CPU seconds a batch, at most, to receive it, beside its bytes' cost: iterators and threads of a rank."""
+"""Most CPU seconds to receive a batch, besides the cost of its bytes: a rank's iterators and threads."""
 NO_LIMIT = float("inf")
 
 
@@ -43,7 +43,7 @@ class Measured:
     """Steps of an epoch; 0: no epoch was finished."""
     ranks_per_host: float
     stands_for_type: bool
-    """True if a simulated run is taken for one on an instance type."""
+    """True if a simulated run counts as one on an instance type."""
     outside_share: float
     """Share of the training time that was spent outside of steps."""
     own_step_s: float | None
@@ -138,7 +138,7 @@ def _own_step_s(
 
 
 def _ranks_note(ranks: float, kind: InstanceType, batch: int, hosts: int) -> list[str]:
-    """Return a note on the batch size if a host of this type, with one rank per GPU, has other ranks than the run."""
+    """Return a note on the batch size if a host of this type, with one rank per GPU, has more or fewer ranks."""
     theirs = max(kind.gpus, 1)
     if ranks == theirs:
         return []
@@ -251,8 +251,8 @@ def _type(
     if not stands_for:
         return None if summary.get("simulated") else table.get(host["instance_type"])
     if not summary.get("simulated"):
-        raise InputError(f"--as is for simulated runs; the hosts of {summary['job_name']} are what they are")
+        raise InputError(f"--as is for simulated runs, and {summary['job_name']} ran on real hosts: leave --as out")
     found = table.get(stands_for)
     if found is None:
-        raise InputError(f"--as {stands_for}: the table of instance types lacks it; give one with --prices")
+        raise InputError(f"--as {stands_for}: not in the table of instance types; add it with --prices")
     return found

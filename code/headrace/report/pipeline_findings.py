@@ -46,7 +46,7 @@ def look_at(folder: Path, summary: Mapping[str, Any]) -> list[str]:
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         found = json.loads(done.stdout[done.stdout.index("[") :])
     except subprocess.TimeoutExpired as error:
-        raise SetupError(f"headrace lint was not done with {script} in {LIMIT_S:.0f} s") from error
+        raise SetupError(f"headrace lint did not finish {script} in {LIMIT_S:.0f} s; leave --lint out") from error
     except ValueError as error:
         said = done.stderr.strip().splitlines() or [f"exit {done.returncode}"]
         raise SetupError(f"headrace lint cannot examine {script}: {said[-1]}") from error

@@ -24,7 +24,7 @@ from headrace.terminal.tables import Table
 WHO_MAKES = {"trainer": "dnn hosts alone", "data": "data hosts alone", "both": "both"}
 MOST_DATA_HOSTS = 8
 UNTOLD_UNTIL = 0.05
-"""Share of training outside of steps up to which the plan does not mention it: no price changes that matters."""
+"""The plan does not mention time outside of steps up to this share of training, since prices hardly change."""
 UNEXPLAINED_FROM = 0.2
 """Share of a step below which unexplained time counts as the formulas' error, not as something to look for."""
 
@@ -43,7 +43,7 @@ def main(argv: Sequence[str], finder: Finder = as_given) -> int:
     summary = read_summary(folder)
     run = measured(summary, table, _stands_for(given.stands_for))
     if given.data_instance_type and not run.trainer_type:
-        raise InputError("--data_instance_type needs to know what the dnn hosts are: give --as TYPE, or --prices")
+        raise InputError("--data_instance_type needs the type of the dnn hosts too: give --as TYPE, or --prices")
     if given.epochs and not run.steps_per_epoch:
         raise InputError(f"--epochs: {summary['job_name']} finished no epoch, so its length is not known")
     types = _candidates(table, given.data_instance_type) if run.trainer_type else []
@@ -75,7 +75,7 @@ def _stands_for(text: str | None) -> str | None:
         return None
     group, _, name = text.rpartition("=")
     if group == DATA_GROUP:
-        raise InputError(f"--as {text}: here it is the dnn hosts' type; data hosts: --data_instance_type TYPE")
+        raise InputError(f"--as {text}: here --as is for dnn hosts; for data hosts give --data_instance_type TYPE")
     if group not in ("", DNN_GROUP) or not name:
         raise InputError(f"--as {text!r} is not of the form [{DNN_GROUP}=]TYPE")
     return name
@@ -193,7 +193,7 @@ def _candidates(table: InstanceTable, names: Sequence[str] | None) -> list[Insta
         return [kind for kind in table.types.values() if not kind.gpus and kind.usd_per_hour is not None]
     unknown = [name for name in names if table.get(name) is None]
     if unknown:
-        raise InputError(f"--data_instance_type {unknown[0]}: the table of instance types lacks it; see --prices")
+        raise InputError(f"--data_instance_type {unknown[0]}: the price table lacks it; add it with --prices")
     if free := [name for name in names if table.types[name].usd_per_hour is None]:
         raise InputError(f"--data_instance_type {free[0]}: the table has no price for it; give --price {free[0]}=USD")
     return [table.types[name] for name in names]
@@ -208,20 +208,24 @@ def _simulated_cpus(summary: dict[str, Any]) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="headrace plan", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder, or the name of a job on SageMaker")
-    parser.add_argument("--region", metavar="NAME", help="of a job on SageMaker that is given by name")
+    parser.add_argument("--region", metavar="NAME", help="region of a job on SageMaker that is given by name")
     parser.add_argument("--as", dest="stands_for", metavar="TYPE",
                         help="the instance type that a simulated run's dnn hosts stand for")  # fmt: skip
     parser.add_argument("--data_instance_type", action="append", metavar="TYPE",
                         help="a candidate for data hosts; repeatable (default: every type without GPU)")  # fmt: skip
     parser.add_argument(
-        "--max_data_hosts", type=int, default=MOST_DATA_HOSTS, metavar="N", help="1 to 100 (%(default)s)"
+        "--max_data_hosts", type=int, default=MOST_DATA_HOSTS, metavar="N", help="most hosts, 1 to 100 (%(default)s)"
     )
-    parser.add_argument("--epochs", type=int, metavar="N", help="of the training that is planned (default: the run's)")
-    parser.add_argument("--budget_usd", type=float, metavar="USD", help="for that training: the fastest within it")
-    parser.add_argument("--max_hours", type=float, metavar="H", help="for that training: the cheapest within it")
+    parser.add_argument("--epochs", type=int, metavar="N", help="epochs of the planned training (default: the run's)")
+    parser.add_argument(
+        "--budget_usd", type=float, metavar="USD", help="for that training; takes the fastest job within it"
+    )
+    parser.add_argument(
+        "--max_hours", type=float, metavar="H", help="for that training; takes the cheapest job within it"
+    )
     parser.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly price; repeatable")
-    parser.add_argument("--prices", type=Path, metavar="CSV", help="your table, columns as in instances.csv")
+    parser.add_argument("--prices", type=Path, metavar="CSV", help="your own table, with the columns of instances.csv")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="also draw step time by number of data hosts")
     parser.add_argument("--lint", action="store_true", help="also say what to change in the run's script first")
-    parser.add_argument("--json", action="store_true", help="everything, for programs")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
     return parser

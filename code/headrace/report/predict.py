@@ -36,7 +36,7 @@ TRANSFER_CPU_S_PER_GIB = 0.3
 SCHEDULER_TURN_S = 1.5e-3
 """Seconds that threads run before others on their processor do: Linux's shortest slice with two processors."""
 SHARES = 400
-"""Steps between 0 and 1 in which the data hosts' best share is searched."""
+"""Number of steps between 0 and 1 in the search for the data hosts' best share."""
 
 
 @dataclass(frozen=True)

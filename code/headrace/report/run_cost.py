@@ -36,7 +36,7 @@ def parse_stands_for(texts: Sequence[str], table: InstanceTable) -> dict[str, In
             raise InputError(f"--as {text!r} is not of the form [GROUP=]TYPE, with {DATA_GROUP} or {DNN_GROUP}")
         kind = table.get(name)
         if kind is None:
-            raise InputError(f"--as {text}: the table of instance types lacks {name!r}; give one with --prices")
+            raise InputError(f"--as {text}: the table of instance types lacks {name!r}; add it with --prices")
         found[group] = kind
     return found
 

@@ -129,7 +129,7 @@ def _check(record: Mapping[str, Any], like: Mapping[str, Any], where: str) -> No
 
 
 def _no_number(said: str) -> None:
-    raise ValueError(f"{said} is no number there")
+    raise ValueError(f"{said} is not a JSON number")
 
 
 def waited_share(summary: Mapping[str, Any]) -> float | None:

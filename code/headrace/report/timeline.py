@@ -113,4 +113,4 @@ def _records(path: Path, timeline: Timeline) -> Iterator[dict[str, Any]]:
 
 
 def _no_number(said: str) -> None:
-    raise ValueError(f"{said} is no number")
+    raise ValueError(f"{said} is not a JSON number")

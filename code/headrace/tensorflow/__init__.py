@@ -1,1 +1,1 @@
-"""All that knows TensorFlow. Importing this package imports none of it yet."""
+"""All code for TensorFlow. Importing this package does not import TensorFlow yet."""

@@ -1,6 +1,6 @@
 """`headrace image --check`: whether TensorFlow, Keras, Horovod and MPI of this image or environment work together.
 
-Each is tried in a process of its own, so that one that crashes is a line of the table and not its end.
+Each part is tried in its own process, so a crash becomes a line of the table and does not end it.
 """
 
 from __future__ import annotations

@@ -53,9 +53,9 @@ def distribute(
     The contract: what a script can rely on, and what it must do itself:
 
     1. Every rank calls `data.distribute` with the same whole dataset, in the same order.
-    2. What comes before it runs on the workers; what comes after it runs on the rank.
-    3. Over an epoch without faults all ranks together get the elements of plain tf.data, each as often, pairs and
-       batches of pairs intact.
+    2. Stages before the call run on the workers; stages after it run on the rank.
+    3. In an epoch without faults the ranks together get exactly the elements of plain tf.data, each as often; pairs
+       and batches of pairs stay intact.
     4. Order, fresh random draws and where batches are cut may differ. Python functions (`py_function`,
        `from_generator`) are refused.
     5. What cannot be split exactly is refused by name, with what to write instead; `exact=False` hands it over
@@ -63,9 +63,9 @@ def distribute(
     6. Training uses `.repeat()` and `steps_per_epoch`, or a finite stream without `steps_per_epoch`. That one ends for
        all ranks after the same number of batches (`uneven="pad"`: a rank that runs out repeats its last batch;
        `"drop"`: all end with the shortest).
-    7. All ranks iterate equally often. Nothing after it may change how many batches there are: no shard, skip, filter.
-    8. Held-out data is `data.split_by_rank`, or `uneven="keep"` with `MetricAverageCallback`, which then counts
-       exactly.
+    7. All ranks iterate equally often. After the call nothing may change how many batches there are: no shard, skip
+       or filter.
+    8. For held-out data use `data.split_by_rank`, or `uneven="keep"` with exact metrics by `MetricAverageCallback`.
     9. The optimizer is `hvd.DistributedOptimizer`; ranks start from rank 0's state by the broadcast callback.
     10. Variables that a dataset reads have the value that they had at the call.
 
@@ -109,7 +109,7 @@ def _distributed(dataset: tf.data.Dataset, how: Distribution, job_name: str) -> 
     job_name = reader.own_name(job_name)
     context = TrainerContext.from_environ(os.environ)
     if how.target_workers == "local" and context.local_workers == "off":
-        raise InputError("target_workers='local' finds no worker in a job with --local_workers off")
+        raise InputError("target_workers='local' needs workers on the trainer's hosts: submit with --local_workers on")
     if how.deterministic is not None:
         options = tf.data.Options()
         options.deterministic = how.deterministic

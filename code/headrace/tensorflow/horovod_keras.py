@@ -77,8 +77,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError("headrace has no hvd.elastic: callbacks.Checkpoint resumes on another number of ranks")
     if name == "join":
         raise AttributeError(
-            "headrace has no hvd.join(): Horovod's returns at once when it is called again, and the ranks wait for "
-            "each other. Give each rank as many steps (data.distribute does); hvd.allreduce(0.0) waits for all ranks"
+            "headrace has no hvd.join(), since Horovod's can make ranks wait for each other for ever: give all ranks "
+            "equally many steps (data.distribute does); to wait for all ranks, call hvd.allreduce(0.0)"
         )
     return getattr(_hvd, name)
 

@@ -48,7 +48,7 @@ def _find_recipe(source_dir: Path, store: Store | None, folder: Path) -> Path:
     if (recipe / "build.py").is_file():
         return recipe
     if store is None:
-        raise SetupError(f"{recipe} is not there, and no folder {WHEELS_VARIABLE} that can be reached")
+        raise SetupError(f"{recipe} is missing, and there is no S3 folder {WHEELS_VARIABLE} to fetch it from")
     archive = folder / RECIPE_ARCHIVE
     store.fetch(RECIPE_ARCHIVE, archive)
     with tarfile.open(archive) as tar:

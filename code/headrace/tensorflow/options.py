@@ -16,7 +16,7 @@ UNEVEN = ("pad", "drop", "keep")
 
 @dataclass(frozen=True, kw_only=True)
 class Distribution:
-    """How a dataset is spread over the workers. Each option's default suits a cluster network."""
+    """Options for a dataset's distribution over the workers. Each default suits a cluster network."""
 
     compression: str = "none"
     """`none`: on a cluster network, snappy costs more than it saves; `snappy`: for slow networks."""
@@ -26,8 +26,8 @@ class Distribution:
     shared: bool = True
     """True: all ranks have one dataset and split its stream. False: each rank has all of its own dataset."""
     coordinated: bool = False
-    """At each step, give all ranks similar batches from one worker's round. This is for variable-length data that is
-    bucketed by length, so that no rank waits for another rank's longer batch."""
+    """In each step one worker makes the batches of all ranks, of similar length. This is for data that is bucketed by
+    length, so that no rank waits for another rank's longer batch."""
     cross_trainer_cache: str = ""
     """A name under which ranks or jobs share batches in the workers' memory, instead of having them made for each.
     Several may then see the same batch, and slow ones may skip batches."""
@@ -41,7 +41,7 @@ class Distribution:
     deterministic: bool | None = None
     """True: parallel calls on the workers keep their order. None: the dataset decides."""
     uneven: str = "pad"
-    """How a dataset ends if ranks get unequal numbers of batches. `pad`: all go on to the end of the longest, and ranks
+    """End of a dataset if ranks get unequal numbers of batches. `pad`: all go on to the end of the longest, and ranks
     that have no batch left repeat their last one; `drop`: all end with the shortest; `keep`: each ends by itself, which
     hangs in training, but gives exact metrics on held-out data."""
     exact: bool = True
@@ -61,10 +61,10 @@ class Distribution:
         if self.max_outstanding_requests is not None and self.max_outstanding_requests < 1:
             raise InputError(f"max_outstanding_requests is {self.max_outstanding_requests}; expected 1 or more")
         if self.data_transfer_protocol == PROTOCOL and self.compression != "none":
-            raise InputError(f"{PROTOCOL} sends what is not compressed: leave data_transfer_protocol at 'auto'")
+            raise InputError(f"{PROTOCOL} cannot send compressed data: leave data_transfer_protocol at 'auto'")
         if self.cross_trainer_cache and self.coordinated:
-            raise InputError("cross_trainer_cache and coordinated exclude each other: a cached batch has no round")
+            raise InputError("cross_trainer_cache and coordinated exclude each other: leave one out")
         if self.coordinated and self.sharding == "dynamic":
             raise InputError("coordinated reads need every worker to make the whole dataset: add sharding='off'")
         if self.coordinated and not self.shared:
-            raise InputError("coordinated reads are of one stream: leave shared=True")
+            raise InputError("coordinated reads need one stream for all ranks: set shared=True")

@@ -1,7 +1,7 @@
 """Make an endless shuffled stream of a dataset's files, or of blocks of its elements, that a later run can go on with.
 
-Workers get positions one at a time. Each position stands for a file or a block, in an order that depends on the seed
-and the epoch alone. Every element carries its tag to the trainer, which notes the tag once it trained on the element.
+Workers get positions one at a time. Each position stands for a unit (a file or a block), in an order that depends on
+the seed and the epoch alone. Every element has a tag. The trainer enters the tag in a ledger once it trained on it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BLOCK = 256
 BATCHES_WITHOUT_A_STEP = 10_000
 """Batches that may come before a step is counted. After more, an error says that no callback counts steps."""
 GATHER_EVERY = 50
-"""Steps after which ranks tell each other what they consumed; a checkpoint on request may be as old."""
+"""Steps after which ranks exchange what they consumed; a checkpoint on request may lack up to this many steps."""
 Reader = Callable[[tf.Tensor, tf.Tensor], tf.data.Dataset]
 """A function of a unit's number and its first element's tag. Returns the unit's elements with their tags."""
 _END = np.iinfo(np.int64).max >> PLACE_BITS
@@ -210,7 +210,7 @@ class Shards:
             self.ledger.restore(collectives.same_on_all_ranks(self.ledger.state(), "headrace.ledger"))
 
     def state(self) -> dict[str, Any]:
-        """Return the ledger for a checkpoint, and how many elements it lacks that other ranks trained on."""
+        """Return the record of consumed elements for a checkpoint, and how many of other ranks' elements it lacks."""
         unknown = sum(map(len, self._not_gathered)) * (collectives.size() - 1)
         self.ledger.add(np.concatenate([np.zeros(0, np.int64), *self._not_gathered]))
         return {"what": self._what, "repeated": unknown, **self.ledger.state()}
@@ -233,7 +233,7 @@ class Shards:
     def _arrive(self, tags: NDArray[Any]) -> None:
         if len(self._arrived) >= BATCHES_WITHOUT_A_STEP:
             raise InputError(
-                f"{BATCHES_WITHOUT_A_STEP} batches came and no step was counted: give fit the Checkpoint, as callback"
+                f"{BATCHES_WITHOUT_A_STEP} batches came and no step was counted: give fit the Checkpoint as a callback"
             )
         self._arrived.append(np.atleast_1d(tags).astype(np.int64))
 
@@ -253,7 +253,7 @@ class Shards:
 
 
 class TaggedDataset:
-    """A stream of `Shards` on its way to `data.distribute`, with each element's tag where no function sees it."""
+    """Stream of `Shards` before it reaches `data.distribute`. Each element has a tag, which functions do not see."""
 
     def __init__(self, shards: Shards, dataset: tf.data.Dataset) -> None:
         self.shards, self.dataset = shards, dataset

@@ -11,7 +11,7 @@ RULE = "\u2500"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows as lines, each column as wide as its widest cell; for logs, and where there is no Rich."""
+    """Return the rows as lines, each column as wide as its widest cell; for logs, and where there is no Rich."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 

@@ -235,7 +235,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     @property
     def copies_to_gpu(self) -> bool:
-        """Whether batches are copied to a GPU beside the step before."""
+        """True if batches are copied to a GPU during the previous step."""
         return self._copies is not None and self._copies.pins
 
     def last_copy_s(self) -> float:
@@ -271,7 +271,7 @@ class DataLoader(TorchDataLoader[Any]):
         if any(now is not then for now, then in zip(self._samplers(), self._as_made, strict=True)):
             raise InputError(
                 "the script has put another sampler into the loader, as InfiniteDataLoader and MultiEpochsDataLoader "
-                "do: give the loader its sampler when it is made; its workers stay for all epochs anyway"
+                "do: pass the sampler to DataLoader(…) instead; its workers stay for all epochs anyway"
             )
         if self._planner.sampler_epoch() != self._sampler_epoch:  # the script has called sampler.set_epoch
             self.set_epoch(self._planner.sampler_epoch())
@@ -470,7 +470,7 @@ def _check(is_stream: bool, on_error: str, shards: int, prefetch_bytes: int, tor
     if shards and not is_stream:
         raise InputError("shards is for an IterableDataset; a map-style dataset needs none")
     if is_stream and on_error == "skip":
-        raise InputError("on_error='skip' needs a map-style dataset: an iterator that has raised is over")
+        raise InputError("on_error='skip' needs a map-style dataset: an iterator cannot continue after an exception")
     if prefetch_bytes < 1:
         raise InputError(f"prefetch_bytes is {prefetch_bytes}; expected a number of bytes, at least 1")
     if torchs.pop("in_order", True) is False:

@@ -107,7 +107,7 @@ def init(backend: str = "") -> None:
 
 
 def _tell_of_shared_gpus(backend: str, ranks: int, gpus: int) -> None:
-    """Say so where NCCL would have to connect ranks that share a GPU, which it refuses."""
+    """Warn if ranks share a GPU and use NCCL, which refuses to connect them."""
     if "nccl" in backend and ranks > gpus:
         print(
             f"warning: {ranks} ranks on this host, and {gpus} GPU{'s' if gpus > 1 else ''}: NCCL refuses ranks that "

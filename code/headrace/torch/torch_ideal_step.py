@@ -126,7 +126,7 @@ def _put_back(model: torch.nn.Module, optimizer: Any, others: Sequence[Any]) -> 
 
 
 class _Keep:
-    """Makes a function that restores a value and returns it; a tensor that two values share is kept once."""
+    """Copies values. A call returns a function that restores the value; tensors that values share are copied once."""
 
     def __init__(self) -> None:
         self._tensors: dict[int, Callable[[], Any]] = {}

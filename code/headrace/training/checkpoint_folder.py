@@ -78,8 +78,8 @@ class CheckpointFolder:
         path = self.newest()
         if path and _WRITTEN.get(path.resolve(), self) is not self:
             print(
-                f"checkpoint {path.name} is of what this script has trained before, so this training continues from "
-                f"it: with several folds, only the first is trained. {OF_ITS_OWN}", flush=True,
+                f"checkpoint {path.name} was saved by an earlier training of this script, so this training continues "
+                f"from it: with several folds, only the first is trained. {OF_ITS_OWN}", flush=True,
             )  # fmt: skip
 
     def is_due(self, every_s: float) -> bool:

@@ -30,7 +30,7 @@ class IdealStep:
 
     @classmethod
     def of(cls, times_s: Sequence[float], cpu_s: float) -> IdealStep:
-        """Return the ideal step for these steps' times and their CPU seconds together."""
+        """Return the ideal step, from the times of these steps and their total CPU seconds."""
         low, median, high = np.percentile(times_s, [25, 50, 75]) * 1000
         error = _ERROR_OF_MEDIAN * (high - low) / np.sqrt(len(times_s))
         return cls(float(median), float(error), cpu_s / len(times_s))

@@ -11,7 +11,7 @@ from headrace.cluster.paths import STOP_REQUEST
 
 PROGRESS_INTERVAL_S = 0.5
 PAUSED = "paused"
-"""Begins the name of the file that is there while a rank makes no steps."""
+"""Beginning of the name of the file that exists while a rank makes no steps."""
 
 
 class SignalFiles:
@@ -30,7 +30,7 @@ class SignalFiles:
         self._steps = True
 
     def step(self) -> None:
-        """A step was made."""
+        """Note that a step was made."""
         self.progress()
         if self._paused and not self._steps:
             self._steps = True

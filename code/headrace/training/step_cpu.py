@@ -63,7 +63,7 @@ def with_ended_s(pid: int) -> float:
 
 
 def _now() -> tuple[float, float]:
-    """Return the CPU seconds of this process with all descendants, ended ones too, and those of it alone."""
+    """Return the CPU seconds of this process with all its descendants (also ended ones), and of this process alone."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     living_s = sum(with_ended_s(each.pid) for each in psutil.Process().children(recursive=True))
     own_s = time.process_time()

@@ -30,9 +30,9 @@ from headrace.job.spec import JobSpec
 from headrace.linux import prctl, processes
 
 LEFT_BEHIND_TIMEOUT_S = 60.0
-"""Seconds that the other hosts may take after the leader's end, or the leader after theirs; they normally take less."""
+"""Seconds that the other hosts may take to end after the leader, or the leader after them; they normally take less."""
 INTERRUPT_GRACE_S = 120.0
-"""Seconds from the signal to end the hosts to their kill, as on SageMaker; a second interrupt kills at once."""
+"""Seconds between the signal that ends the hosts and their kill, as on SageMaker; a second interrupt kills at once."""
 KILL_GRACE_S = 2.0
 POLL_S = 0.05
 EXISTS = "exists already; choose another --job_name, or delete it"
@@ -204,7 +204,7 @@ class _Cluster:
                 return
             if self._interrupts and asked is None:
                 asked = now
-                self._console.say("interrupted: ending the hosts (once more to kill them)")
+                self._console.say("interrupted: ending the hosts (interrupt again to kill them)")
                 self._signal(signal.SIGTERM)
             if asked is not None and (self._interrupts > 1 or now - asked > INTERRUPT_GRACE_S):
                 self._console.say(f"killing {', '.join(running)}")

@@ -44,7 +44,7 @@ def collect(
 
 
 def write_summary(summary: Mapping[str, Any], folder: Path) -> None:
-    """Write the run's summary over the leader's. Raises `OSError`, and then leaves the leader's in place."""
+    """Replace the leader's summary with this one. If it raises `OSError`, the leader's is kept."""
     path = RunPaths(folder).summary
     written = path.with_name(f"{path.name}.part")
     try:
@@ -87,7 +87,7 @@ def _summary_without_leader(
 
 
 def _cause_without_leader(folder: Path, exit_codes: Mapping[str, int], killed: Sequence[str]) -> dict[str, Any]:
-    """Return as root cause a host that ended by itself without one, if any; else the first host's root cause."""
+    """Return the root cause: the first host that failed without naming one, else the first that a host names."""
     run = RunPaths(folder)
     words: list[RootCause] = []
     for host, code in exit_codes.items():

@@ -33,7 +33,7 @@ class Console:
         self.display = Display(stream, phases.text if phases else None)
 
     def say(self, text: str) -> None:
-        """Print a line as the cluster."""
+        """Print a line about all hosts together."""
         self._print(datetime.datetime.now(datetime.timezone.utc).strftime("%H:%M:%S"), "-", _RUNNER, text)
 
     def host_line(self, host: str, line: str, file: IO[bytes]) -> None:

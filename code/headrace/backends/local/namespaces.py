@@ -122,7 +122,7 @@ class Namespaces:
         if not readable or self._switch.stdout.readline() != b"ready\n":
             self._switch.kill()
             reason = self._switch.stderr.read().decode(errors="replace").strip().splitlines()
-            raise SetupError(reason[-1] if reason else f"no network within {START_TIMEOUT_S:g} s")
+            raise SetupError(reason[-1] if reason else f"no network could be set up within {START_TIMEOUT_S:g} s")
 
     def _probe(self) -> None:
         """Set up one host as a test, so that a forbidden call shows before the job starts."""
@@ -130,7 +130,7 @@ class Namespaces:
         try:
             result = subprocess.run(command, capture_output=True, timeout=START_TIMEOUT_S, check=False)
         except subprocess.TimeoutExpired as error:
-            raise SetupError(f"no host within {START_TIMEOUT_S:g} s") from error
+            raise SetupError(f"no host could be set up within {START_TIMEOUT_S:g} s") from error
         if result.returncode:
             lines = result.stderr.decode(errors="replace").strip().splitlines()
             raise SetupError(lines[-1] if lines else f"exit code {result.returncode}")

@@ -1,1 +1,1 @@
-"""What runs on the user's desk: from a job spec to a SageMaker training job, and back to its results."""
+"""SageMaker backend, which runs on the user's machine: turn a job spec into a training job, fetch its results."""

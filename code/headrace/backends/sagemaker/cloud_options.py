@@ -27,7 +27,7 @@ def _flag(name: str, default: Any, text: str, **options: Any) -> Any:
 
 @dataclass(frozen=True)
 class CloudOptions:
-    """Where and under which limits a job runs on SageMaker. Times are seconds.
+    """Place and limits of a job on SageMaker. Times are seconds.
 
     A field with a flag is a flag of start_job.py and `headrace submit`; `request` turns it into a part of the request.
     """

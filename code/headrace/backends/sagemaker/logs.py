@@ -85,7 +85,7 @@ class LogTail:
         return False
 
     def _complain(self, error: HeadraceError) -> None:
-        """Report an error, once in a row; the job can be followed without its logs."""
+        """Report the first of several errors in a row; the job can be followed without its logs."""
         self._is_denied = is_denied(error)
         if self._is_denied:
             self._say(f"{error}; following {self._job_name} without its logs")

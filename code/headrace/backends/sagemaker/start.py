@@ -35,13 +35,13 @@ PLACEHOLDER_ACCOUNT, PLACEHOLDER_REGION, PLACEHOLDER_ROLE = "123456789012", "us-
 
 
 def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable, asks: bool) -> Ended | None:
-    """Submit the job and return it when it has ended; None if it was not to be waited for, or not to be sent.
+    """Submit the job and return it when it has ended; None with --no-wait or --dry_run.
 
     Args:
         asks: True if a job that can cost more than `ASKS_FROM_USD` needs an answer from the terminal.
 
     Raises:
-        InputError: the flags describe no job that SageMaker would take, or nobody agreed to what it can cost.
+        InputError: the flags describe no job that SageMaker would take, or the user did not agree to its cost.
         SetupError: AWS refuses or cannot be reached.
     """
     retries = DEFAULT_RETRIES if arguments.retries is None else arguments.retries
@@ -93,7 +93,7 @@ def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable, a
 
 
 def _agree(most_usd: float | None, max_run_s: int) -> None:
-    """Ask about a job that can cost more than a little. Raise `InputError` if the answer is no, or nobody can."""
+    """Ask the user about a costly job. Raise `InputError` if the answer is no, or if there is no terminal."""
     if most_usd is not None and most_usd <= ASKS_FROM_USD:
         return
     cost = "has no known price" if most_usd is None else f"can cost {most_usd:.2f} USD (--max_run {max_run_s} s)"
@@ -112,9 +112,9 @@ def _dry_options(spec: JobSpec, arguments: argparse.Namespace) -> CloudOptions:
         _say(f"no --region: the request is for {region}")
     if not role:
         role = PLACEHOLDER_ROLE
-        _say("no --role: a placeholder stands in the request; give one before you send it")
+        _say("no --role: the request has a placeholder; give a role before you send it")
     elif not account_of(role):
-        _say(f"--role {role} is a name, not an ARN: the request has it in a placeholder's account, without a path")
+        _say(f"--role {role} is a name, not an ARN: the request's ARN has a placeholder for the account, and no path")
     return _options(spec, arguments, region, role, account_of(role) or PLACEHOLDER_ACCOUNT)
 
 
@@ -159,10 +159,10 @@ def _explain(spec: JobSpec, options: CloudOptions, table: InstanceTable) -> None
         _say("network isolation: nothing can be installed at the start; --image_uri must bring all that headrace needs")
     if spec.tf_data_mode == "service" and options.sharded_channels:
         own = FRAMEWORKS[spec.framework].without_sharing
-        _say(f"a sharded channel gives each host its own files: give its datasets {own}")
+        _say(f"a sharded channel gives each host its own files: pass {own} for its datasets")
     if not options.checkpoint_s3_uri:
         uri = checkpoint_uri(spec, options)
-        _say(f"checkpoints of this job alone: {uri}; to go on from them in another: --checkpoint_s3_uri {uri}")
+        _say(f"only this job writes to {uri}; another continues from its checkpoints with --checkpoint_s3_uri {uri}")
 
 
 def _say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""A job as a batch script for sbatch: one component for each group, the launcher once on each node. Pure."""
+"""Write a job as a batch script for sbatch: a component for each group, the launcher once on each node."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ class Follower:
 
 
 def job_state(job_id: str) -> str:
-    """Return a job's state and Slurm's reason; for a heterogeneous job, that of a component which has not ended.
+    """Return a job's state and Slurm's reason. If components differ, one that runs decides, or else a failed one.
 
     Raises:
         SetupError: Slurm does not answer.

@@ -84,8 +84,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("on Slurm only")
     for role, hosts in (("dnn", "hosts that train"), ("data", "data hosts")):
         group.add_argument(f"--{role}_partition", default="", metavar="NAME", help=f"of the {hosts} (default: Slurm's)")
-        group.add_argument(f"--{role}_constraint", default="", metavar="TEXT", help="features that they need")
-        group.add_argument(f"--{role}_gres", default="", metavar="TEXT", help="what each has, such as gpu:8")
+        group.add_argument(f"--{role}_constraint", default="", metavar="TEXT", help="features that their nodes need")
+        group.add_argument(f"--{role}_gres", default="", metavar="TEXT", help="resources of each, such as gpu:8")
         group.add_argument(f"--{role}_cpus", type=int, default=0, metavar="N", help="processors of each")
         group.add_argument(f"--{role}_mem", default="", metavar="SIZE", help="memory of each, such as 64G; 0: all")
     group.add_argument("--exclusive", action="store_true", help="no other job on these nodes; the usual ports")

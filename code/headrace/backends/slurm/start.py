@@ -26,7 +26,7 @@ def processes_per_host(given: argparse.Namespace) -> int:
     asked = given.processes_per_host
     gpus = options_from(given, Path("run"), sys.executable).dnn.gpus
     if asked and asked > gpus > 0:
-        raise InputError(f"--processes_per_host {asked}: --dnn_gres {given.dnn_gres} has GPUs for {gpus}")
+        raise InputError(f"--processes_per_host {asked} is too many: --dnn_gres {given.dnn_gres} has GPUs for {gpus}")
     return asked or max(gpus, 1)
 
 
@@ -39,7 +39,7 @@ class Ended:
 
 
 def submit(spec: JobSpec, given: argparse.Namespace) -> Ended | None:
-    """Submit the job and return it when it has ended; None if it was not to be waited for, or not to be submitted.
+    """Submit the job and return it when it has ended; None with --no-wait or --dry_run.
 
     Raises:
         InputError: the flags describe no job for Slurm.
@@ -49,11 +49,11 @@ def submit(spec: JobSpec, given: argparse.Namespace) -> Ended | None:
     options = options_from(given, run, sys.executable)
     spec = dataclasses.replace(spec, channels=tuple(map(_on_shared_folder, spec.channels)))
     if spec.num_of_data_workers >= FREE_PORTS and not options.dnn.exclusive:
-        raise InputError(f"{spec.num_of_data_workers} workers on a host need more ports than are shared: --exclusive")
+        raise InputError(f"{spec.num_of_data_workers} workers on a host need too many ports: add --exclusive")
     checkpoints = _folder(given.checkpoint_s3_uri, "--checkpoint_s3_uri") if given.checkpoint_s3_uri else None
     if given.dry_run:
         print(build_script(spec, options), end="")
-        _say("not submitted; the folder, the code's copy and the secret that it names come with a real submission")
+        _say("not submitted; without --dry_run the folder, the code's copy and the secret that it names are made too")
         return None
     job_id = sbatch.submit(sbatch.write_run(spec, options, checkpoints))
     _say(f"{spec.job_name} is Slurm's job {job_id}; script, logs, results in {run}")
@@ -106,7 +106,7 @@ def _on_shared_folder(channel: Channel) -> Channel:
 def _folder(uri: str, what: str) -> Path:
     """Return a folder that the nodes must see too. Raise `InputError` for a place in S3."""
     if "://" in uri.removeprefix("file://"):
-        raise InputError(f"{what} is {uri}; on Slurm it is a folder that all nodes see")
+        raise InputError(f"{what} is {uri}; on Slurm give a folder that all nodes see")
     path = Path(os.path.expanduser(uri.removeprefix("file://"))).absolute()
     if "\n" in str(path):
         raise InputError(f"{what} is {str(path)!r}; a name may have no line breaks")

@@ -23,7 +23,7 @@ NONCE_BYTES = 16
 
 
 class Refused(Exception):
-    """A message that is malformed or does not prove who sent it; the text is for the log."""
+    """Raised for a message that is malformed or does not prove who sent it; the text is for the log."""
 
 
 def decode(message: bytes) -> dict[str, Any]:

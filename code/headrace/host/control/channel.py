@@ -99,7 +99,7 @@ class ControlServer:
             return future.result(timeout_s)
         except concurrent.futures.TimeoutError as error:  # another class than TimeoutError before Python 3.11
             future.cancel()
-            raise TimeoutError(f"nothing within {timeout_s:g} s") from error
+            raise TimeoutError(f"no answer within {timeout_s:g} s") from error
 
     def _end_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -61,7 +61,7 @@ class Timeline:
             exporter.close({"time": time.time(), "summary": summary})
 
     def _groups(self, statuses: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """Return figures by group since the last call: means over the hosts, for bytes sums."""
+        """Return each group's figures since the last call, combined from its hosts by `_together`."""
         found: dict[str, list[dict[str, float]]] = {}
         for host in self._topology.hosts:
             now = statuses.get(host.name, {}).get("cpu")
@@ -114,7 +114,7 @@ def _figures(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, flo
 
 
 def _together(hosts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the figures of a group from those of its hosts: means, for bytes sums."""
+    """Combine the figures of a group's hosts: the sum of bytes, the mean of all others."""
     together = {}
     for name in dict.fromkeys(name for each in hosts for name in each):
         values = [each[name] for each in hosts if name in each]

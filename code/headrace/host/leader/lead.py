@@ -163,7 +163,7 @@ class Leader:
                     raise _Failed(cause)
 
     def _takes_batches(self) -> bool:
-        """Whether ranks have batches: those of some frameworks show it in any loop, others once they make steps."""
+        """Return whether ranks get batches. Some frameworks show it in any loop, others once ranks make steps."""
         plan = self._run.plan
         shown = FRAMEWORKS[plan.settings.framework].shows_batches and any(plan.paths.signal_dir.glob("rank[0-9]*"))
         return shown or self._stepping

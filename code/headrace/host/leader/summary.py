@@ -78,7 +78,7 @@ def build_summary(
 
 
 def _limited_by(summary: Mapping[str, Any]) -> str:
-    """What limits the steps; empty where a host or a rank has told nonsense."""
+    """Return what limits the steps; empty if a host's or a rank's figures are invalid."""
     try:
         return limited_by(summary)
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError):

@@ -16,9 +16,9 @@ from headrace.job.settings import Settings
 from headrace.outcome import RootCause
 
 ABORT_S = 5.0
-"""How long ranks may take to end once their preflight has failed."""
+"""Seconds that ranks may take to end once their preflight has failed."""
 STILL_S = 10.0
-"""How long no main thread moves before ranks that wait for each other are taken for hung."""
+"""Seconds without movement of any main thread after which ranks that wait for each other count as hung."""
 _REDUCERS = " or ".join(each.stall_words.reducer for each in FRAMEWORKS.values() if each.stall_words)
 
 
@@ -43,10 +43,10 @@ class StallWatchdog:
         """Whether there was a step, a batch or a collective between the last two looks."""
 
     def stalled_s(self, now: float, ranks: RankLog) -> float | None:
-        """Seconds without progress, once they are too many: where the reducer says that all ranks wait, few are.
+        """Return the seconds without progress if they exceed the limit, else None.
 
         Args:
-            ranks: how much they have printed; whom the reducer has said since the last progress that they wait for.
+            ranks: the ranks' log. If it says that all ranks wait for each other, the limit is `STILL_S`.
         """
         seen = self._files("rank")
         moved = (self._files("moved-"), 0 if seen else ranks.lines)
@@ -123,7 +123,7 @@ def diagnose(
     """Return the root cause of a stall, as far as it shows from outside: a suspended process, or what ranks wait for.
 
     Args:
-        silence: how long no step was made, and which setting makes that too long, as text.
+        silence: the time without a step, and the setting that limits it, as text.
         waited_for: the data that ranks wait for; empty if no rank reads data through headrace.
     """
     suspended = [(host, name) for host, status in statuses.items() for name in status.get("suspended", [])]

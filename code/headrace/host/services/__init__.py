@@ -33,7 +33,7 @@ def data_service(
     mode = settings.tf_data_mode or default_mode(topology.is_hetero)
     if mode == "service" and settings.num_of_data_workers < 1:
         raise InputError(
-            "num_of_data_workers is 0, but this job's batches come from workers (tf_data_mode service): 1 or more"
+            "num_of_data_workers is 0, but this job's batches come from workers (tf_data_mode service): give 1 or more"
         )
     name = FRAMEWORKS[settings.framework].data_service if mode == "service" else "local"
     return SERVICES[name](topology, settings, source_dir, work_dir, arguments)

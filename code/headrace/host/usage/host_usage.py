@@ -84,7 +84,7 @@ class ResourceUsage:
             return self._frozen or self._report()
 
     def resident_bytes(self) -> dict[str, int]:
-        """Return the resident sizes of the largest processes lately, each as last seen, by pid."""
+        """Return the last known resident sizes of the recently largest processes, by pid."""
         with self._lock:
             sizes = sorted(((size, pid) for pid, (_, size) in self._resident.items()), reverse=True)
         return {str(pid): size for size, pid in sizes[:REPORTED_SIZES]}

@@ -12,7 +12,7 @@ import numpy as np
 from headrace.rank.preflight.meeting import Meeting, PreflightError
 
 PING_BYTES, LOAD_BYTES, GATHERED_BYTES, REDUCED_BYTES = 8, 4 << 20, 64, 16 << 20
-"""Bytes of a message for latency, of one for bandwidth, of a few metrics, and of a small network's gradients."""
+"""Bytes of messages for latency and for bandwidth, of gathered metrics, and of a small network's gradients."""
 PINGS, LOADS, ROUNDS = 200, 12, 3
 ENOUGH_S = 0.4
 """Longest time in seconds for which one kind of message is repeated."""

@@ -119,6 +119,6 @@ def _stored(array: NDArray[Any]) -> Path:
     except OSError as error:
         raise InputError(
             f"{array.nbytes / 2**30:.2f} GiB of arrays cannot be written to {path.parent} ({error.strerror}): "
-            "write them to files that all hosts see (TFRecords, say), or make room there"
+            "write them to files that all hosts see (TFRecords, say), or free disk space there"
         ) from error
     return path

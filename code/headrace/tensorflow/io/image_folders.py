@@ -51,17 +51,17 @@ def from_folders(
         if value not in allowed:
             raise InputError(f"{name} is {value!r}; expected one of {', '.join(map(str, allowed))}")
     if (validation_split is None) != (subset is None) or not 0 <= (validation_split or 0) < 1:
-        raise InputError("validation_split, a share below 1, and subset, 'training' or 'validation', go together")
+        raise InputError("give validation_split (a share below 1) and subset ('training' or 'validation'), or neither")
     files, numbers, classes = _listed(Path(directory), class_names)
     if label_mode == "binary" and classes != 2:
-        raise InputError(f"label_mode is 'binary', but {directory} has {classes} classes")
+        raise InputError(f"label_mode='binary' needs 2 classes, and {directory} has {classes}: use 'int'")
     if validation_split is not None:
         held_out = int(validation_split * len(files))
         order = np.random.default_rng(seed).permutation(len(files))
         chosen = np.sort(order[:held_out] if subset == "validation" else order[held_out:])
         files, numbers = [files[place] for place in chosen], numbers[chosen]
     if not files:
-        raise InputError(f"there is no image left of {directory} for subset={subset!r}")
+        raise InputError(f"no image of {directory} is left for subset={subset!r}: change validation_split")
 
     def decode(path: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, ...]:
         image = tf.io.decode_image(tf.io.read_file(path), CHANNELS[color_mode], expand_animations=False)

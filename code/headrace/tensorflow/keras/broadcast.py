@@ -1,4 +1,4 @@
-"""The start of all ranks from one rank's state, also for models that make their weights in the first step."""
+"""Start all ranks from one rank's state, also for models that make their weights in the first step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def will_be_measured(model: keras.Model) -> None:
 
 
 def all_measure(model: keras.Model) -> bool:
-    """Return whether all ranks have `callbacks.Measure`, as far as they have exchanged this."""
+    """Return whether all ranks have `callbacks.Measure`; call it after the ranks have exchanged this."""
     return _measured[model]
 
 
@@ -83,7 +83,7 @@ def broadcast_state(model: keras.Model, root_rank: int = 0) -> None:
 
 
 class Beginning:
-    """Starts all ranks from one rank's state once all have all weights: before the first step, or after it."""
+    """Starts all ranks from one rank's state as soon as all weights exist: before the first step, or after it."""
 
     def __init__(self, root_rank: int = 0) -> None:
         self._root_rank, self._due, self._stepped = root_rank, True, False

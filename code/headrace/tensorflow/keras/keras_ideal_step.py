@@ -55,7 +55,7 @@ def _measured_if_it_fits(model: keras.Model, dataset: tf.data.Dataset, batch: An
     try:
         return _measured(model, dataset, batch)
     except tf.errors.ResourceExhaustedError as error:
-        print(f"the ideal step is not measured, for want of memory: {error.message.splitlines()[0]}", flush=True)
+        print(f"the ideal step is not measured, since memory ran out: {error.message.splitlines()[0]}", flush=True)
         return None
 
 

@@ -49,8 +49,8 @@ class LearningRateScheduleCallback(StepCallback):
             self.steps_per_epoch = self.steps_of_epoch()
             if not self.steps_per_epoch and collectives.rank() == 0:
                 print(
-                    f"{type(self).__name__}: how many steps an epoch has is known after the first, in which the "
-                    "learning rate stays as it begins; give steps_per_epoch to have it change from the first step on",
+                    f"{type(self).__name__}: the learning rate stays as it is in the first epoch, whose number of "
+                    "steps is not known; give steps_per_epoch to have it change from the first step on",
                     flush=True,
                 )
 

@@ -78,7 +78,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
                 f"warning: after epoch {epoch} rank {values.index(low)}'s {what} {low:g}, and rank "
                 f"{values.index(high)}'s {high:g}, so ranks train different models: give fit "
                 "hvd.callbacks.BroadcastGlobalVariablesCallback(0) (in a loop: hvd.broadcast_variables), and put "
-                "what changes the learning rate after MetricAverageCallback", flush=True,
+                "callbacks that change the learning rate after MetricAverageCallback", flush=True,
             )  # fmt: skip
 
 
@@ -88,8 +88,8 @@ def _all_or_none(ours: dict[str, Any]) -> list[dict[str, Any]]:
     if len({each["evaluates"] for each in ranks}) > 1:
         evaluates = next(rank for rank, each in enumerate(ranks) if each["evaluates"])
         raise InputError(
-            f"rank {evaluates} evaluates after an epoch and others do not: give fit validation_data on every rank, "
-            "its part of it by data.split_by_rank, or leave MetricAverageCallback out"
+            f"rank {evaluates} evaluates after an epoch and others do not: pass validation_data to fit on every rank "
+            "(data.split_by_rank makes each rank's part), or remove MetricAverageCallback"
         )
     return ranks
 

@@ -53,8 +53,8 @@ class Checkpoint(StepCallback):
     """Keeps a checkpoint of each epoch, and more in long epochs, on rank 0. Resumes from the newest whole one.
 
     A checkpoint is a folder `epoch-NNNN` (or `epoch-NNNN-step-NNNNNN`, made when the job was asked to stop or when
-    the last one was `every_s` ago) that appears under its name only when all of it is on disk. It also has the ledger
-    of the data that `data.Shards` makes.
+    the last one was `every_s` ago) that appears under its name only when all of it is on disk. It also holds the
+    position in the data of `data.Shards`.
 
     Args:
         folder: the folder of the checkpoints; by default the job's.
@@ -77,7 +77,7 @@ class Checkpoint(StepCallback):
         self._stream: Stream | None = None
 
     def keep_stream(self, stream: Stream) -> Any:
-        """Add this stream's state to checkpoints from now on; return the newest one's, or None."""
+        """Add this stream's state to checkpoints from now on; return its state in the newest one, or None."""
         self._stream = stream
         return self._folder.record(LEDGER_FILE) if collectives.rank() == 0 else None
 
@@ -127,8 +127,8 @@ class Checkpoint(StepCallback):
     def restore(self, model: keras.Model) -> int:
         """Load the newest checkpoint, if there is one, and return the epoch to go on with (0 without a checkpoint).
 
-        Only the remaining steps of a begun epoch are made. Where Keras does not know an epoch's number of steps, that
-        of the epoch before is used; a first epoch is then made whole. Call this on every rank: rank 0 reads, and all
+        Only the remaining steps of a begun epoch are made. Where Keras does not know their number, the previous epoch's
+        number of steps is used; without one, the whole epoch is made. Call this on every rank: rank 0 reads, and all
         ranks get its weights and optimizer state. Raise `InputError` for a model that has no weights yet.
         """
         epoch = step = steps = 0
@@ -136,8 +136,8 @@ class Checkpoint(StepCallback):
         weights = self._folder.newest_weights()
         if not model.weights:
             raise InputError(
-                "the model has no weights yet into which a checkpoint's could be loaded: begin it with keras.Input(…), "
-                "or call it on a batch, before restore"
+                "the model has no weights yet, so no checkpoint can be loaded: begin it with keras.Input(…), or call "
+                "it on a batch, before restore"
             )
         if collectives.rank() == 0 and weights:
             self._folder.tell_of_own()

@@ -97,14 +97,14 @@ class Reduction:
 def _check(op: Any, options: Mapping[str, Any]) -> None:
     """Raise `InputError` for arguments that would change a result, and `TypeError` for those that Horovod lacks."""
     if op not in (hvd.Average, hvd.Sum):
-        raise InputError("op is hvd.Average or hvd.Sum: headrace offers no other reduction of gradients")
+        raise InputError("op must be hvd.Average or hvd.Sum: headrace offers no other reduction of gradients")
     for name, value in options.items():
         if name in _INSTEAD:
             default, instead = _INSTEAD[name]
             if value != default:
                 raise InputError(f"{name}={value!r} is not offered: {instead}")
         elif name not in _HOW_HOROVOD_SENDS:
-            raise TypeError(f"an unexpected argument {name!r}; there are compression and op")
+            raise TypeError(f"an unexpected argument {name!r}; expected compression or op")
 
 
 def optimizers_of(model: keras.Model) -> list[Any]:

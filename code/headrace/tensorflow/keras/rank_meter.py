@@ -54,7 +54,7 @@ def steps() -> int:
 
 @functools.cache
 def warn_if_apart() -> None:
-    """Warn once if no gradients have been averaged; to be called at an epoch's end, by when they should be."""
+    """Warn once if no gradients have been averaged. Call this at an epoch's end."""
     if collectives.size() > 1 and collectives.rank() == 0 and not _collectives:
         print(APART, flush=True)
 
@@ -124,7 +124,7 @@ class _Scalars:
 
 @contextlib.contextmanager
 def _as_pythons() -> Iterator[None]:
-    """Raise TensorFlow's own error for a full disk as Python's."""
+    """Raise `OSError` in place of TensorFlow's own error, such as for a full disk."""
     try:
         yield
     except tf.errors.OpError as error:

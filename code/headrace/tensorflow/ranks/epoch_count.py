@@ -13,8 +13,8 @@ Numbers = tuple[int, int, int, int]
 SAY_AFTER_S = 15.0
 """Seconds without a message at the end of an epoch, after which rank 0 reports the ranks that others wait for."""
 FIRST_PATIENCE_S = 5.0
-"""Seconds that a rank's second batch waits for the other ranks' first, so that each rank has a batch of a short stream.
-A rank that reads a stream alone goes on then."""
+"""Seconds that a rank waits before its second batch until all ranks have their first, so that each gets one of a short
+stream. After this time the rank goes on, since it may be the only reader."""
 ENDED = 1
 """The flag of a rank that has no more batches of this epoch."""
 SOME_ENDED, ALL_ENDED, STARTED = 1, 2, 4
@@ -48,7 +48,7 @@ class EpochCounter:
         self._newest: dict[tuple[int, int], int] = {}
 
     def hear(self, rank: int, numbers: Numbers | None) -> list[Numbers]:
-        """Take a rank's message (None: the rank is gone or, if -1, time has passed). Return messages for all ranks."""
+        """Take a rank's message. None: the rank is gone or, for -1, time has passed. Return messages for all ranks."""
         if numbers is None:
             self._gone |= {rank} - {-1}
             self._say_waiting()

@@ -29,7 +29,7 @@ _STREAMS = 1 << 32
 
 
 def with_steps(stream: tf.data.Dataset, steps: int, own: int = 0) -> tf.data.Dataset:
-    """Return `steps` batches of a stream; if it has fewer, its last batch comes again. TensorFlow knows the number.
+    """Return `steps` batches of a stream; if it has fewer, its last batch is repeated. TensorFlow knows the number.
 
     Args:
         own: the stream's number of batches if it is certain. The stream is then read to its end, so caches are filled.
@@ -154,7 +154,7 @@ class _Stream:
             self._true = tf.constant(True)
 
     def wake(self) -> None:
-        """Make waiting operations look at the news again."""
+        """Make waiting operations look at rank 0's decision again."""
         with contextlib.suppress(tf.errors.CancelledError):  # it is closed
             self._news.enqueue(self._true)
 
@@ -163,7 +163,7 @@ class _Stream:
         self._news.close(cancel_pending_enqueues=True)
 
     def epochs(self) -> tf.data.Dataset:
-        """Return a dataset of the number of an epoch that begins. Tell rank 0 when the iterator over it is dropped."""
+        """Return a dataset whose only element is the new epoch's number. Tell rank 0 when its iterator is dropped."""
 
         @tf.function(input_signature=[])
         def begin() -> tf.Tensor:

@@ -32,7 +32,7 @@ _NONCE_BYTES = 16
 _HELLO = struct.Struct("!q32s")  # rank, proof
 _MESSAGE = struct.Struct("!qqqq")
 Decide = Callable[[int, Numbers | None], Iterable[Numbers]]
-"""A function of a rank and its message (None: its last; -1 and None each second). Returns messages for all ranks."""
+"""Function of a rank and its message (None after the last; each second also -1, None). Returns messages for all."""
 
 
 class _Hub:
@@ -163,7 +163,7 @@ def _connect(addresses: list[str], port: int, token: bytes, rank: int) -> socket
                 connection = socket.create_connection((address, port), HELLO_TIMEOUT_S)
                 nonce = connection.recv(_NONCE_BYTES, socket.MSG_WAITALL)
                 if len(nonce) < _NONCE_BYTES:
-                    raise OSError("closed before it was asked who we are")
+                    raise OSError("connection closed before authentication")
                 connection.sendall(_HELLO.pack(rank, _proof(token, nonce, rank)))
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.settimeout(None)

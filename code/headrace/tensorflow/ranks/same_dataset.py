@@ -98,7 +98,7 @@ class Fingerprints:
         self._tensors: dict[tuple[str, str], bytes] = {}
 
     def of(self, name: str, seeds: bool = True) -> int:
-        """Return 63 bits for the operation of this name and all that it reads; `seeds`: include seeds of shuffles."""
+        """Return 63 bits that identify an operation and all that it reads; `seeds`: include the seeds of shuffles."""
         known = self._known[seeds]
         self._tell(name, "", self._nodes, known, seeds)
         return int.from_bytes(known[name][:8], "big") >> 1

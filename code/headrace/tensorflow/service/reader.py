@@ -25,7 +25,7 @@ FEW_REQUESTS = 2
 """Batches that a rank requests ahead from a finite shared stream, so that no rank takes most of a short one."""
 ASK_FOR_END_EVERY_MS = 100
 """Milliseconds between a rank's questions to the dispatcher whether a pass is over. With TensorFlow's 1,000 each pass
-took that much longer. An endless stream keeps 1,000, so the dispatcher gets a tenth of the questions."""
+took a second longer. An endless stream keeps 1,000, so the dispatcher gets a tenth of the questions."""
 _given: collections.Counter[str] = collections.Counter()
 
 
@@ -104,12 +104,12 @@ def protocol(asked: str, compression: str, context: TrainerContext, spec: object
     loaded = transfer.load()
     if asked == transfer.PROTOCOL and not loaded:
         raise InputError(
-            f"data_transfer_protocol={asked!r} is not built: python -m headrace.tensorflow.service.transfer.build, "
+            f"data_transfer_protocol={asked!r} is not built: run python -m headrace.tensorflow.service.transfer.build, "
             "or leave it at 'auto'"
         )
     timeout_s = float(os.environ.get(STARTUP_TIMEOUT_VARIABLE) or 900)
     if loaded and context.protocol_file:
         loaded = agreed.agreed_protocol(Path(context.protocol_file), timeout_s) == transfer.PROTOCOL
     if asked == transfer.PROTOCOL and not loaded:
-        raise InputError(f"data_transfer_protocol={asked!r}, which not all workers have: leave it at 'auto'")
+        raise InputError(f"some workers lack data_transfer_protocol={asked!r}: leave it at 'auto'")
     return transfer.PROTOCOL if loaded else None

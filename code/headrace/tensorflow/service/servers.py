@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     roles = parser.add_subparsers(dest="role", required=True, metavar="{dispatcher,worker}")
     dispatcher = roles.add_parser("dispatcher", help="hands datasets out to the workers")
     dispatcher.add_argument("--port", type=int, required=True)
-    dispatcher.add_argument("--work_dir", type=Path, required=True, help="journal, for a restart on the same port")
+    dispatcher.add_argument("--work_dir", type=Path, required=True, help="journal for a restart on the same port")
     worker = roles.add_parser("worker", help="makes batches and sends them to the trainers")
     worker.add_argument("--port", type=int, required=True)
     worker.add_argument(
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     worker.add_argument(
         "--transfer_address", type=_host_and_port, default="", help="HOST:PORT for batches by headrace's own protocol"
     )
-    worker.add_argument("--protocol_file", type=Path, help="where the launcher leaves how the job's batches travel")
+    worker.add_argument("--protocol_file", type=Path, help="file in which the launcher names the job's protocol")
     worker.add_argument("--dispatcher", type=_host_and_port, required=True, help="HOST:PORT of the dispatcher")
     worker.add_argument("--timeout_s", type=float, default=900.0, help="how long to wait for the dispatcher")
     try:
@@ -89,8 +89,8 @@ def offered(transfer_address: str, protocol_file: Path | None, timeout_s: float)
     # Ranks read from a registered worker at once, so it must not register before the protocol is decided.
     if agreed.agreed_protocol(protocol_file, timeout_s) == transfer.PROTOCOL:
         raise SetupError(
-            f"this host cannot send batches by {transfer.PROTOCOL}'s own transfer (the reason is said above), "
-            "by which the job's other workers send them; data_transfer_protocol='grpc' needs no such library"
+            f"this host cannot send batches by {transfer.PROTOCOL}'s own transfer (the reason is said above), but the "
+            "job's other workers do: set data_transfer_protocol='grpc' in data.distribute"
         )
     return ""
 

@@ -81,7 +81,7 @@ class Node:
             yield from each.subtree(ends)
 
     def on(self, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Return this transformation of other inputs, as a variant within the graph that is being built."""
+        """Apply this transformation to other inputs; return the result as a variant tensor of the current graph."""
         return self.graph.build(self, dict(zip(self.edges, inputs, strict=True)), ordered=True)
 
     @cached_property
@@ -162,9 +162,9 @@ class DatasetGraph:
         asserts: bool = False,
         ordered: bool = False,
     ) -> tf.data.Dataset:
-        """Return a dataset that ends with this transformation, of flat tuples; `new`: as for `spliced`.
+        """Return a dataset of flat tuples that ends with this transformation; see `spliced` and `build`.
 
-        `asserts`: keep the sizes that the script asserts, which do not hold for parts. `ordered`: as for `build`.
+        `asserts`: keep the sizes that the script asserts, which do not hold for parts.
         """
         return tf.data.experimental.from_variant(self._made(node, new or {}, asserts, ordered), node.specs)
 

@@ -17,20 +17,20 @@ _BITS = (1 << 64) - 1
 
 
 def ranks_that_share(source: Source) -> tuple[int, int]:
-    """Return the number of ranks, and this rank's. Raises `InputError` if a rank would repeat an empty part forever."""
+    """Return the number of ranks and this rank's number. Raises `InputError` if a rank would repeat an empty part."""
     node, ranks = source.node, collectives.size()
     parts = source.blocks if source.elements != INFINITE and not source.expanding else ranks
     if parts < ranks and is_endless(node.graph.sink):
         raise InputError(
             f"{node.place}: {source.elements} elements in batches make {parts} parts for {ranks} ranks. "
-            "Each repeats its own, and one would have none: more elements, or smaller batches; to give each rank all, "
-            "as for a look whether a model can learn one batch: data.distribute(…, shared=False)"
+            "Some ranks would have none: use more elements, or smaller batches; to give each rank all elements (to "
+            "see whether a model can learn one batch, say): data.distribute(…, shared=False)"
         )
     return ranks, collectives.rank()
 
 
 def dealt(records: tf.data.Dataset, ranks: int, rank: int, listing: int = 0) -> tf.data.Dataset:
-    """Return a rank's part: one record of every `ranks` records, at another place in each turn.
+    """Return a rank's part: one record of each turn. A turn is `ranks` records; the record's place in it varies.
 
     The place changes because files or classes may be interleaved: with a fixed place, a rank would have records of only
     some of them, and batches of one class.
@@ -46,7 +46,7 @@ def dealt(records: tf.data.Dataset, ranks: int, rank: int, listing: int = 0) -> 
 
 
 def place_of(turn: tf.Tensor, ranks: int, rank: int, listing: int = 0) -> tf.Tensor:
-    """Return the place of a rank's record within a turn; it changes from turn to turn. `listing`: as for `dealt`."""
+    """Return which record of a turn is this rank's; see `dealt`."""
     of_listing = listing % ranks + _mixed(listing // ranks) % ranks
     mixed = (turn + 1) * _ODD
     mixed = tf.bitwise.bitwise_xor(mixed, tf.bitwise.right_shift(mixed, 29)) * _ODD

@@ -50,7 +50,7 @@ def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1
 
 
 def _seeded_shuffles(graph: DatasetGraph) -> list[tuple[Any, int]]:
-    """Return the constants that hold second seeds, and the seeds, of shuffles that are to differ in each pass.
+    """Return, for each shuffle that must differ in each pass, the constant with its second seed, and this seed.
 
     A worker begins with the seeds in its first pass over each dataset, and takes another order in later passes. A
     shuffle without seeds draws its own.

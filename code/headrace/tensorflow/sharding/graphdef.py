@@ -22,9 +22,9 @@ def graph_of(dataset: tf.data.Dataset) -> Any:
     except (tf.errors.OpError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise InputError(
-            f"the dataset cannot be copied out of this process ({reason}): what it captures must be tensors, variables "
-            "or lookup tables, and large arrays go by data.from_arrays; an iterator or a file handle of this process "
-            "stays here, and prefetch_to_device and copy_to_device come after data.distribute"
+            f"the dataset cannot be copied out of this process ({reason}): its functions may capture tensors, "
+            "variables and lookup tables, but no iterator or file handle; pass large arrays by data.from_arrays; "
+            "call prefetch_to_device and copy_to_device after data.distribute"
         ) from error
     graph = compat.GraphDef()
     graph.ParseFromString(text)

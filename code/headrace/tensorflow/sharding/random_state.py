@@ -25,7 +25,7 @@ _DRAWING = re.compile(r"Rng(ReadAndSkip|Skip)|Stateful(Standard|Truncated)?(Unif
 """Operations that draw from a tf.random.Generator and move its state on."""
 _CALLS = {"PartitionedCall": 0, "StatefulPartitionedCall": 0, "While": 0, "StatelessWhile": 0, "If": 1,
           "StatelessIf": 1, "Case": 1, "StatelessCase": 1}  # fmt: skip
-"""Operations that call functions, with the number of their first inputs that no function gets."""
+"""Operations that call functions, with how many of their first inputs are not passed to the functions."""
 _SEED_OF_KERAS = [2]
 """The shape of the int64 variable that holds the state of a Keras layer's random numbers."""
 _ANY = 1 << 62
@@ -41,7 +41,7 @@ def refuse_written(graph: DatasetGraph) -> None:
             if edge not in seeds:
                 raise InputError(
                     f"{node.place}: it writes a variable or a table, and every worker or rank would "
-                    "write one of its own: a counter begins anew in each. Count with .enumerate(), keep a state with "
+                    "write its own copy, so a counter would be wrong. Count with .enumerate(), keep a state with "
                     f".scan(…), or write before the dataset is made{AS_IT_IS}"
                 )
 
@@ -80,7 +80,7 @@ def first_values(graph: DatasetGraph) -> list[Any]:
 
 
 def begin(seeds: Iterable[Any], which: str) -> None:
-    """Put other first states, which follow from the old ones and from `which`, into these constants.
+    """Replace the first states in these constants by states computed from them and `which`.
 
     States that were equal stay equal: two layers with one seed draw alike, such as for an image and its mask.
     """

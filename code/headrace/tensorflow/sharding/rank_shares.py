@@ -104,7 +104,7 @@ def shrink_shuffles(graph: DatasetGraph, source: Node, share: Share) -> None:
 
 
 def nothing_like(node: Node) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
-    """Return a function that makes an element like a transformation's, for a dataset that never makes one.
+    """Return a function that makes an element of a transformation's types, to declare those of an empty dataset.
 
     Sparse and ragged tensors, and datasets, are variants here, and variants have no zeros.
     """
@@ -117,7 +117,7 @@ def nothing_like(node: Node) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
 
 
 def _elements_of_a_batch(sink: Node, listing: Node) -> int:
-    """Return the listing's elements in a batch of the sink, or 0 if a node between them may change that number."""
+    """Return how many of the listing's elements make a batch of the dataset, or 0 if a node may change that number."""
     size, node = 1, sink
     while node is not listing:
         if node.op not in (*ONE_TO_ONE, *BATCHES):

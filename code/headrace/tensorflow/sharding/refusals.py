@@ -1,4 +1,4 @@
-"""Raise an error, before training, for what a dataset's graph has that cannot be made on another host or in parts."""
+"""Raise an error, before training, for a dataset that cannot be made on other hosts, or cannot be made in parts."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ AS_IT_IS = "; or data.distribute(…, exact=False) as it is"
 SKIPPED_BYTES = 64 << 20
 """The most bytes of files that may be read again for each part."""
 MUCH_PADDING = 0.1
-"""The share of a pass's batches that may come again without a warning."""
+"""The largest share of a pass's batches that may be repeated without a warning."""
 _MIXED = "tf.gather(x, tf.random.shuffle(tf.range(tf.shape(x)[0])))"
-"""An expression that gives a batch other neighbours without a second dataset."""
+"""An expression that mixes the elements of a batch, in place of a second dataset."""
 _COSTLY_OP = re.compile(r"Decode(Jpeg|Png|Image|Bmp|Gif|AndCrop)|Resize|Conv|ImageProjective|CropAndResize|ReadFile")
 
 
@@ -39,14 +39,14 @@ def refuse_other_kinds(dataset: Any) -> None:
     """Raise `InputError` for anything but a `tf.data.Dataset` that was not distributed before."""
     if not tf.executing_eagerly():
         raise InputError(
-            "a dataset is distributed before training and outside of functions, with TensorFlow 2's eager execution: "
-            "leave tf.compat.v1.disable_eager_execution() out, and call this outside of a tf.function"
+            "distributing a dataset needs TensorFlow 2's eager execution: remove "
+            "tf.compat.v1.disable_eager_execution(), and call this outside of a tf.function"
         )
     if not isinstance(dataset, tf.data.Dataset):
         raise InputError(
-            f"this takes a tf.data.Dataset, and got a {type(dataset).__name__}: make one of arrays by data.from_arrays "
-            "and .shuffle(…).batch(…); of a PyDataset or a generator each rank takes its own part, every hvd.size()-th "
-            "sample from hvd.rank() on, and the same number of batches on all ranks"
+            f"expected a tf.data.Dataset, got a {type(dataset).__name__}: make one from arrays by data.from_arrays and "
+            ".shuffle(…).batch(…). Do not distribute a PyDataset or a generator: have each rank take every "
+            "hvd.size()-th sample from hvd.rank() on, and the same number of batches"
         )
     if distributed_datasets.is_of_a_result(dataset):
         raise InputError(
@@ -93,8 +93,8 @@ def refuse_generator(graph: DatasetGraph) -> None:
         if "GeneratorDataset" in node.function_ops:
             raise InputError(
                 f"{node.where}: from_generator: every rank runs the generator from its start, and would train on the "
-                "same elements: have it leave out other ranks' (hvd.rank(), hvd.size()), and "
-                "data.distribute(…, shared=False). For data hosts, which cannot run it: TFRecords, or data.from_arrays"
+                "same elements: have it leave out other ranks' (hvd.rank(), hvd.size()), and call "
+                "data.distribute(…, shared=False). Data hosts cannot run it: use TFRecords or data.from_arrays there"
             )
 
 
@@ -112,7 +112,7 @@ def refuse_large_arrays(graph: DatasetGraph) -> None:
 
 
 def refuse_endings(graph: DatasetGraph, endless: bool, how: Distribution) -> None:
-    """Raise `InputError` for a dataset with an end if the choices in `how` need one without end."""
+    """Raise `InputError` for a finite dataset if the options in `how` need an endless one."""
     if endless:
         return
     if how.coordinated or how.cross_trainer_cache:
@@ -122,9 +122,9 @@ def refuse_endings(graph: DatasetGraph, endless: bool, how: Distribution) -> Non
         )
     if how.sharding == "off" and how.exact:
         raise InputError(
-            f"{graph.where}: sharding='off' has every worker make the whole dataset: with an end, each element would "
-            "come once for every worker. Add .repeat() before .batch(), leave sharding at 'dynamic', or exact=False "
-            "as it is"
+            f"{graph.where}: with sharding='off' every worker makes the whole dataset, which ends: each element would "
+            "come once for every worker. Add .repeat() before .batch(), leave sharding at 'dynamic', or accept it with "
+            "exact=False"
         )
 
 
@@ -142,22 +142,22 @@ def refuse_reading_again(listing: Node) -> None:
     size = bytes_read(listing)
     if size > SKIPPED_BYTES:
         raise refusal(
-            listing, f"needs the elements before, so that the files' {size >> 20} MiB would be read up to 16 times",
-            "files.interleave(lambda file: …), which takes and skips within each file; or TFRecords (uncompressed, "
-            "without num_parallel_reads), of which parts are found: data.Shards.of_files, TFRecordDataset(files)",
+            listing, f"needs all elements before a part, so the files' {size >> 20} MiB would be read up to 16 times",
+            "files.interleave(lambda file: …), which takes and skips within each file; or uncompressed TFRecords, read "
+            "by data.Shards.of_files or TFRecordDataset(files) without num_parallel_reads",
         )  # fmt: skip
 
 
 def refuse_costly(listing: Node, elements: int) -> None:
     """Raise `InputError` for a listing if making a part would cost making all elements before it."""
     if elements == INFINITE:
-        raise refusal(listing, "of a dataset without end, whose elements cannot be had by their number",
-                       "tf.data.Dataset.range(n) in place of what counts, or the same before repeat()")  # fmt: skip
+        raise refusal(listing, "the dataset has no end, and its elements cannot be looked up by number",
+                       "tf.data.Dataset.range(n) in place of the endless counter, or this before repeat()")  # fmt: skip
     for node in listing.subtree():
         if elements > 1 and any(_COSTLY_OP.search(op) for op in node.function_ops):
             raise refusal(
-                listing, f"needs the elements before, and {node.kind} makes them at a cost",
-                f"list first, then make: {listing.kind} before the {node.kind} that reads or decodes",
+                listing, f"needs all elements before a part, and {node.kind} is costly for each",
+                f"{listing.kind} before the {node.kind} that reads or decodes",
             )  # fmt: skip
 
 
@@ -171,20 +171,20 @@ def warn_of_all_of_it() -> None:
     if collectives.size() > 1:
         _warn(
             f"{origin.users_line()}: with exact=False, and no data hosts, each of the {collectives.size()} ranks "
-            "trains on all of the dataset. Have each take its part: dataset.shard(hvd.size(), hvd.rank()) before, and "
-            "shared=False"
+            "trains on all of the dataset. To give each a part, call dataset.shard(hvd.size(), hvd.rank()) before, and "
+            "pass shared=False"
         )
 
 
 def warn_of_padding(batches: int, uneven: str, stream: str) -> None:
-    """Print a warning if many of a pass's steps use batches that come again."""
+    """Print a warning if many steps of a pass use repeated batches."""
     ranks = collectives.size()
     again = -batches % ranks
     if uneven == "pad" and again > MUCH_PADDING * batches > 0:
         _warn(
             f"{stream!r} has {batches} batches for {ranks} ranks: in each pass that trains {again} of them come again, "
-            "so that all ranks make equally many steps. Make batches smaller, or say uneven='drop'; of what is held "
-            "out, uneven='keep'"
+            "so that all ranks make equally many steps. Make batches smaller, or use uneven='drop' (uneven='keep' for "
+            "held-out data)"
         )
 
 
@@ -193,7 +193,7 @@ def warn_of_drops(nodes: Iterable[Node]) -> None:
     for node in dict.fromkeys(nodes):
         _warn(
             f"{node.place}: drop_remainder leaves out less than a batch on each worker (without data hosts, on each "
-            "rank) in each pass. To leave out nothing: .repeat() before it and steps_per_epoch, or no drop_remainder"
+            "rank) in each pass. To keep all, add .repeat() before it and use steps_per_epoch, or remove drop_remainder"
         )
 
 

@@ -1,11 +1,10 @@
-"""Make each block of a shuffled listing from elements of everywhere that the shuffle reaches.
+"""Make each block of a shuffled listing from elements of the whole range that the shuffle mixes.
 
 Neighbours are often of one kind: a folder of images is listed class by class. A worker shuffles only the blocks that it
-gets. If a block were elements in a row, a worker that got a single block would make batches of a single class.
+gets. If a block held consecutive elements, a worker with a single block would make batches of a single class.
 
-A new order of the listing in each pass, and in each repetition, does what the shuffle is for. Workers then need no
-shuffle of their own, which would read a buffer full of elements, or all elements, before it gives the first one; a slow
-worker would have to read as many as a fast one.
+So the listing gets a new order in each pass and repetition, and workers need no shuffle of their own. That would have
+every worker, also a slow one, read a buffer full of elements, or all elements, before it gives the first one.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Order:
     number: int = 0
     """The number of the order; other numbers give other orders."""
     repetitions: int = 1
-    """Times that the listing is gone through, each time in another order; `INFINITE` if there is no end."""
+    """Number of passes over the listing, each in another order; `INFINITE` if there is no end."""
 
     @property
     def places(self) -> int:

@@ -37,8 +37,7 @@ class Prepared:
     """The datasets for the workers, and what every rank knows of them."""
 
     datasets: list[tf.data.Dataset]
-    """One dataset, or several if each pass has its own order or random draws. Empty if another rank gives the workers
-    theirs."""
+    """One dataset, or several if each pass has its own order or random draws. Empty if another rank registers them."""
     endless: bool
     batches: int
     """Batches of all ranks together, or `UNKNOWN_SIZE`."""
@@ -154,7 +153,7 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
 
 
 def _look_at_size(batches: int, uneven: str, stream: str) -> None:
-    """Raise `InputError` if some ranks would have no batch to train on; warn if many batches come again."""
+    """Raise `InputError` if some ranks would have no batch to train on; warn if many batches are repeated."""
     ranks = collectives.size()
     if ranks > 1 and uneven != "keep" and 0 <= batches < ranks:
         raise InputError(
@@ -226,10 +225,10 @@ def _in_order(
 
 
 def _keep_splits(graph: DatasetGraph, new: dict[Node, tf.data.Dataset], sources: Collection[Node]) -> None:
-    """Keep the splits of an input that begins late (by a shuffle, or each repetition) below a reader that forgets them.
+    """Add an empty dataset below each reader that would lose the splits of an input that begins late.
 
     Otherwise every worker makes all of `files.shuffle(n).interleave(…)`: docs/tensorflow-lost-splits.md. A
-    concatenation keeps splits, even one with an empty dataset.
+    concatenation, even with an empty dataset, keeps the splits. An input begins late after a shuffle, or when repeated.
     """
     for node in reversed(list(graph.sink.subtree(sources))):
         if node.op in _FORGETTING and node.inputs[0] not in new:

@@ -42,7 +42,7 @@ MAX_SMALL_BLOCK = 2048
 """The most elements in a block of up to `MAX_SMALL_BLOCK_BYTES`. Asking for each block takes time."""
 MAX_SMALL_BLOCK_BYTES = 8 << 20
 SKIPPING_BLOCKS = 32
-"""The most blocks of a listing if making a block means to make and skip all elements before it."""
+"""Maximum number of blocks where a worker must make, and skip, all elements before its block."""
 SPLITS_PER_S = 3_300
 """Elements that a worker can ask the dispatcher for in a second; `python -m bench.splits` measures it."""
 _SPLIT_BY_TENSORFLOW = ("RangeDataset", "TensorSliceDataset")
@@ -60,7 +60,7 @@ class Source:
     expanding: Node | None
     """The transformation that makes many elements of each one, such as an interleave over files."""
     shuffle: Shuffle | None
-    """The shuffle of the listing, before any transformation looks at several of its elements."""
+    """The shuffle that comes before any transformation that combines several elements of the listing."""
     dropping: tuple[Node, ...] = ()
     """Transformations that drop an incomplete last batch, and so drop one on every worker or rank."""
 
@@ -88,7 +88,7 @@ def find_sources(graph: DatasetGraph, one_block_a_batch: bool = False) -> list[S
 
 
 def as_listing(graph: DatasetGraph, block: int) -> tuple[int, int]:
-    """Return the number of elements of a dataset that can be made in blocks, and of a block: `block` or more.
+    """Return the number of a dataset's elements, and the size of its blocks: `block`, or more where parts are costly.
 
     Raises:
         InputError: the order is not fixed, there is no end, or the elements before a block would be made at a cost.
@@ -112,7 +112,7 @@ def is_endless(node: Node) -> bool:
 
 
 def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
-    """Iterate over the nodes below which nothing may be split, each with the nodes above it, nearest last."""
+    """Iterate over the nodes at which the pipeline may be split, each with the list of nodes above it, nearest last."""
     path = [*above, node]
     if node.op == "CacheDataset" and str(node.value("filename").item().decode()):
         raise refusal(node, "a cache in a file would be written by every worker", "cache() without a file name")
@@ -168,7 +168,7 @@ def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Sourc
 
 
 def _most(node: Node) -> int:
-    """Return the most elements to hand out at once, however many there are."""
+    """Return the largest size of a block, from the size of an element."""
     specs = node.specs
     if not all(isinstance(each, tf.TensorSpec) and each.shape.is_fully_defined() for each in specs) or any(
         each.dtype in (tf.string, tf.variant, tf.resource) for each in specs
@@ -179,7 +179,7 @@ def _most(node: Node) -> int:
 
 
 def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None, tuple[Node, ...]]:
-    """Return the elements in a batch (0: no batches), the node that expands them before, and nodes that drop batches.
+    """Return the batch size (0: no batches), the node that expands elements before it, and nodes that drop batches.
 
     While elements are one to one with the listing's, a finite dataset drops no more than in plain tf.data: blocks are
     whole batches, so that only the last block has a remainder.
@@ -188,8 +188,8 @@ def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None, tuple[Node, .
     for node in reversed(above):
         if node.op in EXPANDING and _repeats_within(node):
             raise refusal(
-                node, "goes through some of its elements without end, so that a worker or rank would keep those that "
-                "it got first, and the others might never come",
+                node, "repeats some of its elements without end, so that a worker or rank would keep those that it got "
+                "first, and the others might never come",
                 "dataset.repeat() before it, and no .repeat() in what it makes of an element",
             )  # fmt: skip
         whole = exact and node.op in BATCHES

@@ -302,7 +302,8 @@ def wait_until_known(servers: Sequence[str], secret: str, hello: Mapping[str, An
             told = True
         time.sleep(pause_s)
         pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
-    raise DeadlineError(f"no feed server has answered within {limit_s:g} s ({'; '.join(filter(None, problems))})")
+    problem = "; ".join(filter(None, problems))
+    raise DeadlineError(f"no feed server has answered within {limit_s:g} s ({problem}): see the data hosts' logs")
 
 
 def join(threads: Iterable[threading.Thread]) -> None:

@@ -21,7 +21,7 @@ DEFAULT_PREFETCH_BYTES, LEAST_AHEAD = 2 << 30, 2
 MOST_BREAKS, BREAKS_APART_S = 5, 0.5
 """Number of processes that may end while they make one batch, and seconds within which several ends count as one."""
 FIRST_PATIENCE_S, PATIENCE, LATELY = 2.0, 5.0, 32
-"""Seconds after which a batch is requested again, or, if longer, this multiple of the slowest of `LATELY` batches."""
+"""Seconds after which a batch is requested again; at least `PATIENCE` × the slowest of the last `LATELY` batches."""
 LOOK_EVERY_S = 0.25
 
 

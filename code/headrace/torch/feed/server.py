@@ -297,7 +297,7 @@ def main(argv: Sequence[str]) -> NoReturn:
     _end_on_term()
     secret = os.environ.get(SECRET_VARIABLE, "")
     if not secret:
-        _refuse(f"{SECRET_VARIABLE} is not set: anyone could ask for batches")
+        _refuse(f"{SECRET_VARIABLE} is not set, so anyone could ask for batches: set it")
     processes = max(len(os.sched_getaffinity(0)) // given.share, 1)
     stall_timeout_s = float(os.environ.get(STALL_TIMEOUT_VARIABLE) or 600)
     server = _Serving(given.address, given.port, secret, processes, stall_timeout_s)

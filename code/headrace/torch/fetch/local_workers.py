@@ -84,7 +84,7 @@ class LocalEpoch:
         try:
             fetched: Fetched | str = next(self._batches)
         except StopIteration as ended:
-            raise SampleError("the worker processes have ended before the epoch") from ended
+            raise SampleError("the worker processes ended in the middle of an epoch") from ended
         if isinstance(fetched, str):
             raise SampleError(fetched)
         return fetched

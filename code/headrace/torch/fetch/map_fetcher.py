@@ -54,7 +54,7 @@ class BatchRequest:
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"not a request for a batch: {error!r}") from error
         if not numbers or not request.indices or len(request.indices) != len(request.positions):
-            raise InputError("not a request for a batch: it needs a position for each index")
+            raise InputError("not a request for a batch: a request has as many positions as indices, and at least one")
         return request
 
 

@@ -214,7 +214,7 @@ def set_epoch(dataset: Any, seed: int, epoch: int) -> bool:
 
 
 def begin_epoch(dataset: Any, seed: int, epoch: int) -> None:
-    """Call `dataset.set_epoch(epoch)`. Its draws depend on seed and epoch, and do not change generators outside."""
+    """Call `dataset.set_epoch(epoch)`. Its random numbers depend on seed and epoch; other generators do not move."""
     own = generators_of(dataset)
     with Apart().drawing(), kept(own):
         seed_all(sample_seed(seed, epoch, 0, SET_EPOCH), own)

@@ -74,7 +74,7 @@ def compare_with_rank_0(store: Any, iteration: str, rank: int, limit_s: float, o
         store.set(key, json.dumps(own))
         return
     if not _poll(lambda: store.check([key]), limit_s):
-        raise DeadlineError(f"rank 0 did not begin {iteration}, within {limit_s:g} s: do all ranks iterate alike?")
+        raise DeadlineError(f"rank 0 did not begin {iteration}, within {limit_s:g} s: all ranks must iterate alike")
     if told := differences(own, json.loads(store.get(key)), "rank 0"):
         raise InputError(f"{iteration}, on rank {rank}: {told}")
 
@@ -171,7 +171,7 @@ class StreamEnd:
         if not _poll(self._all_said, self._limit_s):
             raise DeadlineError(
                 f"{self._said % _ENDED + self._said // _ENDED} of {self._world} ranks have come to step {self._step} "
-                f"of a loader within {self._limit_s:g} s: do all ranks iterate over it alike?"
+                f"of a loader within {self._limit_s:g} s: iterate over it equally often on every rank"
             )
         if self._rank == 0 and self._step > 1:  # no rank needs the previous step's key any more
             with contextlib.suppress(RuntimeError, NotImplementedError):  # not every store can delete

@@ -116,7 +116,9 @@ def load() -> bool:
             raise SetupError(problem().decode())
     except (ImportError, OSError, SetupError, subprocess.TimeoutExpired) as error:
         print(
-            f"batches travel over gRPC, {PROTOCOL}'s own transfer does not load: {error}", file=sys.stderr, flush=True
+            f"{PROTOCOL}'s own transfer does not load, so batches travel over gRPC: {error}",
+            file=sys.stderr,
+            flush=True,
         )
         return False
     return True

@@ -31,8 +31,8 @@ TRIAL_LIMIT_S = 120
 def main(argv: Sequence[str]) -> int:
     """Build the library where it is missing; return 0 when it is there, else 1."""
     parser = OneLineParser(prog="build.py", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--once", action="store_true", help="do not try again what has failed")
-    parser.add_argument("--library", type=Path, help="where to (default: where workers and ranks look for it)")
+    parser.add_argument("--once", action="store_true", help="do not retry a build that has failed")
+    parser.add_argument("--library", type=Path, help="path of the library (default: where jobs look for it)")
     arguments = parser.parse_args(argv)
     try:
         path = arguments.library or library_path()
@@ -74,7 +74,7 @@ def _fetch(store: Store, path: Path) -> bool:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Hold the lock of the one builder: all workers and ranks of a host ask at once. It ends with the process."""
+    """Hold a lock, since all workers and ranks of a host may build at once. It ends with the process."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -86,7 +86,7 @@ def _failure(path: Path) -> Path:
 
 
 def build(path: Path) -> None:
-    """Compile the library to `path`, atomically. Note beside it a failure that would come again, for `--once`.
+    """Compile the library to `path`, atomically. A failure that would come again leaves a note beside it, for `--once`.
 
     Raises:
         SetupError: there is no compiler, it failed, or the library does not work with this TensorFlow.
@@ -112,7 +112,7 @@ def build(path: Path) -> None:
 
 
 class _Late(SetupError):
-    """A command that did not end in time; it may do so another time."""
+    """Raised if a command did not end in time; another try may succeed."""
 
 
 def _compiler(library: Path) -> list[str]:

@@ -83,7 +83,7 @@ def _differences(tf: Any, service: str) -> list[str]:
 
 
 def _unusual(tf: Any, service: str) -> list[str]:
-    """Return what goes wrong with an error in a batch, and with a reader that ends while it waits."""
+    """Try an error in a batch, and a reader that ends while it waits; return what goes wrong."""
     failing = tf.data.Dataset.range(2).map(lambda n: tf.debugging.check_numerics(1 / n, "a worker's own words"))
     try:
         list(_read(tf, service, failing))
