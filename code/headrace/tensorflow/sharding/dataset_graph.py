@@ -23,6 +23,8 @@ INFINITE, UNKNOWN_SIZE = tf.data.INFINITE_CARDINALITY, tf.data.UNKNOWN_CARDINALI
 _DATASET_OP = re.compile(r"Dataset(V\d)?$")
 _NO_DATASETS = ("DatasetToGraph", "DatasetFromGraph")
 _SINK = "_Retval"
+LARGE_BYTES = 64 << 10
+"""Constants above this size are left out where only a dataset's size is wanted."""
 _TOO_LONG = "the dataset is hundreds of transformations in a row: where a loop concatenates, interleave over a list"
 
 
@@ -88,7 +90,7 @@ class Node:
     def size(self) -> int:
         """The number of elements as TensorFlow knows it, or `INFINITE`, or `UNKNOWN_SIZE`."""
         with tf.init_scope():  # the size is needed now, even while a function is traced
-            return int(self.graph.dataset(self, asserts=True).cardinality())
+            return int(self.graph.dataset(self, for_size=True).cardinality())
 
     @property
     def place(self) -> str:
@@ -122,6 +124,7 @@ class DatasetGraph:
         self.where = where or origin.users_line()
         self._spec = dataset.element_spec
         self.definition = graphdef.graph_of(dataset)
+        self._tensors: dict[str, tf.Tensor] = {}
         self.look_again()
         sink = next(node for node in self.definition.node if node.op == _SINK)
         try:
@@ -133,6 +136,12 @@ class DatasetGraph:
         """Read `definition` again after a change."""
         self.functions = {function.signature.name: function for function in self.definition.library.function}
         self._by_name = {node.name: node for node in self.definition.node}
+        self._without_content = {
+            each.name: graphdef.without_content(each)
+            for node in self.definition.node if _DATASET_OP.search(node.op)
+            for each in (self._by_name[edge.partition(":")[0]] for edge in node.input if not edge.startswith("^"))
+            if each.op == "Const" and each.attr["value"].tensor.ByteSize() > LARGE_BYTES
+        }  # fmt: skip
 
     def nodes_of(self, function: str) -> Iterator[Any]:
         """Iterate over the operations of a function and of all functions that it calls."""
@@ -159,32 +168,33 @@ class DatasetGraph:
         self,
         node: Node,
         new: Mapping[Node, tf.data.Dataset] | None = None,
-        asserts: bool = False,
+        for_size: bool = False,
         ordered: bool = False,
     ) -> tf.data.Dataset:
         """Return a dataset of flat tuples that ends with this transformation; see `spliced` and `build`.
 
-        `asserts`: keep the sizes that the script asserts, which do not hold for parts.
+        `for_size`: only the size is wanted. Sizes that the script asserts stay, though they do not hold for parts, and
+        large constants have no content, which would be copied several times.
         """
-        return tf.data.experimental.from_variant(self._made(node, new or {}, asserts, ordered), node.specs)
+        return tf.data.experimental.from_variant(self._made(node, new or {}, for_size, ordered), node.specs)
 
     def spliced(self, new: Mapping[Node, tf.data.Dataset]) -> tf.data.Dataset:
         """Return the whole dataset, with the datasets of `new` in place of some of its transformations."""
         return tf.data.experimental.from_variant(self._made(self.sink, new), self._spec)
 
     def _made(
-        self, node: Node, new: Mapping[Node, tf.data.Dataset], asserts: bool = False, ordered: bool = False
+        self, node: Node, new: Mapping[Node, tf.data.Dataset], for_size: bool = False, ordered: bool = False
     ) -> tf.Tensor:
         """Return the variant of a transformation, made eagerly."""
         names, values = [f"{each.name}:0" for each in new], [compat.variant_of(each) for each in new.values()]
 
         def build(*given: tf.Tensor) -> list[tf.Tensor]:
-            return [self.build(node, dict(zip(names, given, strict=True)), asserts, ordered)]
+            return [self.build(node, dict(zip(names, given, strict=True)), for_size, ordered)]
 
         return tf.compat.v1.wrap_function(build, [tf.TensorSpec([], tf.variant) for _ in values])(*values)[0]
 
     def build(
-        self, node: Node, new: Mapping[str, tf.Tensor], asserts: bool = False, ordered: bool = False
+        self, node: Node, new: Mapping[str, tf.Tensor], for_size: bool = False, ordered: bool = False
     ) -> tf.Tensor:
         """Add a transformation, and only what it reads, to the graph that is being built; return its variant.
 
@@ -203,10 +213,12 @@ class DatasetGraph:
                 continue
             added.add(name)
             definition = part.node.add()
-            definition.CopyFrom(self._by_name[name])
+            definition.CopyFrom(
+                self._without_content.get(name, self._by_name[name]) if for_size else self._by_name[name]
+            )
             if ordered and "deterministic" in definition.attr and definition.attr["deterministic"].s == b"default":
                 definition.attr["deterministic"].s = b"true"
-            if definition.op == "AssertCardinalityDataset" and not asserts and not self._is_endless(definition):
+            if definition.op == "AssertCardinalityDataset" and not for_size and not self._is_endless(definition):
                 graphdef.pass_on(definition)  # a part has fewer elements
             if definition.op == "CacheDatasetV2":
                 added.add(graphdef.put_own_cache(part, definition))
@@ -221,11 +233,23 @@ class DatasetGraph:
         return int(self.constant(definition.input[1])) == INFINITE
 
     def tensors(self, node: Node, argument: str) -> list[tf.Tensor]:
-        """Return a node's constant arguments, as tensors within the graph that is being built."""
-        edges = [_full(edge) for edge in graphdef.arguments(node.definition)[argument]]
-        part = compat.GraphDef(versions=self.definition.versions)
-        part.node.extend(self._by_name[name] for name in dict.fromkeys(edge.partition(":")[0] for edge in edges))
-        return list(tf.graph_util.import_graph_def(part, return_elements=edges))
+        """Return a node's constant arguments, for use in the graph that is being built. It captures the large ones."""
+        found = []
+        for edge in map(_full, graphdef.arguments(node.definition)[argument]):
+            constant = self._by_name[edge.partition(":")[0]]
+            if constant.name in self._without_content:
+                found.append(self._eager(constant))
+            else:
+                part = compat.GraphDef(versions=self.definition.versions, node=[constant])
+                found += tf.graph_util.import_graph_def(part, return_elements=[edge])
+        return found
+
+    def _eager(self, constant: Any) -> tf.Tensor:
+        """Return a large constant as one tensor, which all functions share; a graph would have a copy of its own."""
+        if constant.name not in self._tensors:
+            with tf.init_scope():
+                self._tensors[constant.name] = tf.constant(tf.make_ndarray(constant.attr["value"].tensor))
+        return self._tensors[constant.name]
 
     def makes_dataset(self, edge: str) -> bool:
         """Return whether an edge carries a dataset."""

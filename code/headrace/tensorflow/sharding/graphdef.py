@@ -71,6 +71,16 @@ def put_constant(node: Any, values: Any) -> None:
     node.attr["dtype"].type = node.attr["value"].tensor.dtype
 
 
+def without_content(constant: Any) -> Any:
+    """Return a copy of a constant with the same type and shape, and zeros for values."""
+    copy = type(constant)(name=constant.name, op=constant.op)
+    copy.attr["dtype"].CopyFrom(constant.attr["dtype"])
+    given = constant.attr["value"].tensor
+    copy.attr["value"].tensor.dtype = given.dtype
+    copy.attr["value"].tensor.tensor_shape.CopyFrom(given.tensor_shape)
+    return copy
+
+
 def pass_on(node: Any) -> None:
     """Make a transformation hand on its input unchanged."""
     node.op = "Identity"
