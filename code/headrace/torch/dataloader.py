@@ -9,7 +9,7 @@ import itertools
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -41,6 +41,7 @@ DEFAULT_PREFETCH_FACTOR = 2
 """torch's own default."""
 Step = tuple[Any, Callable[[], None]]
 """A batch, and the function to call when the script takes it."""
+Steps = Generator[Step, None, None]
 _batches_taken = 0
 liveness.add_counter(lambda: _batches_taken)
 _told: set[str] = set()
@@ -345,7 +346,7 @@ class DataLoader(TorchDataLoader[Any]):
     def _pins(self) -> bool:
         return bool(self.pin_memory and torch.cuda.is_available())
 
-    def _open_steps(self) -> tuple[Iterator[Step], Any]:
+    def _open_steps(self) -> tuple[Steps, Any]:
         plan = self._planner.plan(self.epoch, self._position)
         plan.has(0)  # an endless sampler draws its first part
         if self._feeds:
@@ -362,14 +363,14 @@ class DataLoader(TorchDataLoader[Any]):
             self._limit_s, self._pins(), self.prefetch_factor or DEFAULT_PREFETCH_FACTOR, self._prefetch_bytes,
         )  # fmt: skip
 
-    def _steps(self, plan: EpochPlan, source: Any) -> Iterator[Step]:
+    def _steps(self, plan: EpochPlan, source: Any) -> Steps:
         number = self.epoch
         for step in itertools.takewhile(plan.has, itertools.count()):
             fetched = source.next()
             after, whole = plan.position_after(step + 1), step + 1 == plan.known()
             yield fetched.batch, functools.partial(self._take, fetched, number, after, whole)
 
-    def _open_stream(self) -> tuple[Iterator[Step], Any]:
+    def _open_stream(self) -> tuple[Steps, Any]:
         assert self._shards is not None
         self._agree()
         store = distributed.store_of_ranks() if self.ranks > 1 else None
@@ -384,7 +385,7 @@ class DataLoader(TorchDataLoader[Any]):
         return StreamEpoch(self._feeds, self._secret(), request, count, self._hello(), first, self._limit_s,
                            self._pins(), self._prefetch_bytes)  # fmt: skip
 
-    def _stream_steps(self, shards: StreamShards, batches: Iterator[Fetched]) -> Iterator[Step]:
+    def _stream_steps(self, shards: StreamShards, batches: Iterator[Fetched]) -> Steps:
         number, position = self.epoch, self._position
         for fetched in batches:
             position += (self.batch_size or 1) * self.ranks
@@ -417,7 +418,7 @@ class _Iteration(Iterator[Any]):
     must not look like the end of the epoch.
     """
 
-    def __init__(self, loader: DataLoader, steps: Iterator[Step], source: Any) -> None:
+    def __init__(self, loader: DataLoader, steps: Steps, source: Any) -> None:
         self._loader, self._steps, self._source, self._epoch = loader, steps, source, loader.epoch
         self._error: Exception | None = None
         _open[id(self)] = self
@@ -447,9 +448,10 @@ class _Iteration(Iterator[Any]):
 
     def close(self) -> None:
         """Drop the rest of the epoch."""
-        if close := getattr(self._steps, "close", None):
-            close()
-        self._source.close()
+        if self._source is not None:
+            self._steps.close()
+            self._source.close()
+            self._source = None
 
     def __del__(self) -> None:
         if sys is not None and not sys.is_finalizing():

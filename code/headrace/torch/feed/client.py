@@ -74,18 +74,21 @@ class FeedClient:
             self._start(server, 0)
         _clients.add(self)
 
-    def begin(self, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> FeedEpoch:
+    def begin(
+        self, request: Callable[[int], BatchRequest], known: Callable[[], int], closed: Callable[[], None]
+    ) -> FeedEpoch:
         """Request the first batches of an epoch. The previous epoch must be closed.
 
         Args:
             request: returns the request for the batch of a step.
             known: returns the number of steps that can be requested now.
+            closed: function to call when the epoch is closed.
         """
         with self._changed:
             ahead = EXTRA_AHEAD + sum(self._ahead.values())
             largest = self._epoch.schedule.largest_bytes if self._epoch else 0
             schedule = Schedule(known(), self._limit_s, self._prefetch_bytes, ahead, largest)
-            self._epoch = FeedEpoch(schedule, request, known)
+            self._epoch = FeedEpoch(schedule, request, known, closed)
             self._changed.notify_all()
             return self._epoch
 
@@ -96,12 +99,11 @@ class FeedClient:
         self._closed.set()
         with self._changed:
             if self._epoch:
-                self._epoch.close()
+                self._epoch.schedule.close()
             self._changed.notify_all()
             threads = dict(self._open)
             for connection in threads:
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
+                protocol.end(connection)
         join(threads.values())
 
     def _start(self, server: str, number: int) -> None:
@@ -197,9 +199,9 @@ class FeedClient:
 class FeedEpoch:
     """The batches of one epoch, in order."""
 
-    def __init__(self, schedule: Schedule, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> None:
-        self.schedule, self.request, self._known = schedule, request, known
-        self.when_closed: Callable[[], None] | None = None
+    def __init__(self, schedule: Schedule, request: Callable[[int], BatchRequest], known: Callable[[], int],
+                 closed: Callable[[], None]) -> None:  # fmt: skip
+        self.schedule, self.request, self._known, self._closed = schedule, request, known, closed
         self._step = 0
 
     def next(self) -> Fetched:
@@ -212,9 +214,7 @@ class FeedEpoch:
     def close(self) -> None:
         """Request no more batches of the epoch. Batches under way are dropped when they arrive."""
         self.schedule.close()
-        when_closed, self.when_closed = self.when_closed, None
-        if when_closed:
-            when_closed()
+        self._closed()
 
 
 class FeedClients:
@@ -232,9 +232,7 @@ class FeedClients:
             self._all.append(make())
             self._idle.append(self._all[-1])
         client = self._idle.pop()
-        epoch = client.begin(request, known)
-        epoch.when_closed = functools.partial(self._idle.append, client)
-        return epoch
+        return client.begin(request, known, functools.partial(self._idle.append, client))
 
     def close(self) -> None:
         """Close all connections."""
@@ -255,7 +253,7 @@ def enter(server: str, secret: str, hello: Mapping[str, Any], stack: contextlib.
         InputError: the server's script or data differ from this rank's.
     """
     connection = stack.enter_context(protocol.HANDSHAKE.enter(server, secret))
-    stack.callback(_end, connection)
+    stack.callback(protocol.end, connection)
     connection.settimeout(LIMIT_S)
     protocol.send_record(connection, dict(hello))
     answer = protocol.receive_record(connection)
@@ -311,12 +309,6 @@ def join(threads: Iterable[threading.Thread]) -> None:
     for thread in threads:
         if thread is not threading.current_thread():  # garbage collection may close a client in one of its threads
             thread.join(max(deadline - time.monotonic(), 0.0))
-
-
-def _end(connection: socket.socket) -> None:
-    """Shut down a connection, which ends it even if a forked process still has a copy of the socket."""
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _has_ended(connection: socket.socket) -> bool:

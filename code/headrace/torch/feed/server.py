@@ -117,8 +117,7 @@ class FeedServer:
         """End the workers, and with them all connections."""
         self._closed.set()
         if self._listener is not None:
-            with contextlib.suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+            protocol.end(self._listener)  # wakes the thread that accepts
             self._listener.close()
         self._pool.close()
 
@@ -146,8 +145,7 @@ class FeedServer:
             if len(self._unproven) >= MOST_UNPROVEN:
                 oldest = next(iter(self._unproven))
                 del self._unproven[oldest]
-                with contextlib.suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)  # wakes its thread
+                protocol.end(oldest)  # wakes its thread
             self._unproven[connection] = None
 
     def _forget_unproven(self, connection: socket.socket) -> None:

@@ -99,7 +99,7 @@ class _Lane:
         self._over = False
         self._come: queue.SimpleQueue[Fetched | Exception] = queue.SimpleQueue()
         self._room, self._changed = room, threading.Condition()
-        self._out = self._granted = 0  # batches under way or held, and those of them that have not arrived
+        self._taken = 0
         self._closed = threading.Event()
         self._connection: socket.socket | None = None
         self.thread = threading.Thread(target=self._run, name=f"feed shard {lane}", daemon=True)
@@ -123,15 +123,14 @@ class _Lane:
             raise came
         self._over = came.over
         with self._changed:
-            self._out -= 1
+            self._taken += 1
             self._changed.notify()
         return came
 
     def close(self) -> None:
         self._closed.set()
         if connection := self._connection:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
+            protocol.end(connection)
 
     def _forget(self) -> None:
         self._connection = None
@@ -178,27 +177,21 @@ class _Lane:
         asked = self._number
         connection.settimeout(2**self._silences * PATIENCE_S)
         while not self._closed.is_set():
-            while asked < self._number + self._granted or self._may_ask(wait=asked == self._number):
+            while asked < self._taken + self._room.of_each():
                 protocol.send_record(connection, self._request(self._lane, asked).as_json())
                 asked += 1
-            if asked == self._number:
+            if asked == self._number:  # the rank holds as many as it may
+                with self._changed:
+                    if asked >= self._taken + self._room.of_each():
+                        self._changed.wait(LOOK_EVERY_S)
                 continue
             fetched, size = receive(connection, server, server, self._pin_memory, self._is_alive)
             self._room.largest = max(self._room.largest, size)
             self._silences = 0
-            self._number, self._granted = self._number + 1, self._granted - 1
+            self._number += 1
             self._come.put(fetched)
             if fetched.over:
                 return
-
-    def _may_ask(self, wait: bool) -> bool:
-        """Return whether one more batch may be requested, and grant it. Grants outlive a lost connection."""
-        with self._changed:
-            if wait and self._out >= self._room.of_each():
-                self._changed.wait(LOOK_EVERY_S)
-            may = self._out < self._room.of_each()
-            self._out, self._granted = self._out + may, self._granted + may
-            return may
 
     def _is_alive(self, at: bytes) -> None:
         """Count a new sample as progress: a worker may pass many on its way to where training stopped."""

@@ -16,6 +16,7 @@ import select
 import selectors
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -42,7 +43,8 @@ Answer = tuple[int, bytes, list[memoryview]]
 LOOK_EVERY_S = 0.25
 ALIVE_EVERY_S = 2.0
 REAP_EVERY_S = 2.0
-RECEIVE_BYTES = 1 << 16
+_REQUEST_S = struct.pack("ll", 5, 0)
+"""Longest pause, in seconds and microseconds, within a request, since a worker serves other ranks too."""
 HANDED_OVER = b"loader "
 """Start of the message with which the server hands over a connection; the loader's key follows."""
 MOST_SHARDS = 64
@@ -57,17 +59,8 @@ class _Client:
         self.connection, self.loader, self.key = connection, loader, key
         self.fetcher: IterableFetcher | None = None
         self.makes, self.sending = False, threading.Lock()
-        self._records = protocol.Records()
         self._answers: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
         threading.Thread(target=self._send, name="send", daemon=True).start()
-
-    def records(self) -> Iterator[Any]:
-        """Yield the records that have arrived. Raises `OSError` if the connection has ended, and `InputError`."""
-        with contextlib.suppress(BlockingIOError):
-            came = self.connection.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
-            if not came:
-                raise ConnectionResetError("the rank has gone")
-            yield from self._records.of(came)
 
     def answer(self, answer: Answer) -> None:
         """Queue an answer for sending."""
@@ -75,8 +68,7 @@ class _Client:
 
     def leave(self) -> None:
         """Close the connection."""
-        with contextlib.suppress(OSError):
-            self.connection.shutdown(socket.SHUT_RDWR)
+        protocol.end(self.connection)
         self._answers.put(None)
 
     def _send(self) -> None:
@@ -86,8 +78,7 @@ class _Client:
                     with self.sending:
                         protocol.send_answer(self.connection, *answer)
                 except OSError:  # the worker notices it when it next reads
-                    with contextlib.suppress(OSError):
-                        self.connection.shutdown(socket.SHUT_RDWR)
+                    protocol.end(self.connection)
                     if self.loader.is_stream and self.makes:  # it may be replaying a long shard for nothing
                         os._exit(1)
 
@@ -150,6 +141,7 @@ class Worker:
         connection, key = socket.socket(fileno=descriptor), message.removeprefix(HANDED_OVER).decode()
         with contextlib.suppress(OSError):  # the rank may have gone meanwhile
             prepare(connection, self._send_timeout_s)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _REQUEST_S)
         loader = self._loaders[key]
         try:
             if not loader.is_stream:
@@ -182,10 +174,9 @@ class Worker:
             os._exit(0)
 
     def _serve(self, client: _Client) -> bool:
-        """Answer the requests that have arrived. Return False if the connection has ended or is not a rank's."""
+        """Answer a request that has arrived. Return False if the connection has ended or is not a rank's."""
         try:
-            for record in client.records():
-                client.answer(self._answer(client, record))
+            client.answer(self._answer(client, protocol.receive_record(client.connection)))
         except (OSError, InputError):
             return False
         return True

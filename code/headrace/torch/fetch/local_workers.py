@@ -6,7 +6,6 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from headrace.errors import HeadraceError
 from headrace.linux.processes import reopen_files
 from headrace.torch import distributed
 from headrace.torch.fetch.map_fetcher import Fetched, SampleError
-from headrace.torch.fetch.rng import WORKER, Apart, sample_seed
+from headrace.torch.fetch.rng import GLOBAL, WORKER, kept, sample_seed
 from headrace.training.freed_memory import keep_freed_memory
 
 Requests = Callable[[int], Any]
@@ -31,26 +30,18 @@ class LocalWorkers:
 
     def __init__(self, loader: Any) -> None:
         self._theirs = loader
-        self._kept: tuple[TorchDataLoader[Any], _Requests] | None = None
-        self._busy = False
+        self._idle: list[tuple[TorchDataLoader[Any], _Requests]] = []
 
     def open(self, request: Requests, has: Callable[[int], bool]) -> LocalEpoch:
         """Start the steps of an epoch. If another iteration is using the workers, start more workers for this one."""
-        lent = not self._busy
-        loader, requests = (self._kept or self._make()) if lent else self._make()
-        if lent:
-            self._kept = loader, requests
+        workers = loader, requests = self._idle.pop() if self._idle else self._make()
         theirs = self._theirs
         assert isinstance(loader.generator, torch.Generator)
         # Worker processes draw their own seeds from this generator.
         loader.generator.manual_seed(sample_seed(theirs.seed, theirs.epoch, theirs.rank, WORKER))
         requests.begin(request, has)
         batches = iter(loader)  # raises if the sampler does
-        self._busy |= lent
-        return LocalEpoch(batches, self._ended if lent else _nothing)
-
-    def _ended(self) -> None:
-        self._busy = False
+        return LocalEpoch(batches, functools.partial(self._idle.append, workers))
 
     def _make(self) -> tuple[TorchDataLoader[Any], _Requests]:
         theirs, requests = self._theirs, _Requests()
@@ -119,7 +110,7 @@ class _Batches(Dataset[Any]):
 
     def __getitem__(self, request: Any) -> Fetched | str:
         try:
-            with Apart().drawing() if self._in_process else nullcontext():
+            with kept(GLOBAL if self._in_process else ()):
                 fetched: Fetched = self._fetcher.fetch(request)
         except HeadraceError as error:
             return str(error)
@@ -141,10 +132,6 @@ def _begin_stream_worker(number: int) -> None:
     keep_freed_memory()
     reopen_files()
     os.environ |= distributed.ALONE
-
-
-def _nothing() -> None:
-    pass
 
 
 def _only(batches: list[Any]) -> Any:

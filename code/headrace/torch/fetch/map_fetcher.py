@@ -93,7 +93,7 @@ class MapFetcher:
         first = self._own is None
         if set_epoch(self._dataset, request.seed, request.epoch) or self._own is None:
             self._own = generators_of(self._dataset, self._collate_fn)
-        with kept(self._own):
+        with kept(self._own.values()):
             fetched = self._fetch(request, self._own)
         if not first:
             return fetched
@@ -101,7 +101,7 @@ class MapFetcher:
         before, self._own = self._own, generators_of(self._dataset, self._collate_fn)
         if {id(each) for each in self._own.values()} <= {id(each) for each in before.values()}:
             return fetched
-        with kept(self._own):
+        with kept(self._own.values()):
             return self._fetch(request, self._own)
 
     def _fetch(self, request: BatchRequest, own: dict[str, Any]) -> Fetched:
