@@ -42,8 +42,6 @@ DEFAULT_PREFETCH_FACTOR = 2
 Step = tuple[Any, Callable[[], None]]
 """A batch, and the function to call when the script takes it."""
 Steps = Generator[Step, None, None]
-_batches_taken = 0
-liveness.add_counter(lambda: _batches_taken)
 _told: set[str] = set()
 
 
@@ -142,7 +140,6 @@ class DataLoader(TorchDataLoader[Any]):
         self._local, self._clients = LocalWorkers(own), FeedClients()
         weakref.finalize(self, self._clients.close)
         self._config: dict[str, Any] = {}
-        self._dataset_then: dict[str, Any] | None = None
 
     def _default_seed(self) -> int:
         return self._place.seed if self.generator is None else int(self.generator.initial_seed())
@@ -254,7 +251,9 @@ class DataLoader(TorchDataLoader[Any]):
         epoch, position = (self.epoch + 1, 0) if self.begun else (self.epoch, self._position)
         if self._planner.sampler_epoch() != self._sampler_epoch:
             epoch, position = self._planner.sampler_epoch(), 0
-        yield from self._planner.plan(epoch, position).indices()
+        plan = self._planner.plan(epoch, position)
+        for step in itertools.takewhile(plan.has, itertools.count()):
+            yield list(plan.request(step).indices)
 
     # Iterations
 
@@ -285,7 +284,6 @@ class DataLoader(TorchDataLoader[Any]):
         self.begun, self._whole = True, False
         if self._feeds is None:
             self._feeds = self._servers_that_know()
-        self._warn_of_changes()
 
     def _servers_that_know(self) -> Sequence[str]:
         if not self._servers:
@@ -301,23 +299,6 @@ class DataLoader(TorchDataLoader[Any]):
                 flush=True,
             )
         return ()
-
-    def _warn_of_changes(self) -> None:
-        """Warn if the script has set plain attributes of the dataset: workers do not see the change (rule 2)."""
-        if not self.made_elsewhere and not self.local_workers:
-            return
-        now = _plain_attributes(self.dataset) | {"collate_fn": id(self.collate_fn)}
-        if self._dataset_then is None:
-            self._dataset_then = now
-        changed = [name for name in now if now[name] != self._dataset_then.get(name)]
-        if changed and "changed" not in _told:
-            _told.add("changed")
-            print(
-                f"warning: {', '.join(changed[:5])} of loader {self.key}'s dataset changed since its first iteration, "
-                "and the processes that make samples keep their old copy: compute the values in "
-                "dataset.set_epoch(epoch), and call loader.set_epoch(epoch)",
-                flush=True,
-            )
 
     def _agree(self, **begins: Any) -> None:
         """Compare this iteration with rank 0's. Raises `InputError`, `DeadlineError`."""
@@ -398,12 +379,11 @@ class DataLoader(TorchDataLoader[Any]):
     def _take(self, fetched: Fetched, epoch: int, position: int, whole: bool, made: Callable[[], None] | None = None
               ) -> None:  # fmt: skip
         """Note that the script takes a batch. An iteration over an earlier epoch does not move the loader."""
-        global _batches_taken
         if (self.epoch, self.begun) == (epoch, True):
             self._position, self._whole = position, whole
             if made:
                 made()
-        _batches_taken += 1
+        liveness.note_progress()
         self.skipped += log_skipped(fetched.skipped, self.skipped)
 
 
@@ -456,13 +436,6 @@ class _Iteration(Iterator[Any]):
     def __del__(self) -> None:
         if sys is not None and not sys.is_finalizing():
             self.close()
-
-
-def _plain_attributes(dataset: Any) -> dict[str, Any]:
-    """Return the dataset's numbers, texts and flags, and its transforms' identities; empty without a `__dict__`."""
-    held = getattr(dataset, "__dict__", {})
-    plain = {name: each for name, each in held.items() if type(each) in (bool, int, float, str, type(None))}
-    return plain | {name: id(each) for name, each in held.items() if "transform" in name}
 
 
 def _check(is_stream: bool, on_error: str, shards: int, prefetch_bytes: int, torchs: dict[str, Any]) -> None:

@@ -38,8 +38,6 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 _received = receipts.Counter()
 receipts.add_source(_received.counts)
 _clients: weakref.WeakSet[FeedClient] = weakref.WeakSet()
-_waits = 0
-liveness.add_counter(lambda: _waits)
 
 
 class NotKnown(InputError):
@@ -163,11 +161,7 @@ class FeedClient:
             if self._closed.is_set():
                 raise OSError("closed")
             self._open[connection] = threading.current_thread()
-        stack.callback(self._forget, connection)
-
-    def _forget(self, connection: socket.socket) -> None:
-        with self._changed:
-            self._open.pop(connection, None)
+        stack.callback(self._open.pop, connection)
 
     def _work(self, connection: socket.socket, server: str, process: str) -> int:
         """Receive batches over this connection until it breaks or the client closes; return their number."""
@@ -278,7 +272,6 @@ def wait_until_known(servers: Sequence[str], secret: str, hello: Mapping[str, An
     Raises:
         DeadlineError: no server has answered for `limit_s` seconds.
     """
-    global _waits
     pause_s, heard, told = FIRST_PAUSE_S, time.monotonic(), False
     while time.monotonic() - heard < limit_s:
         problems = []
@@ -294,7 +287,8 @@ def wait_until_known(servers: Sequence[str], secret: str, hello: Mapping[str, An
         if not any(problems):
             return False
         if any("runs the script" in each for each in problems):
-            heard, _waits = time.monotonic(), _waits + 1
+            heard = time.monotonic()
+            liveness.note_progress()
             if not told:
                 print("data hosts run the script up to the next loader; waiting for them", flush=True)
             told = True

@@ -42,6 +42,7 @@ WRITTEN: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
     "date": (datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),
     "decimal": (decimal.Decimal, str, decimal.Decimal),
     "uuid": (uuid.UUID, str, uuid.UUID),
+    "complex": (complex, str, complex),
 }
 """Types sent as text: the type, the function that writes it, the function that reads it."""
 SEQUENCES = (list, tuple, set, frozenset, torch.Size)
@@ -118,8 +119,6 @@ class Decoder:
             return text.tobytes
         if "written" in node:
             return partial(WRITTEN[node["written"]][2], str(node["text"]))
-        if "complex" in node:
-            return partial(complex, *map(float, node["complex"]))
         if "enum" in node:
             members = _class(node["enum"], lambda kind: issubclass(kind, enum.Enum)).__members__
             member = members[node["member"]]

@@ -93,8 +93,6 @@ def _describe(value: Any, buffers: decode.Buffers, level: int) -> dict[str, Any]
         return {"named": _name(kind), "of": each_of(value)}
     if kind in decode.SEQUENCES:
         return {kind.__name__: each_of(value)}
-    if kind is complex:
-        return {"complex": [value.real, value.imag]}
     if kind is dict and all(type(key) in decode.PLAIN for key in value):
         return {"dict": list(value), "of": each_of(value.values())}
     if isinstance(value, decode.MAPPINGS):

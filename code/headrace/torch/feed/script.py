@@ -25,7 +25,6 @@ from headrace.rank.context import TrainerContext
 from headrace.rank.failure import in_a_line
 from headrace.rank.no_exec import refuse_exec
 from headrace.torch import distributed
-from headrace.torch.fetch.rng import loader_seed
 
 WITHOUT_DATA_HOSTS = "train without data hosts: --no-is_hetero --tf_data_mode local"
 MOST_STEPS = 20
@@ -38,6 +37,8 @@ OTHER_PROCESS = (
     "the script makes loaders in processes that it starts itself (torch.multiprocessing.spawn, for example). headrace "
     "starts a process for each rank: call the training function directly, with headrace.torch.local_rank()"
 )
+_APART = 1_000_003
+"""Distance between the default seeds of two loaders. An epoch adds 1 to a seed, and torch uses 32 bits of it."""
 _OWN_NUMBERS = 1 << 20
 """First number, for seeds, of loaders with `shard_by_rank=False`."""
 
@@ -48,22 +49,17 @@ class Place:
 
     Attributes:
         key: the loader's name among ranks and feed servers.
-        number: the number that the default seed is derived from.
+        seed: the default seed of the loader's order and draws.
         late: whether it was made after the first batch, so that feed servers may not have it yet.
         next_epoch: the epoch that the next loader of this place begins with.
         iterations: number of iterations that the loaders of this place have begun.
     """
 
     key: str
-    number: int
+    seed: int
     late: bool
     next_epoch: int = 0
     iterations: int = 0
-
-    @property
-    def seed(self) -> int:
-        """The default seed of the loader's order and draws."""
-        return loader_seed(self.number)
 
 
 @dataclass
@@ -134,10 +130,11 @@ def register(loader: Any, made_by: tuple[Any, ...], shared: bool, name: str) -> 
     if key in _places:
         raise InputError(f"two loaders have the name {key!r}; give each a name of its own")
     if name:
-        place = Place(key, zlib.crc32(name.encode()) + 2 * _OWN_NUMBERS, _process.begun)
+        number = zlib.crc32(name.encode()) + 2 * _OWN_NUMBERS
     else:
         _counts[kind] += 1
-        place = Place(key, number + (0 if shared else _OWN_NUMBERS), _process.begun)
+        number += 0 if shared else _OWN_NUMBERS
+    place = Place(key, number * _APART, _process.begun)
     _places[key] = _weak(loader.dataset), made_by, place
     if is_feed_server():
         _loaders[key] = loader
@@ -153,17 +150,9 @@ def _weak(dataset: Any) -> weakref.ref[Any] | None:
 
 def _same_as_before(dataset: Any, made_by: tuple[Any, ...]) -> Place | None:
     for reference, theirs, place in _places.values():
-        if reference is not None and reference() is dataset and equal(theirs, made_by):
+        if reference is not None and reference() is dataset and theirs == made_by:
             return place
     return None
-
-
-def equal(one: Any, other: Any) -> bool:
-    """Return whether two objects are the same or equal; False if the comparison raises."""
-    try:
-        return one is other or bool(one == other)
-    except Exception:
-        return False
 
 
 def batch_asked_for() -> None:

@@ -32,8 +32,6 @@ PATIENCE_S = 10.0
 that every two seconds."""
 PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 LOOK_EVERY_S = 0.25
-_samples_passed = 0
-liveness.add_counter(lambda: _samples_passed)
 
 
 class StreamEpoch:
@@ -195,7 +193,6 @@ class _Lane:
 
     def _is_alive(self, at: bytes) -> None:
         """Count a new sample as progress: a worker may pass many on its way to where training stopped."""
-        global _samples_passed
         if at != self._at:
             self._at, self._moved_at = at, time.monotonic()
-            _samples_passed += 1
+            liveness.note_progress()

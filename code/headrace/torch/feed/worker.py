@@ -22,7 +22,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.utils.data import _utils
@@ -45,8 +45,6 @@ ALIVE_EVERY_S = 2.0
 REAP_EVERY_S = 2.0
 _REQUEST_S = struct.pack("ll", 5, 0)
 """Longest pause, in seconds and microseconds, within a request, since a worker serves other ranks too."""
-HANDED_OVER = b"loader "
-"""Start of the message with which the server hands over a connection; the loader's key follows."""
 MOST_SHARDS = 64
 """Most shard processes of one worker at a time. A rank that gets none tries another server."""
 _MOST_KEY_BYTES = 1 << 12
@@ -112,8 +110,8 @@ class Worker:
         """Ids of the processes that make shards."""
         self._making: tuple[float, float, MapFetcher | IterableFetcher, _Client] | None = None
 
-    def run(self, mailbox: socket.socket) -> None:
-        """Serve until the mailbox closes."""
+    def run(self, mailbox: socket.socket) -> NoReturn:
+        """Serve until the process is killed, as it is at the end of the server's thread that forked it."""
         self._begin()
         with _outside_of_blocks(), selectors.PollSelector() as readable:  # it needs no descriptor of its own
             readable.register(mailbox, selectors.EVENT_READ)
@@ -121,8 +119,6 @@ class Worker:
                 for key, _ in readable.select(REAP_EVERY_S):
                     if key.data is None:
                         message, descriptors, _, _ = socket.recv_fds(mailbox, _MOST_KEY_BYTES, 1)
-                        if not message:
-                            return
                         if descriptors:
                             self._take(message, descriptors[0], readable)
                     elif not self._serve(key.data):
@@ -138,7 +134,7 @@ class Worker:
 
     def _take(self, message: bytes, descriptor: int, readable: selectors.BaseSelector) -> None:
         """Serve a connection, or, for a shard, fork a process that does."""
-        connection, key = socket.socket(fileno=descriptor), message.removeprefix(HANDED_OVER).decode()
+        connection, key = socket.socket(fileno=descriptor), message.decode()
         with contextlib.suppress(OSError):  # the rank may have gone meanwhile
             prepare(connection, self._send_timeout_s)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _REQUEST_S)

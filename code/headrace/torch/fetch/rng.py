@@ -30,8 +30,6 @@ SHARD = 1 << 45
 SHARD_COLLATE = 1 << 46
 SET_EPOCH = 1 << 47
 
-_APART = 1_000_003
-"""Distance between the default seeds of two loaders. An epoch adds 1 to a seed, and torch uses 32 bits of it."""
 _MASK = (1 << 64) - 1
 _MOST_OBJECTS, _MOST_ENTRIES = 20_000, 200
 _DRAWING = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
@@ -41,11 +39,6 @@ _HOLDING_NONE = (str, bytes, bytearray, int, float, complex, type(None), type, t
                  np.ndarray, torch.Tensor)  # fmt: skip
 Generators = Mapping[str, Any]
 """Generators, by the path of attributes to each, which is the same in all processes."""
-
-
-def loader_seed(number: int) -> int:
-    """Return the default seed of a loader, from its number in the script."""
-    return number * _APART
 
 
 def sample_seed(seed: int, epoch: int, position: int, place: int = 0) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import array
 import contextlib
-import functools
 import hashlib
 import json
 import time
@@ -38,11 +37,11 @@ _ALIKE = "all ranks make the same loaders, in the same order, from the same data
 def loader_config(dataset: Any, *, length: int | None, on_error: str) -> dict[str, Any]:
     """Return the facts about a loader that must be the same on all ranks and feed servers."""
     config = {"dataset": type(dataset).__qualname__, "length": length, "on_error": on_error}
-    digest, each = hashlib.blake2b(digest_size=16), dataset
-    while isinstance(each, Subset):  # random_split without a seed makes other parts on each host
-        _hash_order(digest, each.indices)
-        each = each.dataset
-    return config | ({"subset": digest.hexdigest()} if each is not dataset else {})
+    digests = []
+    while isinstance(dataset, Subset):  # random_split without a seed makes other parts on each host
+        digests.append(order_digest(dataset.indices))
+        dataset = dataset.dataset
+    return config | ({"subset": digests} if digests else {})
 
 
 def differences(own: Mapping[str, Any], other: Mapping[str, Any], who: str) -> str:
@@ -80,17 +79,12 @@ def compare_with_rank_0(store: Any, iteration: str, rank: int, limit_s: float, o
 
 
 def order_digest(order: Sequence[Any]) -> str:
-    """Return a digest of the indices that a sampler has yielded for an epoch."""
-    digest = hashlib.blake2b(digest_size=16)
-    _hash_order(digest, order)
-    return digest.hexdigest()
-
-
-def _hash_order(digest: Any, order: Any) -> None:
+    """Return a digest of indices, such as those that a sampler has yielded for an epoch."""
     try:
-        digest.update(memoryview(array.array("q", order)))
+        data = memoryview(array.array("q", order))
     except (TypeError, OverflowError):  # texts, tuples, batches
-        digest.update(json.dumps(list(order), default=str).encode())
+        data = memoryview(json.dumps(list(order), default=str).encode())
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def _poll(done: Callable[[], bool], limit_s: float) -> bool:
@@ -190,7 +184,4 @@ class StreamEnd:
         key = f"{self._name}/left"
         self._store.add(key, 1)
         if self._rank == 0:
-            _poll(functools.partial(self._all_left, key), LAST_STEP_S)
-
-    def _all_left(self, key: str) -> bool:
-        return int(self._store.add(key, 0)) >= self._world
+            _poll(lambda: int(self._store.add(key, 0)) >= self._world, LAST_STEP_S)
