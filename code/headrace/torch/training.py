@@ -126,8 +126,12 @@ class Training:
                 # the step's work is in the queue, so Python is ahead by at most one step.
                 waited_s = moments.between_s(over, here)
                 over, now = moments.now(), time.perf_counter()
-                waited_s, copied_s = self._without_copy(waited_s)
-                self._meter.steps(1, now - asked_at, waited_s + (copied_s or 0.0), waited_cpu_s, copied_s=copied_s)
+                copied_s = self._loader.last_copy_s()
+                if copied_s is None:  # the step itself copies, after its wait
+                    copied_s, waited_s = self._copy_s, waited_s + (self._copy_s or 0.0)
+                else:
+                    copied_s = min(copied_s, waited_s)
+                self._meter.steps(1, now - asked_at, waited_s, waited_cpu_s, copied_s=copied_s)
                 steps, asked_at, asked_cpu_s = steps + 1, now, time.process_time()
                 if self._checkpoint:
                     self._checkpoint.step_made(self._model, self._optimizer, self._loader)
@@ -143,16 +147,6 @@ class Training:
                 "the loader gives no batch: with drop_last a step needs batch_size samples for each rank; give more "
                 "samples or smaller batches"
             )
-
-    def _without_copy(self, waited_s: float) -> tuple[float, float | None]:
-        """Return the seconds that the step waited for its batch to be made, and those for its copy to the GPU.
-
-        The second is None where the script copies the batch and the copy was not measured.
-        """
-        if not self._loader.copies_to_gpu:  # the step itself copies, after its wait
-            return waited_s, self._copy_s
-        copied_s = min(self._loader.last_copy_s(), waited_s)
-        return waited_s - copied_s, copied_s
 
     def _look_at(self, batch: Any) -> None:
         """Note the size of a batch. With a batch sampler only the batches show how many samples they hold."""

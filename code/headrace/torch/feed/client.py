@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import DeadlineError, InputError
@@ -44,10 +45,11 @@ class NotKnown(InputError):
     """Raised if a server does not have the loader and never will."""
 
 
-class FeedClient:
-    """One loader's connections to the feed servers, which stay open for all epochs.
+@dataclass(frozen=True)
+class Feeds:
+    """The feed servers of one loader, and how a rank reads from them.
 
-    Args:
+    Attributes:
         servers: HOST:PORT of each feed server.
         hello: the loader's `key` (as `loader`) and configuration.
         rank, world: this rank, and the number of ranks, which share the servers' workers.
@@ -57,18 +59,28 @@ class FeedClient:
         prefetch_bytes: most bytes of batches that the rank holds.
     """
 
-    def __init__(self, servers: Sequence[str], secret: str, hello: Mapping[str, Any], rank: int, world: int,
-                 limit_s: float, pin_memory: bool, prefetch_factor: int, prefetch_bytes: int) -> None:  # fmt: skip
+    servers: Sequence[str]
+    secret: str
+    hello: Mapping[str, Any]
+    rank: int
+    world: int
+    limit_s: float
+    pin_memory: bool
+    prefetch_factor: int
+    prefetch_bytes: int
+
+
+class FeedClient:
+    """One loader's connections to the feed servers, which stay open for all epochs."""
+
+    def __init__(self, feeds: Feeds) -> None:
         keep_freed_memory()
-        self._secret, self._hello, self._rank, self._world = secret, hello, rank, world
-        self._limit_s, self._pin_memory = limit_s, pin_memory
-        self._prefetch_factor, self._prefetch_bytes = prefetch_factor, prefetch_bytes
-        self._pid, self._closed = os.getpid(), threading.Event()
+        self._feeds, self._pid, self._closed = feeds, os.getpid(), threading.Event()
         self._changed = threading.Condition(threading.RLock())  # garbage collection may call close while it is held
         self._epoch: FeedEpoch | None = None
         self._ahead: dict[str, int] = {}
         self._open: dict[socket.socket, threading.Thread] = {}
-        for server in servers:
+        for server in feeds.servers:
             self._start(server, 0)
         _clients.add(self)
 
@@ -85,7 +97,7 @@ class FeedClient:
         with self._changed:
             ahead = EXTRA_AHEAD + sum(self._ahead.values())
             largest = self._epoch.schedule.largest_bytes if self._epoch else 0
-            schedule = Schedule(known(), self._limit_s, self._prefetch_bytes, ahead, largest)
+            schedule = Schedule(known(), self._feeds.limit_s, self._feeds.prefetch_bytes, ahead, largest)
             self._epoch = FeedEpoch(schedule, request, known, closed)
             self._changed.notify_all()
             return self._epoch
@@ -113,8 +125,8 @@ class FeedClient:
         while not self._closed.is_set():
             with contextlib.ExitStack() as stack:
                 try:
-                    slot = self._rank + number * self._world  # spreads the ranks over a server's workers
-                    connection, processes = enter(server, self._secret, {**self._hello, "slot": slot}, stack)
+                    slot = self._feeds.rank + number * self._feeds.world  # spreads the ranks over a server's workers
+                    connection, processes = enter(server, self._feeds.secret, self._feeds.hello, slot, stack)
                     self._note_open(connection, stack)
                     if first:
                         self._start_others(server, processes)
@@ -147,9 +159,10 @@ class FeedClient:
 
     def _start_others(self, server: str, processes: int) -> None:
         """Start the other connections to a server, and request as many batches ahead as its workers need."""
-        connections = max(-(-CONNECTIONS_PER_PROCESS * processes // self._world), CONNECTIONS_PER_PROCESS)
+        world = self._feeds.world
+        connections = max(-(-CONNECTIONS_PER_PROCESS * processes // world), CONNECTIONS_PER_PROCESS)
         with self._changed:
-            self._ahead[server] = max(-(-self._prefetch_factor * processes // self._world), 1)
+            self._ahead[server] = max(-(-self._feeds.prefetch_factor * processes // world), 1)
             if self._epoch:
                 self._epoch.schedule.more_ahead(self._ahead[server])
             if not self._closed.is_set():
@@ -173,7 +186,7 @@ class FeedClient:
             while (step := schedule.take(process)) is not None:
                 try:
                     protocol.send_record(connection, epoch.request(step).as_json())
-                    fetched, size = receive(connection, server, process, self._pin_memory)
+                    fetched, size = receive(connection, server, process, self._feeds.pin_memory)
                     schedule.came(step, fetched, size)
                     came += 1
                 except SampleError as error:
@@ -218,12 +231,10 @@ class FeedClients:
         self._idle: list[FeedClient] = []
         self._all: list[FeedClient] = []
 
-    def begin(
-        self, make: Callable[[], FeedClient], request: Callable[[int], BatchRequest], known: Callable[[], int]
-    ) -> FeedEpoch:
+    def begin(self, feeds: Feeds, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> FeedEpoch:
         """Request the first batches of an epoch from an idle client, or from a new one; see `FeedClient.begin`."""
         if not self._idle:
-            self._all.append(make())
+            self._all.append(FeedClient(feeds))
             self._idle.append(self._all[-1])
         client = self._idle.pop()
         return client.begin(request, known, functools.partial(self._idle.append, client))
@@ -234,11 +245,14 @@ class FeedClients:
             client.close()
 
 
-def enter(server: str, secret: str, hello: Mapping[str, Any], stack: contextlib.ExitStack) -> tuple[socket.socket, int]:
+def enter(
+    server: str, secret: str, hello: Mapping[str, Any], slot: int, stack: contextlib.ExitStack
+) -> tuple[socket.socket, int]:
     """Return a connection that is ready for requests, and the number of the server's workers.
 
     Args:
-        hello: the loader's key, its configuration, and the slot.
+        hello: the loader's key and configuration.
+        slot: number that selects the server's worker.
         stack: exit stack that closes the connection.
 
     Raises:
@@ -249,7 +263,7 @@ def enter(server: str, secret: str, hello: Mapping[str, Any], stack: contextlib.
     connection = stack.enter_context(protocol.HANDSHAKE.enter(server, secret))
     stack.callback(protocol.end, connection)
     connection.settimeout(LIMIT_S)
-    protocol.send_record(connection, dict(hello))
+    protocol.send_record(connection, {**hello, "slot": slot})
     answer = protocol.receive_record(connection)
     if not isinstance(answer, dict) or type(answer.get("processes")) is not int or answer["processes"] < 1:
         raise InputError(f"{server} does not answer like a feed server: is another program listening there?")
@@ -278,7 +292,7 @@ def wait_until_known(servers: Sequence[str], secret: str, hello: Mapping[str, An
         for server in servers:
             with contextlib.ExitStack() as stack:
                 try:
-                    enter(server, secret, {**hello, "probe": True, "slot": 0}, stack)
+                    enter(server, secret, {**hello, "probe": True}, 0, stack)
                     return True
                 except NotKnown:
                     problems.append("")

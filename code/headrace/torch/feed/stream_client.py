@@ -12,13 +12,12 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from headrace.errors import DeadlineError
 from headrace.rank import liveness
 from headrace.torch.feed import protocol
-from headrace.torch.feed.client import enter, join, receive
+from headrace.torch.feed.client import Feeds, enter, join, receive
 from headrace.torch.feed.scheduler import MOST_BREAKS
 from headrace.torch.fetch.iterable_fetcher import ShardRequest
 from headrace.torch.fetch.map_fetcher import Fetched, SampleError
@@ -38,25 +37,15 @@ class StreamEpoch:
     """The batches of a rank's shards in one epoch, one from each shard in turn.
 
     Args:
-        servers: HOST:PORT of each feed server.
         request: returns the request for a batch, from the shard's place among the rank's shards and the batch's number.
         shards: number of this rank's shards.
-        hello: the loader's key and configuration.
-        first: place in `servers` of the server for the first shard; the next shard uses the next server.
-        limit_s: seconds to wait for a batch while its shard makes no progress.
-        pin_memory: whether batches are received into pinned memory.
-        prefetch_bytes: most bytes of batches that the rank holds. It may always hold one batch of each shard.
     """
 
-    def __init__(self, servers: Sequence[str], secret: str, request: Callable[[int, int], ShardRequest], shards: int,
-                 hello: Mapping[str, Any], first: int, limit_s: float, pin_memory: bool,
-                 prefetch_bytes: int) -> None:  # fmt: skip
+    def __init__(self, feeds: Feeds, request: Callable[[int, int], ShardRequest], shards: int) -> None:
         keep_freed_memory()
-        self._limit_s, self._step, self._pid = limit_s, 0, os.getpid()
-        room = _Room(shards, prefetch_bytes)
-        self._lanes = [
-            _Lane(servers, secret, request, lane, hello, first + lane, pin_memory, room) for lane in range(shards)
-        ]  # fmt: skip
+        self._limit_s, self._step, self._pid = feeds.limit_s, 0, os.getpid()
+        room = _Room(shards, feeds.prefetch_bytes)
+        self._lanes = [_Lane(feeds, request, lane, feeds.rank * shards + lane, room) for lane in range(shards)]
 
     def next(self) -> Fetched:
         """Return the next batch of the shard whose turn it is. Raises `SampleError`, `DeadlineError`, `InputError`."""
@@ -85,12 +74,16 @@ class _Room:
 
 
 class _Lane:
-    """One shard, with a thread that requests and receives its batches."""
+    """One shard, with a thread that requests and receives its batches.
 
-    def __init__(self, servers: Sequence[str], secret: str, request: Callable[[int, int], ShardRequest], lane: int,
-                 hello: Mapping[str, Any], place: int, pin_memory: bool, room: _Room) -> None:  # fmt: skip
-        self._servers, self._secret, self._hello, self._pin_memory = servers, secret, hello, pin_memory
-        self._request, self._lane, self._place = request, lane, place
+    Args:
+        place: place in `feeds.servers` of the first server to use; after a failure, the next one is used.
+    """
+
+    def __init__(
+        self, feeds: Feeds, request: Callable[[int, int], ShardRequest], lane: int, place: int, room: _Room
+    ) -> None:
+        self._feeds, self._request, self._lane, self._place = feeds, request, lane, place
         self._number = 0
         self._silences, self._problem = 0, ""
         self._at, self._moved_at = b"", 0.0  # the last sample that the worker reported, and when it first did
@@ -141,10 +134,10 @@ class _Lane:
     def _run(self) -> None:
         pause_s, breaks, broke_at = PAUSE_S, 0, -1
         while not self._closed.is_set():
-            server, entered = self._servers[self._place % len(self._servers)], False
+            server, entered = self._feeds.servers[self._place % len(self._feeds.servers)], False
             try:
                 with contextlib.ExitStack() as stack:
-                    connection, _ = enter(server, self._secret, {**self._hello, "slot": self._lane}, stack)
+                    connection, _ = enter(server, self._feeds.secret, self._feeds.hello, self._lane, stack)
                     self._connection, self._problem, entered, pause_s = connection, "", True, PAUSE_S
                     stack.callback(self._forget)
                     self._take(connection, server)
@@ -183,7 +176,7 @@ class _Lane:
                     if asked >= self._taken + self._room.of_each():
                         self._changed.wait(LOOK_EVERY_S)
                 continue
-            fetched, size = receive(connection, server, server, self._pin_memory, self._is_alive)
+            fetched, size = receive(connection, server, server, self._feeds.pin_memory, self._is_alive)
             self._room.largest = max(self._room.largest, size)
             self._silences = 0
             self._number += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -39,24 +40,25 @@ class LocalWorkers:
         assert isinstance(loader.generator, torch.Generator)
         # Worker processes draw their own seeds from this generator.
         loader.generator.manual_seed(sample_seed(theirs.seed, theirs.epoch, theirs.rank, WORKER))
-        requests.begin(request, has)
+        requests.of_epoch = ([request(step)] for step in itertools.takewhile(has, itertools.count()))
         batches = iter(loader)  # raises if the sampler does
         return LocalEpoch(batches, functools.partial(self._idle.append, workers))
 
     def _make(self) -> tuple[TorchDataLoader[Any], _Requests]:
         theirs, requests = self._theirs, _Requests()
         count = theirs.local_workers
-        begin = functools.partial(_begin_worker, theirs.worker_init_fn, theirs.dataset)
         workers = {
             "num_workers": count, "timeout": theirs.timeout, "prefetch_factor": theirs.prefetch_factor,
-            "worker_init_fn": _begin_stream_worker if theirs.is_stream else begin,
+            "worker_init_fn": functools.partial(
+                _begin_worker, theirs.is_stream, theirs.worker_init_fn, theirs.dataset
+            ),
             "persistent_workers": True,
             "multiprocessing_context": theirs.multiprocessing_context,
         } if count else {}  # fmt: skip
         loader = TorchDataLoader(
             _Batches(theirs.fetcher(), in_process=not count),
             batch_sampler=requests,
-            collate_fn=_only,
+            collate_fn=operator.itemgetter(0),
             pin_memory=theirs.pin_memory,
             generator=torch.Generator(),  # without it, each epoch would draw from the script's generator
             **workers,
@@ -72,10 +74,7 @@ class LocalEpoch:
 
     def next(self) -> Fetched:
         """Return the next step's batch. Raises `SampleError`."""
-        try:
-            fetched: Fetched | str = next(self._batches)
-        except StopIteration as ended:
-            raise SampleError("the worker processes have ended before the epoch") from ended
+        fetched: Fetched | str = next(self._batches)
         if isinstance(fetched, str):
             raise SampleError(fetched)
         return fetched
@@ -90,16 +89,10 @@ class _Requests:
     """Batch sampler that gives torch's loader one request for each step, in place of indices."""
 
     def __init__(self) -> None:
-        self._request: Requests | None = None
-        self._has: Callable[[int], bool] | None = None
-
-    def begin(self, request: Requests, has: Callable[[int], bool]) -> None:
-        self._request, self._has = request, has
+        self.of_epoch: Iterator[list[Any]] = iter(())
 
     def __iter__(self) -> Iterator[list[Any]]:
-        assert self._request is not None and self._has is not None
-        for step in itertools.takewhile(self._has, itertools.count()):
-            yield [self._request(step)]
+        return self.of_epoch
 
 
 class _Batches(Dataset[Any]):
@@ -117,22 +110,14 @@ class _Batches(Dataset[Any]):
         return fetched
 
 
-def _begin_worker(theirs: Callable[[int], None] | None, dataset: Any, number: int) -> None:
+def _begin_worker(is_stream: bool, theirs: Callable[[int], None] | None, dataset: Any, number: int) -> None:
     keep_freed_memory()
     reopen_files()
+    if is_stream:  # shards divide the samples already, and call `worker_init_fn`
+        os.environ |= distributed.ALONE
+        return
     info = get_worker_info()
     if info is not None:
         object.__setattr__(info, "dataset", dataset)  # the info is frozen; torch has put `_Batches` there
     if theirs:
         theirs(number)
-
-
-def _begin_stream_worker(number: int) -> None:
-    """Begin a process that makes a shard. Shards divide the samples already, so a dataset must see RANK 0 of 1."""
-    keep_freed_memory()
-    reopen_files()
-    os.environ |= distributed.ALONE
-
-
-def _only(batches: list[Any]) -> Any:
-    return batches[0]

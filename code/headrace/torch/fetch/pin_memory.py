@@ -32,9 +32,9 @@ class DeviceCopies:
             return self._beside_the_step_before(steps)
         return ((to_device(batch, self.device), other) for batch, other in steps)
 
-    def last_s(self) -> float:
-        """Return the seconds in which the batch that was handed out last was copied; 0: nothing was."""
-        return self._moments.between_s(*self._last) if self._last else 0.0
+    def last_s(self) -> float | None:
+        """Return the seconds in which the batch that was handed out last was copied; None: it was not."""
+        return self._moments.between_s(*self._last) if self._last else None
 
     def _beside_the_step_before(self, steps: Pairs) -> Pairs:
         """Start to copy a batch when the previous one is yielded. A step waits only for its own batch's copy."""
