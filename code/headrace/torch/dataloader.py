@@ -129,7 +129,9 @@ class DataLoader(TorchDataLoader[Any]):
             self._dealt_batches = self.batch_sampler
         made_by = (self.collate_fn, self.worker_init_fn, on_error, self.batch_sampler is None)
         self._place = script.register(self, made_by, shard_by_rank, name)
-        self.seed = int(self._default_seed() if seed is None else seed)
+        if seed is None:
+            seed = self._place.seed if self.generator is None else self.generator.initial_seed()
+        self.seed = int(seed)
         self.epoch, self._sampler_epoch = self._place.next_epoch, self._planner.sampler_epoch()
         self.epoch = self._sampler_epoch or self.epoch
         self._position = 0
@@ -137,11 +139,7 @@ class DataLoader(TorchDataLoader[Any]):
         self._servers = script.feed_servers(os.environ)
         self._feeds: Feeds | None = None
         self._local, self._clients = LocalWorkers(own), FeedClients()
-        weakref.finalize(self, self._clients.close)
-        self._config: dict[str, Any] = {}
-
-    def _default_seed(self) -> int:
-        return self._place.seed if self.generator is None else int(self.generator.initial_seed())
+        weakref.finalize(self, self._clients.close)  # at the latest when Python exits
 
     @property
     def batch_sampler(self) -> Any:  # type: ignore[override]
@@ -165,13 +163,11 @@ class DataLoader(TorchDataLoader[Any]):
         """The loader's name among ranks and feed servers."""
         return self._place.key
 
-    @property
+    @functools.cached_property
     def config(self) -> dict[str, Any]:
         """Facts that must be the same on all ranks and feed servers, as they were when this was first read."""
-        if not self._config:
-            length = None if self.is_stream or not hasattr(self.dataset, "__len__") else len(self.dataset)
-            self._config = loader_config(self.dataset, length=length, on_error=self.on_error)
-        return self._config
+        length = None if self.is_stream or not hasattr(self.dataset, "__len__") else len(self.dataset)
+        return loader_config(self.dataset, length=length, on_error=self.on_error)
 
     def fetcher(self) -> MapFetcher | IterableFetcher:
         """Return the object that makes this loader's batches."""
@@ -292,8 +288,8 @@ class DataLoader(TorchDataLoader[Any]):
                 flush=True,
             )
 
-    def _agree(self, **begins: Any) -> None:
-        """Compare this iteration with rank 0's. Raises `InputError`, `DeadlineError`."""
+    def _agree(self, **begins: Any) -> Any:
+        """Compare this iteration with rank 0's; return the store of the ranks. Raises `InputError`, `DeadlineError`."""
         distributed.check_world()
         store = distributed.store_of_ranks() if self.ranks > 1 else None
         if store is not None:
@@ -308,6 +304,7 @@ class DataLoader(TorchDataLoader[Any]):
                 "each rank trains a model of its own: call headrace.torch.init()",
                 flush=True,
             )
+        return store
 
     def _open_steps(self) -> tuple[Steps, Any]:
         plan = self._planner.plan(self.epoch, self._position)
@@ -329,8 +326,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     def _open_stream(self) -> tuple[Steps, Any]:
         assert self._shards is not None
-        self._agree()
-        store = distributed.store_of_ranks() if self.ranks > 1 else None
+        store = self._agree()
         name = f"headrace/stream {self.key}/{self._place.iterations}"
         batches, source = self._shards.batches(self._open_shards, name, store)
         return self._stream_steps(batches), source

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import json
@@ -10,7 +9,6 @@ import os
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +36,6 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 """Seconds before a connection is tried again, at first and at most."""
 _received = receipts.Counter()
 receipts.add_source(_received.counts)
-_clients: weakref.WeakSet[FeedClient] = weakref.WeakSet()
 
 
 class NotKnown(InputError):
@@ -82,7 +79,6 @@ class FeedClient:
         self._open: dict[socket.socket, threading.Thread] = {}
         for server in feeds.servers:
             self._start(server, 0)
-        _clients.add(self)
 
     def begin(
         self, request: Callable[[int], BatchRequest], known: Callable[[], int], closed: Callable[[], None]
@@ -364,12 +360,3 @@ def _failure(header: bytes, process: str) -> SampleError:
         text = "an error that cannot be read"
     first, newline, rest = text.partition("\n")
     return SampleError(f"{first} [on {process}]{newline}{rest}")
-
-
-@atexit.register
-def _close_all() -> None:
-    for client in list(_clients):
-        client.close()
-
-
-os.register_at_fork(after_in_child=lambda: _clients.clear())

@@ -61,7 +61,7 @@ class Malformed(InputError):
 
 
 class Decoder:
-    """Decoder of one batch. Fill `buffers` with the payload, then call `batch`; that also sets the dataset's `state`.
+    """Decoder of one batch. Fill `buffers` with the payload, then call `batch`. `state` is the dataset's.
 
     Args:
         payload_bytes: size of the payload, which follows the header.
@@ -74,13 +74,11 @@ class Decoder:
     def __init__(self, header: bytes, payload_bytes: int, pin_memory: bool = False) -> None:
         self._left, self._pin = payload_bytes, pin_memory
         self.buffers: Buffers = []
-        self.state: Any = None
         try:
             record = json.loads(header)
             self.skipped = [(index, str(error)) for index, error in record["skipped"]]
             self._build = self._read(record["batch"])
-            self._pin = False
-            self._build_state = self._read(record.get("state", {"v": None}))
+            self.state = record.get("state")
         except _UNREADABLE as error:
             raise Malformed(f"a batch's header cannot be read ({error!r:.300})") from error
         if self._left:
@@ -89,8 +87,7 @@ class Decoder:
     def batch(self) -> Any:
         """Make the batch from the filled buffers. Raises `Malformed`."""
         try:
-            batch, self.state = self._build(), self._build_state()
-            return batch
+            return self._build()
         except _UNREADABLE as error:
             raise Malformed(f"a part of a batch does not fit its type ({error!r:.300})") from error
 

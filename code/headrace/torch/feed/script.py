@@ -13,7 +13,7 @@ import sys
 import threading
 import weakref
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -52,12 +52,16 @@ class Place:
         seed: the default seed of the loader's order and draws.
         late: whether it was made after the first batch, so that feed servers may not have it yet.
         next_epoch: the epoch that the next loader of this place begins with.
+        dataset: returns the loader's dataset, or None once it is gone.
+        made_by: the functions and settings that make batches from samples.
         iterations: number of iterations that the loaders of this place have begun.
     """
 
     key: str
     seed: int
     late: bool
+    dataset: Callable[[], Any]
+    made_by: tuple[Any, ...]
     next_epoch: int = 0
     iterations: int = 0
 
@@ -82,7 +86,7 @@ class _Process:
 
 _process = _Process()
 _counts = {"": 0, "own ": 0}
-_places: dict[str, tuple[weakref.ref[Any] | None, tuple[Any, ...], Place]] = {}
+_places: dict[str, Place] = {}
 _loaders: dict[str, Any] = {}
 """All loaders of the script, by key; filled only on a feed server."""
 _serving = threading.Lock()
@@ -121,9 +125,11 @@ def register(loader: Any, made_by: tuple[Any, ...], shared: bool, name: str) -> 
         name: the loader's `name=`, or empty.
     """
     if _process.begun and name in _places:
-        return _places[name][2]
-    if _process.trains and not name and (place := _same_as_before(loader.dataset, made_by)):
-        return place
+        return _places[name]
+    if _process.trains and not name:
+        for place in _places.values():
+            if place.dataset() is loader.dataset and place.made_by == made_by:
+                return place
     kind = "" if shared else "own "
     number = _counts[kind]
     key = name or f"{kind}{number}"
@@ -134,24 +140,17 @@ def register(loader: Any, made_by: tuple[Any, ...], shared: bool, name: str) -> 
     else:
         _counts[kind] += 1
         number += 0 if shared else _OWN_NUMBERS
-    place = Place(key, number * _APART, _process.begun)
-    _places[key] = _weak(loader.dataset), made_by, place
+    try:
+        dataset: Callable[[], Any] = weakref.ref(loader.dataset)
+    except TypeError:  # a list, for example
+        dataset = _nothing
+    place = _places[key] = Place(key, number * _APART, _process.begun, dataset, made_by)
     if is_feed_server():
         _loaders[key] = loader
     return place
 
 
-def _weak(dataset: Any) -> weakref.ref[Any] | None:
-    try:
-        return weakref.ref(dataset)
-    except TypeError:
-        return None
-
-
-def _same_as_before(dataset: Any, made_by: tuple[Any, ...]) -> Place | None:
-    for reference, theirs, place in _places.values():
-        if reference is not None and reference() is dataset and theirs == made_by:
-            return place
+def _nothing() -> None:
     return None
 
 

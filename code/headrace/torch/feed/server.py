@@ -30,7 +30,7 @@ from headrace.frameworks.pytorch_jobs import PORT_IN_USE
 from headrace.job.settings import SECRET_VARIABLE, STALL_TIMEOUT_VARIABLE
 from headrace.terminal.parser import OneLineParser
 from headrace.torch.feed import protocol, script
-from headrace.torch.feed.worker import Worker, begin_forked
+from headrace.torch.feed.worker import Worker
 from headrace.torch.sampling.rank_agreement import differences
 from headrace.training.handshake import LIMIT_S
 
@@ -221,7 +221,7 @@ class WorkerPool:
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         limit_s = SAMPLE_SHARE * self._stall_timeout_s
         worker = Worker(number, self.count, self._loaders, limit_s, self._stall_timeout_s)
-        process = multiprocessing.get_context("fork").Process(target=_run, args=(worker, there, self.port), daemon=True)
+        process = multiprocessing.get_context("fork").Process(target=worker.run, args=(there, self.port), daemon=True)
         process.start()
         there.close()
         return process, here
@@ -250,11 +250,6 @@ class WorkerPool:
                 self._mailboxes[number].close()
                 self._mailboxes[number] = mailbox
         return True
-
-
-def _run(worker: Worker, mailbox: socket.socket, port: int) -> None:
-    begin_forked(port)
-    worker.run(mailbox)
 
 
 def main(argv: Sequence[str]) -> NoReturn:

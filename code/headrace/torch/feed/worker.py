@@ -45,8 +45,6 @@ ALIVE_EVERY_S = 2.0
 REAP_EVERY_S = 2.0
 _REQUEST_S = struct.pack("ll", 5, 0)
 """Longest pause, in seconds and microseconds, within a request, since a worker serves other ranks too."""
-MOST_SHARDS = 64
-"""Most shard processes of one worker at a time. A rank that gets none tries another server."""
 _MOST_KEY_BYTES = 1 << 12
 
 
@@ -110,8 +108,15 @@ class Worker:
         """Ids of the processes that make shards."""
         self._making: tuple[float, float, MapFetcher | IterableFetcher, _Client] | None = None
 
-    def run(self, mailbox: socket.socket) -> NoReturn:
-        """Serve until the process is killed, as it is at the end of the server's thread that forked it."""
+    def run(self, mailbox: socket.socket, port: int) -> NoReturn:
+        """Serve, in a process forked from the server on this port, until that kills it or ends."""
+        die_with_parent()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        script.end_script()
+        forget_epochs()
+        close_sockets_on(port)
+        reopen_files()
         self._begin()
         with _outside_of_blocks(), selectors.PollSelector() as readable:  # it needs no descriptor of its own
             readable.register(mailbox, selectors.EVENT_READ)
@@ -144,9 +149,9 @@ class Worker:
                 client = _Client(connection, loader, key)
                 readable.register(connection, selectors.EVENT_READ, client)
                 return
-            if len(self._shards) < MOST_SHARDS and (process := os.fork()):
+            if process := os.fork():
                 self._shards.append(process)
-            elif len(self._shards) < MOST_SHARDS:
+            else:
                 self._make_shard(connection, loader, key, readable)
         except (OSError, RuntimeError) as error:  # no process or thread is free; the rank tries another server
             print(f"cannot start a process or thread: {error}; the rank tries again", file=sys.stderr, flush=True)
@@ -254,17 +259,6 @@ def _is_over(process: int) -> bool:
 def failure(text: str) -> bytes:
     """Return the header of an answer of kind `FAILED`."""
     return json.dumps({"error": text[: 1 << 20]}).encode()
-
-
-def begin_forked(port: int) -> None:
-    """Prepare a process that was forked from the feed server on this port."""
-    die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    script.end_script()
-    forget_epochs()
-    close_sockets_on(port)
-    reopen_files()
 
 
 @contextlib.contextmanager
