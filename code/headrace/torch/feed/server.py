@@ -70,15 +70,21 @@ class FeedServer:
     # On the script's thread
 
     def start(self, loaders: Mapping[str, Any]) -> None:
-        """Begin to serve these loaders, in their present state."""
+        """Begin to serve these loaders, in their present state. The first call opens the port."""
         if loaders.keys() != self._loaders.keys():
             for loader in loaders.values():
                 _ = loader.config  # the first read fixes the configuration
             self._pool.fork(loaders)
             self._loaders = loaders
         self._pool.at_rest.set()
-        if self._listener is None:
-            self._listen()
+        if self._listener is not None:
+            return
+        self._listener = socket.create_server(("0.0.0.0", self._port), backlog=512, reuse_port=False)
+        self._pool.port = self._listener.getsockname()[1]
+        self._pool.start()
+        threading.Thread(target=self._accept, name="accept", daemon=True).start()
+        name = os.environ.get("HEADRACE_SERVER_NAME", "worker")
+        say(FEED_READY, name=name, address=self._address, loaders=len(self._loaders), processes=self._pool.count)
 
     def serve(self, loaders: Mapping[str, Any]) -> None:
         """Serve these loaders, in their present state, until a rank asks for a loader that is not among them."""
@@ -97,14 +103,6 @@ class FeedServer:
         while not self._closed.wait(LOOK_EVERY_S):
             pass
         raise SystemExit(0)
-
-    def _listen(self) -> None:
-        self._listener = socket.create_server(("0.0.0.0", self._port), backlog=512, reuse_port=False)
-        self.port = self._pool.port = self._listener.getsockname()[1]
-        self._pool.start()
-        threading.Thread(target=self._accept, name="accept", daemon=True).start()
-        name = os.environ.get("HEADRACE_SERVER_NAME", "worker")
-        say(FEED_READY, name=name, address=self._address, loaders=len(self._loaders), processes=self._pool.count)
 
     # On the server's own threads
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from headrace.errors import DeadlineError
 from headrace.rank import liveness
 from headrace.torch.feed import protocol
-from headrace.torch.feed.client import Feeds, enter, join, receive
+from headrace.torch.feed.client import FIRST_PAUSE_S, LONGEST_PAUSE_S, Feeds, enter, join, receive
 from headrace.torch.feed.scheduler import MOST_BREAKS
 from headrace.torch.fetch.iterable_fetcher import ShardRequest
 from headrace.torch.fetch.map_fetcher import Fetched, SampleError
@@ -29,7 +29,6 @@ that cannot send an answer for some seconds assumes that the rank is dead (`sock
 PATIENCE_S = 10.0
 """Seconds of silence after which another worker is tried; they double each time. A worker that makes a batch reports
 that every two seconds."""
-PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 LOOK_EVERY_S = 0.25
 
 
@@ -132,13 +131,13 @@ class _Lane:
         return self._connection is not None
 
     def _run(self) -> None:
-        pause_s, breaks, broke_at = PAUSE_S, 0, -1
+        pause_s, breaks, broke_at = FIRST_PAUSE_S, 0, -1
         while not self._closed.is_set():
             server, entered = self._feeds.servers[self._place % len(self._feeds.servers)], False
             try:
                 with contextlib.ExitStack() as stack:
                     connection, _ = enter(server, self._feeds.secret, self._feeds.hello, self._lane, stack)
-                    self._connection, self._problem, entered, pause_s = connection, "", True, PAUSE_S
+                    self._connection, self._problem, entered, pause_s = connection, "", True, FIRST_PAUSE_S
                     stack.callback(self._forget)
                     self._take(connection, server)
                 return

@@ -113,7 +113,7 @@ class _Batches(Dataset[Any]):
 def _begin_worker(is_stream: bool, theirs: Callable[[int], None] | None, dataset: Any, number: int) -> None:
     keep_freed_memory()
     reopen_files()
-    if is_stream:  # shards divide the samples already, and call `worker_init_fn`
+    if is_stream:  # shards divide the samples already: a dataset must see RANK 0 of 1. They call `theirs` themselves
         os.environ |= distributed.ALONE
         return
     info = get_worker_info()
