@@ -149,18 +149,13 @@ class Scaled(Numbers):
 
 
 @BOTH
-def test_workers_keep_the_dataset_of_the_first_iteration_and_a_plain_attribute_that_changes_is_warned_of(
-    feeds, capsys, remote
-):
+def test_workers_keep_the_dataset_of_the_first_iteration(feeds, remote):
     data = Scaled(8, scale=1)
-    where = {"addresses": [feeds.serve(1, Scaled(8, scale=1), 4)]} if remote else {"addresses": [], "num_workers": 1}
-    loader = feeds.loader(where.pop("addresses"), data, 4, **where)
+    addresses = [feeds.serve(1, Scaled(8, scale=1), 4)] if remote else []
+    loader = feeds.loader(addresses, data, 4, num_workers=1)
     all_of(loader)
-    assert "warning" not in (said := capsys.readouterr().out.replace("torch.distributed does not", "")), said
     data.scale = 2
     assert all_of(loader) == list(range(8))
-    assert all_of(loader) == list(range(8))
-    assert capsys.readouterr().out.count("warning: scale of loader 0's dataset changed since its first iteration") == 1
 
 
 def test_a_collate_function_that_the_script_sets_before_the_first_batch_counts(feeds):

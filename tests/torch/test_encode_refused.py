@@ -95,8 +95,6 @@ def test_a_header_that_is_no_batch_is_refused_before_memory_is_taken(node, paylo
     header = json.dumps({"batch": node, "skipped": []}).encode()
     with pytest.raises(Malformed):
         receive(header, bytes(payload))
-    with pytest.raises(Malformed):
-        receive(json.dumps({"batch": {"v": 1}, "skipped": [], "state": node}).encode(), bytes(payload))
 
 
 @given(values, st.data())

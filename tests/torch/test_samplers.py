@@ -174,9 +174,8 @@ class Again:
 def test_a_sampler_that_is_put_into_a_loader_later_is_refused(feeds):
     """timm's MultiEpochsDataLoader and YOLO's InfiniteDataLoader do this."""
     loader = feeds.loader([], Draws(), 4)
-    object.__setattr__(loader, "batch_sampler", Again(loader.batch_sampler))
-    with pytest.raises(InputError, match="pass the sampler to DataLoader"):
-        next(iter(loader))
+    with pytest.raises(InputError, match="give the loader its sampler when it is made"):
+        object.__setattr__(loader, "batch_sampler", Again(loader.batch_sampler))
 
 
 @pytest.mark.parametrize("buffer", [np.zeros(4, np.int64), [0] * 4], ids=["an array", "a list"])

@@ -9,7 +9,7 @@ import itertools
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from headrace.job.settings import SECRET_VARIABLE, STALL_TIMEOUT_VARIABLE
 from headrace.rank import liveness
 from headrace.torch import distributed
 from headrace.torch.feed import script
-from headrace.torch.feed.client import FeedClient, FeedClients, wait_until_known
+from headrace.torch.feed.client import FeedClients, Feeds, wait_until_known
 from headrace.torch.feed.scheduler import DEFAULT_PREFETCH_BYTES
 from headrace.torch.feed.stream_client import StreamEpoch
 from headrace.torch.fetch.iterable_fetcher import IterableFetcher, ShardRequest
@@ -41,8 +41,7 @@ DEFAULT_PREFETCH_FACTOR = 2
 """torch's own default."""
 Step = tuple[Any, Callable[[], None]]
 """A batch, and the function to call when the script takes it."""
-_batches_taken = 0
-liveness.add_counter(lambda: _batches_taken)
+Steps = Generator[Step, None, None]
 _told: set[str] = set()
 
 
@@ -130,21 +129,17 @@ class DataLoader(TorchDataLoader[Any]):
             self._dealt_batches = self.batch_sampler
         made_by = (self.collate_fn, self.worker_init_fn, on_error, self.batch_sampler is None)
         self._place = script.register(self, made_by, shard_by_rank, name)
-        self.seed = int(self._default_seed() if seed is None else seed)
+        if seed is None:
+            seed = self._place.seed if self.generator is None else self.generator.initial_seed()
+        self.seed = int(seed)
         self.epoch, self._sampler_epoch = self._place.next_epoch, self._planner.sampler_epoch()
         self.epoch = self._sampler_epoch or self.epoch
         self._position = 0
         self.begun = self._whole = False  # whether this epoch has begun, and whether it is over
-        self._as_made = self._samplers()
-        self._feeds: Sequence[str] | None = None
         self._servers = script.feed_servers(os.environ)
+        self._feeds: Feeds | None = None
         self._local, self._clients = LocalWorkers(own), FeedClients()
-        weakref.finalize(self, self._clients.close)
-        self._config: dict[str, Any] = {}
-        self._dataset_then: dict[str, Any] | None = None
-
-    def _default_seed(self) -> int:
-        return self._place.seed if self.generator is None else int(self.generator.initial_seed())
+        weakref.finalize(self, self._clients.close)  # at the latest when Python exits
 
     @property
     def batch_sampler(self) -> Any:  # type: ignore[override]
@@ -154,10 +149,12 @@ class DataLoader(TorchDataLoader[Any]):
 
     @batch_sampler.setter
     def batch_sampler(self, given: Any) -> None:
+        if "batch_sampler" in self.__dict__:
+            raise InputError(
+                "the script has put another sampler into the loader, as InfiniteDataLoader and MultiEpochsDataLoader "
+                "do: give the loader its sampler when it is made; its workers stay for all epochs anyway"
+            )
         self.__dict__["batch_sampler"] = given
-
-    def _samplers(self) -> tuple[Any, Any]:
-        return self.__dict__["batch_sampler"], self.sampler
 
     # Properties that feed servers and local workers read
 
@@ -166,13 +163,11 @@ class DataLoader(TorchDataLoader[Any]):
         """The loader's name among ranks and feed servers."""
         return self._place.key
 
-    @property
+    @functools.cached_property
     def config(self) -> dict[str, Any]:
         """Facts that must be the same on all ranks and feed servers, as they were when this was first read."""
-        if not self._config:
-            length = None if self.is_stream or not hasattr(self.dataset, "__len__") else len(self.dataset)
-            self._config = loader_config(self.dataset, length=length, on_error=self.on_error)
-        return self._config
+        length = None if self.is_stream or not hasattr(self.dataset, "__len__") else len(self.dataset)
+        return loader_config(self.dataset, length=length, on_error=self.on_error)
 
     def fetcher(self) -> MapFetcher | IterableFetcher:
         """Return the object that makes this loader's batches."""
@@ -188,12 +183,7 @@ class DataLoader(TorchDataLoader[Any]):
     @property
     def made_elsewhere(self) -> bool:
         """True if feed servers make the batches."""
-        return bool(self._servers if self._feeds is None else self._feeds)
-
-    @property
-    def shards(self) -> int:
-        """Number of shards of an `IterableDataset`'s epoch; 0 for a map-style dataset."""
-        return self._shards.shards if self._shards else 0
+        return bool(self._servers)
 
     # Epochs and positions
 
@@ -233,14 +223,9 @@ class DataLoader(TorchDataLoader[Any]):
         """Return how many steps an epoch has on this rank. Raises `TypeError`, as torch does, if that is not known."""
         return self._planner.steps()
 
-    @property
-    def copies_to_gpu(self) -> bool:
-        """True if batches are copied to a GPU during the previous step."""
-        return self._copies is not None and self._copies.pins
-
-    def last_copy_s(self) -> float:
-        """Return the seconds in which the batch that was handed out last was copied to the GPU."""
-        return self._copies.last_s() if self._copies else 0.0
+    def last_copy_s(self) -> float | None:
+        """Return the seconds in which the last batch was copied to a GPU; None: the loader copies to no GPU."""
+        return self._copies.last_s() if self._copies else None
 
     @property
     def length_is_a_guess(self) -> bool:
@@ -253,7 +238,9 @@ class DataLoader(TorchDataLoader[Any]):
         epoch, position = (self.epoch + 1, 0) if self.begun else (self.epoch, self._position)
         if self._planner.sampler_epoch() != self._sampler_epoch:
             epoch, position = self._planner.sampler_epoch(), 0
-        yield from self._planner.plan(epoch, position).indices()
+        plan = self._planner.plan(epoch, position)
+        for step in itertools.takewhile(plan.has, itertools.count()):
+            yield list(plan.request(step).indices)
 
     # Iterations
 
@@ -268,11 +255,6 @@ class DataLoader(TorchDataLoader[Any]):
 
     def _begin_epoch(self) -> None:
         """Choose the iteration's epoch, and whether feed servers or local workers make its batches."""
-        if any(now is not then for now, then in zip(self._samplers(), self._as_made, strict=True)):
-            raise InputError(
-                "the script has put another sampler into the loader, as InfiniteDataLoader and MultiEpochsDataLoader "
-                "do: pass the sampler to DataLoader(…) instead; its workers stay for all epochs anyway"
-            )
         if self._planner.sampler_epoch() != self._sampler_epoch:  # the script has called sampler.set_epoch
             self.set_epoch(self._planner.sampler_epoch())
         elif self.begun:
@@ -282,15 +264,21 @@ class DataLoader(TorchDataLoader[Any]):
         self._place.next_epoch = self.epoch + 1
         self._place.iterations += 1
         self.begun, self._whole = True, False
-        if self._feeds is None:
-            self._feeds = self._servers_that_know()
-        self._warn_of_changes()
+        if self._servers and self._feeds is None:
+            self._find_feeds()
 
-    def _servers_that_know(self) -> Sequence[str]:
-        if not self._servers:
-            return ()
-        if wait_until_known(self._servers, self._secret(), self._hello(), self._limit_s):
-            return self._servers
+    def _find_feeds(self) -> None:
+        """Ask feed servers for the loader. If they do not have it, this rank makes the batches of all epochs."""
+        hello = {"loader": self.key, "config": self.config, "late": self._place.late}
+        feeds = Feeds(
+            self._servers, os.environ.get(SECRET_VARIABLE, ""), hello, distributed.rank(), distributed.world_size(),
+            self._limit_s, bool(self.pin_memory and torch.cuda.is_available()),
+            self.prefetch_factor or DEFAULT_PREFETCH_FACTOR, self._prefetch_bytes,
+        )  # fmt: skip
+        if wait_until_known(feeds.servers, feeds.secret, hello, self._limit_s):
+            self._feeds = feeds
+            return
+        self._servers = ()
         if "unknown" not in _told:
             _told.add("unknown")
             print(
@@ -299,27 +287,9 @@ class DataLoader(TorchDataLoader[Any]):
                 "loader earlier, or give it the same name in each epoch (name='train')",
                 flush=True,
             )
-        return ()
 
-    def _warn_of_changes(self) -> None:
-        """Warn if the script has set plain attributes of the dataset: workers do not see the change (rule 2)."""
-        if not self.made_elsewhere and not self.local_workers:
-            return
-        now = _plain_attributes(self.dataset) | {"collate_fn": id(self.collate_fn)}
-        if self._dataset_then is None:
-            self._dataset_then = now
-        changed = [name for name in now if now[name] != self._dataset_then.get(name)]
-        if changed and "changed" not in _told:
-            _told.add("changed")
-            print(
-                f"warning: {', '.join(changed[:5])} of loader {self.key}'s dataset changed since its first iteration, "
-                "and the processes that make samples keep their old copy: compute the values in "
-                "dataset.set_epoch(epoch), and call loader.set_epoch(epoch)",
-                flush=True,
-            )
-
-    def _agree(self, **begins: Any) -> None:
-        """Compare this iteration with rank 0's. Raises `InputError`, `DeadlineError`."""
+    def _agree(self, **begins: Any) -> Any:
+        """Compare this iteration with rank 0's; return the store of the ranks. Raises `InputError`, `DeadlineError`."""
         distributed.check_world()
         store = distributed.store_of_ranks() if self.ranks > 1 else None
         if store is not None:
@@ -334,75 +304,55 @@ class DataLoader(TorchDataLoader[Any]):
                 "each rank trains a model of its own: call headrace.torch.init()",
                 flush=True,
             )
+        return store
 
-    def _hello(self) -> dict[str, Any]:
-        return {"loader": self.key, "config": self.config, "late": self._place.late}
-
-    @staticmethod
-    def _secret() -> str:
-        return os.environ.get(SECRET_VARIABLE, "")
-
-    def _pins(self) -> bool:
-        return bool(self.pin_memory and torch.cuda.is_available())
-
-    def _open_steps(self) -> tuple[Iterator[Step], Any]:
+    def _open_steps(self) -> tuple[Steps, Any]:
         plan = self._planner.plan(self.epoch, self._position)
         plan.has(0)  # an endless sampler draws its first part
         if self._feeds:
-            source: Any = self._clients.begin(self._feed_client, plan.request, plan.known)
+            source: Any = self._clients.begin(self._feeds, plan.request, plan.known)
         else:
             source = self._local.open(plan.request, plan.has)
         shuffled = f"shuffled with seed {self.seed}" if isinstance(self.sampler, RandomSampler) else "in order"
         self._agree(order=plan.digest() if self._planner.own else shuffled)
         return self._steps(plan, source), source
 
-    def _feed_client(self) -> FeedClient:
-        return FeedClient(
-            self._feeds or (), self._secret(), self._hello(), distributed.rank(), distributed.world_size(),
-            self._limit_s, self._pins(), self.prefetch_factor or DEFAULT_PREFETCH_FACTOR, self._prefetch_bytes,
-        )  # fmt: skip
-
-    def _steps(self, plan: EpochPlan, source: Any) -> Iterator[Step]:
+    def _steps(self, plan: EpochPlan, source: Any) -> Steps:
         number = self.epoch
         for step in itertools.takewhile(plan.has, itertools.count()):
             fetched = source.next()
             after, whole = plan.position_after(step + 1), step + 1 == plan.known()
             yield fetched.batch, functools.partial(self._take, fetched, number, after, whole)
 
-    def _open_stream(self) -> tuple[Iterator[Step], Any]:
+    def _open_stream(self) -> tuple[Steps, Any]:
         assert self._shards is not None
-        self._agree()
-        store = distributed.store_of_ranks() if self.ranks > 1 else None
+        store = self._agree()
         name = f"headrace/stream {self.key}/{self._place.iterations}"
         batches, source = self._shards.batches(self._open_shards, name, store)
-        return self._stream_steps(self._shards, batches), source
+        return self._stream_steps(batches), source
 
     def _open_shards(self, request: Callable[[int, int], ShardRequest], count: int) -> Any:
         if not self._feeds:
             return self._local.open(lambda step: request(step % count, step // count), lambda step: True)
-        first = distributed.rank() * count
-        return StreamEpoch(self._feeds, self._secret(), request, count, self._hello(), first, self._limit_s,
-                           self._pins(), self._prefetch_bytes)  # fmt: skip
+        return StreamEpoch(self._feeds, request, count)
 
-    def _stream_steps(self, shards: StreamShards, batches: Iterator[Fetched]) -> Iterator[Step]:
+    def _stream_steps(self, batches: Iterator[Fetched]) -> Steps:
         number, position = self.epoch, self._position
         for fetched in batches:
             position += (self.batch_size or 1) * self.ranks
-            yield fetched.batch, functools.partial(self._take, fetched, number, position, False, shards.step_made)
+            yield fetched.batch, functools.partial(self._take, fetched, number, position, False)
 
     def end_epoch(self, epoch: int) -> None:
         """Note that an iteration has yielded all batches of this epoch."""
         self._whole = self._whole or (self.epoch, self.begun) == (epoch, True)
 
-    def _take(self, fetched: Fetched, epoch: int, position: int, whole: bool, made: Callable[[], None] | None = None
-              ) -> None:  # fmt: skip
+    def _take(self, fetched: Fetched, epoch: int, position: int, whole: bool) -> None:
         """Note that the script takes a batch. An iteration over an earlier epoch does not move the loader."""
-        global _batches_taken
         if (self.epoch, self.begun) == (epoch, True):
             self._position, self._whole = position, whole
-            if made:
-                made()
-        _batches_taken += 1
+            if self._shards:
+                self._shards.step_made()
+        liveness.note_progress()
         self.skipped += log_skipped(fetched.skipped, self.skipped)
 
 
@@ -417,7 +367,7 @@ class _Iteration(Iterator[Any]):
     must not look like the end of the epoch.
     """
 
-    def __init__(self, loader: DataLoader, steps: Iterator[Step], source: Any) -> None:
+    def __init__(self, loader: DataLoader, steps: Steps, source: Any) -> None:
         self._loader, self._steps, self._source, self._epoch = loader, steps, source, loader.epoch
         self._error: Exception | None = None
         _open[id(self)] = self
@@ -447,20 +397,14 @@ class _Iteration(Iterator[Any]):
 
     def close(self) -> None:
         """Drop the rest of the epoch."""
-        if close := getattr(self._steps, "close", None):
-            close()
-        self._source.close()
+        if self._source is not None:
+            self._steps.close()
+            self._source.close()
+            self._source = None
 
     def __del__(self) -> None:
         if sys is not None and not sys.is_finalizing():
             self.close()
-
-
-def _plain_attributes(dataset: Any) -> dict[str, Any]:
-    """Return the dataset's numbers, texts and flags, and its transforms' identities; empty without a `__dict__`."""
-    held = getattr(dataset, "__dict__", {})
-    plain = {name: each for name, each in held.items() if type(each) in (bool, int, float, str, type(None))}
-    return plain | {name: id(each) for name, each in held.items() if "transform" in name}
 
 
 def _check(is_stream: bool, on_error: str, shards: int, prefetch_bytes: int, torchs: dict[str, Any]) -> None:

@@ -72,6 +72,28 @@ def device() -> torch.device:
     return torch.device("cuda", local_rank() % torch.cuda.device_count())
 
 
+class Moments:
+    """Moments on a device. A GPU notes them in its queue, without a wait, since Python runs ahead of it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+
+    def now(self) -> Any:
+        """Return a moment, for `between_s`."""
+        if not self._on_gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def between_s(self, before: Any, after: Any) -> float:
+        """Return the seconds from one moment to another. Waits until the GPU has come to the later one."""
+        if not self._on_gpu:
+            return float(after - before)
+        after.synchronize()
+        return float(before.elapsed_time(after)) / 1000
+
+
 def init(backend: str = "") -> None:
     """Connect the ranks with `torch.distributed.init_process_group`. Does nothing if they are already connected.
 

@@ -105,9 +105,9 @@ class Training:
             InputError: the epoch has no batch.
         """
         self._model.train()
-        waiting = GpuWaiting() if distributed.device().type == "cuda" else Waiting()
+        moments = distributed.Moments(distributed.device())
         begun_at = self._loader.state_dict()["position"]
-        steps, asked_at, asked_cpu_s = 0, time.perf_counter(), time.process_time()
+        steps, asked_at, asked_cpu_s, over = 0, time.perf_counter(), time.process_time(), moments.now()
         self._expect(most)
         made_before = begun_at // ((self._loader.batch_size or 1) * self._loader.ranks)
         self._meter.resumes(made_before)
@@ -117,14 +117,21 @@ class Training:
                 return
         try:
             for batch in self._loader:
-                waiting.batch_is_here()
+                here = moments.now()
                 # With feed servers, threads of this process receive during steps too, so its CPU time means nothing.
                 waited_cpu_s = None if self._loader.made_elsewhere else time.process_time() - asked_cpu_s
                 self._look_at(batch)
                 yield batch
-                waited_s, copied_s = self._without_copy(waiting.step_is_over())
-                now = time.perf_counter()
-                self._meter.steps(1, now - asked_at, waited_s + (copied_s or 0.0), waited_cpu_s, copied_s=copied_s)
+                # On a GPU: the wait of the GPU, since Python's costs nothing while the GPU still works. It is read when
+                # the step's work is in the queue, so Python is ahead by at most one step.
+                waited_s = moments.between_s(over, here)
+                over, now = moments.now(), time.perf_counter()
+                copied_s = self._loader.last_copy_s()
+                if copied_s is None:  # the step itself copies, after its wait
+                    copied_s, waited_s = self._copy_s, waited_s + (self._copy_s or 0.0)
+                else:
+                    copied_s = min(copied_s, waited_s)
+                self._meter.steps(1, now - asked_at, waited_s, waited_cpu_s, copied_s=copied_s)
                 steps, asked_at, asked_cpu_s = steps + 1, now, time.process_time()
                 if self._checkpoint:
                     self._checkpoint.step_made(self._model, self._optimizer, self._loader)
@@ -140,16 +147,6 @@ class Training:
                 "the loader gives no batch: with drop_last a step needs batch_size samples for each rank; give more "
                 "samples or smaller batches"
             )
-
-    def _without_copy(self, waited_s: float) -> tuple[float, float | None]:
-        """Return the seconds that the step waited for its batch to be made, and those for its copy to the GPU.
-
-        The second is None where the script copies the batch and the copy was not measured.
-        """
-        if not self._loader.copies_to_gpu:  # the step itself copies, after its wait
-            return waited_s, self._copy_s
-        copied_s = min(self._loader.last_copy_s(), waited_s)
-        return waited_s - copied_s, copied_s
 
     def _look_at(self, batch: Any) -> None:
         """Note the size of a batch. With a batch sampler only the batches show how many samples they hold."""
@@ -179,51 +176,6 @@ class Training:
             place = {**self._loader.state_dict(), "epoch": self._epoch + 1, "position": 0}
             self._checkpoint.save(self._model, self._optimizer, place)
         return averaged
-
-
-class Waiting:
-    """Measures how long a step waits for its batch on the CPU, from the end of the step before."""
-
-    def __init__(self) -> None:
-        self._since, self._waited_s = time.perf_counter(), 0.0
-
-    def batch_is_here(self) -> None:
-        """Note that the step begins."""
-        self._waited_s = time.perf_counter() - self._since
-
-    def step_is_over(self) -> float:
-        """Note that the step ends, and return the seconds that it waited."""
-        self._since = time.perf_counter()
-        return self._waited_s
-
-
-class GpuWaiting:
-    """Measures how long the GPU had nothing to do before a step.
-
-    Python runs ahead of the GPU: its wait for the next batch costs nothing while the GPU still works. So the time is
-    measured on the GPU, between two events in its queue. It is read when the step's work is in the queue, so Python is
-    ahead by at most one step.
-    """
-
-    def __init__(self) -> None:
-        self._over, self._here = self._event(), self._event()
-
-    def batch_is_here(self) -> None:
-        """Note that the step begins."""
-        self._here = self._event()
-
-    def step_is_over(self) -> float:
-        """Note that the step's work is in the queue, and return the seconds that the GPU waited for its batch."""
-        self._here.synchronize()
-        waited_ms = self._over.elapsed_time(self._here)
-        self._over = self._event()
-        return float(waited_ms) / 1000
-
-    @staticmethod
-    def _event() -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
 
 
 def samples_of(batch: Any) -> int:

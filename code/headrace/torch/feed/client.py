@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import json
@@ -10,8 +9,8 @@ import os
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import DeadlineError, InputError
@@ -37,19 +36,17 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 """Seconds before a connection is tried again, at first and at most."""
 _received = receipts.Counter()
 receipts.add_source(_received.counts)
-_clients: weakref.WeakSet[FeedClient] = weakref.WeakSet()
-_waits = 0
-liveness.add_counter(lambda: _waits)
 
 
 class NotKnown(InputError):
     """Raised if a server does not have the loader and never will."""
 
 
-class FeedClient:
-    """One loader's connections to the feed servers, which stay open for all epochs.
+@dataclass(frozen=True)
+class Feeds:
+    """The feed servers of one loader, and how a rank reads from them.
 
-    Args:
+    Attributes:
         servers: HOST:PORT of each feed server.
         hello: the loader's `key` (as `loader`) and configuration.
         rank, world: this rank, and the number of ranks, which share the servers' workers.
@@ -59,33 +56,45 @@ class FeedClient:
         prefetch_bytes: most bytes of batches that the rank holds.
     """
 
-    def __init__(self, servers: Sequence[str], secret: str, hello: Mapping[str, Any], rank: int, world: int,
-                 limit_s: float, pin_memory: bool, prefetch_factor: int, prefetch_bytes: int) -> None:  # fmt: skip
+    servers: Sequence[str]
+    secret: str
+    hello: Mapping[str, Any]
+    rank: int
+    world: int
+    limit_s: float
+    pin_memory: bool
+    prefetch_factor: int
+    prefetch_bytes: int
+
+
+class FeedClient:
+    """One loader's connections to the feed servers, which stay open for all epochs."""
+
+    def __init__(self, feeds: Feeds) -> None:
         keep_freed_memory()
-        self._secret, self._hello, self._rank, self._world = secret, hello, rank, world
-        self._limit_s, self._pin_memory = limit_s, pin_memory
-        self._prefetch_factor, self._prefetch_bytes = prefetch_factor, prefetch_bytes
-        self._pid, self._closed = os.getpid(), threading.Event()
+        self._feeds, self._pid, self._closed = feeds, os.getpid(), threading.Event()
         self._changed = threading.Condition(threading.RLock())  # garbage collection may call close while it is held
         self._epoch: FeedEpoch | None = None
         self._ahead: dict[str, int] = {}
         self._open: dict[socket.socket, threading.Thread] = {}
-        for server in servers:
+        for server in feeds.servers:
             self._start(server, 0)
-        _clients.add(self)
 
-    def begin(self, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> FeedEpoch:
+    def begin(
+        self, request: Callable[[int], BatchRequest], known: Callable[[], int], closed: Callable[[], None]
+    ) -> FeedEpoch:
         """Request the first batches of an epoch. The previous epoch must be closed.
 
         Args:
             request: returns the request for the batch of a step.
             known: returns the number of steps that can be requested now.
+            closed: function to call when the epoch is closed.
         """
         with self._changed:
             ahead = EXTRA_AHEAD + sum(self._ahead.values())
             largest = self._epoch.schedule.largest_bytes if self._epoch else 0
-            schedule = Schedule(known(), self._limit_s, self._prefetch_bytes, ahead, largest)
-            self._epoch = FeedEpoch(schedule, request, known)
+            schedule = Schedule(known(), self._feeds.limit_s, self._feeds.prefetch_bytes, ahead, largest)
+            self._epoch = FeedEpoch(schedule, request, known, closed)
             self._changed.notify_all()
             return self._epoch
 
@@ -96,12 +105,11 @@ class FeedClient:
         self._closed.set()
         with self._changed:
             if self._epoch:
-                self._epoch.close()
+                self._epoch.schedule.close()
             self._changed.notify_all()
             threads = dict(self._open)
             for connection in threads:
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
+                protocol.end(connection)
         join(threads.values())
 
     def _start(self, server: str, number: int) -> None:
@@ -113,8 +121,8 @@ class FeedClient:
         while not self._closed.is_set():
             with contextlib.ExitStack() as stack:
                 try:
-                    slot = self._rank + number * self._world  # spreads the ranks over a server's workers
-                    connection, processes = enter(server, self._secret, {**self._hello, "slot": slot}, stack)
+                    slot = self._feeds.rank + number * self._feeds.world  # spreads the ranks over a server's workers
+                    connection, processes = enter(server, self._feeds.secret, self._feeds.hello, slot, stack)
                     self._note_open(connection, stack)
                     if first:
                         self._start_others(server, processes)
@@ -147,9 +155,10 @@ class FeedClient:
 
     def _start_others(self, server: str, processes: int) -> None:
         """Start the other connections to a server, and request as many batches ahead as its workers need."""
-        connections = max(-(-CONNECTIONS_PER_PROCESS * processes // self._world), CONNECTIONS_PER_PROCESS)
+        world = self._feeds.world
+        connections = max(-(-CONNECTIONS_PER_PROCESS * processes // world), CONNECTIONS_PER_PROCESS)
         with self._changed:
-            self._ahead[server] = max(-(-self._prefetch_factor * processes // self._world), 1)
+            self._ahead[server] = max(-(-self._feeds.prefetch_factor * processes // world), 1)
             if self._epoch:
                 self._epoch.schedule.more_ahead(self._ahead[server])
             if not self._closed.is_set():
@@ -161,11 +170,7 @@ class FeedClient:
             if self._closed.is_set():
                 raise OSError("closed")
             self._open[connection] = threading.current_thread()
-        stack.callback(self._forget, connection)
-
-    def _forget(self, connection: socket.socket) -> None:
-        with self._changed:
-            self._open.pop(connection, None)
+        stack.callback(self._open.pop, connection)
 
     def _work(self, connection: socket.socket, server: str, process: str) -> int:
         """Receive batches over this connection until it breaks or the client closes; return their number."""
@@ -177,7 +182,7 @@ class FeedClient:
             while (step := schedule.take(process)) is not None:
                 try:
                     protocol.send_record(connection, epoch.request(step).as_json())
-                    fetched, size = receive(connection, server, process, self._pin_memory)
+                    fetched, size = receive(connection, server, process, self._feeds.pin_memory)
                     schedule.came(step, fetched, size)
                     came += 1
                 except SampleError as error:
@@ -197,9 +202,9 @@ class FeedClient:
 class FeedEpoch:
     """The batches of one epoch, in order."""
 
-    def __init__(self, schedule: Schedule, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> None:
-        self.schedule, self.request, self._known = schedule, request, known
-        self.when_closed: Callable[[], None] | None = None
+    def __init__(self, schedule: Schedule, request: Callable[[int], BatchRequest], known: Callable[[], int],
+                 closed: Callable[[], None]) -> None:  # fmt: skip
+        self.schedule, self.request, self._known, self._closed = schedule, request, known, closed
         self._step = 0
 
     def next(self) -> Fetched:
@@ -212,9 +217,7 @@ class FeedEpoch:
     def close(self) -> None:
         """Request no more batches of the epoch. Batches under way are dropped when they arrive."""
         self.schedule.close()
-        when_closed, self.when_closed = self.when_closed, None
-        if when_closed:
-            when_closed()
+        self._closed()
 
 
 class FeedClients:
@@ -224,17 +227,13 @@ class FeedClients:
         self._idle: list[FeedClient] = []
         self._all: list[FeedClient] = []
 
-    def begin(
-        self, make: Callable[[], FeedClient], request: Callable[[int], BatchRequest], known: Callable[[], int]
-    ) -> FeedEpoch:
+    def begin(self, feeds: Feeds, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> FeedEpoch:
         """Request the first batches of an epoch from an idle client, or from a new one; see `FeedClient.begin`."""
         if not self._idle:
-            self._all.append(make())
+            self._all.append(FeedClient(feeds))
             self._idle.append(self._all[-1])
         client = self._idle.pop()
-        epoch = client.begin(request, known)
-        epoch.when_closed = functools.partial(self._idle.append, client)
-        return epoch
+        return client.begin(request, known, functools.partial(self._idle.append, client))
 
     def close(self) -> None:
         """Close all connections."""
@@ -242,11 +241,14 @@ class FeedClients:
             client.close()
 
 
-def enter(server: str, secret: str, hello: Mapping[str, Any], stack: contextlib.ExitStack) -> tuple[socket.socket, int]:
+def enter(
+    server: str, secret: str, hello: Mapping[str, Any], slot: int, stack: contextlib.ExitStack
+) -> tuple[socket.socket, int]:
     """Return a connection that is ready for requests, and the number of the server's workers.
 
     Args:
-        hello: the loader's key, its configuration, and the slot.
+        hello: the loader's key and configuration.
+        slot: number that selects the server's worker.
         stack: exit stack that closes the connection.
 
     Raises:
@@ -255,9 +257,9 @@ def enter(server: str, secret: str, hello: Mapping[str, Any], stack: contextlib.
         InputError: the server's script or data differ from this rank's.
     """
     connection = stack.enter_context(protocol.HANDSHAKE.enter(server, secret))
-    stack.callback(_end, connection)
+    stack.callback(protocol.end, connection)
     connection.settimeout(LIMIT_S)
-    protocol.send_record(connection, dict(hello))
+    protocol.send_record(connection, {**hello, "slot": slot})
     answer = protocol.receive_record(connection)
     if not isinstance(answer, dict) or type(answer.get("processes")) is not int or answer["processes"] < 1:
         raise InputError(f"{server} does not answer like a feed server: is another program listening there?")
@@ -280,14 +282,13 @@ def wait_until_known(servers: Sequence[str], secret: str, hello: Mapping[str, An
     Raises:
         DeadlineError: no server has answered for `limit_s` seconds.
     """
-    global _waits
     pause_s, heard, told = FIRST_PAUSE_S, time.monotonic(), False
     while time.monotonic() - heard < limit_s:
         problems = []
         for server in servers:
             with contextlib.ExitStack() as stack:
                 try:
-                    enter(server, secret, {**hello, "probe": True, "slot": 0}, stack)
+                    enter(server, secret, {**hello, "probe": True}, 0, stack)
                     return True
                 except NotKnown:
                     problems.append("")
@@ -296,7 +297,8 @@ def wait_until_known(servers: Sequence[str], secret: str, hello: Mapping[str, An
         if not any(problems):
             return False
         if any("runs the script" in each for each in problems):
-            heard, _waits = time.monotonic(), _waits + 1
+            heard = time.monotonic()
+            liveness.note_progress()
             if not told:
                 print("data hosts run the script up to the next loader; waiting for them", flush=True)
             told = True
@@ -312,12 +314,6 @@ def join(threads: Iterable[threading.Thread]) -> None:
     for thread in threads:
         if thread is not threading.current_thread():  # garbage collection may close a client in one of its threads
             thread.join(max(deadline - time.monotonic(), 0.0))
-
-
-def _end(connection: socket.socket) -> None:
-    """Shut down a connection, which ends it even if a forked process still has a copy of the socket."""
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _has_ended(connection: socket.socket) -> bool:
@@ -365,12 +361,3 @@ def _failure(header: bytes, process: str) -> SampleError:
         text = "an error that cannot be read"
     first, newline, rest = text.partition("\n")
     return SampleError(f"{first} [on {process}]{newline}{rest}")
-
-
-@atexit.register
-def _close_all() -> None:
-    for client in list(_clients):
-        client.close()
-
-
-os.register_at_fork(after_in_child=lambda: _clients.clear())

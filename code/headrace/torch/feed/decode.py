@@ -42,6 +42,7 @@ WRITTEN: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
     "date": (datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),
     "decimal": (decimal.Decimal, str, decimal.Decimal),
     "uuid": (uuid.UUID, str, uuid.UUID),
+    "complex": (complex, str, complex),
 }
 """Types sent as text: the type, the function that writes it, the function that reads it."""
 SEQUENCES = (list, tuple, set, frozenset, torch.Size)
@@ -60,7 +61,7 @@ class Malformed(InputError):
 
 
 class Decoder:
-    """Decoder of one batch. Fill `buffers` with the payload, then call `batch`; that also sets the dataset's `state`.
+    """Decoder of one batch. Fill `buffers` with the payload, then call `batch`. `state` is the dataset's.
 
     Args:
         payload_bytes: size of the payload, which follows the header.
@@ -73,13 +74,11 @@ class Decoder:
     def __init__(self, header: bytes, payload_bytes: int, pin_memory: bool = False) -> None:
         self._left, self._pin = payload_bytes, pin_memory
         self.buffers: Buffers = []
-        self.state: Any = None
         try:
             record = json.loads(header)
             self.skipped = [(index, str(error)) for index, error in record["skipped"]]
             self._build = self._read(record["batch"])
-            self._pin = False
-            self._build_state = self._read(record.get("state", {"v": None}))
+            self.state = record.get("state")
         except _UNREADABLE as error:
             raise Malformed(f"a batch's header cannot be read ({error!r:.300})") from error
         if self._left:
@@ -88,8 +87,7 @@ class Decoder:
     def batch(self) -> Any:
         """Make the batch from the filled buffers. Raises `Malformed`."""
         try:
-            batch, self.state = self._build(), self._build_state()
-            return batch
+            return self._build()
         except _UNREADABLE as error:
             raise Malformed(f"a part of a batch does not fit its type ({error!r:.300})") from error
 
@@ -118,8 +116,6 @@ class Decoder:
             return text.tobytes
         if "written" in node:
             return partial(WRITTEN[node["written"]][2], str(node["text"]))
-        if "complex" in node:
-            return partial(complex, *map(float, node["complex"]))
         if "enum" in node:
             members = _class(node["enum"], lambda kind: issubclass(kind, enum.Enum)).__members__
             member = members[node["member"]]

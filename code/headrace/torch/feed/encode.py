@@ -30,13 +30,14 @@ def encode(batch: Any, skipped: Sequence[tuple[Any, str]] = (), state: Any = Non
 
     Args:
         skipped: index and error of each sample that was left out of the batch.
-        state: the dataset's own `state_dict()` after this batch; None if it has none.
+        state: the dataset's own `state_dict()` after this batch, of types that JSON has; None if it has none.
     """
-    described, buffers = _described(batch, "a batch", "collate_fn")
-    record = {"batch": described, "skipped": list(skipped)}
-    if state is not None:
-        record["state"], of_state = _described(state, "a dataset's state", "state_dict")
-        buffers += [memoryview(bytes(each)) for each in of_state]  # the dataset may change it before it is sent
+    buffers: decode.Buffers = []
+    try:
+        described = _describe(batch, buffers, 0)
+    except _CannotTravelError as error:
+        raise InputError(f"a batch with {error}") from error
+    record = {"batch": described, "skipped": list(skipped), "state": state}
     header = json.dumps(record, separators=(",", ":")).encode()
     if len(header) > MOST_HEADER_BYTES:
         raise InputError(
@@ -49,15 +50,7 @@ def encode(batch: Any, skipped: Sequence[tuple[Any, str]] = (), state: Any = Non
 
 
 class _CannotTravelError(InputError):
-    """Raised for a part that cannot be sent, with advice. `encode` adds whether it is part of a batch or a state."""
-
-
-def _described(value: Any, whole: str, maker: str) -> tuple[Any, decode.Buffers]:
-    buffers: decode.Buffers = []
-    try:
-        return _describe(value, buffers, 0), buffers
-    except _CannotTravelError as error:
-        raise InputError(f"{whole} with {error}".replace("collate_fn", maker)) from error
+    """Raised for a part of a batch that cannot be sent, with advice."""
 
 
 def _describe(value: Any, buffers: decode.Buffers, level: int) -> dict[str, Any]:
@@ -93,8 +86,6 @@ def _describe(value: Any, buffers: decode.Buffers, level: int) -> dict[str, Any]
         return {"named": _name(kind), "of": each_of(value)}
     if kind in decode.SEQUENCES:
         return {kind.__name__: each_of(value)}
-    if kind is complex:
-        return {"complex": [value.real, value.imag]}
     if kind is dict and all(type(key) in decode.PLAIN for key in value):
         return {"dict": list(value), "of": each_of(value.values())}
     if isinstance(value, decode.MAPPINGS):

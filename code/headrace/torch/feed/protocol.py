@@ -10,10 +10,11 @@ Numbers are little-endian. The server answers requests in order. A rank may send
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from headrace.errors import InputError
@@ -39,37 +40,11 @@ def send_record(connection: socket.socket, record: Any) -> None:
 
 def receive_record(connection: socket.socket) -> Any:
     """Wait for a record. Raises `OSError` if the connection ends, and `InputError` if the record is not JSON."""
-    return _parsed(receive(connection, _size_of(receive(connection, _LENGTH.size))))
-
-
-class Records:
-    """Assembles records that arrive in pieces."""
-
-    def __init__(self) -> None:
-        self._left = bytearray()
-
-    def of(self, piece: bytes) -> Iterator[Any]:
-        """Add a piece, and yield the records that it completes. Raises `InputError` if a record is not JSON."""
-        self._left += piece
-        while len(self._left) >= _LENGTH.size:
-            end = _LENGTH.size + _size_of(bytes(self._left[: _LENGTH.size]))
-            if len(self._left) < end:
-                return
-            record = bytes(self._left[_LENGTH.size : end])
-            del self._left[:end]
-            yield _parsed(record)
-
-
-def _size_of(length: bytes) -> int:
-    (size,) = _LENGTH.unpack(length)
+    (size,) = _LENGTH.unpack(receive(connection, _LENGTH.size))
     if size > MOST_RECORD_BYTES:
         raise InputError(f"a message announces {size:,} bytes, more than headrace sends: another program has sent it")
-    return int(size)
-
-
-def _parsed(text: bytes) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(receive(connection, size))
     except (ValueError, RecursionError) as error:
         raise InputError("a message is not JSON: another program than headrace has sent it") from error
 
@@ -86,3 +61,9 @@ def receive_head(connection: socket.socket) -> tuple[int, bytes, int]:
     if kind not in (BATCH, FAILED, OVER, ALIVE) or header_bytes > MOST_HEADER_BYTES or payload_bytes > MOST_BATCH_BYTES:
         raise InputError("an answer has a kind or a size that no feed server sends: another program has sent it")
     return kind, receive(connection, header_bytes), payload_bytes
+
+
+def end(connection: socket.socket) -> None:
+    """End a connection, also for other threads and for forked processes that have a copy of the socket."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)

@@ -13,7 +13,7 @@ import sys
 import threading
 import weakref
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -25,7 +25,6 @@ from headrace.rank.context import TrainerContext
 from headrace.rank.failure import in_a_line
 from headrace.rank.no_exec import refuse_exec
 from headrace.torch import distributed
-from headrace.torch.fetch.rng import loader_seed
 
 WITHOUT_DATA_HOSTS = "train without data hosts: --no-is_hetero --tf_data_mode local"
 MOST_STEPS = 20
@@ -38,6 +37,8 @@ OTHER_PROCESS = (
     "the script makes loaders in processes that it starts itself (torch.multiprocessing.spawn, for example). headrace "
     "starts a process for each rank: call the training function directly, with headrace.torch.local_rank()"
 )
+_APART = 1_000_003
+"""Distance between the default seeds of two loaders. An epoch adds 1 to a seed, and torch uses 32 bits of it."""
 _OWN_NUMBERS = 1 << 20
 """First number, for seeds, of loaders with `shard_by_rank=False`."""
 
@@ -48,22 +49,21 @@ class Place:
 
     Attributes:
         key: the loader's name among ranks and feed servers.
-        number: the number that the default seed is derived from.
+        seed: the default seed of the loader's order and draws.
         late: whether it was made after the first batch, so that feed servers may not have it yet.
         next_epoch: the epoch that the next loader of this place begins with.
+        dataset: returns the loader's dataset, or None once it is gone.
+        made_by: the functions and settings that make batches from samples.
         iterations: number of iterations that the loaders of this place have begun.
     """
 
     key: str
-    number: int
+    seed: int
     late: bool
+    dataset: Callable[[], Any]
+    made_by: tuple[Any, ...]
     next_epoch: int = 0
     iterations: int = 0
-
-    @property
-    def seed(self) -> int:
-        """The default seed of the loader's order and draws."""
-        return loader_seed(self.number)
 
 
 @dataclass
@@ -86,7 +86,7 @@ class _Process:
 
 _process = _Process()
 _counts = {"": 0, "own ": 0}
-_places: dict[str, tuple[weakref.ref[Any] | None, tuple[Any, ...], Place]] = {}
+_places: dict[str, Place] = {}
 _loaders: dict[str, Any] = {}
 """All loaders of the script, by key; filled only on a feed server."""
 _serving = threading.Lock()
@@ -125,45 +125,33 @@ def register(loader: Any, made_by: tuple[Any, ...], shared: bool, name: str) -> 
         name: the loader's `name=`, or empty.
     """
     if _process.begun and name in _places:
-        return _places[name][2]
-    if _process.trains and not name and (place := _same_as_before(loader.dataset, made_by)):
-        return place
+        return _places[name]
+    if _process.trains and not name:
+        for place in _places.values():
+            if place.dataset() is loader.dataset and place.made_by == made_by:
+                return place
     kind = "" if shared else "own "
     number = _counts[kind]
     key = name or f"{kind}{number}"
     if key in _places:
         raise InputError(f"two loaders have the name {key!r}; give each a name of its own")
     if name:
-        place = Place(key, zlib.crc32(name.encode()) + 2 * _OWN_NUMBERS, _process.begun)
+        number = zlib.crc32(name.encode()) + 2 * _OWN_NUMBERS
     else:
         _counts[kind] += 1
-        place = Place(key, number + (0 if shared else _OWN_NUMBERS), _process.begun)
-    _places[key] = _weak(loader.dataset), made_by, place
+        number += 0 if shared else _OWN_NUMBERS
+    try:
+        dataset: Callable[[], Any] = weakref.ref(loader.dataset)
+    except TypeError:  # a list, for example
+        dataset = _nothing
+    place = _places[key] = Place(key, number * _APART, _process.begun, dataset, made_by)
     if is_feed_server():
         _loaders[key] = loader
     return place
 
 
-def _weak(dataset: Any) -> weakref.ref[Any] | None:
-    try:
-        return weakref.ref(dataset)
-    except TypeError:
-        return None
-
-
-def _same_as_before(dataset: Any, made_by: tuple[Any, ...]) -> Place | None:
-    for reference, theirs, place in _places.values():
-        if reference is not None and reference() is dataset and equal(theirs, made_by):
-            return place
+def _nothing() -> None:
     return None
-
-
-def equal(one: Any, other: Any) -> bool:
-    """Return whether two objects are the same or equal; False if the comparison raises."""
-    try:
-        return one is other or bool(one == other)
-    except Exception:
-        return False
 
 
 def batch_asked_for() -> None:

@@ -30,12 +30,10 @@ from headrace.frameworks.pytorch_jobs import PORT_IN_USE
 from headrace.job.settings import SECRET_VARIABLE, STALL_TIMEOUT_VARIABLE
 from headrace.terminal.parser import OneLineParser
 from headrace.torch.feed import protocol, script
-from headrace.torch.feed.worker import HANDED_OVER, Worker, begin_forked
+from headrace.torch.feed.worker import Worker
 from headrace.torch.sampling.rank_agreement import differences
 from headrace.training.handshake import LIMIT_S
 
-MOST_UNPROVEN = 256
-"""Most connections that have not authenticated yet. If there are more, the oldest one is closed."""
 SAMPLE_SHARE = 0.8
 """Longest time for one sample, as a share of `stall_timeout_s`: it is reported before the watchdog ends the job."""
 ALONE = (
@@ -62,9 +60,6 @@ class FeedServer:
         self._address, self._port, self._secret = address, port, secret
         self._pool = WorkerPool(processes, stall_timeout_s)
         self._loaders: Mapping[str, Any] = {}
-        self._unproven: dict[socket.socket, None] = {}
-        """Connections that have not authenticated yet, the oldest first."""
-        self._lock = threading.Lock()
         self._closed = threading.Event()
         self._wanted: set[str] = set()
         """Loaders that ranks have asked for and the script has not made yet."""
@@ -75,15 +70,21 @@ class FeedServer:
     # On the script's thread
 
     def start(self, loaders: Mapping[str, Any]) -> None:
-        """Begin to serve these loaders, in their present state."""
+        """Begin to serve these loaders, in their present state. The first call opens the port."""
         if loaders.keys() != self._loaders.keys():
             for loader in loaders.values():
                 _ = loader.config  # the first read fixes the configuration
             self._pool.fork(loaders)
             self._loaders = loaders
         self._pool.at_rest.set()
-        if self._listener is None:
-            self._listen()
+        if self._listener is not None:
+            return
+        self._listener = socket.create_server(("0.0.0.0", self._port), backlog=512, reuse_port=False)
+        self._pool.port = self._listener.getsockname()[1]
+        self._pool.start()
+        threading.Thread(target=self._accept, name="accept", daemon=True).start()
+        name = os.environ.get("HEADRACE_SERVER_NAME", "worker")
+        say(FEED_READY, name=name, address=self._address, loaders=len(self._loaders), processes=self._pool.count)
 
     def serve(self, loaders: Mapping[str, Any]) -> None:
         """Serve these loaders, in their present state, until a rank asks for a loader that is not among them."""
@@ -103,22 +104,13 @@ class FeedServer:
             pass
         raise SystemExit(0)
 
-    def _listen(self) -> None:
-        self._listener = socket.create_server(("0.0.0.0", self._port), backlog=512, reuse_port=False)
-        self.port = self._pool.port = self._listener.getsockname()[1]
-        self._pool.start()
-        threading.Thread(target=self._accept, name="accept", daemon=True).start()
-        name = os.environ.get("HEADRACE_SERVER_NAME", "worker")
-        say(FEED_READY, name=name, address=self._address, loaders=len(self._loaders), processes=self._pool.count)
-
     # On the server's own threads
 
     def close(self) -> None:
         """End the workers, and with them all connections."""
         self._closed.set()
         if self._listener is not None:
-            with contextlib.suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+            protocol.end(self._listener)  # wakes the thread that accepts
             self._listener.close()
         self._pool.close()
 
@@ -132,33 +124,16 @@ class FeedServer:
                     return
                 time.sleep(ACCEPT_AGAIN_S)
                 continue
-            self._note_unproven(connection)
             try:
                 threading.Thread(target=self._admit, args=(connection,), name="admit", daemon=True).start()
             except RuntimeError:  # no thread can be started now; a rank tries again
-                self._forget_unproven(connection)
                 connection.close()
                 time.sleep(ACCEPT_AGAIN_S)
-
-    def _note_unproven(self, connection: socket.socket) -> None:
-        """Note an unauthenticated connection. If there are too many, close the oldest: ranks authenticate at once."""
-        with self._lock:
-            if len(self._unproven) >= MOST_UNPROVEN:
-                oldest = next(iter(self._unproven))
-                del self._unproven[oldest]
-                with contextlib.suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)  # wakes its thread
-            self._unproven[connection] = None
-
-    def _forget_unproven(self, connection: socket.socket) -> None:
-        with self._lock:
-            self._unproven.pop(connection, None)
 
     def _admit(self, connection: socket.socket) -> None:
         try:
             with connection:
                 protocol.HANDSHAKE.admit(connection, self._address, self._secret)
-                self._forget_unproven(connection)
                 connection.settimeout(LIMIT_S)
                 hello = protocol.receive_record(connection)
                 answer = self._answer(hello)
@@ -167,8 +142,6 @@ class FeedServer:
                 protocol.send_record(connection, {"processes": self._pool.count, "problem": "", **answer})
         except (OSError, InputError):
             pass  # not a rank of this job, or it has gone
-        finally:
-            self._forget_unproven(connection)
 
     def _answer(self, hello: Any) -> dict[str, Any]:
         """Return why a rank is not served; empty if it is served. Raises `InputError` if no rank sends this."""
@@ -229,7 +202,7 @@ class WorkerPool:
         """
         with self._lock:
             mailbox = self._mailboxes[slot % len(self._mailboxes)]
-            socket.send_fds(mailbox, [HANDED_OVER + key.encode()], [connection.fileno()])
+            socket.send_fds(mailbox, [key.encode()], [connection.fileno()])
 
     def close(self) -> None:
         """End the workers, and with them all connections."""
@@ -246,9 +219,7 @@ class WorkerPool:
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         limit_s = SAMPLE_SHARE * self._stall_timeout_s
         worker = Worker(number, self.count, self._loaders, limit_s, self._stall_timeout_s)
-        process = multiprocessing.get_context("fork").Process(
-            target=_run, args=(worker, there, here, self.port), daemon=True
-        )
+        process = multiprocessing.get_context("fork").Process(target=worker.run, args=(there, self.port), daemon=True)
         process.start()
         there.close()
         return process, here
@@ -277,13 +248,6 @@ class WorkerPool:
                 self._mailboxes[number].close()
                 self._mailboxes[number] = mailbox
         return True
-
-
-def _run(worker: Worker, mailbox: socket.socket, others_end: socket.socket, port: int) -> None:
-    others_end.close()
-    begin_forked(port)
-    worker.run(mailbox)
-    os._exit(0)  # even if the dataset has threads that run on
 
 
 def main(argv: Sequence[str]) -> NoReturn:

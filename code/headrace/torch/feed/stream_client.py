@@ -12,13 +12,12 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from headrace.errors import DeadlineError
 from headrace.rank import liveness
 from headrace.torch.feed import protocol
-from headrace.torch.feed.client import enter, join, receive
+from headrace.torch.feed.client import FIRST_PAUSE_S, LONGEST_PAUSE_S, Feeds, enter, join, receive
 from headrace.torch.feed.scheduler import MOST_BREAKS
 from headrace.torch.fetch.iterable_fetcher import ShardRequest
 from headrace.torch.fetch.map_fetcher import Fetched, SampleError
@@ -30,35 +29,22 @@ that cannot send an answer for some seconds assumes that the rank is dead (`sock
 PATIENCE_S = 10.0
 """Seconds of silence after which another worker is tried; they double each time. A worker that makes a batch reports
 that every two seconds."""
-PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 LOOK_EVERY_S = 0.25
-_samples_passed = 0
-liveness.add_counter(lambda: _samples_passed)
 
 
 class StreamEpoch:
     """The batches of a rank's shards in one epoch, one from each shard in turn.
 
     Args:
-        servers: HOST:PORT of each feed server.
         request: returns the request for a batch, from the shard's place among the rank's shards and the batch's number.
         shards: number of this rank's shards.
-        hello: the loader's key and configuration.
-        first: place in `servers` of the server for the first shard; the next shard uses the next server.
-        limit_s: seconds to wait for a batch while its shard makes no progress.
-        pin_memory: whether batches are received into pinned memory.
-        prefetch_bytes: most bytes of batches that the rank holds. It may always hold one batch of each shard.
     """
 
-    def __init__(self, servers: Sequence[str], secret: str, request: Callable[[int, int], ShardRequest], shards: int,
-                 hello: Mapping[str, Any], first: int, limit_s: float, pin_memory: bool,
-                 prefetch_bytes: int) -> None:  # fmt: skip
+    def __init__(self, feeds: Feeds, request: Callable[[int, int], ShardRequest], shards: int) -> None:
         keep_freed_memory()
-        self._limit_s, self._step, self._pid = limit_s, 0, os.getpid()
-        room = _Room(shards, prefetch_bytes)
-        self._lanes = [
-            _Lane(servers, secret, request, lane, hello, first + lane, pin_memory, room) for lane in range(shards)
-        ]  # fmt: skip
+        self._limit_s, self._step, self._pid = feeds.limit_s, 0, os.getpid()
+        room = _Room(shards, feeds.prefetch_bytes)
+        self._lanes = [_Lane(feeds, request, lane, feeds.rank * shards + lane, room) for lane in range(shards)]
 
     def next(self) -> Fetched:
         """Return the next batch of the shard whose turn it is. Raises `SampleError`, `DeadlineError`, `InputError`."""
@@ -87,19 +73,23 @@ class _Room:
 
 
 class _Lane:
-    """One shard, with a thread that requests and receives its batches."""
+    """One shard, with a thread that requests and receives its batches.
 
-    def __init__(self, servers: Sequence[str], secret: str, request: Callable[[int, int], ShardRequest], lane: int,
-                 hello: Mapping[str, Any], place: int, pin_memory: bool, room: _Room) -> None:  # fmt: skip
-        self._servers, self._secret, self._hello, self._pin_memory = servers, secret, hello, pin_memory
-        self._request, self._lane, self._place = request, lane, place
+    Args:
+        place: place in `feeds.servers` of the first server to use; after a failure, the next one is used.
+    """
+
+    def __init__(
+        self, feeds: Feeds, request: Callable[[int, int], ShardRequest], lane: int, place: int, room: _Room
+    ) -> None:
+        self._feeds, self._request, self._lane, self._place = feeds, request, lane, place
         self._number = 0
         self._silences, self._problem = 0, ""
         self._at, self._moved_at = b"", 0.0  # the last sample that the worker reported, and when it first did
         self._over = False
         self._come: queue.SimpleQueue[Fetched | Exception] = queue.SimpleQueue()
         self._room, self._changed = room, threading.Condition()
-        self._out = self._granted = 0  # batches under way or held, and those of them that have not arrived
+        self._taken = 0
         self._closed = threading.Event()
         self._connection: socket.socket | None = None
         self.thread = threading.Thread(target=self._run, name=f"feed shard {lane}", daemon=True)
@@ -123,15 +113,14 @@ class _Lane:
             raise came
         self._over = came.over
         with self._changed:
-            self._out -= 1
+            self._taken += 1
             self._changed.notify()
         return came
 
     def close(self) -> None:
         self._closed.set()
         if connection := self._connection:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
+            protocol.end(connection)
 
     def _forget(self) -> None:
         self._connection = None
@@ -142,13 +131,13 @@ class _Lane:
         return self._connection is not None
 
     def _run(self) -> None:
-        pause_s, breaks, broke_at = PAUSE_S, 0, -1
+        pause_s, breaks, broke_at = FIRST_PAUSE_S, 0, -1
         while not self._closed.is_set():
-            server, entered = self._servers[self._place % len(self._servers)], False
+            server, entered = self._feeds.servers[self._place % len(self._feeds.servers)], False
             try:
                 with contextlib.ExitStack() as stack:
-                    connection, _ = enter(server, self._secret, {**self._hello, "slot": self._lane}, stack)
-                    self._connection, self._problem, entered, pause_s = connection, "", True, PAUSE_S
+                    connection, _ = enter(server, self._feeds.secret, self._feeds.hello, self._lane, stack)
+                    self._connection, self._problem, entered, pause_s = connection, "", True, FIRST_PAUSE_S
                     stack.callback(self._forget)
                     self._take(connection, server)
                 return
@@ -178,31 +167,24 @@ class _Lane:
         asked = self._number
         connection.settimeout(2**self._silences * PATIENCE_S)
         while not self._closed.is_set():
-            while asked < self._number + self._granted or self._may_ask(wait=asked == self._number):
+            while asked < self._taken + self._room.of_each():
                 protocol.send_record(connection, self._request(self._lane, asked).as_json())
                 asked += 1
-            if asked == self._number:
+            if asked == self._number:  # the rank holds as many as it may
+                with self._changed:
+                    if asked >= self._taken + self._room.of_each():
+                        self._changed.wait(LOOK_EVERY_S)
                 continue
-            fetched, size = receive(connection, server, server, self._pin_memory, self._is_alive)
+            fetched, size = receive(connection, server, server, self._feeds.pin_memory, self._is_alive)
             self._room.largest = max(self._room.largest, size)
             self._silences = 0
-            self._number, self._granted = self._number + 1, self._granted - 1
+            self._number += 1
             self._come.put(fetched)
             if fetched.over:
                 return
 
-    def _may_ask(self, wait: bool) -> bool:
-        """Return whether one more batch may be requested, and grant it. Grants outlive a lost connection."""
-        with self._changed:
-            if wait and self._out >= self._room.of_each():
-                self._changed.wait(LOOK_EVERY_S)
-            may = self._out < self._room.of_each()
-            self._out, self._granted = self._out + may, self._granted + may
-            return may
-
     def _is_alive(self, at: bytes) -> None:
         """Count a new sample as progress: a worker may pass many on its way to where training stopped."""
-        global _samples_passed
         if at != self._at:
             self._at, self._moved_at = at, time.monotonic()
-            _samples_passed += 1
+            liveness.note_progress()

@@ -16,12 +16,13 @@ import select
 import selectors
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.utils.data import _utils
@@ -42,11 +43,8 @@ Answer = tuple[int, bytes, list[memoryview]]
 LOOK_EVERY_S = 0.25
 ALIVE_EVERY_S = 2.0
 REAP_EVERY_S = 2.0
-RECEIVE_BYTES = 1 << 16
-HANDED_OVER = b"loader "
-"""Start of the message with which the server hands over a connection; the loader's key follows."""
-MOST_SHARDS = 64
-"""Most shard processes of one worker at a time. A rank that gets none tries another server."""
+_REQUEST_S = struct.pack("ll", 5, 0)
+"""Longest pause, in seconds and microseconds, within a request, since a worker serves other ranks too."""
 _MOST_KEY_BYTES = 1 << 12
 
 
@@ -57,17 +55,8 @@ class _Client:
         self.connection, self.loader, self.key = connection, loader, key
         self.fetcher: IterableFetcher | None = None
         self.makes, self.sending = False, threading.Lock()
-        self._records = protocol.Records()
         self._answers: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
         threading.Thread(target=self._send, name="send", daemon=True).start()
-
-    def records(self) -> Iterator[Any]:
-        """Yield the records that have arrived. Raises `OSError` if the connection has ended, and `InputError`."""
-        with contextlib.suppress(BlockingIOError):
-            came = self.connection.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
-            if not came:
-                raise ConnectionResetError("the rank has gone")
-            yield from self._records.of(came)
 
     def answer(self, answer: Answer) -> None:
         """Queue an answer for sending."""
@@ -75,8 +64,7 @@ class _Client:
 
     def leave(self) -> None:
         """Close the connection."""
-        with contextlib.suppress(OSError):
-            self.connection.shutdown(socket.SHUT_RDWR)
+        protocol.end(self.connection)
         self._answers.put(None)
 
     def _send(self) -> None:
@@ -86,8 +74,7 @@ class _Client:
                     with self.sending:
                         protocol.send_answer(self.connection, *answer)
                 except OSError:  # the worker notices it when it next reads
-                    with contextlib.suppress(OSError):
-                        self.connection.shutdown(socket.SHUT_RDWR)
+                    protocol.end(self.connection)
                     if self.loader.is_stream and self.makes:  # it may be replaying a long shard for nothing
                         os._exit(1)
 
@@ -121,8 +108,15 @@ class Worker:
         """Ids of the processes that make shards."""
         self._making: tuple[float, float, MapFetcher | IterableFetcher, _Client] | None = None
 
-    def run(self, mailbox: socket.socket) -> None:
-        """Serve until the mailbox closes."""
+    def run(self, mailbox: socket.socket, port: int) -> NoReturn:
+        """Serve, in a process forked from the server on this port, until that kills it or ends."""
+        die_with_parent()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        script.end_script()
+        forget_epochs()
+        close_sockets_on(port)
+        reopen_files()
         self._begin()
         with _outside_of_blocks(), selectors.PollSelector() as readable:  # it needs no descriptor of its own
             readable.register(mailbox, selectors.EVENT_READ)
@@ -130,8 +124,6 @@ class Worker:
                 for key, _ in readable.select(REAP_EVERY_S):
                     if key.data is None:
                         message, descriptors, _, _ = socket.recv_fds(mailbox, _MOST_KEY_BYTES, 1)
-                        if not message:
-                            return
                         if descriptors:
                             self._take(message, descriptors[0], readable)
                     elif not self._serve(key.data):
@@ -147,18 +139,19 @@ class Worker:
 
     def _take(self, message: bytes, descriptor: int, readable: selectors.BaseSelector) -> None:
         """Serve a connection, or, for a shard, fork a process that does."""
-        connection, key = socket.socket(fileno=descriptor), message.removeprefix(HANDED_OVER).decode()
+        connection, key = socket.socket(fileno=descriptor), message.decode()
         with contextlib.suppress(OSError):  # the rank may have gone meanwhile
             prepare(connection, self._send_timeout_s)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _REQUEST_S)
         loader = self._loaders[key]
         try:
             if not loader.is_stream:
                 client = _Client(connection, loader, key)
                 readable.register(connection, selectors.EVENT_READ, client)
                 return
-            if len(self._shards) < MOST_SHARDS and (process := os.fork()):
+            if process := os.fork():
                 self._shards.append(process)
-            elif len(self._shards) < MOST_SHARDS:
+            else:
                 self._make_shard(connection, loader, key, readable)
         except (OSError, RuntimeError) as error:  # no process or thread is free; the rank tries another server
             print(f"cannot start a process or thread: {error}; the rank tries again", file=sys.stderr, flush=True)
@@ -182,10 +175,9 @@ class Worker:
             os._exit(0)
 
     def _serve(self, client: _Client) -> bool:
-        """Answer the requests that have arrived. Return False if the connection has ended or is not a rank's."""
+        """Answer a request that has arrived. Return False if the connection has ended or is not a rank's."""
         try:
-            for record in client.records():
-                client.answer(self._answer(client, record))
+            client.answer(self._answer(client, protocol.receive_record(client.connection)))
         except (OSError, InputError):
             return False
         return True
@@ -267,17 +259,6 @@ def _is_over(process: int) -> bool:
 def failure(text: str) -> bytes:
     """Return the header of an answer of kind `FAILED`."""
     return json.dumps({"error": text[: 1 << 20]}).encode()
-
-
-def begin_forked(port: int) -> None:
-    """Prepare a process that was forked from the feed server on this port."""
-    die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    script.end_script()
-    forget_epochs()
-    close_sockets_on(port)
-    reopen_files()
 
 
 @contextlib.contextmanager

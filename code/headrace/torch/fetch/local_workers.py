@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import os
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from headrace.errors import HeadraceError
 from headrace.linux.processes import reopen_files
 from headrace.torch import distributed
 from headrace.torch.fetch.map_fetcher import Fetched, SampleError
-from headrace.torch.fetch.rng import WORKER, Apart, sample_seed
+from headrace.torch.fetch.rng import GLOBAL, WORKER, kept, sample_seed
 from headrace.training.freed_memory import keep_freed_memory
 
 Requests = Callable[[int], Any]
@@ -31,41 +31,34 @@ class LocalWorkers:
 
     def __init__(self, loader: Any) -> None:
         self._theirs = loader
-        self._kept: tuple[TorchDataLoader[Any], _Requests] | None = None
-        self._busy = False
+        self._idle: list[tuple[TorchDataLoader[Any], _Requests]] = []
 
     def open(self, request: Requests, has: Callable[[int], bool]) -> LocalEpoch:
         """Start the steps of an epoch. If another iteration is using the workers, start more workers for this one."""
-        lent = not self._busy
-        loader, requests = (self._kept or self._make()) if lent else self._make()
-        if lent:
-            self._kept = loader, requests
+        workers = loader, requests = self._idle.pop() if self._idle else self._make()
         theirs = self._theirs
         assert isinstance(loader.generator, torch.Generator)
         # Worker processes draw their own seeds from this generator.
         loader.generator.manual_seed(sample_seed(theirs.seed, theirs.epoch, theirs.rank, WORKER))
-        requests.begin(request, has)
+        requests.of_epoch = ([request(step)] for step in itertools.takewhile(has, itertools.count()))
         batches = iter(loader)  # raises if the sampler does
-        self._busy |= lent
-        return LocalEpoch(batches, self._ended if lent else _nothing)
-
-    def _ended(self) -> None:
-        self._busy = False
+        return LocalEpoch(batches, functools.partial(self._idle.append, workers))
 
     def _make(self) -> tuple[TorchDataLoader[Any], _Requests]:
         theirs, requests = self._theirs, _Requests()
         count = theirs.local_workers
-        begin = functools.partial(_begin_worker, theirs.worker_init_fn, theirs.dataset)
         workers = {
             "num_workers": count, "timeout": theirs.timeout, "prefetch_factor": theirs.prefetch_factor,
-            "worker_init_fn": _begin_stream_worker if theirs.is_stream else begin,
+            "worker_init_fn": functools.partial(
+                _begin_worker, theirs.is_stream, theirs.worker_init_fn, theirs.dataset
+            ),
             "persistent_workers": True,
             "multiprocessing_context": theirs.multiprocessing_context,
         } if count else {}  # fmt: skip
         loader = TorchDataLoader(
             _Batches(theirs.fetcher(), in_process=not count),
             batch_sampler=requests,
-            collate_fn=_only,
+            collate_fn=operator.itemgetter(0),
             pin_memory=theirs.pin_memory,
             generator=torch.Generator(),  # without it, each epoch would draw from the script's generator
             **workers,
@@ -81,10 +74,7 @@ class LocalEpoch:
 
     def next(self) -> Fetched:
         """Return the next step's batch. Raises `SampleError`."""
-        try:
-            fetched: Fetched | str = next(self._batches)
-        except StopIteration as ended:
-            raise SampleError("the worker processes ended in the middle of an epoch") from ended
+        fetched: Fetched | str = next(self._batches)
         if isinstance(fetched, str):
             raise SampleError(fetched)
         return fetched
@@ -99,16 +89,10 @@ class _Requests:
     """Batch sampler that gives torch's loader one request for each step, in place of indices."""
 
     def __init__(self) -> None:
-        self._request: Requests | None = None
-        self._has: Callable[[int], bool] | None = None
-
-    def begin(self, request: Requests, has: Callable[[int], bool]) -> None:
-        self._request, self._has = request, has
+        self.of_epoch: Iterator[list[Any]] = iter(())
 
     def __iter__(self) -> Iterator[list[Any]]:
-        assert self._request is not None and self._has is not None
-        for step in itertools.takewhile(self._has, itertools.count()):
-            yield [self._request(step)]
+        return self.of_epoch
 
 
 class _Batches(Dataset[Any]):
@@ -119,33 +103,21 @@ class _Batches(Dataset[Any]):
 
     def __getitem__(self, request: Any) -> Fetched | str:
         try:
-            with Apart().drawing() if self._in_process else nullcontext():
+            with kept(GLOBAL if self._in_process else ()):
                 fetched: Fetched = self._fetcher.fetch(request)
         except HeadraceError as error:
             return str(error)
         return fetched
 
 
-def _begin_worker(theirs: Callable[[int], None] | None, dataset: Any, number: int) -> None:
+def _begin_worker(is_stream: bool, theirs: Callable[[int], None] | None, dataset: Any, number: int) -> None:
     keep_freed_memory()
     reopen_files()
+    if is_stream:  # shards divide the samples already: a dataset must see RANK 0 of 1. They call `theirs` themselves
+        os.environ |= distributed.ALONE
+        return
     info = get_worker_info()
     if info is not None:
         object.__setattr__(info, "dataset", dataset)  # the info is frozen; torch has put `_Batches` there
     if theirs:
         theirs(number)
-
-
-def _begin_stream_worker(number: int) -> None:
-    """Begin a process that makes a shard. Shards divide the samples already, so a dataset must see RANK 0 of 1."""
-    keep_freed_memory()
-    reopen_files()
-    os.environ |= distributed.ALONE
-
-
-def _nothing() -> None:
-    pass
-
-
-def _only(batches: list[Any]) -> Any:
-    return batches[0]

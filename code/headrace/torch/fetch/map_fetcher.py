@@ -51,7 +51,7 @@ class BatchRequest:
             indices = [_index_from_json(each) for each in record["indices"]]
             request = cls(int(record["seed"]), int(record["epoch"]), record["positions"], indices)
             numbers = all(type(each) is int for each in request.positions)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InputError(f"not a request for a batch: {error!r}") from error
         if not numbers or not request.indices or len(request.indices) != len(request.positions):
             raise InputError("not a request for a batch: a request has as many positions as indices, and at least one")
@@ -93,7 +93,7 @@ class MapFetcher:
         first = self._own is None
         if set_epoch(self._dataset, request.seed, request.epoch) or self._own is None:
             self._own = generators_of(self._dataset, self._collate_fn)
-        with kept(self._own):
+        with kept(self._own.values()):
             fetched = self._fetch(request, self._own)
         if not first:
             return fetched
@@ -101,7 +101,7 @@ class MapFetcher:
         before, self._own = self._own, generators_of(self._dataset, self._collate_fn)
         if {id(each) for each in self._own.values()} <= {id(each) for each in before.values()}:
             return fetched
-        with kept(self._own):
+        with kept(self._own.values()):
             return self._fetch(request, self._own)
 
     def _fetch(self, request: BatchRequest, own: dict[str, Any]) -> Fetched:
@@ -191,11 +191,7 @@ def _index_as_json(index: Index) -> Any:
     return index
 
 
-def _index_from_json(found: Any, depth: int = 0) -> Index:
-    if type(found) in (int, str, bool) or (type(found) is float and depth):
-        return found  # type: ignore[no-any-return]
-    parts = found.get(_TUPLE) if isinstance(found, dict) else found
-    if not isinstance(parts, list) or depth >= _DEEPEST_INDEX:
-        raise TypeError("not an index")
-    read = [_index_from_json(each, depth + 1) for each in parts]
-    return tuple(read) if isinstance(found, dict) else read
+def _index_from_json(found: Any) -> Any:
+    if isinstance(found, dict):
+        return tuple(_index_from_json(each) for each in found[_TUPLE])
+    return [_index_from_json(each) for each in found] if isinstance(found, list) else found

@@ -7,10 +7,14 @@ batches of local workers.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, ValuesView
+from collections.abc import Generator, Iterator, Mapping, ValuesView
 from typing import Any
 
 import torch
+
+from headrace.torch.distributed import Moments
+
+Pairs = Generator[tuple[Any, Any], None, None]
 
 
 class DeviceCopies:
@@ -19,33 +23,27 @@ class DeviceCopies:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.pins = device.type == "cuda"
-        self._last: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
+        self._moments = Moments(device)
+        self._last: tuple[Any, Any] | None = None
 
-    def ahead(self, steps: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    def ahead(self, steps: Pairs) -> Pairs:
         """Yield the same pairs, with the batch (the first of each pair) on the device."""
         if self.pins:
             return self._beside_the_step_before(steps)
         return ((to_device(batch, self.device), other) for batch, other in steps)
 
-    def last_s(self) -> float:
-        """Return the seconds in which the batch that was handed out last was copied; 0: nothing was."""
-        if self._last is None:
-            return 0.0
-        begun, done = self._last
-        done.synchronize()
-        return float(begun.elapsed_time(done)) / 1000
+    def last_s(self) -> float | None:
+        """Return the seconds in which the batch that was handed out last was copied; None: it was not."""
+        return self._moments.between_s(*self._last) if self._last else None
 
-    def _beside_the_step_before(self, steps: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    def _beside_the_step_before(self, steps: Pairs) -> Pairs:
         """Start to copy a batch when the previous one is yielded. A step waits only for its own batch's copy."""
         stream = torch.cuda.Stream(self.device)
 
-        def copied() -> Iterator[tuple[Any, Any, tuple[torch.cuda.Event, torch.cuda.Event], Any]]:
+        def copied() -> Iterator[tuple[Any, Any, tuple[Any, Any], Any]]:
             for batch, other in steps:
-                begun, done = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
                 with torch.cuda.stream(stream):
-                    begun.record(stream)
-                    moved = to_device(batch, self.device)
-                    done.record(stream)
+                    begun, moved, done = self._moments.now(), to_device(batch, self.device), self._moments.now()
                 yield moved, other, (begun, done), batch  # the pinned memory is kept until it is copied
 
         copies = copied()

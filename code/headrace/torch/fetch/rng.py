@@ -13,7 +13,7 @@ import random
 import types
 import weakref
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,21 +30,15 @@ SHARD = 1 << 45
 SHARD_COLLATE = 1 << 46
 SET_EPOCH = 1 << 47
 
-_APART = 1_000_003
-"""Distance between the default seeds of two loaders. An epoch adds 1 to a seed, and torch uses 32 bits of it."""
 _MASK = (1 << 64) - 1
 _MOST_OBJECTS, _MOST_ENTRIES = 20_000, 200
 _DRAWING = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
-_GLOBAL = (random._inst, np.random.mtrand._rand, torch.default_generator)  # type: ignore[attr-defined]
+GLOBAL = (random._inst, np.random.mtrand._rand, torch.default_generator)  # type: ignore[attr-defined]
+"""The CPU generators that Python, NumPy and torch use by default."""
 _HOLDING_NONE = (str, bytes, bytearray, int, float, complex, type(None), type, types.ModuleType, types.FunctionType,
                  np.ndarray, torch.Tensor)  # fmt: skip
 Generators = Mapping[str, Any]
 """Generators, by the path of attributes to each, which is the same in all processes."""
-
-
-def loader_seed(number: int) -> int:
-    """Return the default seed of a loader, from its number in the script."""
-    return number * _APART
 
 
 def sample_seed(seed: int, epoch: int, position: int, place: int = 0) -> int:
@@ -91,37 +85,25 @@ class Apart:
     """
 
     def __init__(self, generators: Sequence[Any] = ()) -> None:
-        self._generators = generators
+        self._generators = (*GLOBAL, *generators)
         self._states: list[Any] = []
 
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
         """Context that draws from this state. The state outside does not change."""
-        outside = self._now()
-        if self._states:
-            self._go_to(self._states)
-        try:
-            yield
-        finally:
-            self._states = self._now()
-            self._go_to(outside)
-
-    def _now(self) -> list[Any]:
-        own = [_state(each) for each in self._generators]
-        return [torch.get_rng_state(), random.getstate(), np.random.get_state(), *own]
-
-    def _go_to(self, states: list[Any]) -> None:
-        torch.set_rng_state(states[0])
-        random.setstate(states[1])
-        np.random.set_state(states[2])
-        for each, state in zip(self._generators, states[3:], strict=True):
-            _set_state(each, state)
+        with kept(self._generators):
+            for each, state in zip(self._generators, self._states, strict=False):  # at first there is none
+                _set_state(each, state)
+            try:
+                yield
+            finally:
+                self._states = [_state(each) for each in self._generators]
 
 
 @contextlib.contextmanager
-def kept(generators: Generators) -> Iterator[None]:
+def kept(generators: Iterable[Any]) -> Iterator[None]:
     """Context that restores the state of these generators at its end, since the script may draw from them too."""
-    states = [(each, _state(each)) for each in generators.values()]
+    states = [(each, _state(each)) for each in generators]
     try:
         yield
     finally:
@@ -175,15 +157,12 @@ def _attributes(value: Any) -> Iterator[tuple[Any, Any]]:
         return iter(enumerate((value.func, *value.args, *value.keywords.values())))
     if isinstance(value, (types.MethodType, types.BuiltinMethodType)):
         return iter([("", value.__self__)])
-    try:
-        return iter(list(vars(value).items()))
-    except TypeError:  # it has no __dict__
-        return iter(())
+    return iter(list(getattr(value, "__dict__", {}).items()))
 
 
 def _can_be_seeded(generator: Any) -> bool:
     """Return whether workers may seed a generator: not a global one, the system's or a GPU's."""
-    if isinstance(generator, random.SystemRandom) or any(generator is each for each in _GLOBAL):
+    if isinstance(generator, random.SystemRandom) or any(generator is each for each in GLOBAL):
         return False
     if isinstance(generator, torch.Generator):
         return generator.device.type == "cpu"
@@ -216,7 +195,7 @@ def set_epoch(dataset: Any, seed: int, epoch: int) -> bool:
 def begin_epoch(dataset: Any, seed: int, epoch: int) -> None:
     """Call `dataset.set_epoch(epoch)`. Its random numbers depend on seed and epoch; other generators do not move."""
     own = generators_of(dataset)
-    with Apart().drawing(), kept(own):
+    with kept((*GLOBAL, *own.values())):
         seed_all(sample_seed(seed, epoch, 0, SET_EPOCH), own)
         dataset.set_epoch(epoch)
 

@@ -8,15 +8,18 @@ with the r-th. This is `torch.utils.data.DistributedSampler`'s order. Progress i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch.utils.data import RandomSampler
+
 from headrace.torch import distributed
-from headrace.torch.fetch.map_fetcher import BatchRequest, Index, plain_index
-from headrace.torch.fetch.rng import RANK, sample_seed
+from headrace.torch.fetch.map_fetcher import BatchRequest, plain_index
+from headrace.torch.fetch.rng import RANK, SAMPLER, sample_seed
 from headrace.torch.sampling.rank_agreement import order_digest
-from headrace.torch.sampling.samplers import LazyOrder, epoch_order, is_distributed
+from headrace.torch.sampling.samplers import LazyOrder, drawn, is_distributed
 
 LEAST_AHEAD, MOST_AHEAD = 16, 256
 """Fewest and most steps that an endless sampler draws ahead of training; between them, as many as were made so far."""
@@ -108,13 +111,6 @@ class EpochPlan:
             return BatchRequest(self._seed, self._number, [positions[0]] * len(chosen), chosen)
         return BatchRequest(self._seed, self._number, positions, [plain_index(order[each]) for each in positions])
 
-    def indices(self) -> Iterator[list[Index]]:
-        """Yield the indices of this rank's batch in each step."""
-        step = 0
-        while self.has(step):
-            yield list(self.request(step).indices)
-            step += 1
-
     def digest(self) -> str:
         """Return a digest of the order, or of its first part where the sampler is endless."""
         return order_digest(self._order.window() if isinstance(self._order, LazyOrder) else self._order)
@@ -157,12 +153,24 @@ class Planner:
     def plan(self, epoch: int, start: int) -> EpochPlan:
         """Return this rank's plan of an epoch, beginning at position `start`. Raises `InputError`."""
         loader = self._loader
-        order = epoch_order(self._sampler, given=self._given, dealt=self.dealt, of_batches=self._of_batches,
-                            dataset=loader.dataset, seed=loader.seed, epoch=epoch)  # fmt: skip
+        order = self._order(epoch)
         # With shard_by_rank=False, the same position on two ranks is two samples, which must draw differently.
         alone = self._given and loader.ranks == 1 and distributed.rank() > 0
         seed = sample_seed(loader.seed, 0, distributed.rank(), RANK) if alone else loader.seed
         return EpochPlan(order, self._of_batches, self._epoch(len(order), start), seed, epoch)
+
+    def _order(self, epoch: int) -> Sequence[Any]:
+        """Return the index, or for a batch sampler the list of indices, for each position of an epoch."""
+        loader, sampler, dealt = self._loader, self._sampler, self.dealt
+        if self.own:
+            seed = sample_seed(loader.seed, epoch, 0, SAMPLER)
+            return drawn(sampler, self._of_batches, loader.dataset, seed, epoch)
+        if not (sampler.shuffle if dealt else isinstance(sampler, RandomSampler)):
+            return range(len(loader.dataset))
+        # The formula of DistributedSampler, so that its users keep their order.
+        generator = torch.Generator().manual_seed((sampler.seed if dealt else loader.seed) + epoch)
+        order: Sequence[int] = torch.randperm(len(loader.dataset), generator=generator).numpy()
+        return order
 
     @property
     def _sampler(self) -> Any:

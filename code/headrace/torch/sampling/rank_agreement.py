@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import array
 import contextlib
-import functools
 import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch.distributed as dist
 from torch.utils.data import Subset
 
 from headrace.errors import DeadlineError, InputError
@@ -38,11 +38,11 @@ _ALIKE = "all ranks make the same loaders, in the same order, from the same data
 def loader_config(dataset: Any, *, length: int | None, on_error: str) -> dict[str, Any]:
     """Return the facts about a loader that must be the same on all ranks and feed servers."""
     config = {"dataset": type(dataset).__qualname__, "length": length, "on_error": on_error}
-    digest, each = hashlib.blake2b(digest_size=16), dataset
-    while isinstance(each, Subset):  # random_split without a seed makes other parts on each host
-        _hash_order(digest, each.indices)
-        each = each.dataset
-    return config | ({"subset": digest.hexdigest()} if each is not dataset else {})
+    digests = []
+    while isinstance(dataset, Subset):  # random_split without a seed makes other parts on each host
+        digests.append(order_digest(dataset.indices))
+        dataset = dataset.dataset
+    return config | ({"subset": digests} if digests else {})
 
 
 def differences(own: Mapping[str, Any], other: Mapping[str, Any], who: str) -> str:
@@ -80,17 +80,12 @@ def compare_with_rank_0(store: Any, iteration: str, rank: int, limit_s: float, o
 
 
 def order_digest(order: Sequence[Any]) -> str:
-    """Return a digest of the indices that a sampler has yielded for an epoch."""
-    digest = hashlib.blake2b(digest_size=16)
-    _hash_order(digest, order)
-    return digest.hexdigest()
-
-
-def _hash_order(digest: Any, order: Any) -> None:
+    """Return a digest of indices, such as those that a sampler has yielded for an epoch."""
     try:
-        digest.update(memoryview(array.array("q", order)))
+        data = memoryview(array.array("q", order))
     except (TypeError, OverflowError):  # texts, tuples, batches
-        digest.update(json.dumps(list(order), default=str).encode())
+        data = memoryview(json.dumps(list(order), default=str).encode())
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def _poll(done: Callable[[], bool], limit_s: float) -> bool:
@@ -116,7 +111,8 @@ class StreamEnd:
     """
 
     def __init__(self, store: Any, name: str, rank: int, world: int, limit_s: float) -> None:
-        self._store, self._name, self._rank, self._world, self._limit_s = store, name, rank, world, limit_s
+        self._store = dist.HashStore() if store is None else store
+        self._name, self._rank, self._world, self._limit_s = name, rank, world, limit_s
         self._own: dict[int, int] = {}
         self._states: dict[int, list[tuple[int, Any]]] = {}
         self._said = self._step = 0
@@ -124,29 +120,28 @@ class StreamEnd:
     def shard_ended(self, shard: int, batches: int) -> None:
         """Publish that a shard of this rank has ended after this number of batches."""
         self._own[shard] = batches
-        if self._store is not None:
-            self._store.set(f"{self._name}/ends/{self._rank}", json.dumps(self._own))
+        self._store.set(f"{self._name}/ends/{self._rank}", json.dumps(self._own))
 
     def publish_state(self, shard: int, batches: int, state: Any) -> None:
         """Publish the dataset's state after this number of batches of a shard."""
         states = self._states.setdefault(shard, [])
         states.append((batches, state))
         del states[:-STATES_KEPT]
-        if self._store is not None and self._rank != 0:  # rank 0 saves checkpoints
+        if self._rank != 0:  # rank 0 saves checkpoints
             self._store.set(f"{self._name}/state/{shard}", json.dumps(states))
 
     def state_of(self, shard: int, batches: int) -> Any:
         """Return the state that any rank published for a shard after this number of batches; None if there is none."""
         key = f"{self._name}/state/{shard}"
         states: Sequence[Any] = self._states.get(shard, ())
-        if not states and self._store is not None and self._store.check([key]):
+        if not states and self._store.check([key]):
             states = json.loads(self._store.get(key))
         return next((state for number, state in states if number == batches), None)
 
     def lengths(self) -> Mapping[int, int]:
         """Return the number of batches of each shard that has ended, on any rank."""
         found = dict(self._own)
-        for rank in range(self._world) if self._store is not None else ():
+        for rank in range(self._world):
             key = f"{self._name}/ends/{rank}"
             if rank != self._rank and self._store.check([key]):
                 found |= {int(shard): batches for shard, batches in json.loads(self._store.get(key)).items()}
@@ -154,9 +149,7 @@ class StreamEnd:
 
     def say(self, has_batch: bool) -> None:
         """Say whether this rank has a batch for the next step. Raises `RuntimeError` if the store has failed."""
-        self._said = int(has_batch)
-        if self._store is not None:
-            self._said = self._store.add(f"{self._name}/{self._step}", 1 if has_batch else _ENDED)
+        self._said = self._store.add(f"{self._name}/{self._step}", 1 if has_batch else _ENDED)
         self._step += 1
 
     def ranks_with_batch(self) -> int:
@@ -166,8 +159,6 @@ class StreamEnd:
             DeadlineError: a rank has not reached this step in time.
             RuntimeError: the store has failed, so it is unknown whether the epoch has ended.
         """
-        if self._store is None:
-            return self._said
         if not _poll(self._all_said, self._limit_s):
             raise DeadlineError(
                 f"{self._said % _ENDED + self._said // _ENDED} of {self._world} ranks have come to step {self._step} "
@@ -185,12 +176,7 @@ class StreamEnd:
 
     def leave(self) -> None:
         """Note that this rank has read the end. Rank 0 waits for the others, since the store ends with its process."""
-        if self._store is None:
-            return
         key = f"{self._name}/left"
         self._store.add(key, 1)
         if self._rank == 0:
-            _poll(functools.partial(self._all_left, key), LAST_STEP_S)
-
-    def _all_left(self, key: str) -> bool:
-        return int(self._store.add(key, 0)) >= self._world
+            _poll(lambda: int(self._store.add(key, 0)) >= self._world, LAST_STEP_S)

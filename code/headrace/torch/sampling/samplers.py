@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DistributedSampler
 
 from headrace.errors import InputError
 from headrace.rank import liveness
 from headrace.torch.fetch.map_fetcher import plain_index
-from headrace.torch.fetch.rng import SAMPLER, Apart, sample_seed, seed_all
+from headrace.torch.fetch.rng import Apart, seed_all
 
 ENDLESS = sys.maxsize
 MOST_AT_ONCE = 1 << 22
@@ -25,8 +25,6 @@ _MORE_THAN_SAID = 64
 """Indices beyond twice the length of the sampler, or of its dataset, after which the sampler counts as endless."""
 _CHUNK = 1 << 10
 """Number of samples that are drawn at once from an endless sampler."""
-_chunks = 0
-liveness.add_counter(lambda: _chunks)
 
 
 def is_distributed(sampler: Any, world: int, dataset: Any) -> bool:
@@ -70,41 +68,20 @@ def nested(sampler: Any, depth: int = 0) -> Iterator[Any]:
             yield from nested(getattr(sampler, name, None), depth + 1)
 
 
-def epoch_order(
-    sampler: Any, *, given: bool, dealt: bool, of_batches: bool, dataset: Any, seed: int, epoch: int
-) -> Sequence[Any]:
-    """Return the index, or for a batch sampler the list of indices, for each position of an epoch.
-
-    Args:
-        sampler: a sampler, or a batch sampler.
-        given: whether the script gave it; if not, torch made it from `shuffle`.
-        dealt: whether it is torch's DistributedSampler, which divides samples as the loader does.
-        of_batches: whether it is a batch sampler.
+def drawn(sampler: Any, of_batches: bool, dataset: Any, seed: int, epoch: int) -> Sequence[Any]:
+    """Return all indices that a sampler yields, or a `LazyOrder` if the sampler is endless or very long.
 
     Raises:
         InputError: the sampler yields an object that is not an index.
     """
-    if not given and isinstance(sampler, SequentialSampler):
-        return range(len(dataset))
-    if (not given and isinstance(sampler, RandomSampler)) or dealt:
-        if dealt and not sampler.shuffle:
-            return range(len(dataset))
-        # The formula of DistributedSampler, so that its users keep their order.
-        generator = torch.Generator().manual_seed((sampler.seed if dealt else seed) + epoch)
-        order: Sequence[int] = torch.randperm(len(dataset), generator=generator).numpy()
-        return order
-    return _drawn(sampler, of_batches, _length(dataset) or 0, sample_seed(seed, epoch, 0, SAMPLER), epoch)
-
-
-def _drawn(sampler: Any, of_batches: bool, dataset_size: int, seed: int, epoch: int) -> Sequence[Any]:
-    """Return all indices that a sampler yields, or a `LazyOrder` if the sampler is endless or very long."""
     drawing = _Drawing(sampler, of_batches, seed, epoch)
     count = _length(sampler)
     if count is not None and count <= MOST_AT_ONCE:
         first = drawing.take(positions=2 * count + _MORE_THAN_SAID)
         count = None  # it may yield more than its length
     else:
-        first = drawing.take(samples=_CHUNK if count else min(2 * dataset_size + _MORE_THAN_SAID, MOST_AT_ONCE))
+        few = 2 * (_length(dataset) or 0) + _MORE_THAN_SAID
+        first = drawing.take(samples=_CHUNK if count else min(few, MOST_AT_ONCE))
     following = drawing.take(positions=1)
     return LazyOrder(first + following, drawing, count or ENDLESS) if following else first
 
@@ -127,7 +104,6 @@ class _Drawing:
 
     def take(self, positions: int = ENDLESS, samples: int = ENDLESS) -> list[Any]:
         """Return the indices of the next positions, until one of the limits is reached or the sampler ends."""
-        global _chunks
         taken: list[Any] = []
         held = 0
         with self._apart.drawing():
@@ -138,7 +114,7 @@ class _Drawing:
                     break
                 taken.append(self._plain(each))
                 held += len(taken[-1]) if self._of_batches else 1
-        _chunks += 1
+        liveness.note_progress()
         return taken
 
     def _plain(self, drawn: Any) -> Any:
@@ -230,9 +206,8 @@ class RankBatchSampler(BatchSampler):
 
     def __iter__(self) -> Iterator[list[Any]]:
         """Yield the indices of the loader's next epoch, batch by batch. Does not change the loader's position."""
-        global _chunks
         for batch in self._loader.next_indices():
-            _chunks += 1  # shows the watchdog progress, since this loader itself makes no batch
+            liveness.note_progress()  # since this loader itself makes no batch
             yield batch
 
     def set_epoch(self, epoch: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import copy
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -142,34 +143,37 @@ class StreamShards:
 
     def _requests(self) -> Callable[[int, int], ShardRequest]:
         """Return a function that makes the request for batch `number` of this rank's shard number `lane`."""
-        own, begun, shards, states = self.own, list(self._begun), self.shards, dict(self._states)
-        seed, epoch, cut = self._loader.seed, self._loader.epoch, self._cut()
+        own, begun, states, of_shard = self.own, list(self._begun), dict(self._states), self._of_shard()
 
         def request(lane: int, number: int) -> ShardRequest:
             shard = own[lane]
             first = begun[shard]
-            return ShardRequest(seed, epoch, shard, shards, first + number, *cut, first, states.get(shard))
+            return of_shard(shard=shard, number=first + number, begins_at=first, state=states.get(shard))
 
         return request
 
-    def _cut(self) -> tuple[int, bool]:
-        """Return batch size and `drop_last`. The rank sends them: a script may compute others on a feed server."""
-        return self._loader.batch_size or 0, bool(self._loader.drop_last)
+    def _of_shard(self) -> Callable[..., ShardRequest]:
+        """Return a function that makes requests of this epoch."""
+        loader = self._loader
+        return functools.partial(
+            ShardRequest, seed=loader.seed, epoch=loader.epoch, shards=self.shards,
+            # The rank sends these two: a script may compute others on a feed server.
+            batch_size=loader.batch_size or 0, drop_last=bool(loader.drop_last),
+        )  # fmt: skip
 
     def batches(self, open_shards: Open, name: str, store: Any) -> tuple[Iterator[Fetched], Any]:
         """Open this rank's shards; return an iterator over its batches, and the source, which the caller must close.
 
         Args:
             name: name of the iteration, the same on all ranks.
-            store: the store that all ranks share; None if the ranks are not connected.
+            store: the store that all ranks share; None if there is one rank, or the ranks are not connected.
         """
         if self._world > 1 and store is None:
             raise InputError("the ranks are not connected: call headrace.torch.init() before the first batch")
-        shared = store if self._world > 1 else None
-        self._end = end = StreamEnd(shared, name, self._rank, self._world, self._limit_s)
+        self._end = end = StreamEnd(store, name, self._rank, self._world, self._limit_s)
         source = open_shards(self._requests(), len(self.own))
         own = self._own(source, end)
-        return (own if shared is None else self._agreed(own, end, open_shards)), source
+        return (own if store is None else self._agreed(own, end, open_shards)), source
 
     def step_made(self) -> None:
         """Note that the script has taken the batch of the next step."""
@@ -211,11 +215,8 @@ class StreamShards:
                 f"rank {self._rank} got no batch: its shard of the IterableDataset is empty, and others are not: "
                 f"{MORE_FILES}; or give shards= no more than there are files"
             )
-        seed, epoch, shard = self._loader.seed, self._loader.epoch, known[0]
-        number = self._begun[shard] - 1
-        source = open_shards(
-            lambda lane, step: ShardRequest(seed, epoch, shard, self.shards, number + step, *self._cut()), 1
-        )
+        shard, number, of_shard = known[0], self._begun[known[0]] - 1, self._of_shard()
+        source = open_shards(lambda lane, step: of_shard(shard=shard, number=number + step), 1)
         try:
             fetched: Fetched = source.next()
         finally:
