@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 from headrace.host.log import HostLog
 from headrace.host.supervisor import ChildSpec, Supervisor
-from headrace.linux import processes
+from headrace.linux import prctl, processes
 
 from tests.support import ROOT, wait_for
 
@@ -110,6 +110,33 @@ def test_a_child_of_low_priority_yields_with_its_whole_session(tmp_path):
         code = "import os; print(os.nice(0), '/autogroup-0 nice 19 up', flush=True)"
     out, _ = supervise(code + "; import time; time.sleep(600)", tmp_path=tmp_path, nice=19)
     assert " 19 /autogroup-" in out and "nice 19 up" in out
+
+
+def test_a_child_is_as_its_program_would_be_without_the_settings(tmp_path):
+    shell = ["sh", "-c", "grep -h -e SigIgn -e SigBlk /proc/self/status; echo up; exec sleep 600"]
+    direct = subprocess.run([*shell[:2], shell[2].partition("; exec")[0]], capture_output=True, text=True, check=True)
+    out = io.StringIO()
+    with Supervisor(HostLog("algo-1", out), 3, GRACE_S) as supervisor:
+        supervisor.start(ChildSpec("worker", "worker", shell, dict(os.environ), tmp_path))
+        wait_for(lambda: " up\n" in out.getvalue(), "start")
+    found = [line.split(maxsplit=3)[3] for line in out.getvalue().splitlines() if " Sig" in line]
+    assert found == direct.stdout.splitlines()[:2]
+
+
+def test_a_server_whose_program_is_missing_is_named_and_not_restarted(tmp_path):
+    out = io.StringIO()
+    with Supervisor(HostLog("algo-1", out), 3, GRACE_S) as supervisor:
+        supervisor.start(ChildSpec("worker", "worker", ["/no/such"], dict(os.environ), tmp_path, restart=True))
+        (ended,) = wait_for(supervisor.poll, "the end", 20)
+    assert "cannot start /no/such: No such file or directory" in ended.root_cause("algo-1").message
+    assert "restarting" not in out.getvalue()
+
+
+def test_a_child_may_use_the_processors_that_it_is_given_and_no_others():
+    cpu = min(os.sched_getaffinity(0))
+    shown = [sys.executable, "-c", "import os; print(os.sched_getaffinity(0))"]
+    done = subprocess.run(prctl.child_command(shown, cpus={cpu}), capture_output=True, text=True, check=True)
+    assert done.stdout == f"{{{cpu}}}\n"
 
 
 LEAVES = """

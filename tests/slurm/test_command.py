@@ -96,7 +96,7 @@ def test_ctrl_c_asks_and_then_cancels(cluster, tmp_path):
         [sys.executable, "-m", "headrace", "submit", "--to", "slurm", *flags, *PLACES],
         stdin=end, stdout=end, stderr=end,
         env=os.environ | cluster.environ | {"PYTHONPATH": str(ROOT / "code"), "TERM": "dumb"},
-        start_new_session=True, preexec_fn=on_a_terminal,
+        start_new_session=True, preexec_fn=on_a_terminal,  # noqa: PLW1509
     )  # fmt: skip
     os.close(end)
     shown = ""

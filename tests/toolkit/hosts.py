@@ -15,7 +15,7 @@ import psutil
 from headrace.backends.local.namespaces import Namespaces
 from headrace.backends.sagemaker.pack import pack_source
 from headrace.events import parse_event
-from headrace.linux.prctl import die_with_parent
+from headrace.linux.prctl import child_command
 
 from tests.support import ROOT, wait_for
 
@@ -161,13 +161,12 @@ class ToolkitJob:
         }
         with open(self._log_path(host), "wb") as log:
             self._running[host] = subprocess.Popen(
-                command,
+                child_command(command),
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 pass_fds=[network],
-                preexec_fn=die_with_parent,
                 start_new_session=True,
             )
         os.close(network)
