@@ -11,7 +11,7 @@ from headrace.__main__ import main as headrace
 from headrace.report.compare import compare
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.support import ROOT, namespaces_allowed, run_job
+from tests.support import JOB_TIMEOUT_S, ROOT, namespaces_allowed, run_job
 
 HETERO = ["--is_hetero"]
 HOMOGENEOUS = ["--no-is_hetero"]
@@ -144,7 +144,7 @@ def test_the_artificial_dataset_runs_on_loopback_addresses(tmp_path):
 @MODES
 @pytest.mark.parametrize(("how", "said"), [("raise", "raised ValueError: no good_reason at all"), ("kill", "SIGKILL")])
 def test_a_failing_rank_fails_the_job_on_every_host_with_its_root_cause(mode, how, said, tmp_path, with_script):
-    run = run_job(tmp_path, *mode, *with_script("failing.py"), f"--hyperparameter=how={how}", timeout_s=90)
+    run = run_job(tmp_path, *mode, *with_script("failing.py"), f"--hyperparameter=how={how}")
     assert run.code == 1
     cause = run.summary["root_cause"]
     leader = list(run.summary["hosts"])[-1]
@@ -161,19 +161,19 @@ def test_a_failing_rank_fails_the_job_on_every_host_with_its_root_cause(mode, ho
 def test_the_script_makes_a_step_without_a_launcher(channel, tmp_path, digits):
     command = [sys.executable, str(ROOT / "code" / "train_dnn.py"), "--model=small_cnn", "--epochs=1", "--batch_size=4"]
     command += ["--steps_per_epoch=1", *([f"--channel={digits}"] if channel else [])]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=JOB_TIMEOUT_S)
     assert ("made-up images" in done.stdout) is not channel
     assert (tmp_path / "model" / "model.keras").is_file()
 
 
 def test_an_exit_status_other_than_zero_is_a_failure(tmp_path, with_script):
-    run = run_job(tmp_path, *HOMOGENEOUS, *with_script("failing.py"), "--hyperparameter=how=exit", timeout_s=90)
+    run = run_job(tmp_path, *HOMOGENEOUS, *with_script("failing.py"), "--hyperparameter=how=exit")
     assert run.code == 1
     assert run.summary["root_cause"]["exit_code"] == 3
 
 
 def test_a_rank_that_ends_before_the_others_is_the_root_cause(tmp_path, with_script):
-    run = run_job(tmp_path, *HOMOGENEOUS, *with_script("failing.py"), "--hyperparameter=how=end", timeout_s=90)
+    run = run_job(tmp_path, *HOMOGENEOUS, *with_script("failing.py"), "--hyperparameter=how=end")
     assert run.code == 1
     assert run.summary["root_cause"]["role"] == "rank1"
     assert "its script has ended, and rank0 waits for it" in run.summary["root_cause"]["message"]
@@ -181,7 +181,7 @@ def test_a_rank_that_ends_before_the_others_is_the_root_cause(tmp_path, with_scr
 
 def test_a_channel_that_is_no_dataset_is_the_root_cause(tmp_path):
     (tmp_path / "empty").mkdir()
-    run = run_job(tmp_path, *HOMOGENEOUS, f"--channel=training={tmp_path / 'empty'}", timeout_s=90)
+    run = run_job(tmp_path, *HOMOGENEOUS, f"--channel=training={tmp_path / 'empty'}")
     assert run.code == 1
     assert "there are no files to read records from" in run.summary["root_cause"]["message"]
 

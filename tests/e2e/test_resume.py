@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from tests.support import finish, process_of, run_job, start, wait_for
+from tests.victims import FIRST_STEP_S
 
 SAMPLES = 1438  # the digits' training part
 BATCH = 4  # so small that an epoch is much longer than it takes to stop a job
@@ -36,9 +37,10 @@ def test_a_job_goes_on_where_another_was_cut_off(tmp_path, digits, cut_off, name
     process, folder = start(tmp_path, *flags, f"--checkpoint_s3_uri={kept}", "--epochs=500")
     log = folder / "algo-2.log"
     past_one_epoch = rf"event=step step={STEPS_PER_EPOCH + 9} "
-    wait_for(lambda: log.exists() and re.search(past_one_epoch, log.read_text()), "a step of the second epoch", 120)
+    wait_for(lambda: log.exists() and re.search(past_one_epoch, log.read_text()), "a second epoch", FIRST_STEP_S)
     cut_off(process, folder)
-    assert finish(process, folder, 90).code == 1
+    ended = finish(process, folder)
+    assert ended.code == 1 and ended.summary["interrupted"] is (cut_off is ask_to_stop)
     newest = sorted(path.name for path in kept.glob("epoch-*"))[-1]
     assert re.fullmatch(names, newest)
     epoch, step = [*map(int, re.findall(r"\d+", newest)), 0][:2]

@@ -15,7 +15,7 @@ from headrace.host.log import HostLog
 from headrace.host.supervisor import ChildSpec, Supervisor
 from headrace.linux import prctl, processes
 
-from tests.support import ROOT, wait_for
+from tests.support import ROOT, WAIT_S, wait_for
 
 STUBBORN = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
@@ -84,7 +84,7 @@ def test_children_die_with_a_supervisor_that_is_killed(tmp_path):
         pid = int(parent.stdout.readline())
         assert alive(pid)
         parent.kill()
-        wait_for(lambda: not alive(pid), "the child's death", 5)
+        wait_for(lambda: not alive(pid), "the child's death")
 
 
 def test_output_arrives_whole_with_time_host_and_role(tmp_path):
@@ -97,7 +97,7 @@ def test_a_dead_server_comes_back_and_its_last_words_are_kept(tmp_path):
     out = io.StringIO()
     with Supervisor(HostLog("algo-1", out), 1, GRACE_S) as supervisor:
         supervisor.start(spec("print('last words'); raise SystemExit(7)", tmp_path, restart=True))
-        (ended,) = wait_for(supervisor.poll, "the end of the restarts", 20)
+        (ended,) = wait_for(supervisor.poll, "the end of the restarts")
     assert ended.root_cause("algo-1").exit_code == 7
     assert ended.tail[-1] == "last words"
     assert out.getvalue().count("last words") == 2
@@ -127,7 +127,7 @@ def test_a_server_whose_program_is_missing_is_named_and_not_restarted(tmp_path):
     out = io.StringIO()
     with Supervisor(HostLog("algo-1", out), 3, GRACE_S) as supervisor:
         supervisor.start(ChildSpec("worker", "worker", ["/no/such"], dict(os.environ), tmp_path, restart=True))
-        (ended,) = wait_for(supervisor.poll, "the end", 20)
+        (ended,) = wait_for(supervisor.poll, "the end")
     assert "cannot start /no/such: No such file or directory" in ended.root_cause("algo-1").message
     assert "restarting" not in out.getvalue()
 
@@ -152,7 +152,7 @@ subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])
 
 def test_a_program_that_a_script_leaves_running_does_not_outlive_it():
     done = subprocess.run(
-        [sys.executable, "-c", LEAVES], capture_output=True, text=True, timeout=30, check=True, cwd=ROOT
+        [sys.executable, "-c", LEAVES], capture_output=True, text=True, timeout=WAIT_S, check=True, cwd=ROOT
     )
     assert done.stdout.count("which the script started and left running") == 1 and "time.sleep(600)" in done.stdout
     assert done.stderr == ""

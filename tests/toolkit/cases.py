@@ -11,7 +11,7 @@ from headrace.job.settings import SECRET_VARIABLE
 
 from tests.faults.breakage import kill_host
 from tests.support import finish, processes_of, start, wait_for
-from tests.toolkit.hosts import ToolkitJob, submit
+from tests.toolkit.hosts import END_S, ToolkitJob, submit
 
 HETERO = ("--is_hetero", "--num_of_data_instances=1")
 HOMOGENEOUS = ("--no-is_hetero",)
@@ -137,7 +137,7 @@ def _strike(job: ToolkitJob, host: str, what: str, way: str) -> list[str]:
     joined = [each for each in job.hosts if each not in ("algo-1", "algo-2")] if way == MPI else []
     if joined and what == "rank":
         causes = [job.base_dir(each) / "output/data/root_cause.json" for each in joined]
-        wait_for(lambda: all(path.exists() for path in causes), "a root cause on all dnn hosts", 60)
+        wait_for(lambda: all(path.exists() for path in causes), "a root cause on all dnn hosts")
     return [*gone, *joined]
 
 
@@ -147,7 +147,7 @@ def _play_simulated(case: Case, flags: tuple[str, ...], folder: Path) -> Played:
     gone = []
     if case.dies:
         logs = lambda: "".join(path.read_text() for path in results.glob("*.log"))  # noqa: E731
-        wait_for(lambda: "headrace event=step " in logs() or process.poll() is not None, "a step", 240)
+        wait_for(lambda: "headrace event=step " in logs() or process.poll() is not None, "a step", END_S)
         gone = _strike_simulated(process, results, *case.dies)
     run = finish(process, results)
     exit_codes = {host: record["exit_code"] for host, record in run.summary["hosts"].items() if host not in gone}

@@ -20,7 +20,7 @@ from headrace.linux.prctl import child_command
 from tests.support import ROOT, wait_for
 
 SSHD = "/usr/sbin/sshd"
-END_S = 240
+END_S = 600
 """How long the last host may take to end: the toolkit itself sleeps for a minute."""
 IMAGE_ENVIRONMENT = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -118,7 +118,7 @@ class ToolkitJob:
         return psutil.Process(self._running[host].pid).children(recursive=True)
 
     def wait_for_steps(self) -> None:
-        wait_for(lambda: self.events("step") or self._ended(), "a step", 240)
+        wait_for(lambda: self.events("step") or self._ended(), "a step", END_S)
         assert not self._ended(), f"{self._ended()} ended early:\n{self.tails()}"
 
     def _ended(self) -> list[str]:

@@ -13,7 +13,7 @@ from headrace.errors import InputError
 from headrace.torch import distributed as world
 
 from tests.documents import fences
-from tests.support import ROOT, run_job
+from tests.support import JOB_TIMEOUT_S, ROOT, run_job
 
 PAGE = (ROOT / "docs" / "pytorch.md").read_text()
 USE_OF_EXAMPLES = """
@@ -45,7 +45,7 @@ def test_the_pages_script_runs_alone_and_as_a_job(tmp_path, with_examples):
     script.parent.mkdir()
     script.write_text(before + examples + start + after)
     if not with_examples:
-        subprocess.run([sys.executable, str(script)], cwd=tmp_path, check=True, timeout=120)
+        subprocess.run([sys.executable, str(script)], cwd=tmp_path, check=True, timeout=JOB_TIMEOUT_S)
     flags = ["--framework=pytorch", "--num_of_data_instances=1", f"--source_dir={script.parent}"]
     run = run_job(tmp_path, *flags, "--training_script=page.py")
     assert run.code == 0, run.output[-4000:]
