@@ -1,4 +1,4 @@
-"""Trains for about `--epochs` × 2 s at a steady pace: each step takes a token from a worker, if any, and an allreduce."""
+"""Trains for about `--epochs` × 2 s at a steady pace: a step takes a token from a worker, if any, and an allreduce."""
 
 import argparse
 import os
