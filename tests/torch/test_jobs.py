@@ -51,7 +51,6 @@ def test_training_is_the_same_to_the_last_bit_with_any_data_hosts_and_without(tm
     cases = {
         "one data host": ["--num_of_data_instances=1"],
         "two data hosts, one loses its feed server": ["--num_of_data_instances=2"],
-        "three data hosts": ["--num_of_data_instances=3"],
         "none": ["--no-is_hetero"],
     }
     found = {}
