@@ -21,7 +21,7 @@ LONG = ("--epochs=60",)
 RANK = re.compile(r"^\S+ (-u )?-m headrace\.rank ")
 SIMULATED, LAUNCHER, MPI = "simulated", "launcher", "mpi"
 WAYS = (SIMULATED, LAUNCHER, MPI)
-LATE_S = 120.0
+LATE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class Case:
     late: str = ""
     """A host that starts `LATE_S` after the others. (The simulated cluster starts all at once.)"""
     script: str = "steady.py"
+    toys: bool = True
+    """Whether the trainer and the data service are those of tests/faults/toys, which start in a moment."""
 
     @property
     def ways(self) -> tuple[str, ...]:
@@ -58,10 +60,10 @@ GIVEN = {
 """Hyperparameters that something on the way might take for something else."""
 
 CASES = {
-    "a data host two minutes late": Case((*HETERO, *ONE_HOST), late="algo-1"),
-    "homogeneous, a host, with a preflight": Case((*HOMOGENEOUS, *ONE_HOST, "--preflight")),
+    "a data host a minute late": Case((*HETERO, *ONE_HOST), late="algo-1"),
+    "homogeneous, a host, with a preflight": Case((*HOMOGENEOUS, *ONE_HOST, "--preflight"), toys=False),
     "homogeneous with the data service, two hosts, with a preflight": Case(
-        (*HOMOGENEOUS, "--tf_data_mode=service", *TWO_HOSTS, "--preflight")
+        (*HOMOGENEOUS, "--tf_data_mode=service", *TWO_HOSTS, "--preflight"), toys=False
     ),
     "a rank killed on the second dnn host": Case(
         (*HETERO, *TWO_HOSTS, *LONG), dies=("algo-3", "rank"), cause=("algo-3", "rank1")
