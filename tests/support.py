@@ -21,7 +21,10 @@ import psutil
 from headrace.events import Event, parse_event
 
 ROOT = Path(__file__).parents[1]
-JOB_TIMEOUT_S = 240
+JOB_TIMEOUT_S = 600
+"""When a job counts as hung. A small job takes half a minute; ten of them at a time on two processors take minutes."""
+WAIT_S = 180.0
+"""When something that a test waits for counts as missing: a start, a log line, a file."""
 _LOOPBACK = Path(tempfile.gettempdir()) / f"headrace-tests-{os.getuid()}-loopback"
 
 
@@ -116,7 +119,7 @@ def process_of(job_name: str, host: str, words: str) -> psutil.Process:
     raise AssertionError(f"no process {words!r} on {host}")
 
 
-def wait_for(condition, what: str, timeout_s: float = 60.0):
+def wait_for(condition, what: str, timeout_s: float = WAIT_S):
     """The first true value of `condition`, or a failure that names what was awaited."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -126,7 +129,7 @@ def wait_for(condition, what: str, timeout_s: float = 60.0):
     raise AssertionError(f"{what} did not happen within {timeout_s:g} s")
 
 
-def wait_for_port(port: int, process: subprocess.Popen, timeout_s: float = 60.0) -> None:
+def wait_for_port(port: int, process: subprocess.Popen, timeout_s: float = WAIT_S) -> None:
     """Until something listens there; fails when the process that should ends."""
 
     def listens():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.support import start, wait_for
 
-FIRST_STEP_S = 120.0
+FIRST_STEP_S = 300.0
 """Ranks wait up to a minute for a server that starts beside them, and here all share two processors."""
 
 

@@ -1,7 +1,7 @@
 """Show what data hosts gain, in pairs of local runs without and with them.
 
 `make demo` runs two pairs: in one training waits for data, in the other it does not. `make demo-torch` runs one pair
-with PyTorch.
+with PyTorch. HEADRACE_DEMO_EPOCHS shortens the pairs that learn.
 """
 
 import datetime
@@ -20,9 +20,10 @@ RUNS = ROOT / "runs"
 COMMON = ["--no-is_cloud_job", "--processes_per_host=2", f"--output_dir={RUNS}"]
 LEARN = ["--batch_size=32", "--hyperparameter=image_size=32", "--hyperparameter=log_every=5"]
 OF = {
-    "tensorflow": [*LEARN, "--epochs=5", "--hyperparameter=model=resnet50"],
-    "pytorch": [*LEARN, "--framework=pytorch", "--epochs=12", "--hyperparameter=model=small_cnn"],
+    "tensorflow": [*LEARN, "--hyperparameter=model=resnet50"],
+    "pytorch": [*LEARN, "--framework=pytorch", "--hyperparameter=model=small_cnn"],
 }
+EPOCHS = {"tensorflow": "5", "pytorch": "12"}
 WAITING = ["--batch_size=128", "--epochs=1", "--steps_per_epoch=100", "--hyperparameter=model=small_cnn",
            "--hyperparameter=image_size=64"]  # fmt: skip
 WITHOUT = ["--no-is_hetero", "--tf_data_mode=local"]
@@ -37,7 +38,8 @@ def main() -> int:
     if call([sys.executable, str(ROOT / "tools" / TOOLS[framework]), str(digits)]):
         return 1
     stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%d-%H%M%S")
-    learning = [*COMMON, *OF[framework], f"--channel=training={digits}"]
+    epochs = os.environ.get("HEADRACE_DEMO_EPOCHS", EPOCHS[framework])
+    learning = [*COMMON, *OF[framework], f"--epochs={epochs}", f"--channel=training={digits}"]
     processors = sorted(os.sched_getaffinity(0))
     last = pair(f"demo-homogeneous-{stamp}", [*learning, *WITHOUT], f"demo-heterogeneous-{stamp}", [*learning, *WITH])
     if last and framework == "tensorflow" and len(processors) > 1:

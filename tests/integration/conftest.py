@@ -1,15 +1,35 @@
 """What several integration tests use."""
 
+import contextlib
+import uuid
+
 import pytest
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    """Starts a service with a number of workers, once for all tests of a module. No test may break it."""
+    from tests.integration.service import service
+
+    running = {}
+
+    def of(workers):
+        if workers not in running:
+            running[workers] = opened.enter_context(service(tmp_path_factory.mktemp("service") / "work", workers))
+        return running[workers]
+
+    with contextlib.ExitStack() as opened:
+        yield of
 
 
 @pytest.fixture
 def use(monkeypatch):
-    """Makes this process a rank whose data come from the service at an address."""
+    """Makes this process a rank whose data come from the service at an address, in a job of its own."""
 
     def point_at(address):
         monkeypatch.setenv("HEADRACE_TF_DATA_MODE", "service")
         monkeypatch.setenv("HEADRACE_DISPATCHER", address)
+        monkeypatch.setenv("HEADRACE_JOB_NAME", f"test-{uuid.uuid4().hex[:8]}")
 
     return point_at
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.support import ROOT, finish, namespaces_allowed, processes_of, run_job, start, wait_for
+from tests.support import JOB_TIMEOUT_S, ROOT, finish, namespaces_allowed, processes_of, run_job, start, wait_for
 
 needs_namespaces = pytest.mark.skipif(not namespaces_allowed(), reason="this machine allows no user namespaces")
 
@@ -120,7 +120,7 @@ def test_a_killed_start_job_leaves_nothing(tmp_path, isolation):
     wait_for(lambda: (folder / "algo-3.log").is_file() and "up" in (folder / "algo-3.log").read_text(), "three hosts")
     process.kill()
     process.communicate()
-    wait_for(lambda: processes_of(folder.name) == [], "the end of all processes", 10)
+    wait_for(lambda: processes_of(folder.name) == [], "the end of all processes")
 
 
 def test_the_first_failing_host_is_the_root_cause_without_a_leaders_word(tmp_path):
@@ -174,7 +174,7 @@ sys.exit(main(sys.argv[1:]))
 """
     flags = ["--no-is_cloud_job", "--isolation=loopback", f"--output_dir={tmp_path}", "--job_name=job"]
     command = [sys.executable, "-c", code, *flags, source(tmp_path, launcher)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=JOB_TIMEOUT_S, check=False)
     assert processes_of("job") == []
     return result, json.loads((tmp_path / "job" / "summary.json").read_text())
 

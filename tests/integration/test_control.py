@@ -168,7 +168,7 @@ def test_a_lease_is_renewed_and_delivers_the_outcome(served):
     (_, first), *_ = inbox.take(10)
     assert first == HostAnswered("algo-1", {"ready": [], "echo": calls[0]})
     lease.deliver(Outcome(RootCause("algo-2", "rank1", "was killed by SIGKILL", signal="SIGKILL")))
-    wait_for(lambda: HostInformed("algo-1") in [happening for _, happening in inbox.take(1)], "the delivery", 5)
+    wait_for(lambda: HostInformed("algo-1") in [happening for _, happening in inbox.take(1)], "the delivery")
     assert Outcome.from_json(calls[-1]["outcome"]).root_cause.signal == "SIGKILL"
     assert calls[0]["phase"] == "stepping"
 
@@ -183,8 +183,8 @@ def test_a_host_that_goes_away_is_lost_after_the_lease(served):
         return hosts
 
     lease = Lease("algo-1", f"127.0.0.1:{server.port}", SECRET, 1.5, lambda: {"phase": ""}, inbox)
-    wait_for(lambda: known().statuses, "the first renewal", 10)
+    wait_for(lambda: known().statuses, "the first renewal")
     server.__exit__()
-    wait_for(lambda: known().overdue(time.monotonic()), "the lease's end", 20)
+    wait_for(lambda: known().overdue(time.monotonic()), "the lease's end")
     assert hosts.errors["algo-1"]
     lease.close()

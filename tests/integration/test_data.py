@@ -41,18 +41,16 @@ def read_with(ranks, dataset, **how):
     return begin_reading(ranks, dataset, **how)()
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
-def test_over_an_epoch_every_element_comes_once_to_one_rank(tmp_path, use, workers):
-    with service(tmp_path / "work", workers) as running:
-        use(running.address)
-        begun = []
-        for seed in range(10):
-            dataset = tf.data.Dataset.range(ELEMENTS).shuffle(ELEMENTS, seed=seed).batch(1 + seed)
-            begun.append(begin_reading(2 + seed % 7, dataset, job_name=f"epoch-{seed}"))
-        for seed, result in enumerate(begun):
-            seen = collections.Counter(element for part in result() for element in part)
-            assert sorted(seen) == list(range(ELEMENTS)), f"seed {seed}: elements are missing"
-            assert set(seen.values()) == {1}, f"seed {seed}: elements came twice"
+def test_over_an_epoch_every_element_comes_once_to_one_rank(use, servers):
+    use(servers(2).address)
+    begun = []
+    for seed in range(5):
+        dataset = tf.data.Dataset.range(ELEMENTS).shuffle(ELEMENTS, seed=seed).batch(1 + 2 * seed)
+        begun.append(begin_reading(2 + seed, dataset, job_name=f"epoch-{seed}"))
+    for seed, result in enumerate(begun):
+        seen = collections.Counter(element for part in result() for element in part)
+        assert sorted(seen) == list(range(ELEMENTS)), f"seed {seed}: elements are missing"
+        assert set(seen.values()) == {1}, f"seed {seed}: elements came twice"
 
 
 def test_a_killed_worker_that_comes_back_costs_at_most_what_it_was_making(tmp_path, use):
@@ -81,51 +79,47 @@ def wait_a_little(x):
     return x + tf.cast(0 * tf.reduce_sum(tf.linalg.matmul(tf.ones([200, 200]), tf.ones([200, 200]))), tf.int64)
 
 
-def test_with_sharding_off_every_worker_makes_the_whole_dataset(tmp_path, use):
-    with service(tmp_path / "work", 2) as running:
-        use(running.address)
-        got = read_with(1, tf.data.Dataset.range(50).batch(5), sharding="off", exact=False, job_name="off")
-        assert collections.Counter(got[0]) == dict.fromkeys(range(50), 2)
+def test_with_sharding_off_every_worker_makes_the_whole_dataset(use, servers):
+    use(servers(2).address)
+    got = read_with(1, tf.data.Dataset.range(50).batch(5), sharding="off", exact=False, job_name="off")
+    assert collections.Counter(got[0]) == dict.fromkeys(range(50), 2)
 
 
-def test_coordinated_reads_give_all_ranks_batches_of_the_same_length(tmp_path, use, monkeypatch):
+def test_coordinated_reads_give_all_ranks_batches_of_the_same_length(use, servers, monkeypatch):
     lengths = [[], []]
-    with service(tmp_path / "work", 2) as running:
-        use(running.address)
-        dataset = tf.data.Dataset.range(1000).repeat()
-        dataset = dataset.map(lambda n: tf.ones([1 + n // 2 % 5])).apply(
-            lambda d: d.batch(1)
-        )  # two elements in a row have one length, as bucketing makes them
-        streams = consumers(2, dataset, coordinated=True, sharding="off", job_name="coordinated")
+    use(servers(2).address)
+    dataset = tf.data.Dataset.range(1000).repeat()
+    dataset = dataset.map(lambda n: tf.ones([1 + n // 2 % 5])).apply(
+        lambda d: d.batch(1)
+    )  # two elements in a row have one length, as bucketing makes them
+    streams = consumers(2, dataset, coordinated=True, sharding="off", job_name="coordinated")
 
-        def consume(rank):
-            lengths[rank] += [int(tf.shape(batch)[1]) for batch in streams[rank].take(20)]
+    def consume(rank):
+        lengths[rank] += [int(tf.shape(batch)[1]) for batch in streams[rank].take(20)]
 
-        threads = [threading.Thread(target=consume, args=(rank,), daemon=True) for rank in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+    threads = [threading.Thread(target=consume, args=(rank,), daemon=True) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
     assert len(lengths[0]) == 20
     assert lengths[0] == lengths[1]
 
 
-def test_each_dataset_of_a_script_has_a_stream_of_its_own(tmp_path, use):
-    with service(tmp_path / "work", 1) as running:
-        use(running.address)
-        numbers = tf.data.Dataset.range(1_000)
-        train, held_out = (data.distribute(each.batch(10)) for each in (numbers.skip(20).repeat(), numbers.take(20)))
-        first = next(iter(train))
-        assert sorted(int(n) for batch in held_out for n in batch) == list(range(20))
-        assert int(tf.reduce_min(first)) >= 20
+def test_each_dataset_of_a_script_has_a_stream_of_its_own(use, servers):
+    use(servers(1).address)
+    numbers = tf.data.Dataset.range(1_000)
+    train, held_out = (data.distribute(each.batch(10)) for each in (numbers.skip(20).repeat(), numbers.take(20)))
+    first = next(iter(train))
+    assert sorted(int(n) for batch in held_out for n in batch) == list(range(20))
+    assert int(tf.reduce_min(first)) >= 20
 
 
-def test_ranks_may_share_batches_through_the_workers_cache(tmp_path, use):
-    with service(tmp_path / "work", 1) as running:
-        use(running.address)
-        dataset = tf.data.Dataset.range(100).repeat().batch(10)
-        stream = data.distribute(dataset, cross_trainer_cache="mine", job_name="cached")
-        assert len(list(stream.take(5))) == 5
+def test_ranks_may_share_batches_through_the_workers_cache(use, servers):
+    use(servers(1).address)
+    dataset = tf.data.Dataset.range(100).repeat().batch(10)
+    stream = data.distribute(dataset, cross_trainer_cache="mine", job_name="cached")
+    assert len(list(stream.take(5))) == 5
 
 
 def in_python(x):

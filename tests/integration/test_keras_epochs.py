@@ -5,8 +5,6 @@ import pytest
 import tensorflow as tf
 from headrace.tensorflow import data
 
-from tests.integration.service import service
-
 
 class Steps(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
@@ -25,13 +23,12 @@ def made_in(batches, steps):
 
 
 @pytest.mark.parametrize("is_counted", [True, False])
-def test_keras_makes_the_steps_that_it_makes_of_the_dataset_itself(is_counted, tmp_path, use):
+def test_keras_makes_the_steps_that_it_makes_of_the_dataset_itself(is_counted, use, servers):
     rows = tf.data.Dataset.range(32).map(lambda n: (tf.cast([n], tf.float32),) * 2).batch(4)
     rows = rows if is_counted else rows.filter(lambda *_: True)
-    with service(tmp_path / "work", 1) as running:
-        use(running.address)
-        train = data.distribute(rows)
-        assert int(train.cardinality()) == int(rows.cardinality())
-        for steps in (None, 8, 5, 30):
-            assert made_in(train, steps) == made_in(rows, steps), steps
-        assert len(keras.Sequential([keras.layers.Dense(1)]).predict(train, verbose=0)) == 32
+    use(servers(1).address)
+    train = data.distribute(rows)
+    assert int(train.cardinality()) == int(rows.cardinality())
+    for steps in (None, 8, 5, 30):
+        assert made_in(train, steps) == made_in(rows, steps), steps
+    assert len(keras.Sequential([keras.layers.Dense(1)]).predict(train, verbose=0)) == 32

@@ -9,7 +9,7 @@ from headrace.tensorflow import data
 from headrace.tensorflow.ranks import collectives
 from headrace.tensorflow.sharding.dealing import dealt
 
-from tests.integration.service import consumers, service
+from tests.integration.service import consumers
 
 Dataset = tf.data.Dataset
 
@@ -51,12 +51,11 @@ DRAWN_WITH_A_SEED = [
 
 
 @pytest.mark.parametrize("drawn", DRAWN_WITH_A_SEED, ids=["numbers", "which dataset comes next"])
-def test_what_is_drawn_with_a_seed_stays_with_its_element(drawn, tmp_path, use, monkeypatch):
+def test_what_is_drawn_with_a_seed_stays_with_its_element(drawn, use, servers, monkeypatch):
     pairs = sorted((int(each["x"]), int(each["drawn"])) for each in drawn)
-    with service(tmp_path / "work", 2) as running:
-        use(running.address)
-        (stream,) = consumers(1, drawn.batch(4))
-        got = [pair for batch in stream for pair in zip(batch["x"].numpy(), batch["drawn"].numpy(), strict=True)]
+    use(servers(2).address)
+    (stream,) = consumers(1, drawn.batch(4))
+    got = [pair for batch in stream for pair in zip(batch["x"].numpy(), batch["drawn"].numpy(), strict=True)]
     assert sorted((int(x), int(drawn)) for x, drawn in got) == pairs
     assert parts_of(drawn.batch(4), monkeypatch) == [x for x, _ in pairs]
 
@@ -112,13 +111,12 @@ DROPPING = {
 
 @pytest.mark.parametrize("name", DROPPING)
 def test_of_what_drops_its_last_batch_each_worker_or_rank_leaves_out_less_than_one_and_it_is_told(
-    name, tmp_path, use, monkeypatch, capsys
+    name, tmp_path, use, servers, monkeypatch, capsys
 ):
     dataset = DROPPING[name](records(tmp_path))
-    with service(tmp_path / "work", 2) as running:
-        use(running.address)
-        streams = consumers(1, dataset)
-        by_workers = sorted(row for each in streams for batch in each for row in batch["x"].numpy().tolist())
+    use(servers(2).address)
+    streams = consumers(1, dataset)
+    by_workers = sorted(row for each in streams for batch in each for row in batch["x"].numpy().tolist())
     assert capsys.readouterr().out.count("drop_remainder leaves out less than a batch") == 1
     for got in (by_workers, parts_of(dataset, monkeypatch)):
         assert len(got) == len(set(got)) and set(got) <= set(range(200))

@@ -1,6 +1,5 @@
 """A shuffled listing: each pass and each repetition has another order, and no worker holds what another could make."""
 
-import contextlib
 import itertools
 from collections import Counter
 
@@ -22,17 +21,9 @@ _names = itertools.count()
 
 
 @pytest.fixture
-def served(tmp_path, monkeypatch):
-    """Starts a service, as a job's."""
-
-    def start(workers):
-        running = opened.enter_context(service(tmp_path, workers))
-        monkeypatch.setenv("HEADRACE_TF_DATA_MODE", "service")
-        monkeypatch.setenv("HEADRACE_DISPATCHER", running.address)
-        return running
-
-    with contextlib.ExitStack() as opened:
-        yield start
+def served(servers, use):
+    """Makes this process read from a service with a number of workers."""
+    return lambda workers: use(servers(workers).address)
 
 
 def distributed(dataset):
@@ -118,11 +109,7 @@ def test_a_seed_says_the_orders_and_one_order_can_be_asked_for(served):
     assert one_pass(fixed) == one_pass(fixed) != sorted(one_pass(fixed))
 
 
-def test_a_slow_worker_makes_as_many_elements_as_it_has_time_for(served):
-    running = served(1)
-    running.add_worker(SLOW="100-times")
-    running.wait_for_workers()
-
+def test_a_slow_worker_makes_as_many_elements_as_it_has_time_for(tmp_path, use):
     def make(number):
         environ = tf.io.read_file("/proc/self/environ")
         slow = tf.strings.regex_full_match(environ, r"(.|\n)*SLOW=100-times(.|\n)*")
@@ -131,11 +118,15 @@ def test_a_slow_worker_makes_as_many_elements_as_it_has_time_for(served):
         made = tf.while_loop(lambda n, _: n < times, lambda n, x: (n + 1, tf.sin(x)), (0, some))[1]
         return number, tf.cast(slow, tf.int64) + tf.cast(tf.reduce_sum(made) * 0, tf.int64)
 
-    stream = distributed(Data.range(ELEMENTS).shuffle(ELEMENTS).map(make))
-    for _ in range(3):
-        made = [tuple(map(int, pair)) for numbers, slow in stream for pair in zip(numbers, slow, strict=True)]
-        assert sorted(number for number, _ in made) == list(range(ELEMENTS))
-        assert Counter(slow for _, slow in made)[1] < 0.4 * ELEMENTS  # an equal share would be half
+    with service(tmp_path / "work", 1) as running:
+        running.add_worker(SLOW="100-times")
+        running.wait_for_workers()
+        use(running.address)
+        stream = distributed(Data.range(ELEMENTS).shuffle(ELEMENTS).map(make))
+        for _ in range(3):
+            made = [tuple(map(int, pair)) for numbers, slow in stream for pair in zip(numbers, slow, strict=True)]
+            assert sorted(number for number, _ in made) == list(range(ELEMENTS))
+            assert Counter(slow for _, slow in made)[1] < 0.4 * ELEMENTS  # an equal share would be half
 
 
 REPEATED = {

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 from headrace.host.log import HostLog
 from headrace.host.supervisor import ChildSpec, Supervisor
-from headrace.linux import processes
+from headrace.linux import prctl, processes
 
-from tests.support import ROOT, wait_for
+from tests.support import ROOT, WAIT_S, wait_for
 
 STUBBORN = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
@@ -84,7 +84,7 @@ def test_children_die_with_a_supervisor_that_is_killed(tmp_path):
         pid = int(parent.stdout.readline())
         assert alive(pid)
         parent.kill()
-        wait_for(lambda: not alive(pid), "the child's death", 5)
+        wait_for(lambda: not alive(pid), "the child's death")
 
 
 def test_output_arrives_whole_with_time_host_and_role(tmp_path):
@@ -97,7 +97,7 @@ def test_a_dead_server_comes_back_and_its_last_words_are_kept(tmp_path):
     out = io.StringIO()
     with Supervisor(HostLog("algo-1", out), 1, GRACE_S) as supervisor:
         supervisor.start(spec("print('last words'); raise SystemExit(7)", tmp_path, restart=True))
-        (ended,) = wait_for(supervisor.poll, "the end of the restarts", 20)
+        (ended,) = wait_for(supervisor.poll, "the end of the restarts")
     assert ended.root_cause("algo-1").exit_code == 7
     assert ended.tail[-1] == "last words"
     assert out.getvalue().count("last words") == 2
@@ -110,6 +110,33 @@ def test_a_child_of_low_priority_yields_with_its_whole_session(tmp_path):
         code = "import os; print(os.nice(0), '/autogroup-0 nice 19 up', flush=True)"
     out, _ = supervise(code + "; import time; time.sleep(600)", tmp_path=tmp_path, nice=19)
     assert " 19 /autogroup-" in out and "nice 19 up" in out
+
+
+def test_a_child_is_as_its_program_would_be_without_the_settings(tmp_path):
+    shell = ["sh", "-c", "grep -h -e SigIgn -e SigBlk /proc/self/status; echo up; exec sleep 600"]
+    direct = subprocess.run([*shell[:2], shell[2].partition("; exec")[0]], capture_output=True, text=True, check=True)
+    out = io.StringIO()
+    with Supervisor(HostLog("algo-1", out), 3, GRACE_S) as supervisor:
+        supervisor.start(ChildSpec("worker", "worker", shell, dict(os.environ), tmp_path))
+        wait_for(lambda: " up\n" in out.getvalue(), "start")
+    found = [line.split(maxsplit=3)[3] for line in out.getvalue().splitlines() if " Sig" in line]
+    assert found == direct.stdout.splitlines()[:2]
+
+
+def test_a_server_whose_program_is_missing_is_named_and_not_restarted(tmp_path):
+    out = io.StringIO()
+    with Supervisor(HostLog("algo-1", out), 3, GRACE_S) as supervisor:
+        supervisor.start(ChildSpec("worker", "worker", ["/no/such"], dict(os.environ), tmp_path, restart=True))
+        (ended,) = wait_for(supervisor.poll, "the end")
+    assert "cannot start /no/such: No such file or directory" in ended.root_cause("algo-1").message
+    assert "restarting" not in out.getvalue()
+
+
+def test_a_child_may_use_the_processors_that_it_is_given_and_no_others():
+    cpu = min(os.sched_getaffinity(0))
+    shown = [sys.executable, "-c", "import os; print(os.sched_getaffinity(0))"]
+    done = subprocess.run(prctl.child_command(shown, cpus={cpu}), capture_output=True, text=True, check=True)
+    assert done.stdout == f"{{{cpu}}}\n"
 
 
 LEAVES = """
@@ -125,7 +152,7 @@ subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])
 
 def test_a_program_that_a_script_leaves_running_does_not_outlive_it():
     done = subprocess.run(
-        [sys.executable, "-c", LEAVES], capture_output=True, text=True, timeout=30, check=True, cwd=ROOT
+        [sys.executable, "-c", LEAVES], capture_output=True, text=True, timeout=WAIT_S, check=True, cwd=ROOT
     )
     assert done.stdout.count("which the script started and left running") == 1 and "time.sleep(600)" in done.stdout
     assert done.stderr == ""

@@ -8,7 +8,7 @@ from headrace.errors import InputError
 from headrace.tensorflow import data
 from headrace.tensorflow.sharding.rank_shares import Share
 
-from tests.integration.service import Ranks, consumers, service
+from tests.integration.service import Ranks, consumers
 
 RANGE = tf.data.Dataset.range(1_000)
 
@@ -41,48 +41,45 @@ def records(tmp_path):
     return tf.data.TFRecordDataset(paths).map(lambda text: tf.strings.to_number(text, tf.int64))
 
 
-def test_ranks_have_known_and_equal_numbers_of_batches_of_what_can_be_counted(tmp_path, use, records):
+def test_ranks_have_known_and_equal_numbers_of_batches_of_what_can_be_counted(use, servers, records):
     datasets = {
         "batched": (RANGE.batch(32), 11), "shuffled": (RANGE.shuffle(1_000).batch(32), 11),
         "mapped later": (RANGE.batch(8).map(lambda n: n + 1).batch(4), 11),
         "records": (records.take(210).shuffle(50).batch(10), 7), "elements": (RANGE.take(100), 34),
         "no remainder": (RANGE.batch(32, drop_remainder=True), 11),
     }  # fmt: skip
-    with service(tmp_path / "work", 2) as running:
-        use(running.address)
-        for name, (dataset, steps) in datasets.items():
-            for uneven in ("pad", "keep"):
-                streams = consumers(3, dataset, uneven=uneven, job_name=f"{name} {uneven}".replace(" ", "-"))
-                parts = [[*stream.as_numpy_iterator()] for stream in streams]
-                assert [len(part) for part in parts] == [int(stream.cardinality()) for stream in streams], name
-                expected, got = ([str(x) for each in of for x in tf.reshape(each, [-1]).numpy()]
-                                 for of in (dataset, [batch for part in parts for batch in part]))  # fmt: skip
-                if uneven == "pad":
-                    assert [len(part) for part in parts] == [steps] * 3, name
-                    assert set(got) == set(expected) or name == "no remainder"
-                elif name == "no remainder":
-                    assert len(got) == len(set(got)) == len(expected)
-                else:
-                    assert collections.Counter(got) == collections.Counter(expected), name
+    use(servers(2).address)
+    for name, (dataset, steps) in datasets.items():
+        for uneven in ("pad", "keep"):
+            streams = consumers(3, dataset, uneven=uneven, job_name=f"{name} {uneven}".replace(" ", "-"))
+            parts = [[*stream.as_numpy_iterator()] for stream in streams]
+            assert [len(part) for part in parts] == [int(stream.cardinality()) for stream in streams], name
+            expected, got = ([str(x) for each in of for x in tf.reshape(each, [-1]).numpy()]
+                             for of in (dataset, [batch for part in parts for batch in part]))  # fmt: skip
+            if uneven == "pad":
+                assert [len(part) for part in parts] == [steps] * 3, name
+                assert set(got) == set(expected) or name == "no remainder"
+            elif name == "no remainder":
+                assert len(got) == len(set(got)) == len(expected)
+            else:
+                assert collections.Counter(got) == collections.Counter(expected), name
 
 
-def test_ranks_without_a_seed_share_the_order_of_rank_0_in_every_epoch(tmp_path, use):
-    with service(tmp_path / "work", 2) as running:
-        use(running.address)
-        streams, orders = consumers(2, RANGE.shuffle(1_000).batch(10), job_name="orders"), []
-        for _ in range(2):
-            orders.append([int(n) for stream in streams for batch in stream for n in batch])
-            assert sorted(orders[-1]) == list(range(1_000))
-        assert orders[0] != orders[1]
+def test_ranks_without_a_seed_share_the_order_of_rank_0_in_every_epoch(use, servers):
+    use(servers(2).address)
+    streams, orders = consumers(2, RANGE.shuffle(1_000).batch(10), job_name="orders"), []
+    for _ in range(2):
+        orders.append([int(n) for stream in streams for batch in stream for n in batch])
+        assert sorted(orders[-1]) == list(range(1_000))
+    assert orders[0] != orders[1]
 
 
-def test_what_cannot_be_counted_is_shared(tmp_path, use):
-    with service(tmp_path / "work", 1) as running:
-        use(running.address)
-        several = RANGE.batch(32).concatenate(RANGE.batch(32))
-        for number, dataset in enumerate((RANGE.filter(lambda n: n > 1).batch(32), several)):
-            for stream in consumers(2, dataset, job_name=f"shared-{number}"):
-                assert int(stream.cardinality()) == tf.data.UNKNOWN_CARDINALITY
+def test_what_cannot_be_counted_is_shared(use, servers):
+    use(servers(1).address)
+    several = RANGE.batch(32).concatenate(RANGE.batch(32))
+    for number, dataset in enumerate((RANGE.filter(lambda n: n > 1).batch(32), several)):
+        for stream in consumers(2, dataset, job_name=f"shared-{number}"):
+            assert int(stream.cardinality()) == tf.data.UNKNOWN_CARDINALITY
 
 
 def test_fewer_batches_than_ranks_are_refused_in_both_modes(use, monkeypatch):

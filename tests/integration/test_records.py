@@ -12,7 +12,7 @@ from headrace.tensorflow.sharding import records, refusals
 from headrace.tensorflow.sharding.dataset_graph import DatasetGraph
 from headrace.tensorflow.sharding.split_points import find_sources
 
-from tests.integration.service import consumers, service
+from tests.integration.service import consumers
 
 Dataset, TFRecordDataset = tf.data.Dataset, tf.data.TFRecordDataset
 COUNTS = (900, 0, 1, 700, 1400)
@@ -61,8 +61,9 @@ def ranks(monkeypatch):
         yield rank
 
 
-@pytest.mark.parametrize("most_places", [records.MOST_PLACES, 100])
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize(
+    ("name", "most_places"), [*((name, 100) for name in PIPELINES), ("shuffle", records.MOST_PLACES)]
+)
 def test_ranks_read_each_record_once_and_once_more_at_most(name, most_places, files, monkeypatch):
     monkeypatch.setattr(records, "MOST_PLACES", most_places)
     expected = sorted(elements(PIPELINES[name](files).batch(16)))
@@ -74,15 +75,14 @@ def test_ranks_read_each_record_once_and_once_more_at_most(name, most_places, fi
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_workers_read_each_record_once_and_once_more_at_most(name, files, tmp_path, use):
+def test_workers_read_each_record_once_and_once_more_at_most(name, files, use, servers):
     expected = sorted(elements(PIPELINES[name](files).batch(16)))
-    with service(tmp_path / "work", 2) as running:
-        use(running.address)
-        processes = ["self", *(worker.pid for worker in running.workers)]
-        before = sum(map(bytes_read, processes))
-        (stream,) = consumers(1, PIPELINES[name](files).batch(16))
-        assert sorted(elements(stream)) == expected
-        read = sum(map(bytes_read, processes)) - before
+    use(servers(2).address)
+    processes = ["self", *(worker.pid for worker in servers(2).workers)]
+    before = sum(map(bytes_read, processes))
+    (stream,) = consumers(1, PIPELINES[name](files).batch(16))
+    assert sorted(elements(stream)) == expected
+    read = sum(map(bytes_read, processes)) - before
     assert read < ONCE_MORE * sum(map(os.path.getsize, files)) * (2 if name == "repeat" else 1)
 
 

@@ -9,8 +9,6 @@ from headrace.tensorflow import data
 from headrace.tensorflow.sharding.records import count_records
 from headrace.training.ledger import PLACE_BITS
 
-from tests.integration.service import service
-
 COUNTS = [40, 25, 60, 31]
 
 
@@ -36,11 +34,8 @@ def files(tmp_path):
 
 
 @pytest.fixture
-def served(tmp_path, monkeypatch):
-    with service(tmp_path / "work", 2) as running:
-        monkeypatch.setenv("HEADRACE_TF_DATA_MODE", "service")
-        monkeypatch.setenv("HEADRACE_DISPATCHER", running.address)
-        yield running
+def served(servers, use):
+    use(servers(2).address)
 
 
 def batches_of(shards, name, batch=8):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.support import finish, start
+from tests.support import run_job
 
 HELLO = """
 from mpi4py import MPI
@@ -17,7 +17,7 @@ def run_script(tmp_path, text, *flags, **popen):
     source = tmp_path / "source"
     source.mkdir()
     (source / "train_dnn.py").write_text(text)
-    return finish(*start(tmp_path, f"--source_dir={source}", "--no-is_hetero", *flags, **popen))
+    return run_job(tmp_path, f"--source_dir={source}", "--no-is_hetero", *flags, **popen)
 
 
 def test_a_host_without_ssh_and_rsh_trains(tmp_path):
@@ -77,29 +77,32 @@ def test_a_usage_error_that_a_parser_has_printed_is_in_the_root_cause_and_the_fa
     assert failure.startswith("rank0 on algo-1 (pid ") and message in failure.splitlines()[0]
 
 
-HANGS = """
-import threading
+def test_several_hosts_on_loopback_addresses_are_one_mpi_world(tmp_path):
+    run = run_script(tmp_path, HELLO, "--isolation=loopback", "--num_of_dnn_instances=2", "--processes_per_host=2")
+    assert run.code == 0, run.output
+    assert all(f"rank {rank} of 4" in run.output for rank in range(4))
+
+
+HANGS = "import threading\nthreading.Event().wait()\n"
+READS = """
 import tensorflow as tf
 import headrace.tensorflow.horovod_keras as hvd
 from headrace.tensorflow import data
 hvd.init()
-if READS:
-    batches = data.distribute(tf.data.Dataset.range(8).batch(2).repeat())
-threading.Event().wait()
+batches = data.distribute(tf.data.Dataset.range(8).batch(2).repeat())
 """
 
 
 @pytest.mark.parametrize(
-    ("reads", "said"),
+    ("script", "timeout_s", "said"),
     [
-        (False, "no rank has read data through headrace, so the script itself hangs"),
-        (True, "all ranks waited for data, or for itself"),
+        (HANGS, 5, "no rank has read data through headrace, so the script itself hangs"),
+        (READS + HANGS, 25, "all ranks waited for data, or for itself"),
     ],
+    ids=["without a dataset", "with one"],
 )
-def test_a_script_that_hangs_is_said_to_wait_for_data_only_where_it_has_a_dataset(tmp_path, reads, said):
-    run = run_script(
-        tmp_path, HANGS.replace("READS", str(reads)), "--processes_per_host=1",
-        "--hyperparameter=startup_timeout_s=25", "--hyperparameter=stall_timeout_s=25",
-    )  # fmt: skip
+def test_a_script_that_hangs_is_said_to_wait_for_data_only_where_it_has_a_dataset(tmp_path, script, timeout_s, said):
+    timeouts = [f"--hyperparameter={name}_timeout_s={timeout_s}" for name in ("startup", "stall")]
+    run = run_script(tmp_path, script, "--processes_per_host=1", *timeouts)
     assert run.code == 1
     assert said in run.summary["root_cause"]["message"]

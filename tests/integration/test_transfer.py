@@ -1,5 +1,6 @@
 """Batches over our own protocol: bit for bit, with gRPC where it is not built, and nobody hangs on it."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from tests.integration.service import TRAIN_DATA, read, service
 from tests.ports import free_port
 
 
-def test_tensors_of_every_kind_arrive_as_they_were(tmp_path, use):
+def test_tensors_of_every_kind_arrive_as_they_were(use, servers):
     def of_every_kind(n):
         return {
             "pixels": tf.cast(tf.random.stateless_uniform([64, 224, 224, 3], [n, 1], 0, 256, tf.int32), tf.uint8),
@@ -33,9 +34,8 @@ def test_tensors_of_every_kind_arrive_as_they_were(tmp_path, use):
 
     dataset = tf.data.Dataset.range(6).map(of_every_kind)
     before = transfer.batches_received(transfer.library_path())
-    with service(tmp_path / "work", 1) as running:
-        use(running.address)
-        arrived = list(read(dataset))
+    use(servers(1).address)
+    arrived = list(read(dataset))
     assert len(arrived) == 6
     assert transfer.batches_received(transfer.library_path()) - before >= 6, "they came another way"
     for made, got in zip(dataset, arrived, strict=True):
@@ -46,12 +46,11 @@ def test_tensors_of_every_kind_arrive_as_they_were(tmp_path, use):
         np.testing.assert_array_equal(tf.sparse.to_dense(got["sparse"]), tf.sparse.to_dense(made["sparse"]))
 
 
-def test_an_error_on_the_worker_reaches_the_reader_in_its_own_words(tmp_path, use):
+def test_an_error_on_the_worker_reaches_the_reader_in_its_own_words(use, servers):
     dataset = tf.data.Dataset.range(3).map(lambda n: tf.debugging.check_numerics(1 / (n - 1), "not in this test"))
-    with service(tmp_path / "work", 1) as running:
-        use(running.address)
-        with pytest.raises(tf.errors.InvalidArgumentError, match="not in this test"):
-            list(read(dataset))
+    use(servers(1).address)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not in this test"):
+        list(read(dataset))
 
 
 def test_a_restarted_worker_is_found_again_on_its_old_port(stream):
@@ -76,16 +75,13 @@ def test_for_another_tensorflow_it_is_neither_built_nor_used(monkeypatch, capfd)
     assert capfd.readouterr().err.count("own transfer is for TensorFlow 2.20.0, not 2.21.0") == 2
 
 
-def test_where_it_is_not_built_batches_come_over_grpc(tmp_path, use, monkeypatch):
-    with service(tmp_path / "work", 1) as running:
-        use(running.address)
-        monkeypatch.setattr(transfer, "load", lambda: False)
-        dataset = tf.data.Dataset.range(5)
-        assert [int(n) for n in data.distribute(dataset, sharding="off", exact=False, job_name="plain")] == list(
-            range(5)
-        )
-        with pytest.raises(InputError, match=r"headrace\.tensorflow\.service\.transfer\.build"):
-            read(dataset, job_name="asked")
+def test_where_it_is_not_built_batches_come_over_grpc(use, servers, monkeypatch):
+    use(servers(1).address)
+    monkeypatch.setattr(transfer, "load", lambda: False)
+    dataset = tf.data.Dataset.range(5)
+    assert [int(n) for n in data.distribute(dataset, sharding="off", exact=False, job_name="plain")] == list(range(5))
+    with pytest.raises(InputError, match=r"headrace\.tensorflow\.service\.transfer\.build"):
+        read(dataset, job_name="asked")
 
 
 def test_a_worker_whose_port_is_taken_ends_and_says_which(tmp_path):
@@ -101,6 +97,11 @@ def test_a_worker_whose_port_is_taken_ends_and_says_which(tmp_path):
 
 
 def test_who_first_asks_for_it_has_it_built_and_the_others_wait(tmp_path):
+    compiler = tmp_path / "g++"  # takes its time, and gives what setup has compiled
+    lent = transfer.library_path()
+    compiler.write_text(f'#!/bin/sh\nsleep 2\nwhile [ "$1" != -o ]; do shift; done\ncp {lent} "$2"\n')
+    compiler.chmod(0o755)
+    environ = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     command = [
         sys.executable,
         "-m",
@@ -108,7 +109,7 @@ def test_who_first_asks_for_it_has_it_built_and_the_others_wait(tmp_path):
         "--once",
         f"--library={tmp_path / 'new.so'}",
     ]
-    builders = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    builders = [subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     said = [builder.communicate(timeout=300)[0] for builder in builders]
     assert [builder.returncode for builder in builders] == [0, 0, 0]
     assert (tmp_path / "new.so").is_file()

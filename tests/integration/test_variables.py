@@ -8,7 +8,7 @@ from headrace.tensorflow import data
 from headrace.tensorflow.sharding import random_state
 from headrace.tensorflow.sharding.dataset_graph import DatasetGraph
 
-from tests.integration.service import consumers, service
+from tests.integration.service import consumers
 
 WORDS = [f"word{number}" for number in range(48)]
 IMAGE = tf.reshape(tf.range(64.0), [8, 8, 1])
@@ -60,13 +60,12 @@ def augmented():
 MAKERS = [table, string_lookup, vectorization, variable, model, augmented]
 
 
-def test_what_a_function_only_reads_goes_to_the_workers_with_it(tmp_path, use):
-    with service(tmp_path / "work", 2) as running:
-        use(running.address)
-        for make in MAKERS:
-            dataset = tf.data.Dataset.from_tensor_slices(WORDS).map(make()).batch(4)
-            streams = consumers(1, dataset, job_name=make.__name__)
-            assert sorted(n for batch in streams[0] for n in batch.numpy().tolist()) == list(range(48)), make.__name__
+def test_what_a_function_only_reads_goes_to_the_workers_with_it(use, servers):
+    use(servers(2).address)
+    for make in MAKERS:
+        dataset = tf.data.Dataset.from_tensor_slices(WORDS).map(make()).batch(4)
+        streams = consumers(1, dataset, job_name=make.__name__)
+        assert sorted(n for batch in streams[0] for n in batch.numpy().tolist()) == list(range(48)), make.__name__
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -77,35 +76,32 @@ def test_ranks_read_it_themselves_too(make):
     assert [number for batch in graph.spliced({}) for number in batch.numpy().tolist()] == list(range(48))
 
 
-def test_a_function_may_capture_a_dataset_where_blocks_are_cut(tmp_path, use):
+def test_a_function_may_capture_a_dataset_where_blocks_are_cut(use, servers):
     doubled = tf.data.Dataset.range(1000).map(lambda n: n * 2)
     looked_up = tf.data.Dataset.range(60).map(lambda n: doubled.skip(n).take(1).get_single_element())
-    with service(tmp_path / "work", 1) as running:
-        use(running.address)
-        (stream,) = consumers(1, looked_up.take(50).batch(8), job_name="captured")
-        assert sorted(int(n) for batch in stream for n in batch) == list(range(0, 100, 2))
+    use(servers(1).address)
+    (stream,) = consumers(1, looked_up.take(50).batch(8), job_name="captured")
+    assert sorted(int(n) for batch in stream for n in batch) == list(range(0, 100, 2))
 
 
-def test_what_only_this_process_has_is_refused_with_the_line(tmp_path, use):
+def test_what_only_this_process_has_is_refused_with_the_line(use, servers):
     table = tf.lookup.experimental.DenseHashTable(tf.int64, tf.int64, -1, -5, -6)
     numbers = iter(tf.data.Dataset.range(1000))
-    with service(tmp_path / "work", 1) as running:
-        use(running.address)
-        for number, function in enumerate((table.lookup, lambda n: n + next(numbers))):
-            with pytest.raises(InputError, match=r"variables.py:\d+: map\(.+\): its function captures what only"):
-                data.distribute(tf.data.Dataset.range(8).map(function).batch(4), job_name=f"own-{number}")
+    use(servers(1).address)
+    for number, function in enumerate((table.lookup, lambda n: n + next(numbers))):
+        with pytest.raises(InputError, match=r"variables.py:\d+: map\(.+\): its function captures what only"):
+            data.distribute(tf.data.Dataset.range(8).map(function).batch(4), job_name=f"own-{number}")
 
 
-def test_a_variable_has_the_value_that_it_had_at_the_call(tmp_path, use):
+def test_a_variable_has_the_value_that_it_had_at_the_call(use, servers):
     stage = tf.Variable(1, dtype=tf.int64)
     dataset = tf.data.Dataset.range(20).map(lambda number: number * stage).batch(2)
-    with service(tmp_path / "work", 1) as running:
-        use(running.address)
-        (before,) = consumers(1, dataset, job_name="before")
-        stage.assign(2)
-        (after,) = consumers(1, dataset, job_name="after")
-        for stream, factor in ((before, 1), (after, 2)):
-            assert sorted(int(n) for batch in stream for n in batch) == list(range(0, 20 * factor, factor))
+    use(servers(1).address)
+    (before,) = consumers(1, dataset, job_name="before")
+    stage.assign(2)
+    (after,) = consumers(1, dataset, job_name="after")
+    for stream, factor in ((before, 1), (after, 2)):
+        assert sorted(int(n) for batch in stream for n in batch) == list(range(0, 20 * factor, factor))
 
 
 def test_variables_of_two_datasets_are_two():

@@ -5,16 +5,15 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
-from tests.support import ROOT
+from tests.support import JOB_TIMEOUT_S, ROOT
 
 FOLDER = ROOT / "notebooks"
-CELL_LIMIT_S = 240
 
 
 def execute(name: str, cwd: Path) -> str:
     """What a notebook's cells printed, executed in `cwd`. A cell that raises, raises here."""
     notebook = nbformat.read(FOLDER / name, as_version=4)
-    NotebookClient(notebook, timeout=CELL_LIMIT_S, resources={"metadata": {"path": str(cwd)}}).execute()
+    NotebookClient(notebook, timeout=JOB_TIMEOUT_S, resources={"metadata": {"path": str(cwd)}}).execute()
     return text_of(notebook)
 
 

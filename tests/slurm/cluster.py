@@ -18,7 +18,7 @@ from pathlib import Path
 
 BRIDGE, NETWORK = "headrace-slurm"[:15], "10.78.0"
 CONTROLLER = f"{NETWORK}.254"
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 180.0
 NEEDED = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "unshare")
 CONF = """
 ClusterName=headrace
@@ -125,7 +125,7 @@ class Cluster:
         if name in self.hosts:
             self.kill_host(name)
         self.start_host(name)
-        wait_until(lambda: _idle(self) == len(ADDRESSES), "idle nodes", 60)
+        wait_until(lambda: _idle(self) == len(ADDRESSES), "idle nodes")
 
     def kill_host(self, name: str) -> None:
         """Cut a host's power."""

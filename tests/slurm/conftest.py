@@ -33,4 +33,4 @@ def submit(cluster, tmp_path, monkeypatch):
     yield begin
     for job in jobs:
         job.cancel()
-    simulated.wait_until(lambda: not cluster.jobs(), "empty queue", 60)
+    simulated.wait_until(lambda: not cluster.jobs(), "empty queue")

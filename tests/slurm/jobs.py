@@ -13,13 +13,12 @@ from pathlib import Path
 from headrace.backends.slurm.sbatch import job_state
 from headrace.events import parse_event
 
-from tests.slurm.cluster import Cluster, wait_until
+from tests.slurm.cluster import START_TIMEOUT_S, Cluster, wait_until
 from tests.support import ROOT, copy_source
 
 TOYS = ROOT / "tests" / "integration" / "toy_service"
 STEADY = Path(__file__).parent / "scripts" / "steady.py"
 PLACES = ["--dnn_partition=gpu", "--dnn_cpus=2", "--data_partition=cpu", "--data_cpus=2", "--time=10"]
-END_S = 60.0
 FOR_EVER = "--hyperparameter=steps=100000"
 
 
@@ -46,7 +45,7 @@ class Job:
             cluster, "--dry_run", f"--source_dir={source}", "--training_script=steady.py", f"--output_dir={tmp_path}",
             f"--job_name={name}", "--hyperparameter=startup_timeout_s=60", *PLACES, *flags,
         )  # fmt: skip
-        self.script, _ = shown.communicate(timeout=60)
+        self.script, _ = shown.communicate(timeout=START_TIMEOUT_S)
         assert shown.returncode == 0, self.script
         self.script = self.script[: self.script.index("headrace: not submitted")]
         copy_source(self.folder / "code", STEADY)
@@ -70,11 +69,11 @@ class Job:
 
     def wait_for_steps(self, more: int = 1) -> None:
         so_far = len(self.events("step"))
-        wait_until(lambda: len(self.events("step")) >= so_far + more, f"{more} more steps of {self.text()[-3000:]}", 60)
+        wait_until(lambda: len(self.events("step")) >= so_far + more, f"{more} more steps of {self.text()[-3000:]}")
 
-    def wait_for_end(self, timeout_s: float = END_S) -> str:
+    def wait_for_end(self) -> str:
         """The state in which the job has left the queue; nothing of it runs on any node then."""
-        wait_until(lambda: not any(line.startswith(f"{self.id} ") for line in self.cluster.jobs()), "end", timeout_s)
+        wait_until(lambda: not any(line.startswith(f"{self.id} ") for line in self.cluster.jobs()), "end")
         return job_state(self.id)
 
     def cancel(self) -> None:

@@ -16,21 +16,19 @@ import pytest
 from headrace.__main__ import main as headrace
 
 from tests.slurm.jobs import PLACES, command
-from tests.support import ROOT, copy_source
+from tests.support import JOB_TIMEOUT_S, ROOT, WAIT_S, copy_source
 
 TORCH_PYTHON = ROOT / ".venv-torch" / "bin" / "python"
-TRAINING_S = 200
 
 
 def run(cluster, tmp_path, *flags, **popen):
     """Run the command to its end: exit status, output, summary if there is one."""
     process = command(cluster, f"--output_dir={tmp_path}", "--job_name=job", *PLACES, *flags, **popen)
-    output, _ = process.communicate(timeout=TRAINING_S)
+    output, _ = process.communicate(timeout=JOB_TIMEOUT_S)
     path = tmp_path / "job" / "summary.json"
     return process.returncode, output, json.loads(path.read_text()) if path.exists() else None
 
 
-@pytest.mark.timeout(TRAINING_S + 60)
 def test_tensorflow_trains_with_batches_from_data_nodes(cluster, tmp_path, capsys):
     source = copy_source(tmp_path / "source", ROOT / "tests" / "e2e" / "scripts" / "tabular.py")
     code, output, summary = run(
@@ -49,7 +47,6 @@ def test_tensorflow_trains_with_batches_from_data_nodes(cluster, tmp_path, capsy
 
 
 @pytest.mark.skipif(not TORCH_PYTHON.exists(), reason="no .venv-torch: make setup-torch")
-@pytest.mark.timeout(TRAINING_S + 60)
 def test_pytorch_trains_on_two_nodes_with_a_channel_and_batches_from_data_nodes(cluster, tmp_path):
     digits = tmp_path / "digits"
     subprocess.run([TORCH_PYTHON, str(ROOT / "tools" / "make_digits_npz.py"), str(digits)], check=True)
@@ -96,12 +93,12 @@ def test_ctrl_c_asks_and_then_cancels(cluster, tmp_path):
         [sys.executable, "-m", "headrace", "submit", "--to", "slurm", *flags, *PLACES],
         stdin=end, stdout=end, stderr=end,
         env=os.environ | cluster.environ | {"PYTHONPATH": str(ROOT / "code"), "TERM": "dumb"},
-        start_new_session=True, preexec_fn=on_a_terminal,
+        start_new_session=True, preexec_fn=on_a_terminal,  # noqa: PLW1509
     )  # fmt: skip
     os.close(end)
     shown = ""
 
-    def read_until(word, timeout_s=60):
+    def read_until(word, timeout_s=WAIT_S):
         nonlocal shown
         deadline = time.monotonic() + timeout_s
         while word not in shown:
@@ -118,6 +115,6 @@ def test_ctrl_c_asks_and_then_cancels(cluster, tmp_path):
     os.write(terminal, b"y\n")
     read_until("CANCELLED")
     read_until("was stopped by SIGTERM")
-    assert process.wait(60) == 1
+    assert process.wait(WAIT_S) == 1
     os.close(terminal)
     assert not cluster.jobs() and not cluster.job_processes()

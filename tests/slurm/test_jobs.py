@@ -28,12 +28,11 @@ def kill(cluster, host, pattern):
 @pytest.mark.parametrize(
     ("flags", "roles", "ranks"),
     [
-        (TWO_AND_ONE, {"cpu1": "data_group", "cpu2": "data_group", "gpu1": "dnn_group"}, ["gpu1", "gpu1"]),
         (TWO_AND_TWO, {"cpu1": "data_group", "cpu2": "data_group", "gpu1": "dnn_group", "gpu2": "dnn_group"},
          ["gpu1", "gpu2"]),
         (HOMOGENEOUS, {"gpu1": "homogeneousCluster", "gpu2": "homogeneousCluster"}, ["gpu1", "gpu2"]),
     ],
-    ids=["2 data hosts, 1 that trains", "2 and 2", "homogeneous"],
+    ids=["2 data hosts, 2 that train", "homogeneous"],
 )  # fmt: skip
 def test_a_job_trains_and_leaves_its_results_in_the_shared_folder(submit, cluster, flags, roles, ranks):
     job = submit("--hyperparameter=steps=5", *flags)
@@ -77,14 +76,14 @@ def test_a_job_that_is_requeued_goes_on_from_its_checkpoint(submit, cluster):
     cluster.slurm("scontrol", "requeue", job.id)
     wait_until((job.folder / "checkpoints" / "step").exists, "checkpoint")
     saved = int((job.folder / "checkpoints" / "step").read_text())
-    wait_until(lambda: len(job.events("first_step")) == 2, "second start", 60)
+    wait_until(lambda: len(job.events("first_step")) == 2, "second start")
     assert job.events("first_step")[1].fields["step"] == str(saved + 1)
 
 
 def test_a_job_at_its_time_limit_is_asked_to_stop_early_enough_to_save(submit, cluster):
     job = submit(FOR_EVER, *TWO_AND_ONE, "--time=1")
     assert "--signal=TERM@15" in job.script
-    job.wait_for_end(100)
+    job.wait_for_end()
     assert (job.folder / "checkpoints" / "step").exists(), job.text()
     assert job.summary["root_cause"]["message"] == "was stopped by SIGTERM"
     assert not cluster.job_processes()
@@ -102,7 +101,7 @@ def test_a_killed_rank_ends_the_job_on_all_nodes_with_its_name(submit, cluster):
 
 
 def test_a_killed_task_on_a_data_host_is_gone_on_without(submit, cluster):
-    job = submit("--hyperparameter=steps=400", *TWO_AND_ONE, "--hyperparameter=lease_s=5")
+    job = submit("--hyperparameter=steps=250", *TWO_AND_ONE, "--hyperparameter=lease_s=5")
     job.wait_for_steps()
     kill(cluster, "cpu2", LAUNCHER)
     assert job.wait_for_end() == "COMPLETED"
@@ -122,10 +121,10 @@ def brought_back(cluster):
 
 def test_a_lost_data_node_is_gone_on_without_where_each_group_has_two_nodes(submit, cluster, brought_back):
     brought_back.append("cpu2")
-    job = submit("--hyperparameter=steps=400", *TWO_AND_TWO, "--hyperparameter=lease_s=5", "--no-requeue")
+    job = submit("--hyperparameter=steps=250", *TWO_AND_TWO, "--hyperparameter=lease_s=5", "--no-requeue")
     job.wait_for_steps()
     cluster.kill_host("cpu2")
-    state = job.wait_for_end(90)
+    state = job.wait_for_end()
     assert job.summary["outcome"] == "succeeded", (state, job.text())
     assert not cluster.job_processes()
 
@@ -135,7 +134,7 @@ def test_a_lost_node_that_trains_ends_the_job(submit, cluster, brought_back):
     job = submit(FOR_EVER, *TWO_AND_TWO, "--hyperparameter=lease_s=5", "--no-requeue")
     job.wait_for_steps()
     cluster.kill_host("gpu2")
-    state = job.wait_for_end(90)
+    state = job.wait_for_end()
     assert job.summary["outcome"] == "failed", (state, job.text())
     assert "gpu2" in json.dumps(job.summary["root_cause"])  # the host, or mpirun's words on the daemon that it lost
     assert not cluster.job_processes()
@@ -146,7 +145,7 @@ def test_after_a_killed_slurmd_the_job_saves_and_ends_on_that_node_too(submit, c
     job = submit(FOR_EVER, *TWO_AND_ONE, "--no-requeue")
     job.wait_for_steps()
     kill(cluster, "cpu2", SLURMD)
-    state = job.wait_for_end(90)  # Slurm gives the node up, and with it the job
+    state = job.wait_for_end()  # Slurm gives the node up, and with it the job
     assert job.summary["root_cause"]["message"] == "was stopped by SIGTERM", (state, job.text())
     assert (job.folder / "checkpoints" / "step").exists()
     wait_until(lambda: not cluster.job_processes(), f"end of {cluster.job_processes()}")

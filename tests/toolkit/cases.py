@@ -11,7 +11,7 @@ from headrace.job.settings import SECRET_VARIABLE
 
 from tests.faults.breakage import kill_host
 from tests.support import finish, processes_of, start, wait_for
-from tests.toolkit.hosts import ToolkitJob, submit
+from tests.toolkit.hosts import END_S, ToolkitJob, submit
 
 HETERO = ("--is_hetero", "--num_of_data_instances=1")
 HOMOGENEOUS = ("--no-is_hetero",)
@@ -21,7 +21,7 @@ LONG = ("--epochs=60",)
 RANK = re.compile(r"^\S+ (-u )?-m headrace\.rank ")
 SIMULATED, LAUNCHER, MPI = "simulated", "launcher", "mpi"
 WAYS = (SIMULATED, LAUNCHER, MPI)
-LATE_S = 120.0
+LATE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class Case:
     late: str = ""
     """A host that starts `LATE_S` after the others. (The simulated cluster starts all at once.)"""
     script: str = "steady.py"
+    toys: bool = True
+    """Whether the trainer and the data service are those of tests/faults/toys, which start in a moment."""
 
     @property
     def ways(self) -> tuple[str, ...]:
@@ -58,10 +60,10 @@ GIVEN = {
 """Hyperparameters that something on the way might take for something else."""
 
 CASES = {
-    "a data host two minutes late": Case((*HETERO, *ONE_HOST), late="algo-1"),
-    "homogeneous, a host, with a preflight": Case((*HOMOGENEOUS, *ONE_HOST, "--preflight")),
+    "a data host a minute late": Case((*HETERO, *ONE_HOST), late="algo-1"),
+    "homogeneous, a host, with a preflight": Case((*HOMOGENEOUS, *ONE_HOST, "--preflight"), toys=False),
     "homogeneous with the data service, two hosts, with a preflight": Case(
-        (*HOMOGENEOUS, "--tf_data_mode=service", *TWO_HOSTS, "--preflight")
+        (*HOMOGENEOUS, "--tf_data_mode=service", *TWO_HOSTS, "--preflight"), toys=False
     ),
     "a rank killed on the second dnn host": Case(
         (*HETERO, *TWO_HOSTS, *LONG), dies=("algo-3", "rank"), cause=("algo-3", "rank1")
@@ -137,7 +139,7 @@ def _strike(job: ToolkitJob, host: str, what: str, way: str) -> list[str]:
     joined = [each for each in job.hosts if each not in ("algo-1", "algo-2")] if way == MPI else []
     if joined and what == "rank":
         causes = [job.base_dir(each) / "output/data/root_cause.json" for each in joined]
-        wait_for(lambda: all(path.exists() for path in causes), "a root cause on all dnn hosts", 60)
+        wait_for(lambda: all(path.exists() for path in causes), "a root cause on all dnn hosts")
     return [*gone, *joined]
 
 
@@ -147,7 +149,7 @@ def _play_simulated(case: Case, flags: tuple[str, ...], folder: Path) -> Played:
     gone = []
     if case.dies:
         logs = lambda: "".join(path.read_text() for path in results.glob("*.log"))  # noqa: E731
-        wait_for(lambda: "headrace event=step " in logs() or process.poll() is not None, "a step", 240)
+        wait_for(lambda: "headrace event=step " in logs() or process.poll() is not None, "a step", END_S)
         gone = _strike_simulated(process, results, *case.dies)
     run = finish(process, results)
     exit_codes = {host: record["exit_code"] for host, record in run.summary["hosts"].items() if host not in gone}

@@ -15,12 +15,12 @@ import psutil
 from headrace.backends.local.namespaces import Namespaces
 from headrace.backends.sagemaker.pack import pack_source
 from headrace.events import parse_event
-from headrace.linux.prctl import die_with_parent
+from headrace.linux.prctl import child_command
 
 from tests.support import ROOT, wait_for
 
 SSHD = "/usr/sbin/sshd"
-END_S = 240
+END_S = 600
 """How long the last host may take to end: the toolkit itself sleeps for a minute."""
 IMAGE_ENVIRONMENT = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -118,7 +118,7 @@ class ToolkitJob:
         return psutil.Process(self._running[host].pid).children(recursive=True)
 
     def wait_for_steps(self) -> None:
-        wait_for(lambda: self.events("step") or self._ended(), "a step", 240)
+        wait_for(lambda: self.events("step") or self._ended(), "a step", END_S)
         assert not self._ended(), f"{self._ended()} ended early:\n{self.tails()}"
 
     def _ended(self) -> list[str]:
@@ -161,13 +161,12 @@ class ToolkitJob:
         }
         with open(self._log_path(host), "wb") as log:
             self._running[host] = subprocess.Popen(
-                command,
+                child_command(command),
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 pass_fds=[network],
-                preexec_fn=die_with_parent,
                 start_new_session=True,
             )
         os.close(network)

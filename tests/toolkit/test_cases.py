@@ -7,31 +7,28 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import SCRIPTS
-from tests.faults.breakage import STEADY
+from tests.faults.breakage import STEADY, TOYS
 from tests.support import copy_source
 from tests.toolkit.cases import CASES, GIVEN, SIMULATED, WAYS, play
 from tests.toolkit.hosts import why_not
 
-AT_ONCE = 3
+AT_ONCE = 4
 """The toolkit sleeps for half a minute at a job's end: another job runs meanwhile."""
-pytestmark = [pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    scripts = STEADY, SCRIPTS / "failing.py", Path(__file__).with_name("arguments.py")
-    return copy_source(tmp_path_factory.mktemp("toolkit") / "source", *scripts)
-
-
-@pytest.fixture(scope="module")
-def played(request, source):
+def played(request, tmp_path_factory):
     """The cases in the ways that the chosen tests want, as futures."""
     wanted = [item.callspec.params for item in request.session.items if "played" in getattr(item, "fixturenames", ())]
     ways = {(each["name"], way): None for each in wanted for way in (SIMULATED, each["way"])}
     ways = [(name, way) for name, way in ways if way in CASES[name].ways]
+    folder = tmp_path_factory.mktemp("toolkit")
+    toys = *TOYS.glob("*.py"), SCRIPTS / "failing.py", Path(__file__).with_name("arguments.py")
+    sources = {True: copy_source(folder / "toys", *toys), False: copy_source(folder / "source", STEADY)}
     with ThreadPoolExecutor(AT_ONCE) as pool:
         yield {
-            (name, way): pool.submit(play, CASES[name], way, source, source.parent / f"{number}-{way}")
+            (name, way): pool.submit(play, CASES[name], way, sources[CASES[name].toys], folder / f"{number}-{way}")
             for number, (name, way) in enumerate(ways)
         }
         pool.shutdown(cancel_futures=True)

@@ -13,7 +13,7 @@ from headrace.errors import InputError
 from headrace.torch import distributed as world
 
 from tests.documents import fences
-from tests.support import ROOT, run_job
+from tests.support import JOB_TIMEOUT_S, ROOT, run_job
 
 PAGE = (ROOT / "docs" / "pytorch.md").read_text()
 USE_OF_EXAMPLES = """
@@ -37,21 +37,18 @@ def blocks():
     return script, examples, stream
 
 
-@pytest.mark.parametrize("with_examples", [False, True], ids=["script", "script with all examples"])
-def test_the_pages_script_runs_alone_and_as_a_job(tmp_path, with_examples):
-    before, start, after = blocks()[0].partition("training = ")
-    examples = "\n".join(blocks()[1]) + USE_OF_EXAMPLES if with_examples else ""
+def test_the_pages_script_runs_alone_and_with_all_examples_as_a_job(tmp_path):
     script = tmp_path / "project" / "page.py"
     script.parent.mkdir()
-    script.write_text(before + examples + start + after)
-    if not with_examples:
-        subprocess.run([sys.executable, str(script)], cwd=tmp_path, check=True, timeout=120)
+    script.write_text(blocks()[0])
+    subprocess.run([sys.executable, str(script)], cwd=tmp_path, check=True, timeout=JOB_TIMEOUT_S)
+    before, start, after = blocks()[0].partition("training = ")
+    script.write_text(before + "\n".join(blocks()[1]) + USE_OF_EXAMPLES + start + after)
     flags = ["--framework=pytorch", "--num_of_data_instances=1", f"--source_dir={script.parent}"]
     run = run_job(tmp_path, *flags, "--training_script=page.py")
     assert run.code == 0, run.output[-4000:]
     assert run.events("feed_ready")
-    if with_examples:
-        assert run.output.count("here a tracker starts") == 2  # its ranks
+    assert run.output.count("here a tracker starts") == 2  # its ranks
 
 
 def test_the_pages_iterable_dataset_is_shared_by_workers(tmp_path):

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from tests.faults.breakage import FEED, kill
-from tests.support import ROOT, finish, run_job, start
+from tests.support import JOB_TIMEOUT_S, ROOT, finish, run_job, start
 from tests.torch.jobs import SCRIPTS, TORCH, needs_namespaces
 from tests.victims import Victim
 
@@ -45,14 +45,12 @@ def run_case(name, tmp_path, *flags):
     return run
 
 
-@pytest.mark.timeout(600)
 def test_training_is_the_same_to_the_last_bit_with_any_data_hosts_and_without(tmp_path, source, digits):
     flags = [TORCH, f"--source_dir={source}", "--training_script=check_torch.py", "--hyperparameter=model=small_cnn"]
     flags += [f"--channel=training={digits}", "--epochs=2"]
     cases = {
         "one data host": ["--num_of_data_instances=1"],
         "two data hosts, one loses its feed server": ["--num_of_data_instances=2"],
-        "three data hosts": ["--num_of_data_instances=3"],
         "none": ["--no-is_hetero"],
     }
     found = {}
@@ -119,7 +117,7 @@ def test_the_script_learns_whether_a_feed_server_runs_it(standardized):
 
 def test_the_script_runs_without_a_launcher(tmp_path):
     command = [sys.executable, str(ROOT / "code" / "train_torch.py"), "--model=small_cnn", "--epochs=1"]
-    subprocess.run([*command, "--examples=64"], cwd=tmp_path, check=True, timeout=120)
+    subprocess.run([*command, "--examples=64"], cwd=tmp_path, check=True, timeout=JOB_TIMEOUT_S)
     assert (tmp_path / "model" / "model.pt").is_file() and (tmp_path / "output" / "trainer.json").is_file()
 
 
@@ -140,7 +138,7 @@ def test_a_job_that_is_asked_to_stop_goes_on_in_mid_epoch_with_another_number_of
     job = victim("--epochs=200", f"--hyperparameter=ledger={tmp_path / 'before'}", kept)
     job.wait_for_steps(10)  # a second epoch
     job.process.send_signal(signal.SIGINT)
-    assert finish(job.process, job.folder, 60).code == 1
+    assert finish(job.process, job.folder).code == 1
     newest = max(path.name for path in (tmp_path / "kept").glob("epoch-*"))
     epoch, step = map(int, re.fullmatch(r"epoch-(\d{4})-step-(\d{6})", newest).groups())
 

@@ -4,14 +4,13 @@ import contextlib
 import re
 import socket
 import threading
-import time
 
 import pytest
 from headrace.errors import InputError
 from headrace.torch.feed import protocol
 from headrace.torch.feed.client import wait_until_known
 from headrace.torch.feed.server import FeedServer
-from headrace.training.handshake import LIMIT_S
+from headrace.training.handshake import Handshake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -34,15 +33,14 @@ def test_who_does_not_hold_the_secret_gets_nothing_and_delays_nobody(feeds):
         assert indices(feeds.loader([address], Draws(), 4)) == list(range(53))
 
 
-def test_connections_that_never_speak_keep_no_rank_out(feeds):
+def test_connections_that_never_speak_keep_no_rank_out(feeds, monkeypatch):
+    monkeypatch.setattr(Handshake.admit, "__defaults__", (600.0,))  # none of them ends by itself
     address = feeds.serve(1, Draws(), 4)
     host, port = address.split(":")
     with contextlib.ExitStack() as stack:
         for _ in range(300):
             stack.enter_context(socket.create_connection((host, int(port))))
-        began = time.monotonic()
         assert indices(feeds.loader([address], Draws(), 4)) == list(range(53))
-        assert time.monotonic() - began < LIMIT_S  # after this time they would end by themselves
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -96,6 +96,6 @@ def test_nothing_is_left_running_when_an_iteration_is_broken_off(feeds):
     loader = feeds.loader([address], Lines((90, 90)), 2, shards=2)
     for _ in zip(range(3), loader, strict=False):
         pass
-    wait_for(lambda: not shard_processes(feeds.servers[0]), "the end of the shards' processes", 20)
+    wait_for(lambda: not shard_processes(feeds.servers[0]), "the end of the shards' processes")
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("feed shard")]
     assert collections.Counter(indices([plain(batch) for batch in loader])).most_common(1)[0][1] == 1

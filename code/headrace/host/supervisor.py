@@ -98,22 +98,15 @@ class Ended:
 
 def spawn(spec: ChildSpec) -> Process:
     """Start a child in its own session and at its priority; it dies with this process."""
-
-    def prepare() -> None:
-        prctl.die_with_parent()
-        if spec.nice:
-            prctl.yield_to_others(spec.nice)
-
     try:
         process = subprocess.Popen(
-            spec.argv,
+            prctl.child_command(spec.argv, spec.nice),
             env=dict(spec.environ),
             cwd=spec.cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=prepare,
         )
     except OSError as error:
         raise SetupError(f"Cannot start the {spec.name} ({spec.argv[0]}): {error}") from error

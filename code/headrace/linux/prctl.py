@@ -1,4 +1,9 @@
-"""Settings of a Linux process: its parent, children, limits and priority. Needs only the standard library."""
+"""Settings of a Linux process: its parent, children, limits and priority. Needs only the standard library.
+
+As a program, this module makes such settings for itself and then executes another program:
+
+    prctl.py PARENT_PID NICE CPUS PROGRAM [ARGUMENT…]
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,15 @@ import ctypes
 import os
 import resource
 import signal
+import sys
 import time
+from collections.abc import Collection, Sequence
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_THIS_FILE = os.path.abspath(__file__)
+_CANNOT_START = 2
+"""The exit code if the program cannot be executed; the supervisor does not restart such a server."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -51,3 +61,38 @@ def yield_to_others(nice: int) -> None:
             time.sleep(0.11)
         except OSError:
             return  # the kernel has no autogroup
+
+
+def child_command(argv: Sequence[str], nice: int = 0, cpus: Collection[int] = ()) -> list[str]:
+    """Return the command that runs `argv` as a child of this process and dies with it.
+
+    A small Python program makes the settings and then executes `argv`, with the same process id. Popen's `preexec_fn`
+    would run Python code in the fork of a process with threads, where it can wait forever for a lock.
+
+    Args:
+        argv: the program and its arguments.
+        nice: how far to lower the priority (see `yield_to_others`); 0 leaves it.
+        cpus: the processors that the program may use; none given means all.
+    """
+    return [sys.executable, "-S", _THIS_FILE, str(os.getpid()), str(nice), ",".join(map(str, sorted(cpus))), *argv]
+
+
+def _become(parent: str, nice: str, cpus: str, *argv: str) -> None:
+    die_with_parent()
+    if os.getppid() != int(parent):
+        sys.exit(_CANNOT_START)  # the parent has died in the meantime
+    if int(nice):
+        yield_to_others(int(nice))
+    if cpus:
+        os.sched_setaffinity(0, map(int, cpus.split(",")))
+    for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored_by_python, signal.SIG_DFL)
+    try:
+        os.execvp(argv[0], argv)
+    except OSError as error:
+        print(f"cannot start {argv[0]}: {error.strerror}", file=sys.stderr)
+        sys.exit(_CANNOT_START)
+
+
+if __name__ == "__main__":
+    _become(*sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Trains for about `--epochs` × 2 s at a steady pace: a token from a worker and an allreduce for each step."""
+"""Trains for about `--epochs` × 2 s at a steady pace: a step takes a token from a worker, if any, and an allreduce."""
 
 import argparse
 import os
@@ -31,8 +31,8 @@ def token(address):
 
 def wait_for_a_token(first):
     """From the workers in turn: one that did not answer is passed over for a while."""
-    workers = os.environ["WORKERS"].split(",")
-    while True:
+    workers = os.environ.get("WORKERS", "").split(",")
+    while any(workers):
         for place in range(len(workers)):
             worker = workers[(first + place) % len(workers)]
             if AGAIN.get(worker, 0.0) > time.monotonic():

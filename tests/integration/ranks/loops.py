@@ -190,19 +190,20 @@ assert_alike(model.weights, "broadcast_variables")
 checkpoint = callbacks.Checkpoint(Path(sys.argv[1]) / "loop")
 training = callbacks.Training(model, optimizer, 8, log_every=4, checkpoint=checkpoint)
 meter._ended.clear()
-began, steps_s = time.perf_counter(), 0.0
+began = time.perf_counter()
 for _epoch in training.epochs(3):
     for features, labels in training.steps(batches()):
         loss = step(features, labels)
         time.sleep(0.01)
     averaged = training.end_epoch(loss=loss, rank=rank)
     assert averaged["rank"] == 0.5
+took_s = time.perf_counter() - began
 assert_alike([*model.weights, *(v.value for v in optimizer.variables)], "a loop with the tape")
 if rank == 0:
     report = json.loads((Path(sys.argv[1]) / "trainer.json").read_text())
     assert (report["steps"], report["epochs"]) == (24, 3)
-    assert 10 < report["step_time_ms"]["median"] < 1000
-    assert 0 <= report["input_bound_share"] < 0.9
+    assert 10 < report["step_time_ms"]["median"] <= 1000 * took_s / 12, "half of the 24 steps took no less"
+    assert 0 <= report["input_bound_share"] < 1
 # The same loop goes on where its checkpoint stands.
 again = callbacks.Training(model, optimizer, 8, checkpoint=callbacks.Checkpoint(Path(sys.argv[1]) / "loop"))
 assert list(again.epochs(5)) == [3, 4]

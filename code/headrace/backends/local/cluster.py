@@ -160,22 +160,15 @@ class _Cluster:
             "PATH": f"{programs}:{inherited.get('PATH', os.defpath)}",
         }
         argv = [sys.executable, str(base_dir / "code" / "launcher.py"), *opt_ml.script_arguments(self._spec)]
-        cpus = self._options.cpus.get(self._spec.hosts()[host].name)
-
-        def prepare() -> None:
-            prctl.die_with_parent()
-            if cpus:
-                os.sched_setaffinity(0, cpus)
-
+        command = self._isolation.command(host, self._folder / host, argv)
         process = subprocess.Popen(
-            self._isolation.command(host, self._folder / host, argv),
+            prctl.child_command(command, cpus=self._options.cpus.get(self._spec.hosts()[host].name, ())),
             env=environ,
             cwd=self._folder / host / "code",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=prepare,
         )
         processes.own_child(process.pid)
         self._hosts[host] = process

@@ -53,7 +53,6 @@ class Namespaces:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=die_with_parent,
         )
         try:
             self._await_switch()
