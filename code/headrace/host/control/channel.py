@@ -30,6 +30,10 @@ from headrace.host.log import HostLog
 
 SERVICE = "headrace.Control"
 MAX_MESSAGE_BYTES = 256 * 1024
+"""Most bytes of a call, since any client may send one."""
+MAX_REPLY_BYTES = 16 << 20
+"""Most bytes of a reply. A dnn host's status has the counts of all workers for each of its ranks: 1,000 hosts with
+8 workers, and 8 ranks, make 5 MB."""
 CALL_TIMEOUT_S = 3.0
 REFUSAL_LOG_INTERVAL_S = 5.0
 SILENT_MS = 5000
@@ -153,7 +157,7 @@ class ControlClient:
                 ("grpc.initial_reconnect_backoff_ms", 200),
                 ("grpc.min_reconnect_backoff_ms", 1000),
                 ("grpc.max_reconnect_backoff_ms", 1000),
-                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+                ("grpc.max_receive_message_length", MAX_REPLY_BYTES),
                 ("grpc.use_local_subchannel_pool", 1),
             ],
         )

@@ -12,7 +12,7 @@ from headrace.host.host_run import PUBLISH_INTERVAL_S, HostRun
 from headrace.host.leader import summary
 from headrace.host.leader.lease import Lease
 from headrace.host.leader.peers import Hosts
-from headrace.host.leader.times import JobTimes
+from headrace.host.leader.summary import JobTimes
 from headrace.host.usage.oom import explained
 from headrace.outcome import Outcome, RootCause
 
