@@ -23,18 +23,14 @@ from headrace.report.runs import (
     was_interrupted,
 )
 from headrace.terminal.parser import OneLineParser
-from headrace.terminal.tables import Table
+from headrace.terminal.tables import as_table
 
 Summary = Mapping[str, Any]
 
 
 def compare(summaries: Sequence[Summary], prices: Sequence[Price | None] = ()) -> str:
     """Return a table with a column for each run. Ratios are to the first run, for runs with its script and batch."""
-    (_, names), *rows = compare_rows(summaries, prices)
-    table = Table("", *names)
-    for name, cells in rows:
-        table.add(name, *cells)
-    return table.text()
+    return as_table([[name, *cells] for name, cells in compare_rows(summaries, prices)])
 
 
 def compare_rows(summaries: Sequence[Summary], prices: Sequence[Price | None] = ()) -> list[tuple[str, list[str]]]:

@@ -19,9 +19,10 @@ from headrace.report.measured import Measured, measured
 from headrace.report.pipeline_findings import look_at
 from headrace.report.runs import Finder, as_given, read_summary
 from headrace.terminal.parser import OneLineParser
-from headrace.terminal.tables import Table
+from headrace.terminal.tables import as_table
 
 WHO_MAKES = {"trainer": "dnn hosts alone", "data": "data hosts alone", "both": "both"}
+HEAD = ("", "batches made by", "data hosts", "step", "waiting", "limit", "samples/s", "$/hour", "$/million", "$/epoch")
 MOST_DATA_HOSTS = 8
 UNTOLD_UNTIL = 0.05
 """Share of training outside of steps up to which the plan does not mention it: no price changes that matters."""
@@ -93,12 +94,8 @@ def told(name: str, run: Measured, advice: Advice, prices: str) -> str:
     if run.own_step_s:
         lines.append(f"  the formulas say {run.own_step_s * 1000:.1f} ms for this run itself")
     lines.append("")
-    rows = Table(
-        "", "batches made by", "data hosts", "step", "waiting", "limit", "samples/s", "$/hour", "$/million", "$/epoch"
-    )
-    for option in advice.shown:
-        rows.add(*_row(option, advice, work.batch * run.steps_per_epoch))
-    lines += [rows.text(), ""]
+    rows = [_row(option, advice, work.batch * run.steps_per_epoch) for option in advice.shown]
+    lines += [as_table([HEAD, *rows]), ""]
     if unexplained := unexplained_s(run):
         lines.append(
             f"First find out why this run's steps took {unexplained * 1000:.0f} ms longer than its processors and "
