@@ -32,6 +32,10 @@ from headrace.job.settings import HYPERPARAMETERS
 from headrace.job.spec import JobSpec
 from headrace.terminal.standard_streams import print_every_character
 
+PREFLIGHT = """Run a job of dnn hosts alone whose ranks try MPI and then end: who is where, messages between hosts and
+within each, broadcast, gather and average, allreduce. Each answer is checked and timed; a table and preflight.json have
+the results. A slow link is marked; a rank or link that gives no sign ends the job by name. Flags are start_job.py's.
+To try MPI before a training: start_job.py --preflight ..."""
 MOST_SAID = 300
 """Most characters that are shown of an error from the system, which may contain a file name of any length."""
 ALIKE = 0.8
@@ -82,6 +86,7 @@ def start(argv: Sequence[str]) -> int:
 def preflight(argv: Sequence[str]) -> int:
     """Run a job of dnn hosts alone whose ranks try MPI and do nothing else (`headrace preflight`)."""
     parser = _with_yes(build_parser("headrace preflight"))
+    parser.description = PREFLIGHT
     return _main(parser, ["--no-is_hetero", "--preflight", "only", *argv], _run_or_submit)
 
 

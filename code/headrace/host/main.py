@@ -21,8 +21,8 @@ from headrace.host.control.secret import with_secret
 from headrace.host.failures import failure_of, leave, unexpected, write_failure
 from headrace.host.follower import follow
 from headrace.host.host_plan import HostPlan, script_arguments, trainer_environ
-from headrace.host.host_run import HostRun, host_run
-from headrace.host.leader.lead import lead
+from headrace.host.host_run import host_run
+from headrace.host.leader.lead import Leader
 from headrace.host.log import HostLog
 from headrace.host.mpi.toolkit import become_rank, check_rank, toolkit_rank
 from headrace.host.services import data_service
@@ -97,7 +97,7 @@ def run_host(plan: HostPlan, service: DataService) -> int:
             if plan.takes_mpi_daemon:
                 handlers["start_mpi_daemon"] = run.mpi_daemon.ask
             with ControlServer(plan.control_address, host, plan.settings.secret, handlers, log, {"keep": keeper.keep}):
-                outcome = _lead_or_follow(run)
+                outcome = Leader(run).lead() if plan.topology.is_leader else follow(run)
     except HeadraceError as error:
         outcome = Outcome(failure_of(error, host))
     except Exception as error:  # the host ends with an outcome, whatever failed
@@ -111,10 +111,6 @@ def run_host(plan: HostPlan, service: DataService) -> int:
         leave(plan.paths, cause)
     log.event("outcome", status=outcome.status)
     return outcome.exit_code
-
-
-def _lead_or_follow(run: HostRun) -> Outcome:
-    return lead(run) if run.plan.topology.is_leader else follow(run)
 
 
 def _log_topology(plan: HostPlan, mode: str, log: HostLog) -> None:

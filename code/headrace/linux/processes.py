@@ -146,7 +146,7 @@ def reap_orphans() -> None:
     """Reap adopted children that have ended. `subprocess` reaps its own children."""
     for process in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
-            if process.status() == psutil.STATUS_ZOMBIE and not _is_popen_child(process.pid):
+            if process.status() == psutil.STATUS_ZOMBIE and process.pid not in _popen_children:
                 os.waitpid(process.pid, os.WNOHANG)
 
 
@@ -156,10 +156,6 @@ _popen_children: set[int] = set()
 def own_child(pid: int) -> None:
     """Leave the reaping of `pid` to its `Popen` object, which needs the exit status."""
     _popen_children.add(pid)
-
-
-def _is_popen_child(pid: int) -> bool:
-    return pid in _popen_children
 
 
 def cpu_seconds(process: psutil.Process) -> float:

@@ -17,7 +17,7 @@ from headrace.report.advice import Advice, advise
 from headrace.report.candidates import Option, options
 from headrace.report.measured import Measured, measured
 from headrace.report.pipeline_findings import look_at
-from headrace.report.runs import Finder, as_given, read_summary
+from headrace.report.runs import Find, read_summary
 from headrace.terminal.parser import OneLineParser
 from headrace.terminal.tables import as_table
 
@@ -30,7 +30,7 @@ UNEXPLAINED_FROM = 0.2
 """Share of a step below which unexplained time counts as the formulas' error, not as something to look for."""
 
 
-def main(argv: Sequence[str], finder: Finder = as_given) -> int:
+def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:
     """Print the plan. Return 0; raise an error with exit code 2 if there is no run, or it measured too little."""
     given = _parser().parse_args(argv)
     for name, most in (("max_data_hosts", 100), ("epochs", 10**9)):
@@ -40,7 +40,7 @@ def main(argv: Sequence[str], finder: Finder = as_given) -> int:
         if getattr(given, name) is not None and not 0 < getattr(given, name) < math.inf:
             raise InputError(f"--{name} is {getattr(given, name)}; expected a number above 0")
     table = read_instances(given.prices).with_prices(given.price or ())
-    folder = finder(given.region)(given.run)
+    folder = find(given.run, given.region)
     summary = read_summary(folder)
     run = measured(summary, table, _stands_for(given.stands_for))
     if given.data_instance_type and not run.trainer_type:

@@ -15,8 +15,8 @@ from headrace.errors import InputError
 from headrace.frameworks import DEFAULT, FRAMEWORKS
 from headrace.rank.context import EMPTY_REPORT
 
-Finder = Callable[[str | None], Callable[[Path], Path]]
-"""Function from a region to a function that returns a named run's folder, and fetches it if needed."""
+Find = Callable[[Path, str | None], Path]
+"""Returns the folder of a run, given by its folder or by a job's name and region."""
 MOST = 1e30
 """Upper bound of every count, time and size."""
 STOPPED = "was stopped by"
@@ -57,11 +57,6 @@ class Summary(dict[str, Any]):
     folder: Path
     as_read: dict[str, Any]
     """The content of the file, with nothing added."""
-
-
-def as_given(_: str | None) -> Callable[[Path], Path]:
-    """Return a finder that takes each run's name for its folder, whatever the region."""
-    return lambda run: run
 
 
 def read_summary(folder: Path) -> Summary:

@@ -43,18 +43,6 @@ def collect(
     return summary
 
 
-def write_summary(summary: Mapping[str, Any], folder: Path) -> None:
-    """Write the run's summary over the leader's. Raises `OSError`, and then leaves the leader's in place."""
-    path = RunPaths(folder).summary
-    written = path.with_name(f"{path.name}.part")
-    try:
-        written.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-        written.replace(path)
-    except OSError:
-        written.unlink(missing_ok=True)
-        raise
-
-
 def _summary_without_leader(
     spec: JobSpec, folder: Path, exit_codes: Mapping[str, int], killed: Sequence[str]
 ) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.errors import InputError
-from headrace.job.spec import ISOLATIONS
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,6 @@ class LocalOptions:
     secret: str = ""
 
     def __post_init__(self) -> None:
-        if self.isolation not in ISOLATIONS:
-            raise InputError(f"--isolation is {self.isolation!r}; expected one of {', '.join(ISOLATIONS)}")
         present = os.sched_getaffinity(0)
         for group, cpus in self.cpus.items():
             if missing := sorted(cpus - present):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import secrets
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,15 +157,6 @@ class Submission:
             money = f" = about {cost:.2f} USD ({table.dated})" if cost is not None else ""
             say(f"billable: {billable_s} s × {hosts} hosts{money}")
         say(self.link(spec.job_name))
-
-
-def ask(question: str) -> bool:
-    """Ask a yes-or-no question on the terminal; return False if there is none."""
-    if not sys.stdin.isatty():
-        return False
-    with contextlib.suppress(EOFError, KeyboardInterrupt):
-        return input(question).strip().lower() in ("y", "yes")
-    return False
 
 
 def _renamed(spec: JobSpec, tries: int) -> JobSpec:

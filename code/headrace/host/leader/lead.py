@@ -31,11 +31,6 @@ DUMP_TIMEOUT_S = 3.0
 PROGRESS_INTERVAL_S = 5.0
 
 
-def lead(run: HostRun) -> Outcome:
-    """Run the job as its leader and return the outcome, delivered to every host that can be reached."""
-    return Leader(run).lead()
-
-
 class Leader:
     """One job, led from the first dnn host."""
 
@@ -61,7 +56,7 @@ class Leader:
         ]  # fmt: skip
 
     def lead(self) -> Outcome:
-        """Run the job from its start to its summary; return the outcome."""
+        """Run the job from its start to its summary; return the outcome, which each reachable host has received."""
         run = self._run
         outcome = Outcome()
         try:
