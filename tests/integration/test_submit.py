@@ -11,7 +11,7 @@ import boto3
 import pytest
 from headrace.__main__ import main as headrace
 from headrace.backends.sagemaker import submission as client_module
-from headrace.backends.sagemaker.console import Console
+from headrace.backends.sagemaker.job_follow import Console
 from headrace.backends.sagemaker.logs import LOG_GROUP
 from headrace.cli.start import main
 from headrace.rank.context import EMPTY_REPORT

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from headrace.cluster.endpoints import Endpoint
+from headrace.cluster.addresses import Endpoint
 from headrace.cluster.sagemaker import topology_from
 from headrace.errors import InputError, SetupError
 from headrace.host.mpi import mpirun

@@ -8,6 +8,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from headrace import __version__
 from headrace.cluster import slurm
@@ -27,7 +28,7 @@ from headrace.host.log import HostLog
 from headrace.host.mpi.toolkit import become_rank, check_rank, toolkit_rank
 from headrace.host.services import data_service
 from headrace.host.services.contract import DataService
-from headrace.job.settings import VERSION_VARIABLE, find_source_dir, read_base_dir, read_settings
+from headrace.job.settings import VERSION_VARIABLE, read_base_dir, read_settings
 from headrace.linux import prctl
 from headrace.outcome import Outcome
 from headrace.terminal.standard_streams import print_every_character
@@ -56,7 +57,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
             print(topology.table(), file=sys.stderr)
             print(json.dumps(topology.describe(), indent=2))
             return 0
-        source_dir = find_source_dir(entry)
+        source_dir = Path(entry).resolve().parent
         if not (source_dir / settings.training_script).is_file():
             raise InputError(f"training_script {settings.training_script!r} is not in {source_dir}")
         rank = toolkit_rank(environ)

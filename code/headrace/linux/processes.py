@@ -1,4 +1,4 @@
-"""Process trees in Linux: how to find and end them, and their CPU time, memory and open files."""
+"""Process trees in Linux: how to find and end them, and what forked processes do with open files."""
 
 from __future__ import annotations
 
@@ -156,23 +156,6 @@ _popen_children: set[int] = set()
 def own_child(pid: int) -> None:
     """Leave the reaping of `pid` to its `Popen` object, which needs the exit status."""
     _popen_children.add(pid)
-
-
-def cpu_seconds(process: psutil.Process) -> float:
-    """Return the user and system CPU seconds of a process; zero if it is gone."""
-    try:
-        times = process.cpu_times()
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return 0.0
-    return float(times.user + times.system)
-
-
-def resident_bytes(process: psutil.Process) -> int:
-    """Return the resident memory of a process in bytes; zero if it is gone."""
-    try:
-        return int(process.memory_info().rss)
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return 0
 
 
 def reopen_files() -> None:

@@ -50,8 +50,8 @@ def compare_rows(summaries: Sequence[Summary], prices: Sequence[Price | None] = 
     ]
     if any(prices):
         rows += [
-            ("$/hour", [_usd(each.usd_per_hour if each else None) for each in prices]),
-            ("$/epoch", [_usd(each.usd_per_epoch if each else None) for each in prices]),
+            ("$/hour", [usd(each.usd_per_hour if each else None) for each in prices]),
+            ("$/epoch", [usd(each.usd_per_epoch if each else None) for each in prices]),
             ("$/million samples", _cheaper([each.usd_per_million if each else None for each in prices], alike)),
         ]
     elif not any(summary.get("simulated") for summary in summaries):
@@ -121,10 +121,11 @@ def _cheaper(values: Sequence[float | None], alike: Sequence[bool]) -> list[str]
         f" ({abs(value / first - 1):.0%} {'less' if value < first else 'more'})" if value and first and is_alike else ""
         for value, is_alike in zip(values, alike, strict=True)
     ]
-    return [_usd(value) + change for value, change in zip(values, ["", *changes[1:]], strict=True)]
+    return [usd(value) + change for value, change in zip(values, ["", *changes[1:]], strict=True)]
 
 
-def _usd(value: float | None) -> str:
+def usd(value: float | None) -> str:
+    """Return dollars for a table cell."""
     return "-" if value is None else f"{value:,.2f}" if value >= 0.1 else f"{value:.2g}"
 
 

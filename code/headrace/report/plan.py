@@ -15,8 +15,10 @@ from headrace.errors import InputError
 from headrace.job.instances import InstanceTable, InstanceType, read_instances
 from headrace.report.advice import Advice, advise
 from headrace.report.candidates import Option, options
+from headrace.report.compare import usd
 from headrace.report.measured import Measured, measured
 from headrace.report.pipeline_findings import look_at
+from headrace.report.run_cost import parse_stands_for
 from headrace.report.runs import Find, read_summary
 from headrace.terminal.parser import OneLineParser
 from headrace.terminal.tables import as_table
@@ -42,7 +44,10 @@ def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:
     table = read_instances(given.prices).with_prices(given.price or ())
     folder = find(given.run, given.region)
     summary = read_summary(folder)
-    run = measured(summary, table, _stands_for(given.stands_for))
+    stands_for = parse_stands_for(given.stands_for or (), table)
+    if DATA_GROUP in stands_for:
+        raise InputError(f"--as {DATA_GROUP}=…: here it is the dnn hosts' type; data hosts: --data_instance_type TYPE")
+    run = measured(summary, table, stands_for.get(DNN_GROUP))
     if given.data_instance_type and not run.trainer_type:
         raise InputError("--data_instance_type needs to know what the dnn hosts are: give --as TYPE, or --prices")
     if given.epochs and not run.steps_per_epoch:
@@ -68,18 +73,6 @@ def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:
             found_first = [f"  {line}" for line in look_at(folder, summary)]
             print("\n".join(["first:", *found_first] if found_first else ["nothing was found"]))
     return 0
-
-
-def _stands_for(text: str | None) -> str | None:
-    """Return the type that `[dnn_group=]TYPE` names. `report` takes both groups, the plan the dnn group alone."""
-    if text is None:
-        return None
-    group, _, name = text.rpartition("=")
-    if group == DATA_GROUP:
-        raise InputError(f"--as {text}: here it is the dnn hosts' type; data hosts: --data_instance_type TYPE")
-    if group not in ("", DNN_GROUP) or not name:
-        raise InputError(f"--as {text!r} is not of the form [{DNN_GROUP}=]TYPE")
-    return name
 
 
 def told(name: str, run: Measured, advice: Advice, prices: str) -> str:
@@ -132,7 +125,7 @@ def told(name: str, run: Measured, advice: Advice, prices: str) -> str:
 def told_whole(option: Option, samples: float) -> str:
     """Return the samples, hours and dollars of the whole planned training, as text."""
     cost = option.cost_usd(samples)
-    price = "" if cost is None else f", ${_usd(cost)}"
+    price = "" if cost is None else f", ${usd(cost)}"
     return f"in all: {samples:,.0f} samples in {option.hours(samples):,.3g} h{price}"
 
 
@@ -153,12 +146,8 @@ def _row(option: Option, advice: Advice, epoch: float) -> list[str]:
     return [
         advice.marks(option), WHO_MAKES[option.placement], hosts, f"{option.prediction.step_s * 1000:.1f} ms",
         f"{option.input_bound_share:.0%}", option.prediction.limit, f"{option.samples_per_s:,.0f}",
-        _usd(option.usd_per_hour), _usd(option.usd_per_million), _usd(cost),
+        usd(option.usd_per_hour), usd(option.usd_per_million), usd(cost),
     ]  # fmt: skip
-
-
-def _usd(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
 def _bytes(value: float) -> str:
@@ -206,7 +195,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="headrace plan", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder, or the name of a job on SageMaker")
     parser.add_argument("--region", metavar="NAME", help="of a job on SageMaker that is given by name")
-    parser.add_argument("--as", dest="stands_for", metavar="TYPE",
+    parser.add_argument("--as", dest="stands_for", action="append", metavar="TYPE",
                         help="the instance type that a simulated run's dnn hosts stand for")  # fmt: skip
     parser.add_argument("--data_instance_type", action="append", metavar="TYPE",
                         help="a candidate for data hosts; repeatable (default: every type without GPU)")  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,10 +26,5 @@ class LocalOptions:
         present = os.sched_getaffinity(0)
         for group, cpus in self.cpus.items():
             if missing := sorted(cpus - present):
-                raise InputError(
-                    f"--cpus {group}: this machine has no processor {missing[0]}; it has {_ranges(present)}"
-                )
-
-
-def _ranges(cpus: Iterable[int]) -> str:
-    return ",".join(str(cpu) for cpu in sorted(cpus))
+                here = ",".join(map(str, sorted(present)))
+                raise InputError(f"--cpus {group}: this machine has no processor {missing[0]}; it has {here}")

@@ -41,7 +41,8 @@ def main(argv: Sequence[str]) -> int:
     account = Account(region)
     job = account.describe_job(arguments.job_name)
     hosts = hosts_by_group(job, logged_groups(account, arguments.job_name))
-    body = dashboard_body(arguments.job_name, region, hosts, _types(job), read_instances())
+    types = {group: instance_type for group, (instance_type, _) in _groups(job).items()}
+    body = dashboard_body(arguments.job_name, region, hosts, types, read_instances())
     if not arguments.create:
         print(json.dumps(body, indent=2))
         return 0
@@ -148,7 +149,3 @@ def _groups(job: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
         return {each["InstanceGroupName"]: (each["InstanceType"], each["InstanceCount"])
                 for each in resources["InstanceGroups"]}  # fmt: skip
     return {"dnn hosts": (resources["InstanceType"], resources["InstanceCount"])}
-
-
-def _types(job: Mapping[str, Any]) -> dict[str, str]:
-    return {group: instance_type for group, (instance_type, _) in _groups(job).items()}

@@ -16,8 +16,8 @@ from headrace.backends.sagemaker.account import (
     role_arn_of,
 )
 from headrace.backends.sagemaker.cloud_options import CloudOptions, given_flags
-from headrace.backends.sagemaker.console import Console
 from headrace.backends.sagemaker.job_cost import cost_usd, describe_cost
+from headrace.backends.sagemaker.job_follow import Console
 from headrace.backends.sagemaker.pack import files_to_send
 from headrace.backends.sagemaker.request import build_request, checkpoint_uri
 from headrace.backends.sagemaker.request_check import check_request

@@ -13,9 +13,8 @@ from botocore import exceptions
 
 from headrace.backends.sagemaker.account import Account, aws_errors, console
 from headrace.backends.sagemaker.cloud_options import CloudOptions
-from headrace.backends.sagemaker.console import Console
 from headrace.backends.sagemaker.job_cost import cost_usd
-from headrace.backends.sagemaker.job_follow import Follower, goes_on
+from headrace.backends.sagemaker.job_follow import Console, Follower, goes_on
 from headrace.backends.sagemaker.pack import pack_source
 from headrace.backends.sagemaker.recipe import upload_library, upload_recipe
 from headrace.backends.sagemaker.request import build_request, source_uri

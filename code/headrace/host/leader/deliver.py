@@ -84,12 +84,8 @@ def write_summary(
     """
     path = run.plan.paths.output_dir / SUMMARY
     record = summary.build_summary(
-        run.plan.topology,
-        run.plan.settings.job_name,
-        run.plan.settings.framework,
-        run.plan.settings.training_script,
+        run.plan,
         run.service,
-        run.plan.settings.local_workers,
         outcome,
         summary.take_trainer_report(run.plan.paths.output_dir, leave_it=another_follows),
         # A first summary is in a hurry, so it uses the published status: a new one takes long on a busy machine.

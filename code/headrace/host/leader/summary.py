@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.cluster.paths import TRAINER_REPORT
-from headrace.cluster.topology import Topology
+from headrace.host.host_plan import HostPlan
 from headrace.host.leader.workers import workers
 from headrace.host.services.contract import DataService
 from headrace.job.limits import limited_by
@@ -73,12 +73,8 @@ def take_trainer_report(output_dir: Path, *, leave_it: bool = False) -> dict[str
 
 
 def build_summary(
-    topology: Topology,
-    job_name: str,
-    framework: str,
-    training_script: str,
+    plan: HostPlan,
     service: DataService,
-    local_workers: str,
     outcome: Outcome,
     report: Mapping[str, Any],
     statuses: Mapping[str, Mapping[str, Any]],
@@ -86,8 +82,8 @@ def build_summary(
     times: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the summary, in the order in which people read it. `statuses` are the hosts' latest, by host name."""
-    hosts = {}
-    for host in topology.hosts:
+    settings, hosts = plan.settings, {}
+    for host in plan.topology.hosts:
         status = statuses.get(host.name, {})
         cpu = status.get("cpu", {})
         hosts[host.name] = {
@@ -105,14 +101,14 @@ def build_summary(
             "restarts": {kind: status.get("restarts", {}).get(kind, 0) for kind in service.kinds},
         }
     summary = {
-        "job_name": job_name,
+        "job_name": settings.job_name,
         "outcome": outcome.status,
         "root_cause": outcome.root_cause and outcome.root_cause.as_json(),
-        "framework": framework,
-        "training_script": training_script,
+        "framework": settings.framework,
+        "training_script": settings.training_script,
         "tf_data_mode": service.mode,
-        "is_hetero": topology.is_hetero,
-        "local_workers": local_workers,
+        "is_hetero": plan.topology.is_hetero,
+        "local_workers": settings.local_workers,
         **report,
         **times,
         "hosts": hosts,

@@ -71,11 +71,6 @@ def trainer_command(
     return [*command, *theirs, sys.executable, "-m", RANK_MODULE, "-m", "mpi4py", *script]
 
 
-def daemon_command(arguments: Sequence[str]) -> list[str]:
-    """Return the command of this host's MPI daemon, with mpirun's arguments."""
-    return [find_program(ORTED), *arguments]
-
-
 def mpi_environ(source_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that mpirun, its daemons and its ranks need."""
     prefix = Path(find_program(MPIRUN)).parents[1]

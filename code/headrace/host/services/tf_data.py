@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.cluster.ports import TRANSFER_PORT_OFFSET
+from headrace.cluster.addresses import TRANSFER_PORT_OFFSET
 from headrace.cluster.topology import Topology
 from headrace.events import WORKER_OFFERS, Event
 from headrace.host.services.contract import (

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from headrace.cluster.ports import free_ports
+from headrace.cluster.addresses import free_ports
 from headrace.errors import InputError, SetupError
 from headrace.rank.context import TrainerContext
 from headrace.rank.failure import in_a_line
