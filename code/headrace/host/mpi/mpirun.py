@@ -93,8 +93,9 @@ def python_path(source_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def hosts_of_ranks(topology: Topology, settings: Settings) -> tuple[Host, ...]:
-    """Return the hosts that run ranks, in the order of the ranks."""
-    return (topology.leader,) if _one_machine(settings, topology.dnn_hosts) else topology.dnn_hosts
+    """Return the host of each `ranks_per_host` ranks, in the order of the ranks."""
+    hosts = topology.dnn_hosts
+    return (topology.leader,) * len(hosts) if _one_machine(settings, hosts) else hosts
 
 
 def _one_machine(settings: Settings, hosts: Sequence[Host]) -> bool:
