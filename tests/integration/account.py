@@ -3,7 +3,7 @@
 import contextlib
 
 import boto3
-from headrace.backends.sagemaker.console import Console
+from headrace.backends.sagemaker.job_follow import Console
 from moto import mock_aws
 from moto.core.exceptions import JsonRESTError
 from moto.sagemaker.models import sagemaker_backends

@@ -3,7 +3,7 @@
 import pytest
 from botocore import exceptions
 from headrace.backends.sagemaker import job_follow
-from headrace.backends.sagemaker.console import Console
+from headrace.backends.sagemaker.job_follow import Console
 from headrace.backends.sagemaker.logs import LogTail
 from headrace.errors import SetupError
 

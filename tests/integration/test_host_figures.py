@@ -10,8 +10,8 @@ import urllib.request
 
 import pytest
 from headrace.events import Event
+from headrace.host.exporters.choose import to_file
 from headrace.host.exporters.exporter import Exporter
-from headrace.host.exporters.jsonl import to_file
 from headrace.host.exporters.openmetrics import to_endpoint
 from headrace.host.exporters.tensorboard import to_event_file
 from headrace.host.inbox import RankSaid

@@ -11,7 +11,7 @@ import boto3
 import pytest
 from headrace.__main__ import main as headrace
 from headrace.backends.sagemaker import submission as client_module
-from headrace.backends.sagemaker.console import Console
+from headrace.backends.sagemaker.job_follow import Console
 from headrace.backends.sagemaker.logs import LOG_GROUP
 from headrace.cli.start import main
 from headrace.rank.context import EMPTY_REPORT
@@ -246,8 +246,12 @@ def test_the_jobs_summary_is_fetched_and_told(aws, capsys, tmp_path):
 
 def test_a_report_of_a_job_that_is_none_or_left_nothing_is_refused_in_a_line(aws, capsys):
     for name, region, message in (
-        ("never-was", ["--region", REGION], f"never-was is neither a folder here nor a training job in {REGION}"),
-        ("never-was", [], "to fetch a job of that name, give --region"),
+        (
+            "never-was",
+            ["--region", REGION],
+            f"never-was is no folder here, and cannot be fetched: there is no training job 'never-was' in {REGION}",
+        ),
+        ("never-was", [], "never-was is no folder here, and cannot be fetched: no region: give --region"),
         ("no/such/folder", [], "no/such/folder: no such folder"),
     ):
         assert headrace(["report", name, *region]) == 2

@@ -142,7 +142,7 @@ def test_a_stop_request_before_the_first_step_ends_the_job_at_once(job):
 
 def test_a_preflight_that_does_not_begin_is_a_stall(tmp_path):
     job = Job(tmp_path, preflight="first", preflight_timeout_s=5)
-    job.decider.begin_training(10)
+    job.decider.ranks.begin(10)
     assert job.cause(14) is None
     verdict = job.decider.verdict(16, stepping=False)
     assert verdict.stalled

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import pytest
 from headrace.events import Event
 from headrace.host.control.auth import ClientAuth, ServerAuth
-from headrace.host.control.channel import MAX_MESSAGE_BYTES
-from headrace.host.control.in_parts import Joined
+from headrace.host.control.channel import MAX_REPLY_BYTES
 from headrace.host.inbox import HostAnswered, Inbox, LeaderSaid, ServerSaid
 from headrace.host.leader.peers import Hosts
 from headrace.host.state import HostState
@@ -74,41 +73,15 @@ def state_with(received):
 def test_a_root_cause_fits_into_a_renewal_whatever_a_rank_has_printed_and_received(line):
     state = state_with(receipts(ranks=8, workers=400))
     state.fail(RootCause("algo-1", "rank0", line * 10**6, 1, 1, log_tail=(line * 10**5,) * 100))
-    assert len(sealed(state.renew({}))) < MAX_MESSAGE_BYTES
+    assert len(sealed(state.renew({}))) < MAX_REPLY_BYTES
 
 
-@pytest.mark.parametrize(("hosts", "whole_bytes"), [(1, 6_000), (50, 267_000), (1000, 5_463_000)])
-def test_an_answer_is_small_and_the_leader_knows_each_workers_figures_however_many_there_are(hosts, whole_bytes):
+@pytest.mark.parametrize("hosts", [1, 50, 1000])
+def test_the_leader_knows_each_workers_figures_however_many_there_are(hosts):
     received = receipts(ranks=8, workers=8 * hosts)
     state = state_with(received)
-    leader = Hosts((SimpleNamespace(name="algo-1"),), 10.0)
-    sizes = []
-    for second in range(1000):
-        reply = state.renew({})
-        sizes.append(len(sealed(reply)))
-        leader.take((float(second), HostAnswered("algo-1", reply, news=False)))
-        state.take((float(second), LeaderSaid({"phase": "stepping"})))
-        state.publish()  # as each second, whoever has called
-        if leader.statuses["algo-1"]["received"]:
-            break
-    assert leader.statuses["algo-1"]["received"] == received
-    assert len(sealed(state.published())) > whole_bytes
-    assert max(sizes) < 25_000
-
-
-def test_a_part_that_is_lost_costs_no_more_than_its_record():
-    received = receipts(ranks=8, workers=400)
-    state, joined = state_with(received), Joined()
     state.publish()
-    parts = []
-    while len(parts) < state.renew({})["received"]["of"]:
-        parts.append(state.renew({})["received"])
-        state.take((1.0, LeaderSaid({})))
-    assert len(parts) > 2
-    for part in [*parts[:1], *parts[2:]]:
-        assert joined.take(part) == {}
-    for part in (None, 3, {}, {"place": 0, "record": 1, "of": 1, "text": "{"}, {"place": 0, "record": 1, "text": 5}):
-        assert joined.take(part) == {}
-    for part in [parts[0], parts[0], *parts[1:]]:  # that one comes twice does no harm
-        joined.take(part)
-    assert joined.take(None) == received
+    leader = Hosts((SimpleNamespace(name="algo-1"),), 10.0)
+    leader.take((1.0, HostAnswered("algo-1", state.renew({}), news=False)))
+    assert leader.statuses["algo-1"]["received"] == received
+    assert len(sealed(state.renew({}))) < MAX_REPLY_BYTES

@@ -10,7 +10,7 @@ from headrace.cluster.sagemaker import topology_from
 from headrace.errors import InputError
 from headrace.host.control.auth import ClientAuth, Refused, ServerAuth
 from headrace.host.inbox import Inbox
-from headrace.host.services.local import NoDataService
+from headrace.host.services.contract import DataService
 from headrace.host.state import HostState
 from headrace.host.usage.host_usage import ResourceUsage
 from headrace.job.settings import Settings
@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 SECRET = "s"
-LOCAL = NoDataService(
+LOCAL = DataService(
     topology_from({"hosts": ["algo-1"], "current_host": "algo-1"}, "test"), Settings(), Path(), Path(), ()
 )
 values = st.recursive(

@@ -47,7 +47,7 @@ def test_all_hyperparameters_reach_the_script_beside_the_launchers_own():
         ({"groups": (DNN, DNN)}, "different names"),
         ({"tf_data_mode": "remote"}, "expected one of service, local"),
         ({"tf_data_mode": "local"}, "leaves the data group idle"),
-        ({"num_of_data_workers": 0}, "needs --num_of_data_workers 1 or more"),
+        ({"num_of_data_workers": 0}, "needs num_of_data_workers 1 or more"),
         ({"num_of_data_workers": -1}, "expected 0 to 999"),
         ({"processes_per_host": 0}, "--processes_per_host is 0"),
         ({"hyperparameters": {"a b": "1"}}, "hyperparameter name 'a b'"),

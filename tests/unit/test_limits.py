@@ -7,10 +7,9 @@ import pytest
 from headrace.errors import InputError
 from headrace.host.usage.gpus import Gpus
 from headrace.job.limits import ARITHMETIC, COPYING, GPU, PROCESS, WAITING, limited_by
-from headrace.report.compare import compare_rows
+from headrace.report.compare import compare_rows, verdict
 from headrace.report.plan import main
 from headrace.report.runs import read_summary
-from headrace.report.verdict import verdict
 from headrace.training.signal_files import SignalFiles
 
 from tests.integration.test_host_figures import wait_until

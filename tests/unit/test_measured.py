@@ -13,10 +13,10 @@ def test_a_simulated_hosts_cpus_stand_for_all_of_the_types(tmp_path, capsys):
     """One CPU that needs half of a step for the batches stands for the type's 96 that need as much."""
     host = {"group": "dnn_group", "instance_type": "ml.x.y", "cpus": 1, "cpu_s": {}}
     run = summary(simulated=True, hosts={"algo-1": host}, rank_cpu_s_per_step=0.192 * UTILIZATION / 8)
-    found = measured(run, TABLE, "ml.p4d.24xlarge")
+    found = measured(run, TABLE, TABLE.types["ml.p4d.24xlarge"])
     assert options(found, [], 0)[0].prediction.step_s == pytest.approx(0.192, rel=0.01)
     with pytest.raises(InputError, match="--as is for simulated runs"):
-        measured(summary(), TABLE, "ml.p4d.24xlarge")
+        measured(summary(), TABLE, TABLE.types["ml.p4d.24xlarge"])
 
 
 def test_a_service_run_is_measured_by_its_workers():

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from headrace.cluster.endpoints import Endpoint
+from headrace.cluster.addresses import Endpoint
 from headrace.cluster.sagemaker import topology_from
 from headrace.errors import InputError, SetupError
 from headrace.host.mpi import mpirun
@@ -107,6 +107,13 @@ def test_hosts_on_loopback_addresses_are_one_host_to_mpi():
     words = command(["algo-1", "algo-2"], Settings(endpoints=endpoints))
     assert option(words, "-np") == "8"
     assert "--host" not in words
+
+
+def test_on_loopback_addresses_the_leader_knows_of_all_ranks():
+    endpoints = {f"algo-{n}": Endpoint(f"127.0.0.{n}") for n in (1, 2)}
+    hosts = mpirun.hosts_of_ranks(topology(["algo-1", "algo-2"]), Settings(endpoints=endpoints))
+    assert RankLog("algo-1", hosts, 2).world_size == 4
+    assert [host.name for host in hosts] == ["algo-1", "algo-1"]
 
 
 def test_ranks_run_under_mpi4py_with_the_scripts_arguments_last():

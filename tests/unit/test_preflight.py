@@ -1,7 +1,8 @@
 """What a preflight tries, and what its table says; the ranks themselves are in tests/integration."""
 
 from headrace.events import PREFLIGHT_FAILED, PREFLIGHT_STARTED, Event
-from headrace.host.leader.watchdog import PreflightWatch, diagnose_start
+from headrace.host.leader.rank_watch import RankWatch
+from headrace.host.leader.watchdog import diagnose_start
 from headrace.host.mpi.output import RankLog
 from headrace.job.settings import Settings
 from headrace.outcome import RootCause
@@ -55,7 +56,7 @@ def test_the_rank_that_a_preflight_names_is_the_root_cause():
 
 
 def test_a_preflight_that_never_begins_is_late_and_the_suspended_process_is_named():
-    watch = PreflightWatch(Settings(preflight="first", preflight_timeout_s=5))
+    watch = RankWatch(Settings(preflight="first", preflight_timeout_s=5), ranks=4)
     assert not watch.has_not_started(100)
     watch.begin(100)
     assert (watch.has_not_started(104), watch.has_not_started(106)) == (False, True)
@@ -67,7 +68,7 @@ def test_a_preflight_that_never_begins_is_late_and_the_suspended_process_is_name
 
 
 def test_ranks_that_do_not_end_after_a_failed_preflight_are_not_waited_for():
-    watch = PreflightWatch(Settings(preflight="first"))
-    assert not watch.has_not_ended(1000)
+    watch = RankWatch(Settings(preflight="first"), ranks=4)
+    assert not watch.has_not_aborted(1000)
     watch.take_event(Event(PREFLIGHT_FAILED, {}), 100)
-    assert (watch.has_not_ended(104), watch.has_not_ended(106)) == (False, True)
+    assert (watch.has_not_aborted(104), watch.has_not_aborted(106)) == (False, True)

@@ -11,10 +11,9 @@ import pytest
 from headrace.errors import InputError
 from headrace.report import plots
 from headrace.report.command import main as report
-from headrace.report.compare import compare
+from headrace.report.compare import compare, verdict
 from headrace.report.runs import describe_run
 from headrace.report.timeline import Timeline, read_timeline
-from headrace.report.verdict import verdict
 
 from tests.summaries import summary, write_run
 

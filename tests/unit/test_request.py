@@ -98,13 +98,6 @@ def test_either_all_channels_name_groups_or_none_those_that_headrace_adds_includ
     assert groups_named(made) == {"b": None, "code": None}
 
 
-def test_a_request_in_which_only_some_channels_name_groups_is_refused_here():
-    made = request(spec(channels=(Channel("a", "s3://b/a", ("data_group",)), Channel("b", "s3://b/b"))))
-    del made["InputDataConfig"][1]["DataSource"]["S3DataSource"]["InstanceGroupNames"]
-    with pytest.raises(InputError, match="'a' names instance groups, but 'b' does not"):
-        check_request(made)
-
-
 def test_traffic_is_encrypted_when_there_is_more_than_one_host_unless_told_otherwise():
     alone = spec(groups=(InstanceGroup("homogeneousCluster", "ml.g5.xlarge", 1),), tf_data_mode="local")
     assert request()["EnableInterContainerTrafficEncryption"] is True
@@ -165,7 +158,6 @@ def test_metric_definitions_find_the_values_in_the_launchers_log_lines():
         ({}, {"output_s3_uri": "bucket/x"}, "no S3 location"),
         ({}, {"output_s3_uri": "s3://bucket/exp#1"}, "no S3 location"),
         ({}, {"output_s3_uri": "s3://bucket//exp"}, "no S3 location"),
-        ({}, {"distribution": "horovodrun"}, "--distribution"),
         ({"hyperparameters": {"x": "v" * 2501}}, {}, "at most 2500"),
         ({"groups": (*GROUPS[:1], InstanceGroup("dnn_group", "ml.c99.large", 1))}, {}, "ml.c99.large"),
     ],

@@ -6,7 +6,7 @@ from dataclasses import fields
 import pytest
 from headrace.backends.sagemaker.cloud_options import FLAGS, CloudOptions, given_flags
 from headrace.cli.flags import build_parser
-from headrace.cluster.endpoints import Endpoint, encode_endpoints
+from headrace.cluster.addresses import Endpoint, encode_endpoints
 from headrace.errors import InputError
 from headrace.host.host_plan import script_arguments
 from headrace.job.settings import HYPERPARAMETERS, Settings, describe_settings, read_settings

@@ -211,20 +211,3 @@ def test_runs_are_listed_the_newest_first(capsys, monkeypatch, tmp_path):
     rows = capsys.readouterr().out.splitlines()[2:]
     assert [row.split()[0] for row in rows] == ["killed", "broken", "newer", "older"]
     assert "was killed" in rows[0] and "not valid JSON" in rows[1] and "1 data + 1 dnn" in rows[2]
-
-
-@pytest.mark.parametrize(
-    ("given", "warned"),
-    [
-        ("stall_timout_s=5", "did you mean stall_timeout_s?"),
-        ("Lease=20", "did you mean lease_s?"),
-        ("stall_timeout_s=50", ""),
-        ("hidden_units=64", ""),
-        ("lease_a=1", ""),  # the script names it
-    ],
-)
-def test_a_slip_in_the_name_of_a_launchers_setting_is_warned_of(given, warned, tmp_path, capsys):
-    (tmp_path / "train_dnn.py").write_text("parser.add_argument('--lease_a')\n")
-    assert main(["--dry_run", f"--source_dir={tmp_path}", f"--hyperparameter={given}"]) == 0
-    told = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
-    assert [warned in line for line in told] == [True] * bool(warned)

@@ -69,16 +69,9 @@ def test_hosts_come_in_natural_order_whatever_the_files_order():
     ("config", "said"),
     [
         (hetero(current_host="algo-9"), "current_host 'algo-9' is not among the hosts"),
-        (hetero(current_host=None), "current_host is None"),
-        (hetero(hosts=[]), "hosts is empty"),
-        (hetero(hosts="algo-1"), "expected a list of host names"),
-        (hetero(hosts=["algo-1", "algo-1", "algo-3"]), "names a host twice"),
-        (hetero(hosts=["algo-1", "algo-3"]), "differ by ['algo-2']"),
-        (hetero(current_group_name="data_group"), "is listed in group 'dnn_group'"),
-        (hetero(current_group_name="gpu_group"), "there is no group 'gpu_group'"),
-        (hetero(instance_groups=[1]), "expected a list of objects"),
-        (hetero(network_interface_name=7), "network_interface_name is 7"),
-        ([], "expected a JSON object"),
+        (hetero(current_host=None), "current_host None is not among the hosts"),
+        (hetero(instance_groups=[1]), "does not say which hosts and groups"),
+        ([], "does not say which hosts and groups"),
     ],
 )
 def test_an_inconsistency_is_an_error_that_says_what_was_read_where(config, said):
@@ -97,10 +90,8 @@ def with_groups(*names_and_hosts):
     ("config", "said"),
     [
         (with_groups(("data_group", ["algo-1", "algo-2"]), ("gpus", ["algo-3"])), "unknown instance group 'gpus'"),
-        (with_groups(("data_group", ["algo-1", "algo-2", "algo-3"])), "no instance group 'dnn_group'"),
-        (with_groups(("data_group", []), ("dnn_group", ["algo-1", "algo-2", "algo-3"])), "'data_group' is empty"),
-        (with_groups(("data_group", ["algo-1"]), ("data_group", ["algo-2"])), "'data_group' is listed twice"),
-        (with_groups(("data_group", ["algo-1", "algo-3"]), ("dnn_group", ["algo-2", "algo-3"])), "'algo-3' is in two"),
+        (with_groups(("data_group", ["algo-1", "algo-2", "algo-3"])), "no host in instance group 'dnn_group'"),
+        (with_groups(("data_group", ["algo-3"]), ("dnn_group", [])), "no host in instance group 'dnn_group'"),
     ],
 )
 def test_groups_that_make_no_job_are_refused(config, said):
@@ -132,7 +123,8 @@ def test_the_file_wins_over_the_environment(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("{", "is not valid JSON"), ("\udcff", "Cannot read"), ("[]", "expected a JSON object")]
+    ("text", "said"),
+    [("{", "is not valid JSON"), ("\udcff", "Cannot read"), ("[]", "does not say which hosts and groups")],
 )
 def test_a_broken_file_is_named(tmp_path, text, said):
     folder = tmp_path / "input" / "config"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.cli.start import check_installation
@@ -18,19 +17,15 @@ OUTPUT_DIR = Path("runs")
 
 def report(argv: Sequence[str]) -> int:
     """Run `headrace report`; see `headrace.report.command`."""
-    return command.main(argv, _finder)
+    return command.main(argv, _folder_of)
 
 
 def plan_from(argv: Sequence[str]) -> int:
     """Run `headrace plan`; see `headrace.report.plan`."""
-    return plan.main(argv, _finder)
+    return plan.main(argv, _folder_of)
 
 
-def _finder(region: str | None) -> Callable[[Path], Path]:
-    return functools.partial(_folder_of, region)
-
-
-def _folder_of(region: str | None, run: Path) -> Path:
+def _folder_of(run: Path, region: str | None) -> Path:
     if run.exists():
         return run
     if RunPaths(OUTPUT_DIR / run).summary.is_file():

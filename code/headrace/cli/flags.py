@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -227,13 +226,6 @@ def parse_cpus(text: str, is_hetero: bool) -> dict[str, frozenset[int]]:
             raise InputError(f"--cpus names group {group!r}; this job has {', '.join(groups)}")
         pinned[HOMOGENEOUS_GROUP if not is_hetero else group] = cpus
     return pinned
-
-
-def refuse_flags(arguments: argparse.Namespace, flags: Mapping[str, str], where: str) -> None:
-    """Raise `InputError` if a flag was given that means nothing where the job runs."""
-    for name, flag in flags.items():
-        if getattr(arguments, name) is not None:
-            raise InputError(f"{flag} is for jobs {where}")
 
 
 def _processes(arguments: argparse.Namespace, table: InstanceTable) -> int:

@@ -11,7 +11,7 @@ from headrace.cluster.paths import RunPaths
 from headrace.errors import InputError
 from headrace.report.runs import Summary, read_summary, rounded, waited_share
 from headrace.terminal.parser import OneLineParser
-from headrace.terminal.tables import Table
+from headrace.terminal.tables import as_table
 
 HEAD = ("run", "ended", "outcome", "hosts", "script", "steps", "samples/s", "waiting for data")
 NO_SUMMARY = "no summary: it still runs, or was killed"
@@ -28,10 +28,7 @@ def main(argv: Sequence[str]) -> int:
     if not found:
         print(f"no runs in {folder}")
         return 0
-    table = Table(*HEAD)
-    for run in found:
-        table.add(run.name, *_cells(run))
-    print(table.text())
+    print(as_table([HEAD, *((run.name, *_cells(run)) for run in found)]))
     return 0
 
 

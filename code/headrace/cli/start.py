@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import difflib
 import secrets
 import sys
 from collections.abc import Callable, Sequence
@@ -21,21 +20,20 @@ from headrace.cli.flags import (
     build_parser,
     build_spec,
     parse_cpus,
-    refuse_flags,
 )
 from headrace.cluster.paths import RunPaths
 from headrace.errors import HeadraceError, InputError, SetupError
 from headrace.frameworks import DEFAULT, FRAMEWORKS
 from headrace.job.instances import read_instances
 from headrace.job.phases import Phases
-from headrace.job.settings import HYPERPARAMETERS
-from headrace.job.spec import JobSpec
 from headrace.terminal.standard_streams import print_every_character
 
+PREFLIGHT = """Run a job of dnn hosts alone whose ranks try MPI and then end: who is where, messages between hosts and
+within each, broadcast, gather and average, allreduce. Each answer is checked and timed; a table and preflight.json have
+the results. A slow link is marked; a rank or link that gives no sign ends the job by name. Flags are start_job.py's.
+To try MPI before a training: start_job.py --preflight ..."""
 MOST_SAID = 300
 """Most characters that are shown of an error from the system, which may contain a file name of any length."""
-ALIKE = 0.8
-"""Ratio of difflib from which two names count as alike: `lease` and `lease_s` have 0.83."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -82,6 +80,7 @@ def start(argv: Sequence[str]) -> int:
 def preflight(argv: Sequence[str]) -> int:
     """Run a job of dnn hosts alone whose ranks try MPI and do nothing else (`headrace preflight`)."""
     parser = _with_yes(build_parser("headrace preflight"))
+    parser.description = PREFLIGHT
     return _main(parser, ["--no-is_hetero", "--preflight", "only", *argv], _run_or_submit)
 
 
@@ -121,7 +120,6 @@ def _run_here(arguments: argparse.Namespace) -> int:
         raise InputError("--dry_run shows a request to SageMaker; leave out --no-is_cloud_job")
     spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), read_instances())
     cpus = parse_cpus(arguments.cpus or "", arguments.is_hetero)
-    _warn_of_misspelt(spec)
     common = ("mpi4py", "psutil", "grpc", "pyroute2", "pathspec", "packaging")
     check_installation((*FRAMEWORKS[spec.framework].modules, *common), spec.framework)
     from headrace.backends.local.cluster import run_job
@@ -151,21 +149,10 @@ def _warn_of_syntax(script: Path) -> None:
         print(f"headrace: warning: {script} does not compile with this Python {version}: {error}", file=sys.stderr)
 
 
-def _warn_of_misspelt(spec: JobSpec) -> None:
-    """Warn of a misspelt setting of the launcher: it would reach the script alone, which ignores unknown names."""
-    try:
-        script = (spec.source_dir / spec.training_script).read_text(encoding="utf-8", errors="replace")
-    except OSError:  # the job itself reports a missing script
-        return
-    for name in sorted(set(spec.hyperparameters) - set(HYPERPARAMETERS)):
-        close = difflib.get_close_matches(name.replace("-", "_").lower(), HYPERPARAMETERS, 1, ALIKE)
-        if close and name not in script:
-            nobody = f"the launcher has no {name!r}, and {spec.training_script} does not name it"
-            print(f"headrace: warning: {nobody}; did you mean {close[0]}?", file=sys.stderr)
-
-
 def _submit(arguments: argparse.Namespace, asks: bool) -> int:
-    refuse_flags(arguments, HERE_ONLY, "on this machine (--no-is_cloud_job)")
+    for name, flag in HERE_ONLY.items():
+        if getattr(arguments, name) is not None:
+            raise InputError(f"{flag} is for jobs on this machine (--no-is_cloud_job)")
     table = read_instances(arguments.prices).with_prices(arguments.price or ())
     check_installation(("boto3", "pathspec", "packaging"))
     from headrace.backends.sagemaker.request_check import check_instance_type
@@ -175,7 +162,6 @@ def _submit(arguments: argparse.Namespace, asks: bool) -> int:
         check_instance_type(instance_type)
     spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), table)
     _warn_of_syntax(spec.source_dir / spec.training_script)
-    _warn_of_misspelt(spec)
     ended = submit_to_sagemaker(spec, arguments, table, asks)
     return _told(ended.folder, ended.succeeded) if ended else 0
 
@@ -187,7 +173,6 @@ def _submit_to_slurm(arguments: argparse.Namespace) -> int:
     arguments.processes_per_host = processes_per_host(arguments)
     spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), read_instances())
     _warn_of_syntax(spec.source_dir / spec.training_script)
-    _warn_of_misspelt(spec)
     ended = submit_to_slurm(spec, arguments)
     return _told(ended.folder, ended.succeeded) if ended else 0
 

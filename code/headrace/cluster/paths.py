@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.errors import InputError
+
 SUMMARY = "summary.json"
 """The leader's summary of the run: outcome, root cause, figures."""
 METRICS = "metrics.jsonl"
@@ -98,6 +100,21 @@ class RunPaths:
     """A run's folder on this machine: the leader's results, and each host's folder and log."""
 
     folder: Path
+
+    def make(self) -> None:
+        """Make the folder, which reserves the job's name, and keep it out of git and of source dirs.
+
+        Raises:
+            InputError: it exists already, or cannot be made.
+        """
+        try:
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir()
+            (self.folder / ".gitignore").write_text("*\n")
+        except FileExistsError as error:
+            raise InputError(f"{self.folder} exists already; choose another --job_name, or delete it") from error
+        except OSError as error:
+            raise InputError(f"cannot make the folder {self.folder}: {error.strerror}") from error
 
     @property
     def summary(self) -> Path:

@@ -44,29 +44,33 @@ def toolkit_starts_mpi(environ: Mapping[str, str]) -> bool:
 
 def topology_from(config: Any, source: str, dnn_as_listed: bool = False) -> Topology:
     """Return the topology in the content of a resourceconfig.json; `source` names it in errors."""
-    if not isinstance(config, dict):
-        raise TopologyError(f"{source}: expected a JSON object, found {type(config).__name__}")
-    names = _names(config.get("hosts"), "hosts", source)
-    current = config.get("current_host")
-    if not isinstance(current, str) or not current:
-        raise TopologyError(f"{source}: current_host is {current!r}; expected a host name")
-    if current not in names:
-        raise TopologyError(f"{source}: current_host {current!r} is not among the hosts {names}")
-    groups = _groups(config, names, source)
-    hosts = [
-        Host(name, group, instance_type, _role(group, groups))
-        for group, (instance_type, members) in groups.items()
-        for name in members
-    ]
-    listed = [host for host in hosts if host.role == "dnn"]
-    hosts.sort(key=lambda host: natural_key(host.name))
+    try:
+        current, interface = config["current_host"], str(config.get("network_interface_name") or "eth0")
+        groups = _groups(config)
+        hosts = [
+            Host(name, group, instance_type, "data" if group == DATA_GROUP and len(groups) > 1 else "dnn")
+            for group, (instance_type, members) in groups.items()
+            for name in members
+        ]
+        listed = [host for host in hosts if host.role == "dnn"]
+        hosts.sort(key=lambda host: natural_key(host.name))
+    except (LookupError, TypeError, AttributeError) as error:
+        raise TopologyError(f"{source} does not say which hosts and groups the job has: {error!r}") from error
+    if unknown := [group for group in groups if len(groups) > 1 and group not in (DATA_GROUP, DNN_GROUP)]:
+        raise TopologyError(
+            f"{source}: unknown instance group {unknown[0]!r}; a heterogeneous job has the groups "
+            f"{DATA_GROUP!r} and {DNN_GROUP!r}"
+        )
+    if not listed or list(groups) == [DATA_GROUP]:
+        raise TopologyError(f"{source}: no host in instance group {DNN_GROUP!r}; without it no host trains")
     if dnn_as_listed:
         hosts = [host for host in hosts if host.role == "data"] + listed
-    _check_membership(config, names, hosts, current, source)
-    interface = config.get("network_interface_name", "eth0")
-    if not isinstance(interface, str) or not interface:
-        raise TopologyError(f"{source}: network_interface_name is {interface!r}; expected a name such as eth0")
-    return Topology(tuple(hosts), next(host for host in hosts if host.name == current), interface, source)
+    here = next((host for host in hosts if host.name == current), None)
+    if here is None:
+        raise TopologyError(
+            f"{source}: current_host {current!r} is not among the hosts {[each.name for each in hosts]}"
+        )
+    return Topology(tuple(hosts), here, interface, source)
 
 
 def _from_environment(environ: Mapping[str, str], path: Path) -> Topology:
@@ -85,9 +89,7 @@ def _from_environment(environ: Mapping[str, str], path: Path) -> Topology:
         config["current_group_name"] = environ["SM_CURRENT_INSTANCE_GROUP"]
     if environ.get("SM_INSTANCE_GROUPS_DICT"):
         groups = _json(environ["SM_INSTANCE_GROUPS_DICT"], "SM_INSTANCE_GROUPS_DICT")
-        if not isinstance(groups, dict):
-            raise TopologyError("SM_INSTANCE_GROUPS_DICT: expected a JSON object of groups by name")
-        config["instance_groups"] = list(groups.values())
+        config["instance_groups"] = list(dict(groups).values())
     return topology_from(config, "the SM_* variables", toolkit_starts_mpi(environ))
 
 
@@ -98,64 +100,9 @@ def _json(text: str, source: str) -> Any:
         raise TopologyError(f"{source} is not valid JSON: {error}") from error
 
 
-def _names(value: Any, what: str, source: str) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
-        raise TopologyError(f"{source}: {what} is {value!r}; expected a list of host names")
-    if not value:
-        raise TopologyError(f"{source}: {what} is empty; a job has at least one host")
-    if len(set(value)) < len(value):
-        raise TopologyError(f"{source}: {what} names a host twice: {value}")
-    return value
-
-
-def _groups(config: dict[str, Any], names: list[str], source: str) -> dict[str, tuple[str, Sequence[str]]]:
+def _groups(config: Mapping[str, Any]) -> dict[str, tuple[str, Sequence[str]]]:
     """Return instance type and host names by group name."""
-    listed = config.get("instance_groups")
-    if not listed:
-        group = config.get("current_group_name") or HOMOGENEOUS_GROUP
-        return {group: (str(config.get("current_instance_type") or ""), names)}
-    if not isinstance(listed, list) or not all(isinstance(group, dict) for group in listed):
-        raise TopologyError(f"{source}: instance_groups is {listed!r}; expected a list of objects")
-    groups: dict[str, tuple[str, Sequence[str]]] = {}
-    for group in listed:
-        name = group.get("instance_group_name")
-        if not isinstance(name, str) or not name:
-            raise TopologyError(f"{source}: an instance group has no instance_group_name: {group}")
-        if name in groups:
-            raise TopologyError(f"{source}: instance group {name!r} is listed twice")
-        members = _names(group.get("hosts"), f"hosts of instance group {name!r}", source)
-        groups[name] = (str(group.get("instance_type") or ""), members)
-    return groups
-
-
-def _role(group: str, groups: Mapping[str, object]) -> str:
-    return "data" if group == DATA_GROUP and len(groups) > 1 else "dnn"
-
-
-def _check_membership(
-    config: dict[str, Any], names: list[str], hosts: Sequence[Host], current: str, source: str
-) -> None:
-    groups = dict.fromkeys(host.group for host in hosts)
-    if len(groups) > 1:
-        unknown = [group for group in groups if group not in (DATA_GROUP, DNN_GROUP)]
-        if unknown:
-            raise TopologyError(
-                f"{source}: unknown instance group {unknown[0]!r}; a heterogeneous job has the groups "
-                f"{DATA_GROUP!r} and {DNN_GROUP!r}"
-            )
-    elif DATA_GROUP in groups:
-        raise TopologyError(f"{source}: no instance group {DNN_GROUP!r}; without it no host trains")
-    grouped = [host.name for host in hosts]
-    if len(set(grouped)) < len(grouped):
-        twice = next(name for name in grouped if grouped.count(name) > 1)
-        raise TopologyError(f"{source}: host {twice!r} is in two instance groups")
-    if set(grouped) != set(names):
-        stray = sorted(set(grouped) ^ set(names), key=natural_key)
-        raise TopologyError(f"{source}: hosts {names} and the instance groups' hosts {grouped} differ by {stray}")
-    said = config.get("current_group_name")
-    actual = next(host.group for host in hosts if host.name == current)
-    if said and said != actual:
-        raise TopologyError(
-            f"{source}: current_group_name is {said!r}, but {current!r} is listed in group {actual!r}"
-            + ("" if said in groups else f"; there is no group {said!r}")
-        )
+    if listed := config.get("instance_groups"):
+        return {each["instance_group_name"]: (each.get("instance_type") or "", each["hosts"]) for each in listed}
+    group = config.get("current_group_name") or HOMOGENEOUS_GROUP
+    return {group: (config.get("current_instance_type") or "", config["hosts"])}

@@ -16,9 +16,15 @@ import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from headrace.cluster.endpoints import ENDPOINTS_VARIABLE, Endpoint, encode_endpoints
+from headrace.cluster.addresses import (
+    CONTROL_PORT,
+    DISPATCHER_PORT,
+    ENDPOINTS_VARIABLE,
+    FIRST_WORKER_PORT,
+    Endpoint,
+    encode_endpoints,
+)
 from headrace.cluster.paths import CHECKPOINTS, SUMMARY, WORK_DIR_VARIABLE, HostPaths
-from headrace.cluster.ports import CONTROL_PORT, DISPATCHER_PORT, FIRST_WORKER_PORT
 from headrace.cluster.topology import DATA_GROUP, DNN_GROUP, natural_key
 from headrace.errors import InputError, TopologyError
 
@@ -74,7 +80,17 @@ def enter_host(environ: Mapping[str, str]) -> dict[str, str]:
         "SAGEMAKER_BASE_DIR": str(paths.base_dir),
         WORK_DIR_VARIABLE: str(local / f"headrace-{job_id}-{host}"),
         SECRET_VARIABLE: _secret(run / SECRET_FILE),
-        ENDPOINTS_VARIABLE: encode_endpoints({each: shifted_endpoint(each, offset) for each in hosts}),
+        ENDPOINTS_VARIABLE: encode_endpoints(
+            {
+                each: Endpoint(
+                    each,
+                    first_worker_port=FIRST_WORKER_PORT + offset,
+                    dispatcher_port=DISPATCHER_PORT + offset,
+                    control_port=CONTROL_PORT + offset,
+                )
+                for each in hosts
+            }
+        ),
         "TRAINING_JOB_NAME": environ.get("SLURM_JOB_NAME", run.name),
         "SM_HOSTS": json.dumps(sorted(hosts, key=natural_key)),
         "SM_CURRENT_HOST": host,
@@ -126,16 +142,6 @@ def port_offset(job_id: int, needed: int) -> int:
         needed: number of ports in a row that a host needs; 0: the job is alone on it.
     """
     return job_id % (FREE_PORTS // needed) * needed if needed else 0
-
-
-def shifted_endpoint(host: str, offset: int) -> Endpoint:
-    """Return a host's endpoint at its name, with all ports `offset` above the usual ones."""
-    return Endpoint(
-        host,
-        first_worker_port=FIRST_WORKER_PORT + offset,
-        dispatcher_port=DISPATCHER_PORT + offset,
-        control_port=CONTROL_PORT + offset,
-    )
 
 
 def _group_names(environ: Mapping[str, str]) -> list[str]:

@@ -49,22 +49,6 @@ class Installer:
     """Tells from the source dir and the host's environment whether to install."""
 
 
-def _no_environ(_: Mapping[str, str]) -> dict[str, str]:
-    return {}
-
-
-def _no_advice(_: BaseException, __: str) -> str:
-    return ""
-
-
-def _nothing() -> None:
-    pass
-
-
-def _nothing_before(_: MutableMapping[str, str]) -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class Framework:
     """All that headrace knows of a framework outside of the framework's own package."""
@@ -96,7 +80,7 @@ class Framework:
     installer: Installer | None = None
     recipe: str = ""
     """Folder of the installation recipe in a checkout; empty: nothing is installed."""
-    process_environ: Callable[[Mapping[str, str]], dict[str, str]] = _no_environ
+    process_environ: Callable[[Mapping[str, str]], dict[str, str]] = lambda _: {}
     """Returns environment variables of every Python child, from the host's environment."""
     has_sockets_in_tmpdir: bool = False
     """True if its processes hand data over by sockets in TMPDIR, whose path must then be short."""
@@ -107,13 +91,13 @@ class Framework:
     noise: str = ""
     """Regular expression of log lines without information."""
     stall_words: StallWords | None = None
-    advice: Callable[[BaseException, str], str] = _no_advice
+    advice: Callable[[BaseException, str], str] = lambda _, __: ""
     """Returns what to do about an exception whose text, the second argument, does not say so."""
-    before_script: Callable[[MutableMapping[str, str]], None] = _nothing_before
+    before_script: Callable[[MutableMapping[str, str]], None] = lambda _: None
     """Called on each rank before the script; it may change the environment."""
-    after_script: Callable[[], None] = _nothing
+    after_script: Callable[[], None] = lambda: None
     """Called when the script is over, before its exit handlers."""
-    before_leaving: Callable[[], None] = _nothing
+    before_leaving: Callable[[], None] = lambda: None
     """Called after the script's exit handlers."""
-    leave: Callable[[], None] = _nothing
+    leave: Callable[[], None] = lambda: None
     """Ends MPI, where the framework has started it."""

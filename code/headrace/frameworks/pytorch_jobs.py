@@ -5,15 +5,26 @@ from __future__ import annotations
 import errno
 import math
 import os
-from collections.abc import MutableMapping, Sequence
+import re
+from collections.abc import Mapping, MutableMapping, Sequence
 
-from headrace.frameworks import rendezvous
+from headrace.cluster.addresses import free_ports
 from headrace.frameworks.framework import Framework, RankFacts, Said
 
 STALL_TIMEOUT_VARIABLE = "HEADRACE_STALL_TIMEOUT_S"
 """Variable with the whole seconds that workers wait for a rank that does not read, and PyTorch's ranks for a batch."""
 FEEDS_VARIABLE = "HEADRACE_FEEDS"
 """Variable that tells ranks the feed servers of a PyTorch job; see `TrainerContext`."""
+MASTER_VARIABLE = "HEADRACE_MASTER"
+"""Variable with the leader's address, for ranks that torch.distributed connects."""
+_OF_OTHERS = ("DistBackendError", "DistNetworkError")
+_BROKEN = re.compile("gloo|NCCL|ncclRemoteError|Connection (closed|reset) by peer", re.IGNORECASE)
+_OF_MPI = {
+    "RANK": "OMPI_COMM_WORLD_RANK",
+    "WORLD_SIZE": "OMPI_COMM_WORLD_SIZE",
+    "LOCAL_RANK": "OMPI_COMM_WORLD_LOCAL_RANK",
+    "LOCAL_WORLD_SIZE": "OMPI_COMM_WORLD_LOCAL_SIZE",
+}
 PORT_IN_USE = (
     "feed servers run the script up to its first batch too, one beside the ranks of each host: open the port after it, "
     "or only where headrace.torch.is_feed_server() is False"
@@ -23,9 +34,9 @@ GLOO_S = 5.0
 
 
 def _rank_environ(facts: RankFacts) -> dict[str, str]:
-    """Return the variables by which ranks find each other (`rendezvous`) and know how long to wait."""
+    """Return the variables by which ranks find each other and know how long to wait."""
     return {
-        rendezvous.MASTER_VARIABLE: facts.leader_address,
+        MASTER_VARIABLE: facts.leader_address,
         STALL_TIMEOUT_VARIABLE: str(math.ceil(facts.stall_timeout_s)),
         # By default, PyTorch warns at each connection to an address without a name.
         "TORCH_CPP_LOG_LEVEL": facts.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
@@ -44,13 +55,31 @@ def _advice(error: BaseException, _: str) -> str:
     return PORT_IN_USE if getattr(error, "errno", None) == errno.EADDRINUSE and os.environ.get(FEEDS_VARIABLE) else ""
 
 
-def _lost_peer(error: BaseException, _: str) -> bool:
-    return rendezvous.is_wanted(os.environ) and rendezvous.is_consequence(error)
+def _connects(environ: Mapping[str, str]) -> bool:
+    """Return whether this rank's script uses torch.distributed."""
+    return bool(environ.get(MASTER_VARIABLE)) and all(name in environ for name in _OF_MPI.values())
+
+
+def _lost_peer(error: BaseException, text: str) -> bool:
+    """Return whether an error only says that another rank has ended: gloo or NCCL report a broken connection."""
+    broken = isinstance(error, RuntimeError) and _BROKEN.search(text)
+    return _connects(os.environ) and (type(error).__name__ in _OF_OTHERS or bool(broken))
 
 
 def _before_script(environ: MutableMapping[str, str]) -> None:
-    if rendezvous.is_wanted(environ):
-        rendezvous.set_environ(environ)
+    """Set the variables that `init_process_group` reads, as torchrun does. Rank 0 chooses the port for all ranks."""
+    if not _connects(environ):
+        return
+    from mpi4py import MPI
+
+    for name, source in _OF_MPI.items():
+        environ[name] = environ[source]
+    port = free_ports(1)[0] if MPI.COMM_WORLD.rank == 0 else 0
+    environ["MASTER_ADDR"] = environ[MASTER_VARIABLE]
+    environ["MASTER_PORT"] = str(MPI.COMM_WORLD.bcast(port))
+    share = len(os.sched_getaffinity(0)) // int(environ["LOCAL_WORLD_SIZE"])
+    # By default each rank starts a thread for each processor. torchrun sets 1; this gives a rank its share.
+    environ.setdefault("OMP_NUM_THREADS", str(max(share, 1)))
 
 
 def _before_leaving() -> None:

@@ -165,13 +165,8 @@ class HostRun:
 
     def _start_mpi_daemon(self, arguments: tuple[str, ...]) -> None:
         environ = trainer_environ(self.plan, self.service)
-        argv = mpirun.daemon_command(arguments)
+        argv = [mpirun.find_program(mpirun.ORTED), *arguments]
         self.supervisor.start(ChildSpec("mpi-daemon", mpirun.ORTED, argv, environ, self.plan.source_dir))
-
-
-def _ranks_step(plan: HostPlan) -> bool:
-    """Return whether this host's ranks make steps, as far as they say so."""
-    return next(plan.paths.signal_dir.glob(f"{PAUSED}*"), None) is None
 
 
 @contextlib.contextmanager
@@ -180,6 +175,7 @@ def host_run(plan: HostPlan, service: DataService, log: HostLog) -> Iterator[Hos
     inbox = Inbox()
     host, leader = plan.topology.current.name, plan.topology.leader.name
     prepare_folders(plan)
+    is_stepping = lambda: not any(plan.paths.signal_dir.glob(f"{PAUSED}*"))  # noqa: E731
     with Supervisor(log, plan.settings.max_restarts, plan.settings.grace_s) as supervisor:
         usage = ResourceUsage(
             lambda: [
@@ -188,7 +184,7 @@ def host_run(plan: HostPlan, service: DataService, log: HostLog) -> Iterator[Hos
                 if not child.ended
             ],
             own_network=not plan.settings.endpoint(host).address.startswith("127."),
-            gpus=Gpus(lambda: _ranks_step(plan)) if plan.topology.current.role == "dnn" else None,
+            gpus=Gpus(is_stepping) if plan.topology.current.role == "dnn" else None,
         )
         state = HostState(
             host,

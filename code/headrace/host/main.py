@@ -8,6 +8,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from headrace import __version__
 from headrace.cluster import slurm
@@ -21,13 +22,13 @@ from headrace.host.control.secret import with_secret
 from headrace.host.failures import failure_of, leave, unexpected, write_failure
 from headrace.host.follower import follow
 from headrace.host.host_plan import HostPlan, script_arguments, trainer_environ
-from headrace.host.host_run import HostRun, host_run
-from headrace.host.leader.lead import lead
+from headrace.host.host_run import host_run
+from headrace.host.leader.lead import Leader
 from headrace.host.log import HostLog
 from headrace.host.mpi.toolkit import become_rank, check_rank, toolkit_rank
 from headrace.host.services import data_service
 from headrace.host.services.contract import DataService
-from headrace.job.settings import VERSION_VARIABLE, find_source_dir, read_base_dir, read_settings
+from headrace.job.settings import VERSION_VARIABLE, read_base_dir, read_settings
 from headrace.linux import prctl
 from headrace.outcome import Outcome
 from headrace.terminal.standard_streams import print_every_character
@@ -56,7 +57,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
             print(topology.table(), file=sys.stderr)
             print(json.dumps(topology.describe(), indent=2))
             return 0
-        source_dir = find_source_dir(entry)
+        source_dir = Path(entry).resolve().parent
         if not (source_dir / settings.training_script).is_file():
             raise InputError(f"training_script {settings.training_script!r} is not in {source_dir}")
         rank = toolkit_rank(environ)
@@ -97,7 +98,7 @@ def run_host(plan: HostPlan, service: DataService) -> int:
             if plan.takes_mpi_daemon:
                 handlers["start_mpi_daemon"] = run.mpi_daemon.ask
             with ControlServer(plan.control_address, host, plan.settings.secret, handlers, log, {"keep": keeper.keep}):
-                outcome = _lead_or_follow(run)
+                outcome = Leader(run).lead() if plan.topology.is_leader else follow(run)
     except HeadraceError as error:
         outcome = Outcome(failure_of(error, host))
     except Exception as error:  # the host ends with an outcome, whatever failed
@@ -111,10 +112,6 @@ def run_host(plan: HostPlan, service: DataService) -> int:
         leave(plan.paths, cause)
     log.event("outcome", status=outcome.status)
     return outcome.exit_code
-
-
-def _lead_or_follow(run: HostRun) -> Outcome:
-    return lead(run) if run.plan.topology.is_leader else follow(run)
 
 
 def _log_topology(plan: HostPlan, mode: str, log: HostLog) -> None:

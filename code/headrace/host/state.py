@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.host.control.channel import Body
-from headrace.host.control.in_parts import InParts
 from headrace.host.inbox import Inbox, LeaderSaid, ServerSaid, Stamped, StopAsked
 from headrace.host.log import LAUNCHER
 from headrace.host.services.contract import DataService, Report
@@ -57,17 +56,14 @@ class HostState:
         self._last_heard: float | None = None
         self._dump_requested = False
         self._report: Report = {}
-        self._in_parts = InParts()
         self._published: Body = self._status()
-        self._reply: Body = {}
-        self._make_reply()
 
     # From the control channel's threads
 
     def renew(self, body: Body) -> Body:
         """Answer the leader's renewal, which has the job's phase, and the outcome if there is one."""
         self._inbox.put(LeaderSaid(body))
-        return self._reply
+        return self._published
 
     # From the main loop
 
@@ -83,7 +79,6 @@ class HostState:
         elif isinstance(happening, LeaderSaid):
             self._hear(happening.body, at)
             self._suspended = self._find_suspended()
-            self._in_parts.sent()
         elif isinstance(happening, StopAsked):
             self.stop_signal = self.stop_signal or happening.signal_name
         else:
@@ -94,12 +89,6 @@ class HostState:
         """Make the current status the reply to renewals."""
         self._received = self._find_received()
         self._published = self._status()
-        self._make_reply()
-
-    def _make_reply(self) -> None:
-        """Prepare the reply: the status, with one part of the ranks' receipts, which may cover hundreds of workers."""
-        self._in_parts.give(self._received)
-        self._reply = {**self._published, "received": self._in_parts.part()}
 
     def hear(self, decision: Mapping[str, Any]) -> None:
         """Tell this host's data service what the leader has decided for the data services of all hosts."""

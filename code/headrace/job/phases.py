@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from headrace.events import Event
+from headrace.events import Event, parse_event
 from headrace.job.spec import JobSpec
 
 
@@ -61,6 +61,11 @@ class Phases:
             # Only the leader's event counts: a host that has lost it ends alone, while the others go on.
             self._phase = fields.get("status", "ended")
         return self._phase != before
+
+    def take_line(self, line: str) -> None:
+        """Note the event in a line of the job's log, which begins with the host, if there is one."""
+        if event := parse_event(line):
+            self.take(line.split(" ", 1)[0], event)
 
     def text(self) -> str:
         """Return a line like `2:05 training · step 120 of 440 · 86 ms a step · 0:28 left · checkpoint of epoch 1`."""

@@ -13,14 +13,13 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from headrace.cluster.endpoints import ENDPOINTS_VARIABLE, Endpoint, read_endpoints
+from headrace.cluster.addresses import ENDPOINTS_VARIABLE, Endpoint, is_own_port, read_endpoints
 from headrace.cluster.paths import WORK_DIR_VARIABLE
-from headrace.cluster.ports import is_own_port
 from headrace.errors import InputError
 from headrace.frameworks import DEFAULT, FRAMEWORKS
 from headrace.frameworks.pytorch_jobs import FEEDS_VARIABLE as FEEDS_VARIABLE
+from headrace.frameworks.pytorch_jobs import MASTER_VARIABLE as MASTER_VARIABLE
 from headrace.frameworks.pytorch_jobs import STALL_TIMEOUT_VARIABLE as STALL_TIMEOUT_VARIABLE
-from headrace.frameworks.rendezvous import MASTER_VARIABLE as MASTER_VARIABLE
 from headrace.frameworks.tensorflow_jobs import WHEELS_VARIABLE as WHEELS_VARIABLE
 from headrace.job.mpi_options import split_mpi_options
 from headrace.terminal.parser import OneLineParser
@@ -214,8 +213,3 @@ def default_mode(is_hetero: bool) -> str:
 def read_base_dir(environ: Mapping[str, str]) -> Path:
     """Return SageMaker's folder: `/opt/ml`, or the value of `SAGEMAKER_BASE_DIR`, as the toolkit reads it."""
     return Path(environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml")
-
-
-def find_source_dir(entry: str) -> Path:
-    """Return the source dir: the folder of the entry script, which SageMaker unpacks to `/opt/ml/code`."""
-    return Path(entry).resolve().parent

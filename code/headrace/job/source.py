@@ -7,9 +7,10 @@ import fnmatch
 import itertools
 import os
 import re
+import shutil
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,16 @@ def host_files(source_dir: Path, left_out: Collection[Path] = ()) -> dict[Path, 
     theirs = files.get(Path(REQUIREMENTS)) if source_dir.resolve() != own else None
     files[Path(REQUIREMENTS)] = join_requirements(theirs, own).encode()
     return dict(sorted(files.items()))
+
+
+def write_files(files: Mapping[Path, Path | bytes], folder: Path) -> None:
+    """Write files, given by path in the folder, as `host_files` returns them."""
+    for place, content in files.items():
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, bytes):
+            (folder / place).write_bytes(content)
+        else:
+            shutil.copy2(content, folder / place)
 
 
 def refuse_shadows(source_dir: Path, theirs: Collection[Path]) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from headrace.cluster.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP
 from headrace.errors import InputError
-from headrace.frameworks import DEFAULT, FRAMEWORKS
+from headrace.frameworks import DEFAULT
 from headrace.job.mpi_options import split_mpi_options
-from headrace.job.settings import LOCAL_WORKERS, TF_DATA_MODES, Settings, parse_settings
+from headrace.job.settings import LOCAL_WORKERS, Settings, parse_settings
 from headrace.job.source import refuse_shadows, source_files
 
 MAX_INSTANCE_GROUPS = 5
@@ -105,16 +105,10 @@ class JobSpec:
         names = [group.name for group in self.groups]
         if not 1 <= len(names) <= MAX_INSTANCE_GROUPS or len(set(names)) < len(names):
             raise InputError(f"a job has 1 to {MAX_INSTANCE_GROUPS} instance groups of different names, not {names}")
-        if self.framework not in FRAMEWORKS:
-            raise InputError(f"--framework is {self.framework!r}; expected one of {', '.join(FRAMEWORKS)}")
-        if self.tf_data_mode not in TF_DATA_MODES:
-            raise InputError(f"--tf_data_mode is {self.tf_data_mode!r}; expected one of {', '.join(TF_DATA_MODES)}")
         if self.is_hetero and self.tf_data_mode == "local":
             raise InputError("--tf_data_mode local leaves the data group idle; use service, or --no-is_hetero")
         if not 0 <= self.num_of_data_workers <= MAX_PROCESSES:
             raise InputError(f"--num_of_data_workers is {self.num_of_data_workers}; expected 0 to {MAX_PROCESSES}")
-        if self.tf_data_mode == "service" and self.num_of_data_workers < 1:
-            raise InputError("--tf_data_mode service needs --num_of_data_workers 1 or more")
         if self.local_workers == "off" and not self.is_hetero:
             raise InputError("--local_workers off needs data hosts, and this job has none: leave out --no-is_hetero")
         if not 1 <= self.processes_per_host <= MAX_PROCESSES:

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Collection, Sequence
 
+MOST_OPEN_FILES = 1 << 16
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _THIS_FILE = os.path.abspath(__file__)
@@ -33,14 +34,10 @@ def adopt_orphans() -> None:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def allow_open_files(most: int = 1 << 16) -> None:
-    """Raise the limit of open files and connections for this process and its children, as far as the hard limit allows.
-
-    Args:
-        most: the limit to set.
-    """
+def allow_open_files() -> None:
+    """Raise the limit of open files and connections for this process and its children, if the hard limit allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    wanted = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MOST_OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 

@@ -1,4 +1,4 @@
-"""Process trees in Linux: how to find and end them, and their CPU time, memory and open files."""
+"""Process trees in Linux: how to find and end them, and what forked processes do with open files."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def reap_orphans() -> None:
     """Reap adopted children that have ended. `subprocess` reaps its own children."""
     for process in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
-            if process.status() == psutil.STATUS_ZOMBIE and not _is_popen_child(process.pid):
+            if process.status() == psutil.STATUS_ZOMBIE and process.pid not in _popen_children:
                 os.waitpid(process.pid, os.WNOHANG)
 
 
@@ -156,27 +156,6 @@ _popen_children: set[int] = set()
 def own_child(pid: int) -> None:
     """Leave the reaping of `pid` to its `Popen` object, which needs the exit status."""
     _popen_children.add(pid)
-
-
-def _is_popen_child(pid: int) -> bool:
-    return pid in _popen_children
-
-
-def cpu_seconds(process: psutil.Process) -> float:
-    """Return the user and system CPU seconds of a process; zero if it is gone."""
-    try:
-        times = process.cpu_times()
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return 0.0
-    return float(times.user + times.system)
-
-
-def resident_bytes(process: psutil.Process) -> int:
-    """Return the resident memory of a process in bytes; zero if it is gone."""
-    try:
-        return int(process.memory_info().rss)
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return 0
 
 
 def reopen_files() -> None:

@@ -32,7 +32,6 @@ from headrace.linux.processes import end_children
 from headrace.rank.context import TrainerContext
 from headrace.rank.failure import in_a_line, last_words, leave_failure, text_of
 from headrace.rank.liveness import Watch
-from headrace.rank.no_exec import refuse_exec
 from headrace.rank.preflight.run import run_preflight
 
 LOST_PEER_S = 2.0
@@ -63,7 +62,6 @@ def main() -> None:
         for framework in FRAMEWORKS.values():
             framework.before_script(os.environ)
         if preflight != "only":
-            refuse_exec()
             run_command_line(arguments[2:])
         _script_is_over()
     except SystemExit as leaving:

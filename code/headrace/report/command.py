@@ -11,23 +11,22 @@ from typing import TYPE_CHECKING
 from headrace.cluster.paths import PLOTS, REPORT
 from headrace.errors import SetupError
 from headrace.job.instances import read_instances
-from headrace.report.compare import compare, compare_rows
+from headrace.report.compare import compare, compare_rows, verdict
 from headrace.report.run_cost import Price, host_type, parse_stands_for, price
-from headrace.report.runs import Finder, Summary, as_given, read_summary
+from headrace.report.runs import Find, Summary, read_summary
 from headrace.report.timeline import Timeline, read_timeline
-from headrace.report.verdict import verdict
 from headrace.terminal.parser import OneLineParser
 
 if TYPE_CHECKING:
     from headrace.report.plots import Runs
 
 
-def main(argv: Sequence[str], finder: Finder = as_given) -> int:
+def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:
     """Make the report. Return 0; raise an error with exit code 1 if it cannot be written, 2 if a folder is no run."""
     given = _parser().parse_args(argv)
     table = read_instances(given.prices).with_prices(given.price or ())
     stands_for = parse_stands_for(given.stands_for or (), table)
-    folders = [finder(given.region)(run) for run in given.runs]
+    folders = [find(run, given.region) for run in given.runs]
     runs = _read(folders)
     summaries = [summary for summary, _ in runs]
     prices = [price(summary, table, stands_for) for summary in summaries]

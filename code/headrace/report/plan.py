@@ -15,13 +15,16 @@ from headrace.errors import InputError
 from headrace.job.instances import InstanceTable, InstanceType, read_instances
 from headrace.report.advice import Advice, advise
 from headrace.report.candidates import Option, options
+from headrace.report.compare import usd
 from headrace.report.measured import Measured, measured
 from headrace.report.pipeline_findings import look_at
-from headrace.report.runs import Finder, as_given, read_summary
+from headrace.report.run_cost import parse_stands_for
+from headrace.report.runs import Find, read_summary
 from headrace.terminal.parser import OneLineParser
-from headrace.terminal.tables import Table
+from headrace.terminal.tables import as_table
 
 WHO_MAKES = {"trainer": "dnn hosts alone", "data": "data hosts alone", "both": "both"}
+HEAD = ("", "batches made by", "data hosts", "step", "waiting", "limit", "samples/s", "$/hour", "$/million", "$/epoch")
 MOST_DATA_HOSTS = 8
 UNTOLD_UNTIL = 0.05
 """The plan does not mention time outside of steps up to this share of training, since prices hardly change."""
@@ -29,7 +32,7 @@ UNEXPLAINED_FROM = 0.2
 """Share of a step below which unexplained time counts as the formulas' error, not as something to look for."""
 
 
-def main(argv: Sequence[str], finder: Finder = as_given) -> int:
+def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:
     """Print the plan. Return 0; raise an error with exit code 2 if there is no run, or it measured too little."""
     given = _parser().parse_args(argv)
     for name, most in (("max_data_hosts", 100), ("epochs", 10**9)):
@@ -39,9 +42,12 @@ def main(argv: Sequence[str], finder: Finder = as_given) -> int:
         if getattr(given, name) is not None and not 0 < getattr(given, name) < math.inf:
             raise InputError(f"--{name} is {getattr(given, name)}; expected a number above 0")
     table = read_instances(given.prices).with_prices(given.price or ())
-    folder = finder(given.region)(given.run)
+    folder = find(given.run, given.region)
     summary = read_summary(folder)
-    run = measured(summary, table, _stands_for(given.stands_for))
+    stands_for = parse_stands_for(given.stands_for or (), table)
+    if DATA_GROUP in stands_for:
+        raise InputError(f"--as {DATA_GROUP}=…: here it is the dnn hosts' type; data hosts: --data_instance_type TYPE")
+    run = measured(summary, table, stands_for.get(DNN_GROUP))
     if given.data_instance_type and not run.trainer_type:
         raise InputError("--data_instance_type needs the type of the dnn hosts too: give --as TYPE, or --prices")
     if given.epochs and not run.steps_per_epoch:
@@ -69,18 +75,6 @@ def main(argv: Sequence[str], finder: Finder = as_given) -> int:
     return 0
 
 
-def _stands_for(text: str | None) -> str | None:
-    """Return the type that `[dnn_group=]TYPE` names. `report` takes both groups, the plan the dnn group alone."""
-    if text is None:
-        return None
-    group, _, name = text.rpartition("=")
-    if group == DATA_GROUP:
-        raise InputError(f"--as {text}: here --as is for dnn hosts; for data hosts give --data_instance_type TYPE")
-    if group not in ("", DNN_GROUP) or not name:
-        raise InputError(f"--as {text!r} is not of the form [{DNN_GROUP}=]TYPE")
-    return name
-
-
 def told(name: str, run: Measured, advice: Advice, prices: str) -> str:
     """Return the plan as text."""
     work, own = run.work, run.step_s
@@ -93,12 +87,8 @@ def told(name: str, run: Measured, advice: Advice, prices: str) -> str:
     if run.own_step_s:
         lines.append(f"  the formulas say {run.own_step_s * 1000:.1f} ms for this run itself")
     lines.append("")
-    rows = Table(
-        "", "batches made by", "data hosts", "step", "waiting", "limit", "samples/s", "$/hour", "$/million", "$/epoch"
-    )
-    for option in advice.shown:
-        rows.add(*_row(option, advice, work.batch * run.steps_per_epoch))
-    lines += [rows.text(), ""]
+    rows = [_row(option, advice, work.batch * run.steps_per_epoch) for option in advice.shown]
+    lines += [as_table([HEAD, *rows]), ""]
     if unexplained := unexplained_s(run):
         lines.append(
             f"First find out why this run's steps took {unexplained * 1000:.0f} ms longer than its processors and "
@@ -135,7 +125,7 @@ def told(name: str, run: Measured, advice: Advice, prices: str) -> str:
 def told_whole(option: Option, samples: float) -> str:
     """Return the samples, hours and dollars of the whole planned training, as text."""
     cost = option.cost_usd(samples)
-    price = "" if cost is None else f", ${_usd(cost)}"
+    price = "" if cost is None else f", ${usd(cost)}"
     return f"in all: {samples:,.0f} samples in {option.hours(samples):,.3g} h{price}"
 
 
@@ -156,12 +146,8 @@ def _row(option: Option, advice: Advice, epoch: float) -> list[str]:
     return [
         advice.marks(option), WHO_MAKES[option.placement], hosts, f"{option.prediction.step_s * 1000:.1f} ms",
         f"{option.input_bound_share:.0%}", option.prediction.limit, f"{option.samples_per_s:,.0f}",
-        _usd(option.usd_per_hour), _usd(option.usd_per_million), _usd(cost),
+        usd(option.usd_per_hour), usd(option.usd_per_million), usd(cost),
     ]  # fmt: skip
-
-
-def _usd(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
 def _bytes(value: float) -> str:
@@ -209,7 +195,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="headrace plan", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder, or the name of a job on SageMaker")
     parser.add_argument("--region", metavar="NAME", help="region of a job on SageMaker that is given by name")
-    parser.add_argument("--as", dest="stands_for", metavar="TYPE",
+    parser.add_argument("--as", dest="stands_for", action="append", metavar="TYPE",
                         help="the instance type that a simulated run's dnn hosts stand for")  # fmt: skip
     parser.add_argument("--data_instance_type", action="append", metavar="TYPE",
                         help="a candidate for data hosts; repeatable (default: every type without GPU)")  # fmt: skip

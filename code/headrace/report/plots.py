@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from headrace.errors import InputError, SetupError
 from headrace.report.candidates import Option
 from headrace.report.measured import Measured
-from headrace.report.timeline import Timeline
+from headrace.report.timeline import Series, Timeline
 
 matplotlib.rcParams["text.parse_math"] = False  # a "$" in a name begins no formula
 COLORS = ("#3b82c4", "#d97706", "#2a9d63", "#b0479a", "#7c6fd6", "#8a8f98")
@@ -29,7 +29,7 @@ SIZE = (7.2, 2.9)
 MOST_WORKERS = 12
 """Most workers that are drawn in one picture."""
 
-Draw = Callable[[Axes], None]
+Draw = Callable[[Axes], Any]
 Runs = Sequence[tuple[Mapping[str, Any], Timeline]]
 """Each run's summary and timeline."""
 
@@ -75,16 +75,8 @@ def step_times(runs: Runs) -> Draw:
     """Draw step times over time: ideal ones dashed, checkpoints as ticks, restarts and lost hosts as lines."""
 
     def draw(axes: Axes) -> None:
-        for color, (summary, run) in zip(itertools.cycle(COLORS), runs, strict=False):
-            axes.plot(
-                run.seconds,
-                run.step_ms,
-                color=color,
-                linewidth=1.4,
-                marker=".",
-                markersize=3,
-                label=summary["job_name"],
-            )
+        colors = _draw_curves(axes, {summary["job_name"]: (run.seconds, run.step_ms) for summary, run in runs}, "ms")
+        for color, (summary, run) in zip(colors, runs, strict=True):
             if summary["ideal_step_time_ms"]:
                 axes.axhline(summary["ideal_step_time_ms"], color=color, linewidth=1, linestyle="--", alpha=0.7)
             for seconds in run.checkpoints:
@@ -93,31 +85,16 @@ def step_times(runs: Runs) -> Draw:
                 axes.axvline(seconds, color=color, linewidth=0.9, linestyle=":")
                 axes.annotate(what, (seconds, 1), xycoords=("data", "axes fraction"), fontsize=7,
                               color=INK, rotation=90, va="top", ha="right")  # fmt: skip
-        axes.set_ylim(bottom=0)
-        axes.set_xlim(left=min(axes.get_xlim()[0], 0))
-        axes.set_xlabel("seconds since the first step")
-        axes.set_ylabel("ms")
-        axes.legend(frameon=False, fontsize=8)
+        axes.autoscale(axis="x")
+        axes.set_xlim(left=min(axes.get_xlim()[0], 0))  # hosts may be lost before the first step
 
     return draw
 
 
 def waiting(runs: Runs) -> Draw:
     """Draw the input-bound share over time."""
-
-    def draw(axes: Axes) -> None:
-        for color, (summary, run) in zip(itertools.cycle(COLORS), runs, strict=False):
-            percent = [share * 100 for share in run.input_bound_share]
-            axes.plot(
-                run.seconds, percent, color=color, linewidth=1.4, marker=".", markersize=3, label=summary["job_name"]
-            )
-        axes.set_ylim(0, 103)
-        axes.set_xlim(left=0)
-        axes.set_xlabel("seconds since the first step")
-        axes.set_ylabel("% of a step")
-        axes.legend(frameon=False, fontsize=8)
-
-    return draw
+    curves = {summary["job_name"]: (run.seconds, run.input_bound_share) for summary, run in runs}
+    return lambda axes: _draw_shares(axes, curves, "% of a step")
 
 
 TOO_SHORT = "no figures: the run trained for less than ten seconds"
@@ -128,16 +105,8 @@ def utilization(run: Timeline) -> Draw:
     """Draw each group's CPU utilization over time, and GPU utilization if it has GPUs, as means of its hosts."""
 
     def draw(axes: Axes) -> None:
-        for color, (name, (seconds, shares)) in zip(itertools.cycle(COLORS), run.utilization.items(), strict=False):
-            percent = [share * 100 for share in shares]
-            axes.plot(seconds, percent, color=color, linewidth=1.4, marker=".", label=name)
-        axes.set_ylim(0, 103)
-        axes.set_xlim(left=0)
-        axes.set_xlabel("seconds since the first step")
-        axes.set_ylabel("%")
-        if run.utilization:
-            axes.legend(frameon=False, fontsize=8)
-        else:
+        _draw_shares(axes, run.utilization, "%")
+        if not run.utilization:
             axes.text(0.5, 0.5, TOO_SHORT, transform=axes.transAxes, ha="center", va="center", color=INK)
 
     return draw
@@ -145,18 +114,28 @@ def utilization(run: Timeline) -> Draw:
 
 def delivered(run: Timeline) -> Draw:
     """Draw the batches a second from each worker over time."""
+    shown = dict(itertools.islice(run.delivered.items(), MOST_WORKERS))
+    return lambda axes: _draw_curves(axes, shown, "batches/s")
 
-    def draw(axes: Axes) -> None:
-        shown = itertools.islice(run.delivered.items(), MOST_WORKERS)
-        for color, (name, (seconds, rates)) in zip(itertools.cycle(COLORS), shown, strict=False):
-            axes.plot(seconds, rates, color=color, linewidth=1.4, marker=".", label=name)
-        axes.set_ylim(bottom=0)
-        axes.set_xlim(left=0)
-        axes.set_xlabel("seconds since the first step")
-        axes.set_ylabel("batches/s")
+
+def _draw_shares(axes: Axes, curves: Mapping[str, Series], unit: str) -> None:
+    percent = {name: (seconds, [share * 100 for share in shares]) for name, (seconds, shares) in curves.items()}
+    _draw_curves(axes, percent, unit)
+    axes.set_ylim(0, 103)
+
+
+def _draw_curves(axes: Axes, curves: Mapping[str, Series], unit: str) -> list[str]:
+    """Draw each curve over time, from zero; return their colors."""
+    colors = list(itertools.islice(itertools.cycle(COLORS), len(curves)))
+    for color, (name, (seconds, values)) in zip(colors, curves.items(), strict=True):
+        axes.plot(seconds, values, color=color, linewidth=1.4, marker=".", markersize=3, label=name)
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("seconds since the first step")
+    axes.set_ylabel(unit)
+    if curves:
         axes.legend(frameon=False, fontsize=8)
-
-    return draw
+    return colors
 
 
 def cpu_by_host(summary: Mapping[str, Any]) -> Draw:

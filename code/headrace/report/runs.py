@@ -6,7 +6,7 @@ import copy
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from headrace.errors import InputError
 from headrace.frameworks import DEFAULT, FRAMEWORKS
 from headrace.rank.context import EMPTY_REPORT
 
-Finder = Callable[[str | None], Callable[[Path], Path]]
-"""Function from a region to a function that returns a named run's folder, and fetches it if needed."""
+Find = Callable[[Path, str | None], Path]
+"""Returns the folder of a run, given by its folder or by a job's name and region."""
 MOST = 1e30
 """Upper bound of every count, time and size."""
 STOPPED = "was stopped by"
@@ -28,9 +28,25 @@ OF_A_HOST: dict[str, Any] = {
     "instance_type": "", "cpu_utilization": 0.0, "cpus": 0, "cpu_s": {}, "restarts": {},
     "most_memory_bytes": 0,
 }  # fmt: skip
-OPTIONAL_OF_A_HOST = {"network_bytes": {"in": 0, "out": 0}, "gpu": {"utilization": 0.0, "count": 0}}
-"""Parts of a host's record that are None where the host has no such thing or cannot measure it."""
-
+EACH = "*"
+"""Stands for every key of a dictionary in `LIKE`."""
+LIKE: dict[str, Any] = {
+    **EMPTY_REPORT,
+    **OF_THE_LEADER,
+    "job_name": "",
+    "outcome": "",
+    "step_parts_ms": {"waiting": 0.0, "copying": (None, 0.0), "computing": 0.0},
+    "root_cause": (None, {"role": "", "host": "", "message": ""}),
+    "hosts": {EACH: {
+        "group": "", **OF_A_HOST, "cpu_s": {EACH: 0.0},
+        "network_bytes": (None, {"in": 0, "out": 0}), "gpu": (None, {"utilization": 0.0, "count": 0}),
+    }},
+    "workers": {EACH: {
+        "share": (None, {EACH: 0.0}),
+        **dict.fromkeys(("batches", "batches_per_s", "bytes_per_s", "processors"), (None, 0.0)),
+    }},
+}  # fmt: skip
+"""A summary with a value of the right kind everywhere; `(None, value)`: it may also be missing."""
 _MOVES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -43,11 +59,6 @@ class Summary(dict[str, Any]):
     """The content of the file, with nothing added."""
 
 
-def as_given(_: str | None) -> Callable[[Path], Path]:
-    """Return a finder that takes each run's name for its folder, whatever the region."""
-    return lambda run: run
-
-
 def read_summary(folder: Path) -> Summary:
     """Read the `summary.json` of a run's folder.
 
@@ -56,8 +67,7 @@ def read_summary(folder: Path) -> Summary:
     """
     path = RunPaths(folder).summary
     try:
-        read = as_text(json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number))
-        json.dumps(read, ensure_ascii=False).encode()  # raises on half a surrogate pair, which cannot be written
+        read = read_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{folder} is no finished run: cannot read {path.name} ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
@@ -65,32 +75,27 @@ def read_summary(folder: Path) -> Summary:
     if not isinstance(read, dict) or not isinstance(read.get("hosts"), dict) or not read["hosts"]:
         raise InputError(f"{path} is not a run's summary: it names no hosts")
     older = EMPTY_REPORT | OF_THE_LEADER
-    summary = Summary(copy.deepcopy(older | read))
+    summary = Summary(copy.deepcopy(older | {"workers": {}} | read))
     summary.folder, summary.as_read = folder, read
     summary.not_told = frozenset(older) - frozenset(read)
-    parts = {"waiting": 0.0, "computing": 0.0}
-    told = summary["step_parts_ms"]
-    if isinstance(told, dict) and told.get("copying") is not None:
-        parts["copying"] = 0.0
-    _check(summary, older | {"job_name": "", "outcome": "", "step_parts_ms": parts}, str(path))
-    if summary["input_bound_share"] > 1:
-        raise InputError(f"{path} is not a run's summary: input_bound_share is {summary['input_bound_share']!r:.50}")
-    for name, value in summary["final_metrics"].items():
-        if value is not None and (type(value) not in (int, float) or abs(value) > sys.float_info.max):
-            raise InputError(f"{path} is not a run's summary: final_metrics.{name} is {value!r:.50}")
-    if summary.get("root_cause") is not None:
-        _check(summary, {"root_cause": {"role": "", "host": "", "message": ""}}, str(path))
     for name, host in summary["hosts"].items():
-        if not isinstance(host, dict):
-            raise InputError(f"{path} is not a run's summary: hosts.{name} is {host!r:.50}")
-        summary["hosts"][name] = OF_A_HOST | host
-        _check(summary["hosts"][name], {"group": "", **OF_A_HOST}, f"{path}, {name}")
-        for part, like in OPTIONAL_OF_A_HOST.items():
-            if host.get(part) is not None:
-                _check(host, {part: like}, f"{path}, {name}")
-        _check(summary["hosts"][name]["cpu_s"], dict.fromkeys(summary["hosts"][name]["cpu_s"], 0.0), f"{path}, {name}")
-    _check_workers(summary, str(path))
+        summary["hosts"][name] = OF_A_HOST | host if isinstance(host, dict) else host
+    wrong = next(_unlike(summary, LIKE, ""), "")
+    if not wrong and summary["input_bound_share"] > 1:
+        wrong = f"input_bound_share is {summary['input_bound_share']!r:.50}"
+    for name, value in () if wrong else summary["final_metrics"].items():
+        if value is not None and (type(value) not in (int, float) or abs(value) > sys.float_info.max):
+            wrong = f"final_metrics.{name} is {value!r:.50}"
+    if wrong:
+        raise InputError(f"{path} is not a run's summary: {wrong}")
     return summary
+
+
+def read_json(text: str) -> Any:
+    """Return a text's value, as `as_text` does. Raises `ValueError` for what cannot be computed with or printed."""
+    value = as_text(json.loads(text, parse_constant=_no_number))
+    json.dumps(value, ensure_ascii=False).encode()  # raises on half a surrogate pair
+    return value
 
 
 def as_text(value: Any) -> Any:
@@ -102,30 +107,18 @@ def as_text(value: Any) -> Any:
     return {as_text(key): as_text(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
-def _check_workers(summary: dict[str, Any], where: str) -> None:
-    """Check the records of workers, which older runs and runs without the service lack."""
-    workers = summary.setdefault("workers", {})
-    _check(summary, {"workers": {}}, where)
-    for name, worker in workers.items():
-        if not isinstance(worker, dict):
-            raise InputError(f"{where} is not a run's summary: workers.{name} is {worker!r:.50}")
-        share = worker.get("share", {})
-        told = {name: 0.0 for name, value in worker.items() if name != "share" and value is not None}
-        _check({"share": share, **worker}, {"share": {}, **told}, f"{where}, {name}")
-        _check(share, dict.fromkeys(share, 0.0), f"{where}, {name}")
-
-
-def _check(record: Mapping[str, Any], like: Mapping[str, Any], where: str) -> None:
-    """Raise `InputError` if a value is missing, of another kind than in `like`, or a number out of range."""
-    for name, example in like.items():
-        kind = (int, float) if isinstance(example, (int, float)) and not isinstance(example, bool) else type(example)
-        value = record.get(name)
-        # An integer may be too long to compute with.
-        of_kind = isinstance(value, kind) and isinstance(value, bool) == isinstance(example, bool)
-        if not of_kind or (isinstance(value, (int, float)) and not 0 <= value < MOST):
-            raise InputError(f"{where} is not a run's summary: {name} is {record.get(name)!r:.50}")
-        if isinstance(example, dict):
-            _check(record[name], example, where)
+def _unlike(value: Any, like: Any, name: str) -> Iterator[str]:
+    """Yield each value that is missing, of another kind than in `like`, or a number out of range."""
+    if isinstance(like, tuple):
+        like = None if value is None else like[1]
+    kind = (int, float) if isinstance(like, (int, float)) and not isinstance(like, bool) else type(like)
+    of_kind = isinstance(value, kind) and isinstance(value, bool) == isinstance(like, bool)
+    # An integer may be too long to compute with.
+    if not of_kind or (isinstance(value, (int, float)) and not 0 <= value < MOST):
+        yield f"{name} is {value!r:.50}"
+    elif isinstance(like, dict):
+        for key in value if EACH in like else like:
+            yield from _unlike(value.get(key), like[EACH if EACH in like else key], f"{name}.{key}".lstrip("."))
 
 
 def _no_number(said: str) -> None:

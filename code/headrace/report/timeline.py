@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from headrace.cluster.paths import RunPaths
-from headrace.report.runs import MOST, as_text
+from headrace.report.runs import MOST, read_json
 
 Series = tuple[list[float], list[float]]
 """Seconds since the first step, and a value for each."""
@@ -74,10 +73,7 @@ def _add(timeline: Timeline, record: Mapping[str, Any], at: float) -> None:
         _add_utilization(timeline, at, record["groups"])
     elif "workers" in record:
         for name, figures in record["workers"].items():
-            seconds, values = timeline.delivered.setdefault(str(name), ([], []))
-            rate = float(figures["batches_per_s"])
-            seconds.append(at)
-            values.append(rate)
+            _append(timeline.delivered, str(name), at, float(figures["batches_per_s"]))
 
 
 def _add_utilization(timeline: Timeline, at: float, groups: Mapping[str, Any]) -> None:
@@ -85,10 +81,13 @@ def _add_utilization(timeline: Timeline, at: float, groups: Mapping[str, Any]) -
         for kind in ("cpu", "gpu"):
             value = figures.get(f"{kind}_utilization")
             if isinstance(value, (int, float)):
-                share = float(value)
-                seconds, values = timeline.utilization.setdefault(f"{kind.upper()} {group}", ([], []))
-                seconds.append(at)
-                values.append(share)
+                _append(timeline.utilization, f"{kind.upper()} {group}", at, float(value))
+
+
+def _append(curves: dict[str, Series], name: str, at: float, value: float) -> None:
+    seconds, values = curves.setdefault(name, ([], []))
+    seconds.append(at)
+    values.append(value)
 
 
 def _records(path: Path, timeline: Timeline) -> Iterator[dict[str, Any]]:
@@ -101,16 +100,11 @@ def _records(path: Path, timeline: Timeline) -> Iterator[dict[str, Any]]:
         return
     for line in lines:
         try:
-            record = as_text(json.loads(line, parse_constant=_no_number))
+            record = read_json(line)
             record["time"] = float(record["time"])
-            json.dumps(record, ensure_ascii=False).encode()  # raises on half a surrogate pair, which cannot be drawn
             if not abs(record["time"]) < MOST:
                 raise ValueError("the time of the record is out of range")
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             timeline.unreadable += 1
         else:
             yield record
-
-
-def _no_number(said: str) -> None:
-    raise ValueError(f"{said} is not a JSON number")

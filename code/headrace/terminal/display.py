@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
@@ -83,3 +84,10 @@ class Display:
             else:
                 self._stream.write(text + "\n")
                 self._stream.flush()
+
+
+def ask(question: str) -> bool:
+    """Ask a yes-or-no question on the terminal; return False if there is none."""
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
+        return sys.stdin.isatty() and input(question).strip().lower() in ("y", "yes")
+    return False

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Protocol
 
-from headrace.cluster.paths import METRICS, TENSORBOARD, TRAINER_REPORT
+from headrace.cluster.paths import METRICS, TENSORBOARD, TRAINER_REPORT, write_json
 from headrace.events import say
 from headrace.rank import failure
 from headrace.rank.context import TrainerContext
@@ -187,7 +187,7 @@ class Meter:
             "final_metrics": {name: _finite(value) for name, value in self._final_metrics.items()},
         }
         with self._disk():
-            _replace(self._output_dir / TRAINER_REPORT, json.dumps(report))
+            write_json(self._output_dir / TRAINER_REPORT, report)
 
     @contextlib.contextmanager
     def _disk(self) -> Iterator[None]:
@@ -228,10 +228,3 @@ class Meter:
 def _finite(value: float) -> float | None:
     """Return None for infinity and NaN, which JSON cannot express."""
     return value if math.isfinite(value) else None
-
-
-def _replace(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)

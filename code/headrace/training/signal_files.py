@@ -23,23 +23,23 @@ class SignalFiles:
     """
 
     def __init__(self, folder: Path, rank: Callable[[], int]) -> None:
-        self._file = folder / f"rank{rank()}" if folder.name else None
-        self._stop = folder / STOP_REQUEST if folder.name else None
-        self._paused = folder / f"{PAUSED}{rank()}" if folder.name else None
+        self._folder = folder if folder.name else None
+        if self._folder:
+            self._file, self._paused = folder / f"rank{rank()}", folder / f"{PAUSED}{rank()}"
         self._next = 0.0
         self._steps = True
 
     def step(self) -> None:
         """Note that a step was made."""
         self.progress()
-        if self._paused and not self._steps:
+        if self._folder and not self._steps:
             self._steps = True
             with contextlib.suppress(OSError):
                 self._paused.unlink()
 
     def steps_over(self) -> None:
         """Say that no step runs until the next `step`: the launcher leaves out the GPU's utilization meanwhile."""
-        if self._paused and self._steps:
+        if self._folder and self._steps:
             self._steps = False
             with contextlib.suppress(OSError):
                 self._paused.touch()
@@ -47,7 +47,7 @@ class SignalFiles:
     def progress(self) -> None:
         """Show that a step began or was made. This is cheap enough to call for each step."""
         now = time.monotonic()
-        if self._file and now >= self._next:
+        if self._folder and now >= self._next:
             self._next = now + PROGRESS_INTERVAL_S
             with contextlib.suppress(OSError):  # a full disk, no free descriptor: the next step tries again
                 self._file.touch()
@@ -55,10 +55,10 @@ class SignalFiles:
     def ended(self) -> None:
         """Show that training is over. The watchdog then judges the rank by its output again."""
         self.steps_over()
-        if self._file:
+        if self._folder:
             with contextlib.suppress(OSError):
                 self._file.unlink()
 
     def stop_requested(self) -> bool:
         """Return whether the job must end after one more checkpoint."""
-        return self._stop is not None and self._stop.exists()
+        return self._folder is not None and (self._folder / STOP_REQUEST).exists()

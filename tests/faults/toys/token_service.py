@@ -5,7 +5,7 @@ Ports, kinds and restarts are those of tf.data service; what a worker gives out 
 
 import sys
 
-from headrace.cluster.ports import DISPATCHER_PORT
+from headrace.cluster.addresses import DISPATCHER_PORT
 from headrace.host.services.contract import KINDS, Server
 
 

@@ -3,17 +3,17 @@
 import json
 import sys
 
-from headrace.host.services.contract import Decision, Server
+from headrace.host.services.contract import DataService, Decision, Server
 
 
-class ToyService:
+class ToyService(DataService):
     mode = "service"
     kinds = ("toy",)
     waited_for = "toys"
 
     def __init__(self, topology, settings, source_dir, work_dir, arguments):
-        self._topology, self._settings = topology, settings
-        self._source_dir, self._heard = source_dir, work_dir / "heard.json"
+        super().__init__(topology, settings, source_dir, work_dir, arguments)
+        self._heard = work_dir / "heard.json"
         self._up = False
 
     def servers(self):
@@ -37,14 +37,8 @@ class ToyService:
         addresses = [f"{place.address}:{place.first_worker_port}" for place in places]
         return {"TOYS": ",".join(addresses), "TOY_WORD": str(self._heard)}
 
-    def needs(self, host):
-        return False
-
     def decide(self, reports, without, now):
         return Decision("toys_agreed", {"word": "hello"}) if self.ready(reports) == len(self._topology.hosts) else None
-
-    def worker_names(self):
-        return {}
 
     def ready(self, reports):
         return sum(bool(report.get("up")) for report in reports.values())

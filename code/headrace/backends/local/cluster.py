@@ -18,11 +18,12 @@ from typing import Any
 
 from headrace import __version__
 from headrace.backends.local import opt_ml
-from headrace.backends.local.collect_results import collect, write_summary
+from headrace.backends.local.collect_results import collect
 from headrace.backends.local.local_options import LocalOptions
 from headrace.backends.local.log_console import Console, open_log
 from headrace.backends.local.loopback import Loopback
 from headrace.backends.local.namespaces import Namespaces
+from headrace.cluster.paths import RunPaths, write_json
 from headrace.errors import InputError, SetupError
 from headrace.job.settings import MPI_OPTIONS_VARIABLE, SECRET_VARIABLE, VERSION_VARIABLE
 from headrace.job.source import refuse_too_much, source_files
@@ -35,7 +36,6 @@ INTERRUPT_GRACE_S = 120.0
 """Seconds between the signal that ends the hosts and their kill, as on SageMaker; a second interrupt kills at once."""
 KILL_GRACE_S = 2.0
 POLL_S = 0.05
-EXISTS = "exists already; choose another --job_name, or delete it"
 _FOREIGN_PREFIXES = (
     *("SM_", "HEADRACE_", "OMPI_", "PMIX_", "PMI_", "SAGEMAKER_", "TRAINING_JOB_", "PYTHONPATH"),
     *("SLURM_", "PBS_", "LSB_", "FLUX_", "PE_HOSTFILE"),  # mpirun would use the nodes of the shell's allocation
@@ -52,28 +52,19 @@ def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str,
         SetupError: this machine does not allow the requested isolation.
     """
     folder = options.output_dir.resolve() / spec.job_name
-    if os.path.exists(folder):
-        raise InputError(f"{folder} {EXISTS}")
     for channel in spec.channels:
         opt_ml.channel_path(channel)
     refuse_too_much(spec.source_dir, source_files(spec.source_dir, spec.left_out))
     checkpoints = None if options.checkpoints is None else opt_ml.checkpoint_path(options.checkpoints, spec.source_dir)
     if options.isolation != "loopback":
         opt_ml.refuse_hidden(filter(None, [folder, checkpoints, *map(opt_ml.channel_path, spec.channels)]))
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir()  # reserves the name: a second start at the same time fails here
-    except FileExistsError as error:
-        raise InputError(f"{folder} {EXISTS}") from error
-    except OSError as error:
-        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
+    RunPaths(folder).make()
     try:
         for host in spec.hosts():
             opt_ml.write_host_folder(folder / host, spec, host, checkpoints)
     except OSError as error:  # includes shutil.Error, which lists several files
         shutil.rmtree(folder, ignore_errors=True)
         raise InputError(f"cannot write the hosts' folders in {folder}: {error.strerror or error}") from error
-    (folder / ".gitignore").write_text("*\n")  # keeps the run out of git and out of a source dir
     prctl.adopt_orphans()
     with _isolation(spec, options, folder, console) as isolation:
         console.say(f"{spec.job_name}: {len(spec.hosts())} hosts {isolation.description}; logs in {_short(folder)}")
@@ -85,7 +76,7 @@ def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str,
             processes.end_all_descendants(KILL_GRACE_S, spare=cluster.spared)
     summary = collect(spec, folder, exit_codes, cluster.killed, cluster.interrupted)
     try:
-        write_summary(summary, folder)
+        write_json(RunPaths(folder).summary, summary)
     except OSError as error:
         console.say(f"{spec.job_name} {summary['outcome']}, but its summary cannot be written: {error.strerror}")
     return summary

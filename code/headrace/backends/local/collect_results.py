@@ -43,18 +43,6 @@ def collect(
     return summary
 
 
-def write_summary(summary: Mapping[str, Any], folder: Path) -> None:
-    """Replace the leader's summary with this one. If it raises `OSError`, the leader's is kept."""
-    path = RunPaths(folder).summary
-    written = path.with_name(f"{path.name}.part")
-    try:
-        written.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-        written.replace(path)
-    except OSError:
-        written.unlink(missing_ok=True)
-        raise
-
-
 def _summary_without_leader(
     spec: JobSpec, folder: Path, exit_codes: Mapping[str, int], killed: Sequence[str]
 ) -> dict[str, Any]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.errors import InputError
-from headrace.job.spec import ISOLATIONS
 
 
 @dataclass(frozen=True)
@@ -24,15 +23,8 @@ class LocalOptions:
     secret: str = ""
 
     def __post_init__(self) -> None:
-        if self.isolation not in ISOLATIONS:
-            raise InputError(f"--isolation is {self.isolation!r}; expected one of {', '.join(ISOLATIONS)}")
         present = os.sched_getaffinity(0)
         for group, cpus in self.cpus.items():
             if missing := sorted(cpus - present):
-                raise InputError(
-                    f"--cpus {group}: this machine has no processor {missing[0]}; it has {_ranges(present)}"
-                )
-
-
-def _ranges(cpus: Iterable[int]) -> str:
-    return ",".join(str(cpu) for cpu in sorted(cpus))
+                here = ",".join(map(str, sorted(present)))
+                raise InputError(f"--cpus {group}: this machine has no processor {missing[0]}; it has {here}")

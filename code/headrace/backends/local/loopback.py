@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.cluster.endpoints import ENDPOINTS_VARIABLE, Endpoint, encode_endpoints
-from headrace.cluster.ports import FIRST_WORKER_PORT
+from headrace.cluster.addresses import ENDPOINTS_VARIABLE, FIRST_WORKER_PORT, Endpoint, encode_endpoints
 
 
 class Loopback:

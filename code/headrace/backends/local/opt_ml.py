@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from headrace.cluster.paths import HostPaths
 from headrace.errors import InputError
-from headrace.job.source import host_files
+from headrace.job.source import host_files, write_files
 from headrace.job.spec import Channel, InstanceGroup, JobSpec, as_flag
 
 BASE_DIR = Path("/opt/ml")
@@ -38,12 +37,7 @@ def write_host_folder(folder: Path, spec: JobSpec, host: str, checkpoints: Path 
         paths.checkpoint_dir.symlink_to(checkpoints)
     else:
         paths.checkpoint_dir.mkdir()
-    for place, content in host_files(spec.source_dir, spec.left_out).items():
-        (paths.code_dir / place).parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(content, bytes):
-            (paths.code_dir / place).write_bytes(content)
-        else:
-            shutil.copy2(content, paths.code_dir / place)
+    write_files(host_files(spec.source_dir, spec.left_out), paths.code_dir)
     config = paths.config_dir
     _write(paths.resource_config, resource_config(spec, host))
     _write(paths.hyperparameters, {name: json.dumps(value) for name, value in _hyperparameters(spec).items()})

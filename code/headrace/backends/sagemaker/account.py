@@ -44,6 +44,13 @@ def find_region(given: str | None, environ: Mapping[str, str]) -> str | None:
         raise InputError(f"the AWS configuration is broken: {error}") from error
 
 
+def require_region(given: str | None, environ: Mapping[str, str]) -> str:
+    """Return the region as `find_region` does. Raises `InputError` if there is none."""
+    if region := find_region(given, environ):
+        return region
+    raise InputError("no region: give --region, set AWS_REGION, or run `aws configure`")
+
+
 class Account:
     """One account in one region."""
 
@@ -72,6 +79,16 @@ class Account:
                 if error.response["Error"]["Code"] in ("NoSuchEntity", "ValidationError"):
                     raise InputError(f"--role {role!r}: this account has no such role") from error
                 raise
+
+    def describe_job(self, job_name: str) -> dict[str, Any]:
+        """Return SageMaker's description of a training job. Raises `InputError` if there is none of this name."""
+        with aws_errors(f"looking up {job_name}"):
+            try:
+                return dict(self.client("sagemaker").describe_training_job(TrainingJobName=job_name))
+            except exceptions.ClientError as error:
+                if error.response["Error"]["Code"] not in ("ValidationException", "ResourceNotFound"):
+                    raise
+                raise InputError(f"there is no training job {job_name!r} in {self.region}") from error
 
     def make_default_bucket(self) -> None:
         """Make the bucket that SageMaker's own tools use by default, if it is missing."""

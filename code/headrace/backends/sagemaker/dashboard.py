@@ -10,11 +10,11 @@ from typing import Any
 
 from botocore import exceptions
 
-from headrace.backends.sagemaker.account import Account, aws_errors, console, find_region
+from headrace.backends.sagemaker.account import Account, aws_errors, console, require_region
 from headrace.backends.sagemaker.logs import LOG_GROUP
 from headrace.backends.sagemaker.metrics import METRICS
 from headrace.cluster.topology import DATA_GROUP, natural_key
-from headrace.errors import InputError, SetupError
+from headrace.errors import SetupError
 from headrace.events import parse_event
 from headrace.job.instances import InstanceTable, read_instances
 from headrace.terminal.parser import OneLineParser
@@ -37,19 +37,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--region", metavar="NAME", help="default: that of the AWS configuration")
     parser.add_argument("--create", action="store_true", help="create it in the account, under the job's name")
     arguments = parser.parse_args(argv)
-    region = find_region(arguments.region, os.environ)
-    if region is None:
-        raise InputError("no region: give --region, set AWS_REGION, or run `aws configure`")
+    region = require_region(arguments.region, os.environ)
     account = Account(region)
-    with aws_errors(f"looking up {arguments.job_name}"):
-        try:
-            job = account.client("sagemaker").describe_training_job(TrainingJobName=arguments.job_name)
-        except exceptions.ClientError as error:
-            if "not found" in str(error).lower() or "could not find" in str(error).lower():
-                raise InputError(f"there is no training job {arguments.job_name!r} in {region}") from error
-            raise
+    job = account.describe_job(arguments.job_name)
     hosts = hosts_by_group(job, logged_groups(account, arguments.job_name))
-    body = dashboard_body(arguments.job_name, region, hosts, _types(job), read_instances())
+    types = {group: instance_type for group, (instance_type, _) in _groups(job).items()}
+    body = dashboard_body(arguments.job_name, region, hosts, types, read_instances())
     if not arguments.create:
         print(json.dumps(body, indent=2))
         return 0
@@ -156,7 +149,3 @@ def _groups(job: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
         return {each["InstanceGroupName"]: (each["InstanceType"], each["InstanceCount"])
                 for each in resources["InstanceGroups"]}  # fmt: skip
     return {"dnn hosts": (resources["InstanceType"], resources["InstanceCount"])}
-
-
-def _types(job: Mapping[str, Any]) -> dict[str, str]:
-    return {group: instance_type for group, (instance_type, _) in _groups(job).items()}

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from headrace.backends.sagemaker.account import Account, aws_errors, is_denied
-from headrace.backends.sagemaker.console import Console
 from headrace.backends.sagemaker.logs import LOG_GROUP, LogTail
 from headrace.errors import HeadraceError, SetupError
 
@@ -22,6 +22,15 @@ GIVE_UP_S = 3600.0
 LAST_LINES_S = 120.0
 """Seconds to wait for the last lines after a job's end: CloudWatch shows lines some seconds late."""
 ENDED = ("Completed", "Failed", "Stopped")
+
+
+@dataclass(frozen=True)
+class Console:
+    """Functions by which a submission prints a line, asks a yes-or-no question, and sleeps; tests replace them."""
+
+    say: Callable[[str], None]
+    confirm: Callable[[str], bool]
+    sleep: Callable[[float], None] = time.sleep
 
 
 class Follower:

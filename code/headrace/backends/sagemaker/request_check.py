@@ -26,14 +26,6 @@ def check_request(request: Mapping[str, Any]) -> None:
         raise InputError(f"SageMaker would refuse this job: {' '.join(report.generate_report().split())}")
     for path, value, problem in _beyond_types(request, shape, ""):
         raise InputError(f"SageMaker would refuse this job: {path} is {value!r}; {problem}")
-    named: dict[bool, str] = {}
-    for channel in request.get("InputDataConfig", []):
-        named["InstanceGroupNames" in channel["DataSource"].get("S3DataSource", {})] = channel["ChannelName"]
-    if len(named) > 1:  # aws/sagemaker-python-sdk#5225
-        raise InputError(
-            f"SageMaker would refuse this job: channel {named[True]!r} names instance groups, but {named[False]!r} "
-            "does not; name groups for all channels, or for none"
-        )
 
 
 def check_instance_type(name: str) -> None:

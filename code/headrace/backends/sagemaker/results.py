@@ -10,9 +10,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from botocore import exceptions
-
-from headrace.backends.sagemaker.account import Account, aws_errors, find_region
+from headrace.backends.sagemaker.account import Account, require_region
 from headrace.cluster.paths import RESULTS, SUMMARY
 from headrace.errors import InputError, SetupError
 
@@ -57,17 +55,11 @@ def fetch_job(job_name: str, region: str | None, output_dir: Path, say: Callable
         InputError: there is no such job, it still runs, or it has no results.
         SetupError: AWS refuses the call or cannot be reached.
     """
-    found = find_region(region, os.environ)
-    if found is None:
-        raise InputError(f"{job_name} is no folder; to fetch a job of that name, give --region or set AWS_REGION")
-    account = Account(found)
-    with aws_errors(f"looking up {job_name}"):
-        try:
-            description = account.client("sagemaker").describe_training_job(TrainingJobName=job_name)
-        except exceptions.ClientError as error:
-            if error.response["Error"]["Code"] not in ("ValidationException", "ResourceNotFound"):
-                raise
-            raise InputError(f"{job_name} is neither a folder here nor a training job in {found}") from error
+    try:
+        account = Account(require_region(region, os.environ))
+        description = account.describe_job(job_name)
+    except InputError as error:
+        raise InputError(f"{job_name} is no folder here, and cannot be fetched: {error}") from error
     if description["TrainingJobStatus"] in ("InProgress", "Stopping"):
         raise InputError(f"{job_name} is still running; ask again when it has ended")
     folder = fetch_results(account, description["OutputDataConfig"]["S3OutputPath"], job_name, output_dir, say)

@@ -7,23 +7,29 @@ import json
 import os
 import sys
 
-from headrace.backends.sagemaker.account import Account, account_of, default_bucket, find_region, role_arn_of
+from headrace.backends.sagemaker.account import (
+    Account,
+    account_of,
+    default_bucket,
+    find_region,
+    require_region,
+    role_arn_of,
+)
 from headrace.backends.sagemaker.cloud_options import CloudOptions, given_flags
-from headrace.backends.sagemaker.console import Console
 from headrace.backends.sagemaker.job_cost import cost_usd, describe_cost
+from headrace.backends.sagemaker.job_follow import Console
 from headrace.backends.sagemaker.pack import files_to_send
 from headrace.backends.sagemaker.request import build_request, checkpoint_uri
 from headrace.backends.sagemaker.request_check import check_request
-from headrace.backends.sagemaker.submission import Ended, Submission, ask
+from headrace.backends.sagemaker.submission import Ended, Submission
 from headrace.backends.sagemaker.training_images import default_image
 from headrace.errors import InputError
-from headrace.events import parse_event
 from headrace.frameworks import FRAMEWORKS
 from headrace.job.instances import InstanceTable
 from headrace.job.phases import Phases
 from headrace.job.settings import MLFLOW_EXPERIMENT_VARIABLE, MLFLOW_URI_VARIABLE, PLACEHOLDER_SECRET, without_password
 from headrace.job.spec import JobSpec
-from headrace.terminal.display import Display
+from headrace.terminal.display import Display, ask
 
 PREFIX = "headrace"
 DEFAULT_RETRIES = 5
@@ -55,9 +61,7 @@ def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable, a
         _explain(spec, options, table)
         print(json.dumps(request, indent=2))
         return None
-    region = find_region(arguments.region, os.environ)
-    if region is None:
-        raise InputError("no region: give --region, set AWS_REGION, or run `aws configure`")
+    region = require_region(arguments.region, os.environ)
     role = arguments.role or os.environ.get("SAGEMAKER_ROLE")
     if not role:
         raise InputError("no role: give --role or set SAGEMAKER_ROLE to the IAM role that the job runs as")
@@ -74,9 +78,7 @@ def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable, a
     display = Display(sys.stderr, phases.text)
 
     def say(text: str) -> None:
-        event = parse_event(text)
-        if event:
-            phases.take(text.split(" ", 1)[0], event)  # lines of the job's log begin with the host
+        phases.take_line(text)
         display.line(text)
 
     def confirm(question: str) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import secrets
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +13,8 @@ from botocore import exceptions
 
 from headrace.backends.sagemaker.account import Account, aws_errors, console
 from headrace.backends.sagemaker.cloud_options import CloudOptions
-from headrace.backends.sagemaker.console import Console
 from headrace.backends.sagemaker.job_cost import cost_usd
-from headrace.backends.sagemaker.job_follow import Follower, goes_on
+from headrace.backends.sagemaker.job_follow import Console, Follower, goes_on
 from headrace.backends.sagemaker.pack import pack_source
 from headrace.backends.sagemaker.recipe import upload_library, upload_recipe
 from headrace.backends.sagemaker.request import build_request, source_uri
@@ -159,15 +156,6 @@ class Submission:
             money = f" = about {cost:.2f} USD ({table.dated})" if cost is not None else ""
             say(f"billable: {billable_s} s × {hosts} hosts{money}")
         say(self.link(spec.job_name))
-
-
-def ask(question: str) -> bool:
-    """Ask a yes-or-no question on the terminal; return False if there is none."""
-    if not sys.stdin.isatty():
-        return False
-    with contextlib.suppress(EOFError, KeyboardInterrupt):
-        return input(question).strip().lower() in ("y", "yes")
-    return False
 
 
 def _renamed(spec: JobSpec, tries: int) -> JobSpec:

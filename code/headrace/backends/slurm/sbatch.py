@@ -17,7 +17,7 @@ from headrace.backends.slurm.slurm_options import SlurmOptions
 from headrace.cluster.paths import CHECKPOINTS, RunPaths
 from headrace.cluster.slurm import LAUNCHER_PREFIXES, SECRET_FILE
 from headrace.errors import InputError, SetupError
-from headrace.job.source import host_files
+from headrace.job.source import host_files, write_files
 from headrace.job.spec import JobSpec
 
 SCRIPT = "job.sbatch"
@@ -37,22 +37,9 @@ def write_run(spec: JobSpec, options: SlurmOptions, checkpoints: Path | None) ->
         InputError: the folder exists already, or cannot be made.
     """
     run = options.run
+    RunPaths(run).make()
     try:
-        run.parent.mkdir(parents=True, exist_ok=True)
-        run.mkdir()
-    except FileExistsError as error:
-        raise InputError(f"{run} exists already; choose another --job_name, or delete it") from error
-    except OSError as error:
-        raise InputError(f"cannot make the folder {run}: {error.strerror}") from error
-    try:
-        for place, content in host_files(spec.source_dir, spec.left_out).items():
-            target = run / "code" / place
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if isinstance(content, bytes):
-                target.write_bytes(content)
-            else:
-                shutil.copy2(content, target)
-        (run / ".gitignore").write_text("*\n")  # a run is no source, wherever it lies
+        write_files(host_files(spec.source_dir, spec.left_out), run / "code")
         if checkpoints:
             checkpoints.mkdir(parents=True, exist_ok=True)
             (run / CHECKPOINTS).symlink_to(checkpoints)

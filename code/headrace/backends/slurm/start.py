@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import os
 import sys
@@ -15,10 +14,9 @@ from headrace.backends.slurm.batch_script import build_script
 from headrace.backends.slurm.slurm_options import SlurmOptions, options_from
 from headrace.cluster.slurm import FREE_PORTS, SECRET_FILE
 from headrace.errors import InputError, SetupError
-from headrace.events import parse_event
 from headrace.job.phases import Phases
 from headrace.job.spec import Channel, JobSpec
-from headrace.terminal.display import Display
+from headrace.terminal.display import Display, ask
 
 
 def processes_per_host(given: argparse.Namespace) -> int:
@@ -68,8 +66,7 @@ def _follow(spec: JobSpec, options: SlurmOptions, job_id: str) -> Ended:
     display = Display(sys.stderr, phases.text)
 
     def say(text: str) -> None:
-        if event := parse_event(text):
-            phases.take(text.split(" ", 1)[0], event)
+        phases.take_line(text)
         display.line(text)
 
     follower = sbatch.Follower(job_id, options.run, say)
@@ -80,7 +77,7 @@ def _follow(spec: JobSpec, options: SlurmOptions, job_id: str) -> Ended:
                 break
             except KeyboardInterrupt:
                 with display.paused():
-                    if not _confirmed(f"\nstop job {job_id}? [y/N] "):
+                    if not ask(f"\nstop job {job_id}? [y/N] "):
                         raise SetupError(f"not following any more; to stop the job: scancel {job_id}") from None
                 follower.cancel()
     (options.run / SECRET_FILE).unlink(missing_ok=True)
@@ -91,12 +88,6 @@ def _follow(spec: JobSpec, options: SlurmOptions, job_id: str) -> Ended:
         cause = sbatch.host_failure(options.run) or f"no host has left a cause; see {options.run}"
         _say(f"{spec.job_name} failed and has no summary: {cause}")
     return Ended(options.run, outcome == "succeeded")
-
-
-def _confirmed(question: str) -> bool:
-    with contextlib.suppress(EOFError, KeyboardInterrupt):
-        return sys.stdin.isatty() and input(question).strip().lower() in ("y", "yes")
-    return False
 
 
 def _on_shared_folder(channel: Channel) -> Channel:

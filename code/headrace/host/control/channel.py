@@ -13,10 +13,11 @@ import asyncio
 import concurrent.futures.thread  # imported before any fork, for which it prepares its lock
 import contextlib
 import functools
+import itertools
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # Its own log lines about refused calls are noise here.
@@ -30,6 +31,10 @@ from headrace.host.log import HostLog
 
 SERVICE = "headrace.Control"
 MAX_MESSAGE_BYTES = 256 * 1024
+"""Most bytes of a call, since any client may send one."""
+MAX_REPLY_BYTES = 16 << 20
+"""Most bytes of a reply. A dnn host's status has the counts of all workers for each of its ranks: 1,000 hosts with
+8 workers, and 8 ranks, make 5 MB."""
 CALL_TIMEOUT_S = 3.0
 REFUSAL_LOG_INTERVAL_S = 5.0
 SILENT_MS = 5000
@@ -153,7 +158,7 @@ class ControlClient:
                 ("grpc.initial_reconnect_backoff_ms", 200),
                 ("grpc.min_reconnect_backoff_ms", 1000),
                 ("grpc.max_reconnect_backoff_ms", 1000),
-                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+                ("grpc.max_receive_message_length", MAX_REPLY_BYTES),
                 ("grpc.use_local_subchannel_pool", 1),
             ],
         )
@@ -164,15 +169,14 @@ class ControlClient:
     def __exit__(self, *_: object) -> None:
         self._channel.close()
 
-    def call(self, method: str, body: Body, timeout_s: float = CALL_TIMEOUT_S) -> Body:
-        """Make one authenticated call. Raises `ControlError` if no reply comes, or one that is not authentic."""
-        return self._exchange(method, body, timeout_s, None)
+    def call(
+        self, method: str, body: Body, timeout_s: float = CALL_TIMEOUT_S, chunks: Iterable[bytes] | None = None
+    ) -> Body:
+        """Make one authenticated call; for the method of a stream, send raw messages after it.
 
-    def stream(self, method: str, body: Body, chunks: Iterable[bytes], timeout_s: float) -> Body:
-        """Make an authenticated call, then send raw messages. Raises `ControlError`, as `call` does."""
-        return self._exchange(method, body, timeout_s, chunks)
-
-    def _exchange(self, method: str, body: Body, timeout_s: float, chunks: Iterable[bytes] | None) -> Body:
+        Raises:
+            ControlError: no reply comes, or one that is not authentic.
+        """
         deadline = time.monotonic() + timeout_s
         try:
             if self._auth is None:
@@ -183,7 +187,7 @@ class ControlClient:
             if chunks is None:
                 return seal.open(self._send(method, message, deadline))
             call = self._channel.stream_unary(f"/{SERVICE}/{method}")
-            return seal.open(call(_in_turn(message, chunks), timeout=max(deadline - time.monotonic(), 0.001)))
+            return seal.open(call(itertools.chain([message], chunks), timeout=max(deadline - time.monotonic(), 0.001)))
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.UNAUTHENTICATED:
                 self._auth = None  # The host was restarted, or our secret is wrong: begin a new session.
@@ -201,11 +205,6 @@ class ControlClient:
             self._methods[method] = self._channel.unary_unary(f"/{SERVICE}/{method}")
         reply: bytes = self._methods[method](message, timeout=max(deadline - time.monotonic(), 0.001))
         return reply
-
-
-def _in_turn(first: bytes, rest: Iterable[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from rest
 
 
 class ControlError(Exception):

@@ -40,7 +40,7 @@ def _send(host: str, address: str, files: list[tuple[Path, str]], deadline: floa
                 for path, sha256 in files:
                     body = {"path": str(path), "bytes": path.stat().st_size, "sha256": sha256}
                     if not client.call("has", body).get("has"):
-                        error = client.stream("keep", body, chunks_of(path), SEND_TIMEOUT_S).get("error")
+                        error = client.call("keep", body, SEND_TIMEOUT_S, chunks_of(path)).get("error")
                         if error:
                             return f"{host} cannot store {path.name}: {error}"
                 return ""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
 from headrace.cluster.paths import METRICS, TENSORBOARD
-from headrace.host.exporters.exporter import Exporter
-from headrace.host.exporters.jsonl import to_file
+from headrace.host.exporters.exporter import Exporter, Record, Write
 from headrace.host.exporters.mlflow import MlflowRun
 from headrace.host.exporters.openmetrics import to_endpoint
 from headrace.host.exporters.tensorboard import to_event_file
@@ -28,3 +31,16 @@ def open_exporters(plan: HostPlan, log: HostLog) -> list[Exporter]:
         name = f"MLflow at {without_password(uri)}"
         exporters.append(Exporter(name, lambda: MlflowRun(job_name, plan.environ).write, log.say))
     return exporters
+
+
+def to_file(path: Path) -> Write:
+    """Return a function that appends records to this file, in one write each, so that rank 0's lines stay whole."""
+
+    def write(records: Sequence[Record]) -> None:
+        # Rank 0 writes the steps, and the summary has its own file.
+        lines = [json.dumps(record) + "\n" for record in records if "step" not in record and "summary" not in record]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "a", encoding="utf-8") as file:
+            file.write("".join(lines))
+
+    return write

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from headrace.cluster.topology import Topology
 from headrace.host.failures import stopped
 from headrace.host.inbox import RankSaid, Stamped
-from headrace.host.leader.end_watch import END_S, EndWatch
 from headrace.host.leader.peers import Hosts
+from headrace.host.leader.rank_watch import END_S, RankWatch
 from headrace.host.leader.stop_request import StopRequest
-from headrace.host.leader.watchdog import PreflightWatch, diagnose_start
+from headrace.host.leader.watchdog import diagnose_start
 from headrace.host.log import HostLog
 from headrace.host.mpi.mpirun import ORTED
 from headrace.host.services.contract import DataService
@@ -48,29 +48,19 @@ class Decider:
     ) -> None:  # fmt: skip
         self._topology, self._settings, self._service, self._own = topology, settings, service, own
         self._hosts, self._stop, self._log, self._started_as_rank = hosts, stop, log, started_as_rank
-        self._preflight = PreflightWatch(settings)
-        self._end = EndWatch(ranks)
+        self.ranks = RankWatch(settings, ranks)
         self._orted_failed_at: float | None = None
-
-    def begin_training(self, now: float) -> None:
-        """Note that the ranks are being started."""
-        self._preflight.begin(now)
 
     def take(self, stamped: Stamped) -> None:
         """Note a rank's log event; ignore other events."""
         at, happening = stamped
         if isinstance(happening, RankSaid):
             self._stop.take_event(happening.event)
-            self._preflight.take_event(happening.event, at)
-            self._end.take_event(happening.event, at)
-
-    def rank_failed(self, now: float) -> None:
-        """Note that a rank has failed, as the trainer's output says; mpirun should end soon."""
-        self._end.rank_failed(now)
+            self.ranks.take_event(happening.event, at)
 
     def is_over(self, now: float) -> bool:
         """Return whether all ranks have finished their scripts and MPI has not ended within `END_S`."""
-        over = self._end.has_left(now)
+        over = self.ranks.has_left(now)
         if over:
             self._log.say(f"MPI still runs {END_S:g} s after all ranks have ended their scripts; terminating it")
         return over
@@ -91,13 +81,11 @@ class Decider:
                 return Verdict(cause)
         if verdict := self._stopped(now, stepping):
             return verdict
-        if self._preflight.has_not_started(now):
+        if self.ranks.has_not_started(now):
             statuses = {self._own.host: self._own.status(), **self._hosts.statuses}
             cause = diagnose_start(self._own.host, self._settings.preflight_timeout_s, statuses)
             return Verdict(cause, stalled=True)
-        if self._preflight.has_not_ended(now):
-            return Verdict(RootCause(self._own.host, "trainer", "preflight failed"), ask_ranks=True)
-        if self._end.has_not_aborted(now):
+        if self.ranks.has_not_aborted(now):
             return Verdict(RootCause(self._own.host, "trainer", "a rank failed"), ask_ranks=True)
         return None
 

@@ -12,7 +12,7 @@ from headrace.host.host_run import PUBLISH_INTERVAL_S, HostRun
 from headrace.host.leader import summary
 from headrace.host.leader.lease import Lease
 from headrace.host.leader.peers import Hosts
-from headrace.host.leader.times import JobTimes
+from headrace.host.leader.summary import JobTimes
 from headrace.host.usage.oom import explained
 from headrace.outcome import Outcome, RootCause
 
@@ -84,12 +84,8 @@ def write_summary(
     """
     path = run.plan.paths.output_dir / SUMMARY
     record = summary.build_summary(
-        run.plan.topology,
-        run.plan.settings.job_name,
-        run.plan.settings.framework,
-        run.plan.settings.training_script,
+        run.plan,
         run.service,
-        run.plan.settings.local_workers,
         outcome,
         summary.take_trainer_report(run.plan.paths.output_dir, leave_it=another_follows),
         # A first summary is in a hurry, so it uses the published status: a new one takes long on a busy machine.

@@ -20,7 +20,7 @@ from headrace.host.leader.lease import Lease
 from headrace.host.leader.peers import Hosts
 from headrace.host.leader.readiness import Readiness
 from headrace.host.leader.stop_request import StopRequest
-from headrace.host.leader.times import JobTimes
+from headrace.host.leader.summary import JobTimes
 from headrace.host.leader.watchdog import StallWatchdog, diagnose
 from headrace.host.mpi.rank_processes import dump_ranks
 from headrace.host.services.contract import Decision
@@ -29,11 +29,6 @@ from headrace.outcome import Outcome, RootCause
 
 DUMP_TIMEOUT_S = 3.0
 PROGRESS_INTERVAL_S = 5.0
-
-
-def lead(run: HostRun) -> Outcome:
-    """Run the job as its leader and return the outcome, delivered to every host that can be reached."""
-    return Leader(run).lead()
 
 
 class Leader:
@@ -61,7 +56,7 @@ class Leader:
         ]  # fmt: skip
 
     def lead(self) -> Outcome:
-        """Run the job from its start to its summary; return the outcome."""
+        """Run the job from its start to its summary; return the outcome, which each reachable host has received."""
         run = self._run
         outcome = Outcome()
         try:
@@ -91,7 +86,7 @@ class Leader:
         run, plan, settings = self._run, self._run.plan, self._run.plan.settings
         self._times.training_at = time.monotonic()
         run.log.event("training_started", hosts=len(plan.topology.dnn_hosts), ranks_per_host=plan.ranks_per_host)
-        self._decider.begin_training(self._times.training_at)
+        self._decider.ranks.begin(self._times.training_at)
         trainer = run.start_trainer()
         # The trainer imports and compiles meanwhile.
         self._wait_for(lambda: [] if trainer.ended or self._takes_batches() else self._missing_for_data())
@@ -191,7 +186,7 @@ class Leader:
         self._run.check_children()
         self._run.wait(0.0)  # replies that came while this loop was busy must count before a host counts as silent
         if self._run.ranks.has_failed:
-            self._decider.rank_failed(time.monotonic())
+            self._decider.ranks.rank_failed(time.monotonic())
         verdict = self._decider.verdict(time.monotonic(), self._stepping)
         if verdict:
             self._fail(verdict)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Mapping
 from typing import Any
 
 from headrace.cluster.topology import Host
-from headrace.host.control.in_parts import Joined
 from headrace.host.inbox import HostAnswered, HostInformed, HostSilent, Stamped
 
 
@@ -25,15 +23,13 @@ class Hosts:
         """Hosts that no longer answer; the job goes on without them, or has failed."""
         self.informed: set[str] = set()
         """Hosts that have received the outcome."""
-        self._received = collections.defaultdict[str, Joined](Joined)
         self._lease_s = lease_s
 
     def take(self, stamped: Stamped) -> None:
         """Note an event, if it concerns another host."""
         at, happening = stamped
         if isinstance(happening, HostAnswered):
-            received = self._received[happening.host].take(happening.status.get("received"))
-            self.statuses[happening.host] = {**happening.status, "received": received}
+            self.statuses[happening.host] = happening.status
             self.heard_at[happening.host] = at
             self.errors[happening.host] = ""
         elif isinstance(happening, HostSilent):

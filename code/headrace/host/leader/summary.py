@@ -1,19 +1,63 @@
-"""The leader's `summary.json`: rank 0's report, every host's figures, the outcome."""
+"""The leader's `summary.json`: rank 0's report, every host's figures, the outcome, and when each stage was reached."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headrace.cluster.paths import TRAINER_REPORT
-from headrace.cluster.topology import Topology
+from headrace.host.host_plan import HostPlan
 from headrace.host.leader.workers import workers
 from headrace.host.services.contract import DataService
 from headrace.job.limits import limited_by
 from headrace.outcome import Outcome
 from headrace.rank.context import EMPTY_REPORT
+
+
+@dataclass
+class JobTimes:
+    """Moments of one job in monotonic seconds; None for a stage that it has not reached."""
+
+    began_at: float
+    training_at: float | None = None
+    """The start of the trainer."""
+    workers_ready_at: float | None = None
+    stepping_at: float | None = None
+    """The moment at which the trainer was ready for its first step."""
+    first_step_at: float | None = None
+    training_ended_at: float | None = None
+
+    def train_s(self) -> float | None:
+        """Return the seconds from the first step to training's end, or to now; None if training never began."""
+        begin = self.first_step_at or self.training_at
+        return None if begin is None else self._ended_at() - begin
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the summary's times; call it at the end of the teardown."""
+        return {
+            "time_to_first_step_s": self._since_start(self.first_step_at) or 0.0,
+            "startup_s": {
+                "trainer_started": self._since_start(self.training_at),
+                "workers_ready": self._since_start(self.workers_ready_at),
+                "trainer_ready": self._since_start(self.stepping_at),
+                "first_step": self._since_start(self.first_step_at),
+            },
+            "teardown_s": round(time.monotonic() - self._ended_at(), 3),
+        }
+
+    def end(self) -> None:
+        """Note that training has ended, unless it has been noted before."""
+        self.training_ended_at = self._ended_at()
+
+    def _ended_at(self) -> float:
+        return self.training_ended_at or time.monotonic()
+
+    def _since_start(self, moment: float | None) -> float | None:
+        return None if moment is None else round(moment - self.began_at, 3)
 
 
 def take_trainer_report(output_dir: Path, *, leave_it: bool = False) -> dict[str, Any]:
@@ -29,12 +73,8 @@ def take_trainer_report(output_dir: Path, *, leave_it: bool = False) -> dict[str
 
 
 def build_summary(
-    topology: Topology,
-    job_name: str,
-    framework: str,
-    training_script: str,
+    plan: HostPlan,
     service: DataService,
-    local_workers: str,
     outcome: Outcome,
     report: Mapping[str, Any],
     statuses: Mapping[str, Mapping[str, Any]],
@@ -42,8 +82,8 @@ def build_summary(
     times: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the summary, in the order in which people read it. `statuses` are the hosts' latest, by host name."""
-    hosts = {}
-    for host in topology.hosts:
+    settings, hosts = plan.settings, {}
+    for host in plan.topology.hosts:
         status = statuses.get(host.name, {})
         cpu = status.get("cpu", {})
         hosts[host.name] = {
@@ -61,14 +101,14 @@ def build_summary(
             "restarts": {kind: status.get("restarts", {}).get(kind, 0) for kind in service.kinds},
         }
     summary = {
-        "job_name": job_name,
+        "job_name": settings.job_name,
         "outcome": outcome.status,
         "root_cause": outcome.root_cause and outcome.root_cause.as_json(),
-        "framework": framework,
-        "training_script": training_script,
+        "framework": settings.framework,
+        "training_script": settings.training_script,
         "tf_data_mode": service.mode,
-        "is_hetero": topology.is_hetero,
-        "local_workers": local_workers,
+        "is_hetero": plan.topology.is_hetero,
+        "local_workers": settings.local_workers,
         **report,
         **times,
         "hosts": hosts,

@@ -8,15 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.events import PREFLIGHT_FAILED, PREFLIGHT_STARTED, Event
 from headrace.frameworks import FRAMEWORKS
 from headrace.host.mpi.mpirun import MPIRUN, ORTED
 from headrace.host.mpi.output import RankLog
-from headrace.job.settings import Settings
 from headrace.outcome import RootCause
 
-ABORT_S = 5.0
-"""Seconds that ranks may take to end once their preflight has failed."""
 STILL_S = 10.0
 """Seconds without movement of any main thread after which ranks that wait for each other count as hung."""
 _REDUCERS = " or ".join(each.stall_words.reducer for each in FRAMEWORKS.values() if each.stall_words)
@@ -76,34 +72,6 @@ class StallWatchdog:
                 if entry.name.startswith(prefix):
                     found[entry.name] = entry.stat().st_mtime_ns
         return found
-
-
-class PreflightWatch:
-    """Watches what the preflight cannot: MPI's start, which has no deadline, and the ranks' end after a failure."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._timeout_s = settings.preflight_timeout_s
-        self._awaited = bool(settings.preflight)
-        self._began_at: float | None = None
-        self._failed_at: float | None = None
-
-    def begin(self, now: float) -> None:
-        """Note that the ranks are being started."""
-        self._began_at = now
-
-    def take_event(self, event: Event, now: float) -> None:
-        """Note a rank's log event."""
-        self._awaited &= event.name != PREFLIGHT_STARTED
-        if event.name == PREFLIGHT_FAILED and self._failed_at is None:
-            self._failed_at = now
-
-    def has_not_started(self, now: float) -> bool:
-        """Return whether MPI's start is overdue."""
-        return self._awaited and self._began_at is not None and now - self._began_at > self._timeout_s
-
-    def has_not_ended(self, now: float) -> bool:
-        """Return whether the preflight failed more than `ABORT_S` ago, so that the ranks should have ended."""
-        return self._failed_at is not None and now - self._failed_at > ABORT_S
 
 
 def diagnose_start(leader: str, timeout_s: float, statuses: Mapping[str, Mapping[str, Any]]) -> RootCause:

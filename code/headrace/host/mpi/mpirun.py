@@ -71,11 +71,6 @@ def trainer_command(
     return [*command, *theirs, sys.executable, "-m", RANK_MODULE, "-m", "mpi4py", *script]
 
 
-def daemon_command(arguments: Sequence[str]) -> list[str]:
-    """Return the command of this host's MPI daemon, with mpirun's arguments."""
-    return [find_program(ORTED), *arguments]
-
-
 def mpi_environ(source_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that mpirun, its daemons and its ranks need."""
     prefix = Path(find_program(MPIRUN)).parents[1]
@@ -98,8 +93,9 @@ def python_path(source_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def hosts_of_ranks(topology: Topology, settings: Settings) -> tuple[Host, ...]:
-    """Return the hosts that run ranks, in the order of the ranks."""
-    return (topology.leader,) if _one_machine(settings, topology.dnn_hosts) else topology.dnn_hosts
+    """Return the host of each `ranks_per_host` ranks, in the order of the ranks."""
+    hosts = topology.dnn_hosts
+    return (topology.leader,) * len(hosts) if _one_machine(settings, hosts) else hosts
 
 
 def _one_machine(settings: Settings, hosts: Sequence[Host]) -> bool:

@@ -22,7 +22,7 @@ from headrace.events import (
 )
 from headrace.frameworks import FRAMEWORKS
 from headrace.host.mpi.mpirun import MPIRUN
-from headrace.outcome import LOG_TAIL_LINES, RootCause
+from headrace.outcome import LOG_TAIL_LINES, RootCause, describe_return_code
 
 # The mark of `mpirun --tag-output` in a line: [job,rank]<stdout>:text
 _TAG = re.compile(r"\[\d+,(?P<rank>\d+)\]<std(?:out|err)>:")
@@ -38,7 +38,6 @@ _LEFT_RANK, _LEFT_CODE = re.compile(r"^\s*Process name: \[\[\d+,\d+\],(\d+)\]"),
 _LACKS = re.compile(r"(?:PMIX ERROR|ORTE_ERROR_LOG): (?P<what>OUT-OF-RESOURCE|[^:]*system limit[^:]*) in file")
 _NO_MPI = re.compile(r"Local abort before MPI_INIT")
 _STALL_WORDS = [each.stall_words for each in FRAMEWORKS.values() if each.stall_words]
-_SIGNALS = {"1": "SIGHUP", "6": "SIGABRT", "7": "SIGBUS", "9": "SIGKILL", "11": "SIGSEGV", "15": "SIGTERM"}
 MOST_TOLD = 4
 """Most ranks in a message about where ranks wait."""
 _EXITED = re.compile(r"raised SystemExit: \d+")
@@ -70,12 +69,15 @@ class RankLog:
         self._waiting_ranks: dict[int, str] = {}
         """Ranks that wait, each with the line of the script where it does."""
         self._ended_ranks: set[int] = set()
-        self._waits_for_ends = ""
-        self._reads_data = False
+        self.world_size = len(hosts) * ranks_per_host
+        self.waits_for_ends = ""
+        """Sentence on which rank waits for which to say that a stream is over; empty if none has waited long."""
+        self.reads_data = False
+        """True if a rank has said that its script reads data through headrace."""
+        self.lines = 0
+        """Number of lines that the ranks have printed, without a reducer's complaints."""
         self._left_rank: int | None = None
         self._lacks = ""
-        self._seen: set[str] = set()
-        self._lines = 0
         self._lock = threading.Lock()
 
     def label(self, line: str) -> tuple[str, str]:
@@ -85,22 +87,21 @@ class RankLog:
         who, text = (f"rank{match['rank']}", _TAG.sub("", line)) if match else (self._trainer, line)
         event = parse_event(text)
         with self._lock:
-            self._seen |= {who} - {MPIRUN}
             complains = any(words.complaint.search(text) for words in _STALL_WORDS)
             missing = next(filter(None, (words.missing_rank.match(text) for words in _STALL_WORDS)), None)
             if complains:
                 self._missing_ranks = {}
             elif missing:
                 self._missing_ranks[int(missing["rank"])] = missing["first"]
-            self._lines += not (complains or missing)
+            self.lines += not (complains or missing)
             if event and event.name == WAITS_FOR_ENDS:
                 told = {"rank": "?", "stream": "?", "ranks": "?", **event.fields}
                 words = "rank {rank} waits for ranks {ranks} to tell whether {stream!r} goes on".format_map(told)
                 why = urllib.parse.unquote(told.get("why", ""))
-                self._waits_for_ends = f"{words}: {why}" if why else words
+                self.waits_for_ends = f"{words}: {why}" if why else words
             if event and event.name == WAITS_FOR_RANKS:
                 self._waiting_ranks[_number(event.fields.get("rank", ""))] = event.fields.get("at", "")
-            self._reads_data |= event is not None and event.name == READS_DATA
+            self.reads_data |= event is not None and event.name == READS_DATA
             if event and event.name == RANK_ENDED:
                 self._ended_ranks.add(_number(event.fields.get("rank", "")))
             if event and event.name == RANK_FAILED:
@@ -114,10 +115,9 @@ class RankLog:
             if event:
                 return who, text
             if signalled := _SIGNALLED.search(text):
-                name = _SIGNALS.get(signalled["signal"], f"signal {signalled['signal']}")
-                host = self._host_of(int(signalled["rank"]))
-                who_died = f"rank{signalled['rank']}"
-                self._fail(RootCause(host, who_died, f"was killed by {name}", int(signalled["pid"]), signal=name))
+                _, name, how = describe_return_code(-int(signalled["signal"]))
+                rank = int(signalled["rank"])
+                self._fail(RootCause(self._host_of(rank), f"rank{rank}", how, int(signalled["pid"]), signal=name))
             if lacks := _LACKS.search(text):
                 self._lacks = f"{lacks['what']}: {NO_ROOM}"
                 if who == MPIRUN and lacks["what"] != "OUT-OF-RESOURCE":  # a rank says more about that
@@ -147,42 +147,19 @@ class RankLog:
     @property
     def has_failed(self) -> bool:
         """True if a rank has failed."""
-        with self._lock:
-            return self._first_failure is not None
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks that have printed anything."""
-        return len(self._seen)
-
-    @property
-    def reads_data(self) -> bool:
-        """True if a rank has said that its script reads data through headrace."""
-        return self._reads_data
-
-    @property
-    def waits_for_ends(self) -> str:
-        """Sentence on which rank waits for which to say that a stream is over; empty if none has waited long."""
-        with self._lock:
-            return self._waits_for_ends
+        return self._first_failure is not None
 
     def progressed(self) -> None:
         """Forget which ranks wait: steps were made, so the waits are over."""
         with self._lock:
-            self._missing_ranks, self._waiting_ranks, self._waits_for_ends = {}, {}, ""
-
-    @property
-    def lines(self) -> int:
-        """Number of lines that the ranks have printed, without a reducer's complaints."""
-        with self._lock:
-            return self._lines
+            self._missing_ranks, self._waiting_ranks, self.waits_for_ends = {}, {}, ""
 
     def missing_in_allreduce(self) -> list[tuple[str, str]]:
         """Return `(host, rank)` of ranks that others wait for: the reducer's list, or those that report no wait."""
         with self._lock:
             missing = list(self._missing_ranks)
             if self._waiting_ranks and not missing:
-                everyone = range(len(self._hosts) * self._ranks_per_host)
+                everyone = range(self.world_size)
                 silent = [rank for rank in everyone if rank not in self._waiting_ranks]
                 # If several are silent, some may wait where it cannot be seen, such as for a GPU.
                 missing = silent if len(silent) == 1 else [] if silent else list(everyone)
@@ -192,8 +169,7 @@ class RankLog:
     def wait_for_each_other(self) -> bool:
         """True if the reducer has named every rank as missing: they wait in different collectives, for ever."""
         with self._lock:
-            everyone = len(self._hosts) * self._ranks_per_host
-            return everyone > 1 and len(self._missing_ranks) == everyone
+            return len(self._missing_ranks) == self.world_size > 1
 
     @property
     def where_they_wait(self) -> str:
@@ -209,14 +185,13 @@ class RankLog:
     def all_ended(self) -> bool:
         """True if the script has ended on every rank, as far as ranks say so."""
         with self._lock:
-            return self._ended_ranks == set(range(len(self._hosts) * self._ranks_per_host))
+            return self._ended_ranks == set(range(self.world_size))
 
     def ended_and_awaited(self) -> RootCause | None:
         """Return a rank whose script has ended while all others wait in a collective, for ever; None if none has."""
         with self._lock:
-            everyone = set(range(len(self._hosts) * self._ranks_per_host))
             wait = set(self._waiting_ranks)
-            if not (wait and self._ended_ranks and wait | self._ended_ranks == everyone):
+            if not (wait and self._ended_ranks and wait | self._ended_ranks == set(range(self.world_size))):
                 return None
             ended, waiting = min(self._ended_ranks), min(wait - self._ended_ranks, default=None)
         return None if waiting is None else self._awaited(ended, waiting)

@@ -19,17 +19,10 @@ _MPI_PREFIXES = ("OMPI_", "PMIX_", "ORTE_", "PMI_")
 
 
 def toolkit_rank(environ: Mapping[str, str]) -> ToolkitRank | None:
-    """Return the rank in Open MPI's variables, or None if mpirun did not start this launcher.
-
-    Raises:
-        InputError: the variables are malformed.
-    """
-    world, local = environ.get("OMPI_COMM_WORLD_RANK"), environ.get("OMPI_COMM_WORLD_LOCAL_RANK")
-    if world is None:
+    """Return the rank in Open MPI's variables, or None if mpirun did not start this launcher."""
+    if "OMPI_COMM_WORLD_RANK" not in environ:
         return None
-    if not world.isdecimal() or not (local or "").isdecimal():
-        raise InputError(f"OMPI_COMM_WORLD_RANK={world!r}, OMPI_COMM_WORLD_LOCAL_RANK={local!r}: expected two numbers")
-    return ToolkitRank(int(world), int(local or 0))
+    return ToolkitRank(int(environ["OMPI_COMM_WORLD_RANK"]), int(environ["OMPI_COMM_WORLD_LOCAL_RANK"]))
 
 
 def check_rank(rank: ToolkitRank, topology: Topology) -> None:

@@ -9,7 +9,6 @@ from headrace.cluster.topology import Topology
 from headrace.errors import InputError
 from headrace.frameworks import FRAMEWORKS
 from headrace.host.services.contract import DataService
-from headrace.host.services.local import NoDataService
 from headrace.host.services.tf_data import TfDataService
 from headrace.host.services.torch_feed import TorchFeed
 from headrace.job.settings import Settings, default_mode
@@ -17,7 +16,7 @@ from headrace.job.settings import Settings, default_mode
 SERVICES: dict[str, Callable[[Topology, Settings, Path, Path, Sequence[str]], DataService]] = {
     "tf_data": TfDataService,
     "torch_feed": TorchFeed,
-    "local": NoDataService,
+    "local": DataService,
 }
 """Constructors by name; each takes topology, settings, source folder, work folder and the script's arguments."""
 

@@ -1,10 +1,11 @@
-"""The interface between the launcher and a data service. Nothing else in `host` knows which service runs."""
+"""The interface of a data service, with the answers of local mode. Nothing else in `host` knows which service runs."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 from headrace.cluster.topology import Host, Topology
 from headrace.events import Event
@@ -65,42 +66,52 @@ def servers_by_address(topology: Topology, settings: Settings, port_offset: int 
     }  # fmt: skip
 
 
-class DataService(Protocol):
-    """The data service of a job, seen from one host. If the toolkit starts MPI, each rank's process has one."""
+class DataService:
+    """The data service of a job, seen from one host. If the toolkit starts MPI, each rank's process has one.
 
-    @property
-    def mode(self) -> str:
-        """The mode in the summary: `service` or `local`."""
+    This class itself is local mode: each rank makes its batches, so there is no server to start or to wait for.
+    """
 
-    @property
-    def kinds(self) -> Sequence[str]:
-        """The kinds of its servers."""
+    mode = "local"
+    """The mode in the summary: `service` or `local`."""
+    kinds: Sequence[str] = KINDS
+    """The kinds of its servers."""
+    waited_for = "data, or for itself"
+    """The source of data in the watchdog's message, such as `data from the tf.data service`."""
 
-    @property
-    def waited_for(self) -> str:
-        """The source of data in the watchdog's message, such as `data from the tf.data service`."""
+    def __init__(
+        self, topology: Topology, settings: Settings, source_dir: Path, work_dir: Path, arguments: Sequence[str]
+    ) -> None:
+        self._topology, self._settings = topology, settings
+        self._source_dir, self._work_dir = source_dir, work_dir
+        self._arguments = arguments
+        """The training script's arguments."""
 
     # On every host
 
     def servers(self) -> list[Server]:
         """Return the servers to run on this host."""
+        return []
 
     def take_event(self, event: Event) -> None:
         """Take in a log event of one of this host's servers."""
 
     def report(self) -> Report:
         """Return a copy of this host's report; it reaches the leader with the next renewal."""
+        return {}
 
     def hear(self, decision: Mapping[str, Any]) -> None:
         """Take in the fields of the leader's decision; called repeatedly."""
 
     def trainer_environ(self) -> dict[str, str]:
         """Return the environment variables by which this host's ranks find their data; see `TrainerContext`."""
+        return {"HEADRACE_TF_DATA_MODE": self.mode}
 
     # On the leader
 
     def needs(self, host: str) -> bool:
         """Return whether the job cannot continue without this data host."""
+        return False
 
     def decide(self, reports: Mapping[str, Report], without: Collection[str], now: float) -> Decision | None:
         """Return the decision that all hosts need before they are ready; None if it is still open or not needed.
@@ -110,12 +121,16 @@ class DataService(Protocol):
             without: hosts that the job continues without.
             now: monotonic seconds.
         """
+        return None
 
     def worker_names(self) -> Mapping[str, str]:
         """Return HOST/NAME of each server that makes batches, by the HOST:PORT from which ranks receive them."""
+        return {}
 
     def ready(self, reports: Mapping[str, Report]) -> int:
         """Return how many servers can serve ranks."""
+        return 0
 
     def missing(self, reports: Mapping[str, Report], without: Collection[str]) -> list[str]:
         """Return a text for each thing that ranks still wait for; empty when all is ready."""
+        return []

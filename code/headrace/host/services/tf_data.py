@@ -12,12 +12,12 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.cluster.ports import TRANSFER_PORT_OFFSET
+from headrace.cluster.addresses import TRANSFER_PORT_OFFSET
 from headrace.cluster.topology import Topology
 from headrace.events import WORKER_OFFERS, Event
 from headrace.host.services.contract import (
-    KINDS,
     WORKER_NICENESS_BESIDE_TRAINER,
+    DataService,
     Decision,
     Report,
     Server,
@@ -32,18 +32,16 @@ LATE_WORKERS_S = 60.0
 """Seconds that ranks wait for a late host once there are enough others; it may be building the transfer library."""
 
 
-class TfDataService:
-    """The tf.data service of a job: see `headrace.host.services.contract.DataService`."""
+class TfDataService(DataService):
+    """The tf.data service of a job."""
 
     mode = "service"
-    kinds = KINDS
     waited_for = "data from the tf.data service"
 
     def __init__(
         self, topology: Topology, settings: Settings, source_dir: Path, work_dir: Path, arguments: Sequence[str]
     ) -> None:
-        self._topology, self._settings = topology, settings
-        self._source_dir, self._work_dir = source_dir, work_dir
+        super().__init__(topology, settings, source_dir, work_dir, arguments)
         self._protocol_file = work_dir / "data_transfer_protocol"  # holds the protocol, once it is decided
         self._offers: dict[str, str] = {}
         self._registered = 0
@@ -92,7 +90,7 @@ class TfDataService:
 
     def trainer_environ(self) -> dict[str, str]:
         return {
-            "HEADRACE_TF_DATA_MODE": self.mode,
+            **super().trainer_environ(),
             "HEADRACE_DISPATCHER": self._dispatcher(),
             "HEADRACE_PROTOCOL_FILE": str(self._protocol_file),
             "HEADRACE_LOCAL_WORKERS": self._settings.local_workers,

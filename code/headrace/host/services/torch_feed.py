@@ -7,14 +7,12 @@ import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from headrace.cluster.topology import Topology
 from headrace.events import FEED_READY, Event
 from headrace.host.services.contract import (
-    KINDS,
     WORKER_NICENESS_BESIDE_TRAINER,
-    Decision,
+    DataService,
     Report,
     Server,
     server_name,
@@ -26,19 +24,16 @@ from headrace.job.settings import FEEDS_VARIABLE, STALL_TIMEOUT_VARIABLE, Settin
 MODULE = "headrace.torch.feed.server"
 
 
-class TorchFeed:
-    """The feed servers of a job: see `headrace.host.services.contract.DataService`."""
+class TorchFeed(DataService):
+    """The feed servers of a job."""
 
     mode = "service"
-    kinds = KINDS
     waited_for = "each other, or for data from the feed servers"
 
     def __init__(
         self, topology: Topology, settings: Settings, source_dir: Path, work_dir: Path, arguments: Sequence[str]
     ) -> None:
-        self._topology, self._settings, self._source_dir = topology, settings, source_dir
-        # The ranks' own command: the servers run the script to make its dataset.
-        self._script = [str(source_dir / settings.training_script), *arguments]
+        super().__init__(topology, settings, source_dir, work_dir, arguments)
         self._ready: set[str] = set()
 
     def servers(self) -> list[Server]:
@@ -56,7 +51,9 @@ class TorchFeed:
             port = endpoint.first_worker_port + number
             argv = [
                 sys.executable, "-u", "-m", MODULE, f"--port={port}", f"--address={endpoint.address}:{port}",
-                f"--share={settings.num_of_data_workers}", *self._script,
+                f"--share={settings.num_of_data_workers}",
+                # The ranks' own command: the servers run the script to make its dataset.
+                str(self._source_dir / settings.training_script), *self._arguments,
             ]  # fmt: skip
             name = server_name(number, settings)
             nice = WORKER_NICENESS_BESIDE_TRAINER if host.role == "dnn" else 0
@@ -70,17 +67,8 @@ class TorchFeed:
     def report(self) -> Report:
         return {"ready_feeds": sorted(self._ready)}
 
-    def hear(self, decision: Mapping[str, Any]) -> None:
-        pass
-
     def trainer_environ(self) -> dict[str, str]:
-        return {"HEADRACE_TF_DATA_MODE": self.mode, FEEDS_VARIABLE: ",".join(self.worker_names())}
-
-    def needs(self, host: str) -> bool:
-        return False
-
-    def decide(self, reports: Mapping[str, Report], without: Collection[str], now: float) -> Decision | None:
-        return None
+        return {**super().trainer_environ(), FEEDS_VARIABLE: ",".join(self.worker_names())}
 
     def worker_names(self) -> Mapping[str, str]:
         return servers_by_address(self._topology, self._settings)

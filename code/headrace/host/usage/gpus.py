@@ -74,8 +74,10 @@ class Gpus:
             # A figure may fail at times, or always: utilization does on a part of a GPU.
             with contextlib.suppress(Exception):
                 memory = [pynvml.nvmlDeviceGetMemoryInfo(each) for each in handles]
-                self._take_memory(len(handles), sum(int(each.used) for each in memory),
-                                  sum(int(each.total) for each in memory))  # fmt: skip
+                with self._lock:
+                    self._count = len(handles)
+                    self._memory = max(self._memory, sum(int(each.used) for each in memory))
+                    self._memory_total = sum(int(each.total) for each in memory)
             with contextlib.suppress(Exception):
                 shares = [pynvml.nvmlDeviceGetUtilizationRates(each).gpu / 100 for each in handles]
                 if not self._counts():
@@ -83,7 +85,3 @@ class Gpus:
                 with self._lock:
                     self._samples += 1
                     self._busy += sum(shares) / len(shares)
-
-    def _take_memory(self, count: int, used: int, total: int) -> None:
-        with self._lock:
-            self._count, self._memory, self._memory_total = count, max(self._memory, used), total

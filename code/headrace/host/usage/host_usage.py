@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from headrace.host.usage.gpus import Gpus
-from headrace.linux.processes import cpu_seconds, resident_bytes, tree
+from headrace.linux.processes import tree
 
 Child = tuple[str, str]
 """Kind and name of a child process."""
@@ -100,14 +100,14 @@ class ResourceUsage:
         self._memory_bytes = 0
         for child, process in self._processes:
             try:
-                key = (process.pid, process.create_time())
-            except psutil.NoSuchProcess:
+                key, times = (process.pid, process.create_time()), process.cpu_times()
+                size = process.memory_info().rss
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
-            if size := resident_bytes(process):
+            self._seen[key] = (child, max(times.user + times.system, self._seen.get(key, (child, 0.0))[1]))
+            if size:
                 self._resident[process.pid] = (now, size)
                 self._memory_bytes += size
-            self._seen[key] = (child, max(cpu_seconds(process), self._seen.get(key, (child, 0.0))[1]))
-
         lately = now - 2 * SCAN_INTERVAL_S
         self._resident = {pid: seen for pid, seen in self._resident.items() if seen[0] >= lately}
         self._most_memory = max(self._most_memory, self._memory_bytes)

@@ -19,11 +19,10 @@ from typing import Any, NoReturn
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from headrace.cluster.ports import free_ports
+from headrace.cluster.addresses import free_ports
 from headrace.errors import InputError, SetupError
 from headrace.rank.context import TrainerContext
 from headrace.rank.failure import in_a_line
-from headrace.rank.no_exec import refuse_exec
 from headrace.torch import distributed
 
 WITHOUT_DATA_HOSTS = "train without data hosts: --no-is_hetero --tf_data_mode local"
@@ -216,7 +215,6 @@ def run_until_first_batch(script: str, arguments: Sequence[str], server: Any, pr
         InputError, SetupError: the script ended before its first batch.
     """
     os.environ |= distributed.ALONE | {"MASTER_PORT": str(free_ports(1)[0])}  # a host may have several servers
-    refuse_exec()
     _process.hook = register_optimizer_step_pre_hook(_step_made)
     _process.is_server, _process.server, _process.processors = True, server, processors
     sys.argv = [script, *arguments]

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headrace.cluster.ports import free_ports
+from headrace.cluster.addresses import free_ports
 from headrace.tensorflow.service.transfer import PROTOCOL, batches_received
 
 ELEMENTS = 5

@@ -1,0 +1,82 @@
+"""Ports and addresses of a job's hosts. Users open the ports in security groups, so they must not change."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import socket
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+
+from headrace.errors import InputError, SetupError
+
+DISPATCHER_PORT = 6000
+FIRST_WORKER_PORT = 6001
+"""The port of a host's first worker; its other workers listen on the ports that follow."""
+TRANSFER_PORT_OFFSET = 1000
+"""Distance from a worker's port to its port for headrace's own protocol (`tensorflow/service/transfer`): 6001, 7001."""
+CONTROL_PORT = 16000
+_PASSING = range(20_000, 32_000)
+"""Ports for short-lived servers, below 32768, where Linux's range for connections begins."""
+ENDPOINTS_VARIABLE = "HEADRACE_ENDPOINTS"
+"""The environment variable with the addresses of hosts that have no names and ports of their own, such as simulated
+hosts on loopback addresses; written by `encode_endpoints`."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """The address at which other hosts reach a host, and the address and port at which its servers listen."""
+
+    address: str
+    bind_address: str = "0.0.0.0"
+    first_worker_port: int = FIRST_WORKER_PORT
+    dispatcher_port: int = DISPATCHER_PORT
+    control_port: int = CONTROL_PORT
+
+    @property
+    def control_address(self) -> str:
+        """Where the host's control channel is reached."""
+        return f"{self.address}:{self.control_port}"
+
+
+def encode_endpoints(endpoints: Mapping[str, Endpoint]) -> str:
+    """Return the value of `HEADRACE_ENDPOINTS` for these endpoints, given by host name."""
+    return json.dumps({host: astuple(endpoint) for host, endpoint in endpoints.items()})
+
+
+def read_endpoints(text: str) -> dict[str, Endpoint]:
+    """Return the endpoints that `encode_endpoints` wrote. Raises `InputError` for a malformed text."""
+    if not text:
+        return {}
+    try:
+        return {
+            str(host): Endpoint(str(address), str(bind), *map(int, ports))
+            for host, (address, bind, *ports) in json.loads(text).items()
+        }
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"{ENDPOINTS_VARIABLE} is malformed ({error}): {text!r}") from error
+
+
+def is_own_port(port: int, workers: int) -> bool:
+    """Return whether one of the job's servers may use the port, if a host has this number of workers."""
+    worker_ports = range(FIRST_WORKER_PORT, FIRST_WORKER_PORT + max(workers, 1))
+    return (
+        port in (DISPATCHER_PORT, CONTROL_PORT) or port in worker_ports or port - TRANSFER_PORT_OFFSET in worker_ports
+    )
+
+
+def free_ports(count: int) -> list[int]:
+    """Return free ports, outside the range from which Linux gives ports to connections.
+
+    Raises:
+        SetupError: fewer than `count` ports are free.
+    """
+    found: list[int] = []
+    for port in random.sample(_PASSING, len(_PASSING)):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise SetupError(f"fewer than {count} ports from {_PASSING[0]} to {_PASSING[-1]} are free")
