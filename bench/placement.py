@@ -2,8 +2,10 @@
 
     python -m bench.placement [--repeats 8]
 
-The trainer has one processor and a data host the other. Another program takes none, half or all of the trainer's
-processor. One job takes turns of a few seconds, so that changes of the machine's speed affect all cases alike:
+The trainer has one processor and a data host the other. Beside the trainer something takes none, half or all of its
+processor. In the last situation the trainer itself needs three quarters of it, in many short turns, as one that
+launches an accelerator's kernels, and the data host alone can feed it. By turns of a few seconds within one job, since
+a machine whose speed changes does so for all of them:
 
 "on", "off": images a second with the worker beside the trainer running, and suspended.
 "sum": the data host's worker alone, plus the trainer's worker alone on a processor that is as busy as in the job (with
@@ -25,17 +27,20 @@ from pathlib import Path
 import psutil
 
 from bench import jobs, measure
+from tests.faults.breakage import RANK, WORKER
 from tests.support import ROOT, process_of, processes_of, wait_for
 
 AUGMENTED = jobs.SCRIPTS / "augmented.py"
 SITUATIONS = {
-    "processor free": (3, 0.0),
-    "half of it taken": (3, 0.5),
-    "all of it taken": (3, 1.0),
-    "light pipeline, half taken": (0, 0.5),
+    "processor free": (3, 0.0, 1, 0, 5),
+    "half of it taken": (3, 0.5, 1, 0, 5),
+    "all of it taken": (3, 1.0, 1, 0, 5),
+    "light pipeline, half taken": (0, 0.5, 1, 0, 5),
+    "accelerator, scarce processor": (1, 0.0, 40, 1.5, 0.5),
 }
-"""Number of times the augmentation is repeated, and the part of the trainer's processor that is busy."""
-BATCH, WAIT_MS = 512, 5
+"""Number of times the augmentation is repeated, the part of the trainer's processor that is busy, and three figures of
+a step: its launches, the ms for which each needs the processor, and the ms that it then waits."""
+BATCH = 512
 ALL_TURNS = ("on", "off", "alone", "beside", "first", "second", "both")
 SETTLE_S, TURN_S = 1.0, 4.0
 FIRST_STEPS_S = 120.0
@@ -45,9 +50,9 @@ def main(argv=None):
     repeats = measure.arguments(__doc__, argv, repeats=8).repeats
     rows, sums, of_processors, best = [], [], [], []
     with jobs.source_dir() as source:
-        for name, (times, busy) in SITUATIONS.items():
+        for name, (times, busy, *step) in SITUATIONS.items():
             summed = times and busy == 0.5
-            rounds = _rounds(source, times, busy, ALL_TURNS if summed else ALL_TURNS[:2], repeats)
+            rounds = _rounds(source, times, busy, step, ALL_TURNS if summed else ALL_TURNS[:2], repeats)
             row = {"situation": name}
             row |= {turn: measure.median([each[turn] for each in rounds]) for turn in ("on", "off")}
             row["on ÷ best"] = min(measure.median([each["on"] / each["off"] for each in rounds]), 1.0)
@@ -65,11 +70,11 @@ def main(argv=None):
     measure.leave("placement", figures, rows, repeats=repeats)
 
 
-def _rounds(source, times, busy, turns, repeats):
+def _rounds(source, times, busy, step, turns, repeats):
     """Return images a second in each turn, for each round."""
     first, second = measure.two_processors()
     found = []
-    with _job(source, times) as job, _going_nowhere(times, *(first, second) if "both" in turns else ()) as bare:
+    with _job(source, times, *step) as job, _going_nowhere(times, *(first, second) if "both" in turns else ()) as bare:
         (beside, remote), alone = job.workers, list(bare)
         for _ in range(repeats):
             rates = {}
@@ -103,7 +108,7 @@ class _Job:
 
 
 @contextlib.contextmanager
-def _job(source, times):
+def _job(source, times, launches, compute_ms, wait_ms):
     """Run a job with a data host, which trains within the context."""
     first, second = measure.two_processors()
     flags = ["--num_of_data_instances=1", f"--cpus=dnn_group={first};data_group={second}", "--processes_per_host=1"]
@@ -111,17 +116,16 @@ def _job(source, times):
         folder, job_name = Path(name), f"placement-{os.getpid()}-{time.monotonic_ns()}"
         taken, steps = folder / "taken", folder / "steps"
         taken.write_text("0")
-        given = {"folder": folder, "times": times, "batch_size": BATCH, "wait_ms": WAIT_MS}
+        step = {"launches": launches, "compute_ms": compute_ms, "wait_ms": wait_ms}
+        given = {"folder": folder, "times": times, "batch_size": BATCH, **step}
         run = pool.submit(jobs.run, source, "turn_step.py", *flags, job_name=job_name, timeout_s=3600, **given)
         try:
             wait_for(
                 lambda: (run.done() and run.result()) or (steps.exists() and steps.read_text()), "a step", FIRST_STEPS_S
             )
-            worker, rank = r"train_data\.py worker", "headrace.rank"
-            workers = (process_of(job_name, "algo-2", worker), process_of(job_name, "algo-1", worker))
-            yield _Job(
-                workers, process_of(job_name, "algo-2", rank), steps, taken, float((folder / "arithmetic").read_text())
-            )
+            workers = (process_of(job_name, "algo-2", WORKER), process_of(job_name, "algo-1", WORKER))
+            trainer = process_of(job_name, "algo-2", RANK)
+            yield _Job(workers, trainer, steps, taken, float((folder / "arithmetic").read_text()))
         finally:
             for process in processes_of(job_name):
                 process.resume()

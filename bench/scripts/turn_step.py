@@ -1,7 +1,9 @@
-"""A training script whose step is a fixed wait, which writes down when each step ended.
+"""A training script that writes down when each step ended.
 
-`FOLDER/taken` has the part of a processor that is taken beside it; without it the script ends. `FOLDER/steps` gets the
-clock's seconds, a line a step, and `FOLDER/arithmetic` the processor's seconds of a step's own arithmetic.
+A step gets a batch, then launches some times: a thread needs the processor, and the step waits after it, as for a
+kernel that an accelerator runs. `FOLDER/taken` has the part of a processor that is taken beside it; without it the
+script ends. `FOLDER/steps` gets the clock's seconds, a line a step, and `FOLDER/arithmetic` the processor's seconds of
+a step's own arithmetic.
 """
 
 import argparse
@@ -9,6 +11,8 @@ import os
 import subprocess
 import sys
 import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import augmented
@@ -20,9 +24,20 @@ parser = argparse.ArgumentParser(allow_abbrev=False)
 parser.add_argument("--folder", type=Path, required=True)
 parser.add_argument("--times", type=int, required=True, help="that the augmentation is repeated; 0: only a flip")
 parser.add_argument("--batch_size", type=int, required=True)
-parser.add_argument("--wait_ms", type=float, required=True)
+parser.add_argument("--launches", type=int, required=True, help="in a step")
+parser.add_argument("--compute_ms", type=float, required=True, help="that a launch needs the processor")
+parser.add_argument("--wait_ms", type=float, required=True, help="that a launch waits")
 args, _ = parser.parse_known_args()
 STEPS = 100
+AT_ONCE = bytes(1 << 16)
+
+
+def compute(ms):
+    """Need the processor for so long, mostly without Python's lock, as what launches kernels does."""
+    end_s = time.thread_time() + ms / 1000
+    while time.thread_time() < end_s:
+        zlib.crc32(AT_ONCE)
+
 
 hvd.init()
 tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -35,8 +50,10 @@ for _ in range(STEPS):
     tf.cast(made_up, tf.float32)
 (args.folder / "arithmetic").write_text(str((time.process_time() - began_s) / STEPS))
 subprocess.Popen([sys.executable, str(Path(__file__).with_name("spin.py")), str(taken), str(os.getpid())])
-with (args.folder / "steps").open("w", buffering=1) as steps:
+with (args.folder / "steps").open("w", buffering=1) as steps, ThreadPoolExecutor(1) as thread:
     while taken.exists():
         tf.cast(next(batches), tf.float32)
-        time.sleep(args.wait_ms / 1000)
+        for _ in range(args.launches):
+            thread.submit(compute, args.compute_ms).result()
+            time.sleep(args.wait_ms / 1000)
         print(time.monotonic(), file=steps)

@@ -7,7 +7,7 @@ from tests.support import ROOT
 PACKAGE = ROOT / "code" / "headrace"
 MOST_LINES = {
     "torch": 5_030,  # ADR 30 and 34
-    "tensorflow": 6_600,  # ADR 33
+    "tensorflow": 6_640,  # ADR 33
     "lint": 880,
     "backends/slurm": 490,
     "the rest": 15_080,  # ADR 35
