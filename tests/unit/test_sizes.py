@@ -10,7 +10,7 @@ MOST_LINES = {
     "tensorflow": 6_640,  # ADR 33
     "lint": 880,
     "backends/slurm": 490,
-    "the rest": 15_080,  # ADR 35
+    "the rest": 15_130,  # ADR 35
 }
 
 
