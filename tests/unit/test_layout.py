@@ -32,7 +32,7 @@ A_FRAMEWORK = re.compile("tensorflow|keras|horovod|torch", re.IGNORECASE)
 NAME_FRAMEWORKS = {"frameworks", "tensorflow", "torch", "lint"}
 THEIR_OWN_PLACES = {
     "host/services/__init__.py", "host/services/tf_data.py", "host/services/torch_feed.py",  # their data services
-    "__main__.py", "cli/setup.py", "cli/flags.py", "job/limits.py",  # what is said to people: commands, help, advice
+    "__main__.py", "cli/setup.py", "cli/flags.py", "job/limited_by.py",  # what people read: commands, help, advice
 }  # fmt: skip
 MOST_LINES = 400
 ONE_SUBJECT = {"torch/dataloader.py": 500}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,15 +26,11 @@ from headrace.job.settings import (
     STARTUP_TIMEOUT_VARIABLE,
     TRUST_NETWORK_VARIABLE,
     Settings,
-    pairs,
 )
 from headrace.rank.context import TrainerContext
 
 LONGEST_SOCKET_PATH, LONGEST_SOCKET_NAME = 107, 32
 """Most bytes of a socket's path (unix(7)), and of what Python's multiprocessing adds to its folder's path."""
-
-OF_TUNING_JOBS = "_tuning_"
-"""Prefix of the hyperparameters that SageMaker adds to each job of a tuning job."""
 
 
 @dataclass(frozen=True)
@@ -100,25 +95,6 @@ class HostPlan:
         """Address at which this host serves its side of the control channel."""
         endpoint = self.settings.endpoint(self.topology.current.name)
         return f"{endpoint.bind_address}:{endpoint.control_port}"
-
-
-def script_arguments(argv: Sequence[str], hyperparameters: Path) -> list[str]:
-    """Return the launcher's arguments that the user meant for the training script, as `--name value`.
-
-    Args:
-        hyperparameters: the host's hyperparameters.json. Others were added by SageMaker's toolkit.
-    """
-    try:
-        given = json.loads(hyperparameters.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        given = None
-    words: list[str] = []
-    for flag, value in pairs(argv):
-        name = flag.lstrip("-")
-        not_given = isinstance(given, dict) and name not in given
-        if not (name in HYPERPARAMETERS or name.startswith(OF_TUNING_JOBS) or not_given):
-            words += [flag, value]
-    return words
 
 
 def settings_environ(settings: Settings) -> dict[str, str]:

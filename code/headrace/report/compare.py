@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.cluster.topology import DATA_GROUP
-from headrace.job.limits import COPYING, INPUT_BOUND_FROM, PROCESS, REMEDIES, gpu_busy_share, limited_by
+from headrace.job.limited_by import COPYING, INPUT_BOUND_FROM, PROCESS, REMEDIES, gpu_busy_share, limited_by
 from headrace.report.advice import HARDLY_WAITS
 from headrace.report.run_cost import Price
 from headrace.report.runs import (

@@ -9,7 +9,7 @@ from typing import Any
 from headrace.cluster.topology import DATA_GROUP
 from headrace.errors import InputError
 from headrace.job.instances import InstanceTable, InstanceType
-from headrace.job.limits import PROCESS, computing_limit, limited_by
+from headrace.job.limited_by import PROCESS, computing_limit, limited_by
 from headrace.report.predict import GIB, TRANSFER_CPU_S_PER_GIB, Group, Placement, Workload, predict
 from headrace.report.runs import was_interrupted
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.errors import InputError
-from headrace.job.limits import ARITHMETIC
+from headrace.job.limited_by import ARITHMETIC
 
 Placement = Literal["trainer", "data", "both"]
 PLACEMENTS: tuple[Placement, ...] = ("trainer", "both", "data")

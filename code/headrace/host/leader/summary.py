@@ -13,7 +13,7 @@ from headrace.cluster.paths import TRAINER_REPORT
 from headrace.host.host_plan import HostPlan
 from headrace.host.leader.workers import workers
 from headrace.host.services.contract import DataService
-from headrace.job.limits import limited_by
+from headrace.job.limited_by import limited_by
 from headrace.outcome import Outcome
 from headrace.rank.context import EMPTY_REPORT
 

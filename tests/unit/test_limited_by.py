@@ -6,7 +6,7 @@ import sys
 import pytest
 from headrace.errors import InputError
 from headrace.host.usage.gpus import Gpus
-from headrace.job.limits import ARITHMETIC, COPYING, GPU, PROCESS, WAITING, limited_by
+from headrace.job.limited_by import ARITHMETIC, COPYING, GPU, PROCESS, WAITING, limited_by
 from headrace.report.compare import compare_rows, verdict
 from headrace.report.plan import main
 from headrace.report.runs import read_summary
