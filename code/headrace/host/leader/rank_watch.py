@@ -35,7 +35,7 @@ class RankWatch:
         if event.name == PREFLIGHT_STARTED:
             self._starts_by = math.inf
         elif event.name == PREFLIGHT_FAILED:
-            self.rank_failed(now, ABORT_S)
+            self._aborts_by = min(self._aborts_by, now + ABORT_S)
         elif event.name == RANK_FAILED:
             self.rank_failed(now)
         elif event.name == RANK_LEAVING:
@@ -43,9 +43,9 @@ class RankWatch:
             if len(self._left) == self._ranks:
                 self._leaves_by = min(self._leaves_by, now + END_S)
 
-    def rank_failed(self, now: float, patience_s: float = END_S) -> None:
+    def rank_failed(self, now: float) -> None:
         """Note that a rank has failed, as its event or its output says."""
-        self._aborts_by = min(self._aborts_by, now + patience_s)
+        self._aborts_by = min(self._aborts_by, now + END_S)
 
     def has_not_started(self, now: float) -> bool:
         """Return whether MPI's start is overdue, as a preflight's first event shows."""
