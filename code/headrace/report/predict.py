@@ -19,6 +19,7 @@ the step leaves: each `next` wakes its threads, and they run until the scheduler
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass
 from typing import Literal
 
@@ -103,10 +104,14 @@ def predict(work: Workload, trainer: Group, data: Group, placement: Placement, h
         raise InputError(f"placement {placement!r} needs data hosts")
     if placement == "data":
         return _with_share(work, trainer, data, 1.0, True)
-    shares = (number / SHARES for number in range(SHARES + 1))
+
+    def step_s(number: int) -> float:
+        return round(_with_share(work, trainer, data, number / SHARES, True).step_s, 9)
+
+    # A step is the longest of times that are linear in the share: with a growing share it gets shorter, then longer.
     # Among equally fast shares, take the data hosts' largest: the trainer's workers run at lower priority.
-    return min((_with_share(work, trainer, data, share, True) for share in shares),
-               key=lambda each: (round(each.step_s, 9), -each.data_share))  # fmt: skip
+    fastest = bisect.bisect_left(range(1, SHARES + 1), True, key=lambda number: step_s(number) > step_s(number - 1))
+    return _with_share(work, trainer, data, fastest / SHARES, True)
 
 
 def _with_share(work: Workload, trainer: Group, data: Group, share: float, served: bool) -> Prediction:
