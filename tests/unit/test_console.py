@@ -3,7 +3,7 @@
 import io
 
 from headrace.backends.local.log_console import Console, open_log
-from headrace.cluster.paths import RunPaths
+from headrace.cluster.run_files import RunPaths
 
 LINE = "2026-01-02T03:04:05.678Z algo-1 rank0      {}"
 

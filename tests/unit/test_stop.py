@@ -3,7 +3,7 @@
 import io
 
 import pytest
-from headrace.cluster.paths import STOP_REQUEST
+from headrace.cluster.run_files import STOP_REQUEST
 from headrace.events import CHECKPOINTS_ON_REQUEST, Event
 from headrace.host.leader.stop_request import StopRequest
 from headrace.host.log import HostLog

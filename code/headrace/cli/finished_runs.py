@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.cli.start import check_installation
-from headrace.cluster.paths import RunPaths
+from headrace.cluster.run_files import RunPaths
 from headrace.errors import InputError
 from headrace.report import command, plan
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from headrace.backends.sagemaker import cloud_options
-from headrace.cluster.paths import as_given
+from headrace.cluster.run_files import as_given
 from headrace.cluster.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP
 from headrace.errors import InputError
 from headrace.frameworks import DEFAULT, FRAMEWORKS

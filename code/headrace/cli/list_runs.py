@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.cli.finished_runs import OUTPUT_DIR
-from headrace.cluster.paths import RunPaths
+from headrace.cluster.run_files import RunPaths
 from headrace.errors import InputError
 from headrace.report.runs import Summary, read_summary, rounded, waited_share
 from headrace.terminal.parser import OneLineParser

@@ -21,7 +21,7 @@ from headrace.cli.flags import (
     build_spec,
     parse_cpus,
 )
-from headrace.cluster.paths import RunPaths
+from headrace.cluster.run_files import RunPaths
 from headrace.errors import HeadraceError, InputError, SetupError
 from headrace.frameworks import DEFAULT, FRAMEWORKS
 from headrace.job.instances import read_instances

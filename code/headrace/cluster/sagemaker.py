@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.cluster.paths import HostPaths
+from headrace.cluster.run_files import HostPaths
 from headrace.cluster.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP, Host, Topology, natural_key
 from headrace.errors import TopologyError
 

@@ -24,7 +24,7 @@ from headrace.cluster.addresses import (
     Endpoint,
     encode_endpoints,
 )
-from headrace.cluster.paths import CHECKPOINTS, SUMMARY, WORK_DIR_VARIABLE, HostPaths
+from headrace.cluster.run_files import CHECKPOINTS, SUMMARY, WORK_DIR_VARIABLE, HostPaths
 from headrace.cluster.topology import DATA_GROUP, DNN_GROUP, natural_key
 from headrace.errors import InputError, TopologyError
 

@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 
-from headrace.cluster.paths import ROOT_CAUSE, HostPaths, write_json
+from headrace.cluster.run_files import ROOT_CAUSE, HostPaths, write_json
 from headrace.errors import HeadraceError
 from headrace.host.log import LAUNCHER, HostLog
 from headrace.outcome import RootCause

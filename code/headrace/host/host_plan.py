@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.cluster.paths import HostPaths
+from headrace.cluster.run_files import HostPaths
 from headrace.cluster.topology import Topology
 from headrace.errors import InputError
 from headrace.frameworks import FRAMEWORKS

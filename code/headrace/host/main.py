@@ -12,7 +12,7 @@ from pathlib import Path
 
 from headrace import __version__
 from headrace.cluster import slurm
-from headrace.cluster.paths import ARRAYS_FOLDER, HostPaths
+from headrace.cluster.run_files import ARRAYS_FOLDER, HostPaths
 from headrace.cluster.sagemaker import read_topology
 from headrace.cluster.topology import Host
 from headrace.errors import HeadraceError, InputError

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.cluster.addresses import ENDPOINTS_VARIABLE, Endpoint, is_own_port, read_endpoints
-from headrace.cluster.paths import WORK_DIR_VARIABLE
+from headrace.cluster.run_files import WORK_DIR_VARIABLE
 from headrace.errors import InputError
 from headrace.frameworks import DEFAULT, FRAMEWORKS
 from headrace.frameworks.pytorch_jobs import FEEDS_VARIABLE as FEEDS_VARIABLE

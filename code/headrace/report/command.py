@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.cluster.paths import PLOTS, REPORT
+from headrace.cluster.run_files import PLOTS, REPORT
 from headrace.errors import SetupError
 from headrace.job.instances import read_instances
 from headrace.report.compare import compare, compare_rows, verdict

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.cluster.paths import RunPaths
+from headrace.cluster.run_files import RunPaths
 from headrace.cluster.topology import DATA_GROUP
 from headrace.errors import InputError, SetupError
 from headrace.frameworks import DEFAULT, FRAMEWORKS

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.cluster.paths import RunPaths
+from headrace.cluster.run_files import RunPaths
 from headrace.errors import InputError
 from headrace.frameworks import DEFAULT, FRAMEWORKS
 from headrace.rank.context import EMPTY_REPORT

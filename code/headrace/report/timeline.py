@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.cluster.paths import RunPaths
+from headrace.cluster.run_files import RunPaths
 from headrace.report.runs import MOST, read_json
 
 Series = tuple[list[float], list[float]]

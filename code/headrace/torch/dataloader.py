@@ -29,8 +29,8 @@ from headrace.torch.fetch.iterable_fetcher import IterableFetcher, ShardRequest
 from headrace.torch.fetch.local_workers import LocalWorkers
 from headrace.torch.fetch.map_fetcher import ON_ERROR, Fetched, Index, MapFetcher, log_skipped
 from headrace.torch.fetch.pin_memory import DeviceCopies
-from headrace.torch.sampling.epoch_plan import EpochPlan, Planner
 from headrace.torch.sampling.rank_agreement import compare_with_rank_0, loader_config
+from headrace.torch.sampling.rank_batches import EpochPlan, Planner
 from headrace.torch.sampling.samplers import RankBatchSampler, refuse_dealing, without_batch_sampler
 from headrace.torch.sampling.stream_shards import StreamShards
 

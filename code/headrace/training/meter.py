@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Protocol
 
-from headrace.cluster.paths import METRICS, TENSORBOARD, TRAINER_REPORT, write_json
+from headrace.cluster.run_files import METRICS, TENSORBOARD, TRAINER_REPORT, write_json
 from headrace.events import say
 from headrace.rank import failure
 from headrace.rank.context import TrainerContext

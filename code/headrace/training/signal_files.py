@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.cluster.paths import STOP_REQUEST
+from headrace.cluster.run_files import STOP_REQUEST
 
 PROGRESS_INTERVAL_S = 0.5
 PAUSED = "paused"

@@ -7,7 +7,7 @@ import headrace.tensorflow.horovod_keras as hvd
 import keras
 import numpy as np
 import tensorflow as tf
-from headrace.cluster.paths import STOP_REQUEST
+from headrace.cluster.run_files import STOP_REQUEST
 from headrace.tensorflow import data
 from headrace.tensorflow.callbacks import Checkpoint, Training
 from stopping import signals_beside

@@ -23,7 +23,7 @@ from headrace.backends.local.local_options import LocalOptions
 from headrace.backends.local.log_console import Console, open_log
 from headrace.backends.local.loopback import Loopback
 from headrace.backends.local.namespaces import Namespaces
-from headrace.cluster.paths import RunPaths, write_json
+from headrace.cluster.run_files import RunPaths, write_json
 from headrace.errors import InputError, SetupError
 from headrace.job.settings import MPI_OPTIONS_VARIABLE, SECRET_VARIABLE, VERSION_VARIABLE
 from headrace.job.source import refuse_too_much, source_files

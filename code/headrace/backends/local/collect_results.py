@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.cluster.paths import RESULTS, ROOT_CAUSE, RunPaths
+from headrace.cluster.run_files import RESULTS, ROOT_CAUSE, RunPaths
 from headrace.job.spec import JobSpec
 from headrace.outcome import RootCause, describe_return_code
 from headrace.rank.context import EMPTY_REPORT

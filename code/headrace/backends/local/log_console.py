@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import IO, TextIO
 
-from headrace.cluster.paths import RunPaths
+from headrace.cluster.run_files import RunPaths
 from headrace.events import parse_event
 from headrace.job.phases import Phases
 from headrace.terminal.display import Display

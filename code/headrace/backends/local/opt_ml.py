@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.cluster.paths import HostPaths
+from headrace.cluster.run_files import HostPaths
 from headrace.errors import InputError
 from headrace.job.source import host_files, write_files
 from headrace.job.spec import Channel, InstanceGroup, JobSpec, as_flag

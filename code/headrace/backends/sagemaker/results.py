@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from headrace.backends.sagemaker.account import Account, require_region
-from headrace.cluster.paths import RESULTS, SUMMARY
+from headrace.cluster.run_files import RESULTS, SUMMARY
 from headrace.errors import InputError, SetupError
 
 

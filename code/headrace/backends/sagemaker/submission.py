@@ -16,7 +16,7 @@ from headrace.backends.sagemaker.cloud_options import CloudOptions
 from headrace.backends.sagemaker.job_cost import cost_usd
 from headrace.backends.sagemaker.job_follow import Console, Follower, goes_on
 from headrace.backends.sagemaker.pack import pack_source
-from headrace.backends.sagemaker.recipe import upload_library, upload_recipe
+from headrace.backends.sagemaker.prebuilt import upload_library, upload_recipe
 from headrace.backends.sagemaker.request import build_request, source_uri
 from headrace.backends.sagemaker.request_check import check_request
 from headrace.backends.sagemaker.results import fetch_results

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from headrace import __version__
 from headrace.backends.slurm.slurm_options import GroupOptions, SlurmOptions
-from headrace.cluster.paths import SUMMARY
+from headrace.cluster.run_files import SUMMARY
 from headrace.cluster.slurm import CHANNELS_VARIABLE, GROUPS_VARIABLE, PORTS_VARIABLE, RUN_VARIABLE
 from headrace.cluster.topology import DATA_GROUP
 from headrace.job.settings import MPI_OPTIONS_VARIABLE, VERSION_VARIABLE

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from headrace.backends.slurm.batch_script import BATCH_LOG, build_script
 from headrace.backends.slurm.slurm_options import SlurmOptions
-from headrace.cluster.paths import CHECKPOINTS, RunPaths
+from headrace.cluster.run_files import CHECKPOINTS, RunPaths
 from headrace.cluster.slurm import LAUNCHER_PREFIXES, SECRET_FILE
 from headrace.errors import InputError, SetupError
 from headrace.job.source import host_files, write_files

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.cluster.paths import METRICS, TENSORBOARD
+from headrace.cluster.run_files import METRICS, TENSORBOARD
 from headrace.host.exporters.exporter import Exporter, Record, Write
 from headrace.host.exporters.mlflow import MlflowRun
 from headrace.host.exporters.openmetrics import to_endpoint

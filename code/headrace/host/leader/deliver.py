@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.cluster.paths import SUMMARY, write_json
+from headrace.cluster.run_files import SUMMARY, write_json
 from headrace.host.failures import leave
 from headrace.host.host_run import PUBLISH_INTERVAL_S, HostRun
 from headrace.host.leader import summary

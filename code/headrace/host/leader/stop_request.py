@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from headrace.cluster.paths import STOP_REQUEST
+from headrace.cluster.run_files import STOP_REQUEST
 from headrace.events import CHECKPOINTS_ON_REQUEST, Event
 from headrace.host.log import HostLog
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.cluster.paths import TRAINER_REPORT
+from headrace.cluster.run_files import TRAINER_REPORT
 from headrace.host.host_plan import HostPlan
 from headrace.host.leader.workers import workers
 from headrace.host.services.contract import DataService

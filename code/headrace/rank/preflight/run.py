@@ -11,7 +11,7 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.cluster.paths import PREFLIGHT_REPORT
+from headrace.cluster.run_files import PREFLIGHT_REPORT
 from headrace.events import PREFLIGHT_FAILED, PREFLIGHT_STARTED, format_event
 from headrace.job.settings import PREFLIGHT_TIMEOUT_VARIABLE
 from headrace.rank.context import TrainerContext

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from headrace.cluster.paths import ARRAYS_FOLDER
+from headrace.cluster.run_files import ARRAYS_FOLDER
 from headrace.errors import InputError
 from headrace.rank.context import TrainerContext
 from headrace.tensorflow.compat import data_nest as nest  # it takes a list for a tensor, as tf.data does

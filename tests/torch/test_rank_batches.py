@@ -1,6 +1,6 @@
 """The positions of an epoch that each rank takes, for any size, any number of ranks and any start."""
 
-from headrace.torch.sampling.epoch_plan import Epoch
+from headrace.torch.sampling.rank_batches import Epoch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
