@@ -159,7 +159,7 @@ def _move(process, cpu):
 
 
 def _rate(file, since, until):
-    """Return lines a second between the first and the last line in this time."""
+    """Return the lines per second of this period, from its first line to its last."""
     times = [float(line) for line in file.read_text().split("\n")[:-1]]
     of_turn = times[bisect.bisect(times, since) : bisect.bisect(times, until)]
     return (len(of_turn) - 1) / (of_turn[-1] - of_turn[0])

@@ -111,7 +111,7 @@ def read_groups(environ: Mapping[str, str]) -> dict[str, list[str]]:
     """Return host names by group, in natural order; the data group comes first.
 
     Raises:
-        TopologyError: the job has other components than the script has named groups.
+        TopologyError: the job's number of components is not the number of groups that the script names.
     """
     names, groups = _group_names(environ), {}
     for number, group in enumerate(names):

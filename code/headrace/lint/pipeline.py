@@ -14,7 +14,7 @@ from headrace.tensorflow import compat
 Start = Callable[[Any], bool]
 """Function that tells whether a mark starts at a tensor."""
 Consumer = tuple[str, Any]
-"""Type of an operation (`crop` if it cuts a part out) or kind of a stage, and its first result."""
+"""An operation or a stage as a pair: its type (`crop` if it cuts a part out) or kind, and its first result."""
 BATCHES = ("Batch", "ParallelBatch", "PaddedBatch", "DenseToRaggedBatch")
 MAPS = ("Map", "ParallelMap")
 PASSING = ("Options", "Prefetch", "Shuffle", "Repeat", "Take", "Skip", "Shard", "AssertCardinality", "IgnoreErrors")

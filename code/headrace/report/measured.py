@@ -49,7 +49,7 @@ class Measured:
     own_step_s: float | None
     """Step time by the formulas for the run's own hosts; None: simulated hosts share processors in an unknown way."""
     least_step_s: float | None
-    """Step time by the formulas if each simulated host had its own processors; shorter measured steps contradict it."""
+    """Lower bound of the step time, by the formulas, if each simulated host had processors of its own."""
     notes: tuple[str, ...]
     """Assumptions behind the figures, and figures that were not measured."""
 

@@ -11,7 +11,7 @@ LEAST_STEPS, MANY_STEPS, MOST_STEPS = 5, 40, 400
 BUDGET_S = 2.0
 """Seconds for measuring up to `MANY_STEPS` steps."""
 BUDGET_OF_SHORT_STEPS_S = 0.4
-"""Seconds for measuring up to `MOST_STEPS` steps of a few milliseconds; fewer would show one moment of the machine."""
+"""Seconds for measuring short steps, up to `MOST_STEPS`. A shorter measurement would show one moment only."""
 SETTLING = 0.25
 """Share of the steps that is added before measuring: the first tens of short steps take up to a tenth longer."""
 _ERROR_OF_MEDIAN = 1.2533 / 1.349

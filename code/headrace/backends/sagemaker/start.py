@@ -164,7 +164,7 @@ def _explain(spec: JobSpec, options: CloudOptions, table: InstanceTable) -> None
         _say(f"a sharded channel gives each host its own files: pass {own} for its datasets")
     if not options.checkpoint_s3_uri:
         uri = checkpoint_uri(spec, options)
-        _say(f"only this job writes to {uri}; another continues from its checkpoints with --checkpoint_s3_uri {uri}")
+        _say(f"checkpoints go to {uri}, this job's own; to continue from them, submit with --checkpoint_s3_uri {uri}")
 
 
 def _say(text: str) -> None:

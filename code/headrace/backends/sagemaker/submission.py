@@ -159,7 +159,7 @@ class Submission:
 
 
 def _renamed(spec: JobSpec, tries: int) -> JobSpec:
-    """Return the spec with its job name after `tries` earlier tries."""
+    """Return the spec with the job name for the next attempt, after `tries` attempts."""
     if not tries:
         return spec
     suffix = f"-{tries + 1}"

@@ -102,7 +102,7 @@ class Beginning:
             hvd.broadcast_variables([variable.value for variable in model.weights], root_rank=self._root_rank)
 
     def steps(self, model: keras.Model) -> None:
-        """Start the ranks alike when a step begins. Every rank must call this; the first step makes missing weights."""
+        """Give all ranks the same weights as a step begins. Every rank must call this; a first step may add weights."""
         if self._stepped:
             self.after_step(model)
         else:

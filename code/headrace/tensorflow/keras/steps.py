@@ -14,9 +14,9 @@ Logs = dict[str, Any] | None
 class StepCallback(keras.callbacks.Callback):
     """A callback that handles a step when the next one begins, and knows all steps by an epoch's end.
 
-    Keras copies a step's results to the host, and so waits for the device, for any callback that has
-    `on_train_batch_end` and is not `async_safe`. This callback is: it notes when a step ended, perhaps in another
-    thread, and reads no results.
+    If a callback has `on_train_batch_end` and is not `async_safe`, Keras copies each step's results to the host, and
+    so waits for the device. This callback is `async_safe`: it notes when a step ended, perhaps in another thread, and
+    reads no results.
     """
 
     async_safe = True

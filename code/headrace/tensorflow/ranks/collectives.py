@@ -29,8 +29,8 @@ def init() -> None:
     find_open_mpi()
     if RANKS_OF_MPI in os.environ and (workers := _workers_of_tf_config()) > 1:
         raise InputError(
-            f"TF_CONFIG names {workers} workers for a tf.distribute strategy, which waits for all, and hosts of "
-            "the data group do not train: take TF_CONFIG and the strategy out of the script; Horovod connects the ranks"
+            f"TF_CONFIG names {workers} workers. A tf.distribute strategy would wait for all of them, also for data "
+            "hosts, which do not train: take TF_CONFIG and the strategy out of the script; Horovod connects the ranks"
         )
     if not hvd.is_initialized():
         hvd.init()

@@ -29,10 +29,10 @@ ORDERS_BYTES = 256 << 20
 
 
 def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1) -> list[int]:
-    """Return the numbers of the orders that replace these shuffles of listings; none if workers are to shuffle.
+    """Return a number for each order that replaces these shuffles of listings; none if workers are to shuffle.
 
     Args:
-        parts: datasets that the dispatcher gets for each order, one for each rank's share.
+        parts: how many datasets the dispatcher gets for each order: one for each rank's share.
     """
     if not shuffles:
         return []

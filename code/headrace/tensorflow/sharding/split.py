@@ -197,7 +197,7 @@ def _for_workers(
 
 
 def _replaced(sources: list[Source]) -> dict[Node, Shuffle]:
-    """Return the shuffles that an order of the listing can replace, by listing."""
+    """Return, for each listing, the shuffle that an order of that listing can replace."""
     return {each.node: each.shuffle for each in sources if each.shuffle and each.shuffle.is_replaceable}
 
 

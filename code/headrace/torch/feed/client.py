@@ -48,11 +48,11 @@ class Feeds:
 
     Attributes:
         servers: HOST:PORT of each feed server.
-        hello: the loader's `key` (as `loader`) and configuration.
+        hello: the message on connecting: the loader's `key`, in the field `loader`, and its configuration.
         rank, world: this rank, and the number of ranks, which share the servers' workers.
         limit_s: seconds to wait for a batch while no server makes progress.
         pin_memory: whether batches are received into pinned memory.
-        prefetch_factor: batches to request ahead for each worker of a server; the ranks divide them.
+        prefetch_factor: batches to request ahead for each worker of a server; each rank requests its share.
         prefetch_bytes: most bytes of batches that the rank holds.
     """
 
