@@ -8,6 +8,7 @@ import headrace.tensorflow.horovod_keras as hvd
 import keras
 import numpy as np
 import tensorflow as tf
+from headrace.errors import InputError
 from headrace.tensorflow.callbacks import Checkpoint
 
 hvd.init()
@@ -82,4 +83,15 @@ for first in (0, 2):
     ranks = np.asarray(hvd.allgather(tf.constant(flat[None])))
     np.testing.assert_array_equal(ranks[0], ranks[1])
     assert [int(each.iterations) for each in two.optimizers.values()] == [first + 2] * 2
+
+# What says that it is another model's checkpoint, and what to do.
+if hvd.rank() == 0:
+    for layers in ([keras.layers.Dense(3)], [keras.layers.Dense(2), keras.layers.Dense(2)]):
+        other = keras.Sequential([keras.Input((4,)), *layers])
+        other.compile(hvd.DistributedOptimizer(keras.optimizers.Adam()), "mse", jit_compile=False)
+        try:
+            Checkpoint(often).restore(other)
+            raise AssertionError("another model's checkpoint was loaded")
+        except InputError as error:
+            assert "is of another model" in str(error) and "--checkpoint_s3_uri" in str(error)
 print("all promises kept")

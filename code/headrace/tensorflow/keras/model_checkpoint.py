@@ -129,7 +129,8 @@ class Checkpoint(StepCallback):
 
         Only the remaining steps of a begun epoch are made. Where Keras does not know their number, the previous epoch's
         number of steps is used; without one, the whole epoch is made. Call this on every rank: rank 0 reads, and all
-        ranks get its weights and optimizer state. Raise `InputError` for a model that has no weights yet.
+        ranks get its weights and optimizer state. Raise `InputError` for a model that has no weights yet, and if
+        the checkpoint is of another model.
         """
         epoch = step = steps = 0
         ranks = collectives.size()
@@ -142,8 +143,14 @@ class Checkpoint(StepCallback):
         if collectives.rank() == 0 and weights:
             self._folder.tell_of_own()
             build_optimizer(model, model.optimizer)
-            with called_built(model):
-                model.load_weights(weights)
+            try:
+                with called_built(model):
+                    model.load_weights(weights)
+            except (KeyError, ValueError) as error:
+                raise InputError(
+                    f"the newest checkpoint, {weights.parent}, is of another model ({error!s:.300}); delete it, or "
+                    "give another folder (--checkpoint_s3_uri)"
+                ) from error
             epoch, step = self._folder.place()
             record = self._folder.record(PROGRESS_FILE) or {}
             steps, ranks = int(record.get("steps_per_epoch", 0)), int(record.get("ranks", ranks))
