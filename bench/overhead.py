@@ -1,6 +1,7 @@
 """Compare a script with headrace to the same script with plain Keras and plain Horovod, on the same processors.
 
     python -m bench.overhead [--repeats 5] [--long_run 100000]
+    python -m bench.overhead --model resnet50 --steps 6 --long_run 0        (the first step of a large model)
 
 Two ranks, which share two processors, train a small convolutional network on made-up images in memory. The plain script
 has only what training on several ranks needs: an optimizer that averages gradients, a broadcast, and `shard`. The
@@ -32,6 +33,8 @@ GROUPS = (4,)
 def main(argv=None):
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--long_run", type=int, default=100_000, help="tiny steps of the long run; 0: none")
+    parser.add_argument("--model", choices=["small_cnn", "resnet50"], default="small_cnn")
+    parser.add_argument("--steps", type=int, default=300)
     own, rest = parser.parse_known_args(argv)
     repeats = measure.arguments(__doc__, rest).repeats
     cases = {"plain": ["plain"], "headrace": ["headrace"]}
@@ -39,7 +42,7 @@ def main(argv=None):
     runs = {name: [] for name in cases}
     for repeat in range(repeats):
         for name, argv_of_ranks in cases.items():
-            runs[name].append(train(*argv_of_ranks))
+            runs[name].append(train(*argv_of_ranks, f"--model={own.model}", f"--steps={own.steps}"))
         print(f"overhead: {repeat + 1} of {repeats}", flush=True)
     rows = [
         {
@@ -58,12 +61,14 @@ def main(argv=None):
         "overhead_first_step_s": measure.median(
             [b["first_step_s"] - a["first_step_s"] for a, b in zip(runs["plain"], ours, strict=True)]
         ),
+        "overhead_first_step": ratio(runs["plain"], ours, "first_step_s"),
         "overhead_groups": 1 / ratio(ours, runs[f"headrace, {GROUPS[0]} groups"], "step_ms"),
     }
     if own.long_run:
         last = train("headrace", "--model=tiny", f"--steps={own.long_run}")
         figures |= {f"long_run_{name}": last[f"{name}"] for name in ("last_vs_first", "memory_last_vs_first")}
-    measure.leave("overhead", figures, rows, repeats=repeats, long_run=own.long_run)
+    name = "overhead" if own.model == "small_cnn" else f"overhead_{own.model}"
+    measure.leave(name, figures, rows, repeats=repeats, **vars(own))
 
 
 def ratio(plain, ours, figure):

@@ -19,10 +19,10 @@ import tensorflow as tf
 parser = argparse.ArgumentParser()
 parser.add_argument("way", choices=["plain", "headrace"])
 parser.add_argument("--steps", type=int, default=300)
-parser.add_argument("--model", choices=["small_cnn", "tiny"], default="small_cnn")
+parser.add_argument("--model", choices=["small_cnn", "resnet50", "tiny"], default="small_cnn")
 parser.add_argument("--num_groups", type=int, default=0, help="headrace: groups that gradients go in")
 args = parser.parse_args()
-WARM_UP_STEPS, BATCH, IMAGES = 30, 32, 2048
+WARM_UP_STEPS, BATCH, IMAGES = min(30, args.steps // 3), 32, 2048
 
 
 def made_up():
@@ -33,13 +33,17 @@ def made_up():
 
 
 def make_model():
+    loss_of_logits = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     if args.model == "tiny":
         return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)]), "mse"
     layers = [keras.Input((32, 32, 3), dtype="uint8"), keras.layers.Rescaling(1 / 255)]
+    if args.model == "resnet50":
+        backbone = keras.applications.ResNet50(weights=None, include_top=False, input_shape=(32, 32, 3), pooling="avg")
+        return keras.Sequential([*layers, backbone, keras.layers.Dense(10)]), loss_of_logits
     for filters in (32, 64, 64, 128):
         layers += [keras.layers.Conv2D(filters, 3, padding="same", activation="relu"), keras.layers.MaxPooling2D()]
     layers += [keras.layers.Flatten(), keras.layers.Dense(256, "relu"), keras.layers.Dense(10)]
-    return keras.Sequential(layers), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return keras.Sequential(layers), loss_of_logits
 
 
 class Averaging(keras.optimizers.SGD):
