@@ -86,8 +86,8 @@ def read_together(readers, name, wait_ms):
 
 
 def answer(reader):
-    """Return the reader's next line that is no log event."""
-    while (line := reader.stdout.readline()).startswith("headrace "):
+    """Return the reader's next answer; what headrace logs is left out."""
+    while (line := reader.stdout.readline()) and not line.startswith(("first", "[")):
         pass
     return line
 
