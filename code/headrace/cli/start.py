@@ -22,18 +22,16 @@ from headrace.cli.flags import (
     parse_cpus,
 )
 from headrace.cluster.run_files import RunPaths
-from headrace.errors import HeadraceError, InputError, SetupError
+from headrace.errors import InputError, SetupError
 from headrace.frameworks import DEFAULT, FRAMEWORKS
 from headrace.job.instances import read_instances
 from headrace.job.phases import Phases
-from headrace.terminal.standard_streams import print_every_character
+from headrace.terminal.parser import exit_status
 
 PREFLIGHT = """Run a job of dnn hosts alone whose ranks try MPI and then end: who is where, messages between hosts and
 within each, broadcast, gather and average, allreduce. Each answer is checked and timed; a table and preflight.json have
 the results. A slow link is marked; a rank or link that gives no sign ends the job by name. Flags are start_job.py's.
 To try MPI before a training: start_job.py --preflight ..."""
-MOST_SAID = 300
-"""Most characters that are shown of an error from the system, which may contain a file name of any length."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -90,18 +88,7 @@ def _with_yes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def _main(parser: argparse.ArgumentParser, argv: Sequence[str], job: Callable[[argparse.Namespace], int]) -> int:
-    print_every_character()
-    try:
-        return job(parser.parse_args(argv))
-    except HeadraceError as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:  # such as too long a name, a deleted folder, or hyperparameters too long for a program
-        print(f"{parser.prog}: error: {str(error)[:MOST_SAID]}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"{parser.prog}: interrupted", file=sys.stderr)
-        return 1
+    return exit_status(parser.prog, lambda: job(parser.parse_args(argv)))
 
 
 def _run_or_submit(arguments: argparse.Namespace) -> int:

@@ -1,8 +1,9 @@
-"""Printed lines, and below them, on a terminal, a status line that shows the job's progress."""
+"""Output in any locale; printed lines, and below them, on a terminal, a status line that shows the job's progress."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 import threading
@@ -11,6 +12,20 @@ from typing import Any, TextIO
 
 GONE = (OSError, ValueError)
 """Errors from a terminal that is gone or cannot show a character. They are ignored: files still get every line."""
+
+
+def print_every_character(encoding: str | None = None) -> None:
+    """Make stdout and stderr print a character that the encoding lacks as an escape, instead of raising an error.
+
+    Args:
+        encoding: encoding of all further output; None: the present one.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the caller closed it, with `>&-` in a shell
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding=encoding, errors="backslashreplace")
 
 
 class Display:
