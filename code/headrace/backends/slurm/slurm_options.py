@@ -81,7 +81,11 @@ class SlurmOptions:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that only `headrace submit --to slurm` has."""
+    parser.set_defaults(dnn_instance_type="", data_instance_type="")
     group = parser.add_argument_group("on Slurm only")
+    group.add_argument("--dry_run", action="store_true", help="print the batch script, submit nothing")
+    group.add_argument("--wait", action=argparse.BooleanOptionalAction, default=True,
+                       help="follow the job and its logs to the end")  # fmt: skip
     for role, hosts in (("dnn", "hosts that train"), ("data", "data hosts")):
         group.add_argument(f"--{role}_partition", default="", metavar="NAME", help=f"of the {hosts} (default: Slurm's)")
         group.add_argument(f"--{role}_constraint", default="", metavar="TEXT", help="features that their nodes need")

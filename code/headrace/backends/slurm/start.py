@@ -6,9 +6,9 @@ import argparse
 import dataclasses
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.backends import Ended
 from headrace.backends.slurm import sbatch
 from headrace.backends.slurm.batch_script import build_script
 from headrace.backends.slurm.slurm_options import SlurmOptions, options_from
@@ -26,14 +26,6 @@ def processes_per_host(given: argparse.Namespace) -> int:
     if asked and asked > gpus > 0:
         raise InputError(f"--processes_per_host {asked} is too many: --dnn_gres {given.dnn_gres} has GPUs for {gpus}")
     return asked or max(gpus, 1)
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A job that has ended."""
-
-    folder: Path
-    succeeded: bool
 
 
 def submit(spec: JobSpec, given: argparse.Namespace) -> Ended | None:
@@ -87,7 +79,7 @@ def _follow(spec: JobSpec, options: SlurmOptions, job_id: str) -> Ended:
     if outcome is None:
         cause = sbatch.host_failure(options.run) or f"no host has left a cause; see {options.run}"
         _say(f"{spec.job_name} failed and has no summary: {cause}")
-    return Ended(options.run, outcome == "succeeded")
+    return Ended(outcome == "succeeded", options.run)
 
 
 def _on_shared_folder(channel: Channel) -> Channel:
