@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.cluster.run_files import HostPaths
+from headrace.cluster.run_files import WORK_DIR_VARIABLE, HostPaths
 from headrace.cluster.topology import Topology
 from headrace.errors import InputError
 from headrace.frameworks import FRAMEWORKS
@@ -60,7 +60,7 @@ class HostPlan:
 
     @property
     def paths(self) -> HostPaths:
-        return HostPaths(self.settings.base_dir, self.settings.work_dir)
+        return HostPaths(self.settings.base_dir, self.environ.get(WORK_DIR_VARIABLE, ""))
 
     @property
     def ranks_per_host(self) -> int:

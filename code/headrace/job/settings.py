@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from headrace.cluster.addresses import ENDPOINTS_VARIABLE, Endpoint, is_own_port, read_endpoints
-from headrace.cluster.run_files import WORK_DIR_VARIABLE
 from headrace.errors import InputError
 from headrace.frameworks import DEFAULT, FRAMEWORKS
 from headrace.frameworks.pytorch_jobs import FEEDS_VARIABLE as FEEDS_VARIABLE
@@ -120,7 +119,6 @@ class Settings:
         60.0, "how long a rank or a link may give no sign in one stage of the preflight"
     )
     base_dir: Path = Path("/opt/ml")
-    work_dir: Path | None = None
     secret: str = field(default="", repr=False)
     secret_is_derived: bool = False
     """True if the secret comes from the job's ARN, which others know."""
@@ -189,7 +187,6 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     return Settings(
         **parse_settings(argv),
         base_dir=read_base_dir(environ),
-        work_dir=Path(environ[WORK_DIR_VARIABLE]) if environ.get(WORK_DIR_VARIABLE) else None,
         secret=environ.get(SECRET_VARIABLE, ""),
         trust_network=environ.get(TRUST_NETWORK_VARIABLE, "") == "1",
         job_name=next((environ[name] for name in JOB_NAME_VARIABLES if environ.get(name)), ""),
