@@ -7,7 +7,7 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TextIO
 
 GONE = (OSError, ValueError)
@@ -34,10 +34,16 @@ class Display:
     Args:
         stream: stream to print to.
         status: returns the text of the status line, a few times a second; None: there is no status line.
+        listener: gets each line before it is printed.
     """
 
-    def __init__(self, stream: TextIO, status: Callable[[], str] | None = None) -> None:
-        self._stream, self._status = stream, status
+    def __init__(
+        self,
+        stream: TextIO,
+        status: Callable[[], str] | None = None,
+        listener: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._stream, self._status, self._listener = stream, status, listener
         self._live: Any = None
         self._lock = threading.Lock()
 
@@ -77,19 +83,19 @@ class Display:
             with contextlib.suppress(*GONE):
                 live.stop()
 
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Context without the status line, in which the program can ask the user a question."""
+    def ask(self, question: str) -> bool:
+        """Ask a yes-or-no question, with the status line out of its way; return False if there is no terminal."""
         was_live = self._live is not None
         self.__exit__()
         try:
-            yield
+            return ask(question)
         finally:
             if was_live:
                 self.__enter__()
 
     def line(self, text: str) -> None:
         """Print a line, which may have ANSI colors."""
+        self._listener(text)
         live = self._live
         with self._lock, contextlib.suppress(*GONE):
             if live:

@@ -73,17 +73,8 @@ def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable) -
     if not arguments.output_s3_uri:
         account.make_default_bucket()
     phases = Phases.of(spec)
-    display = Display(sys.stderr, phases.text)
-
-    def say(text: str) -> None:
-        phases.take_line(text)
-        display.line(text)
-
-    def confirm(question: str) -> bool:
-        with display.paused():
-            return ask(question)
-
-    submission = Submission(spec, options, account, Console(say, confirm))
+    display = Display(sys.stderr, phases.text, phases.take_line)
+    submission = Submission(spec, options, account, Console(display.line, display.ask))
     created = submission.start(retries)
     if not arguments.wait:
         _say(f"not waiting; to stop it: aws sagemaker stop-training-job --training-job-name {created.job_name}")

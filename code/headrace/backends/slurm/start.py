@@ -16,7 +16,7 @@ from headrace.cluster.slurm import FREE_PORTS, SECRET_FILE
 from headrace.errors import InputError, SetupError
 from headrace.job.phases import Phases
 from headrace.job.spec import Channel, JobSpec
-from headrace.terminal.display import Display, ask
+from headrace.terminal.display import Display
 
 
 def processes_per_host(given: argparse.Namespace) -> int:
@@ -55,22 +55,16 @@ def submit(spec: JobSpec, given: argparse.Namespace) -> Ended | None:
 
 def _follow(spec: JobSpec, options: SlurmOptions, job_id: str) -> Ended:
     phases = Phases.of(spec)
-    display = Display(sys.stderr, phases.text)
-
-    def say(text: str) -> None:
-        phases.take_line(text)
-        display.line(text)
-
-    follower = sbatch.Follower(job_id, options.run, say)
+    display = Display(sys.stderr, phases.text, phases.take_line)
+    follower = sbatch.Follower(job_id, options.run, display.line)
     with display:
         while True:
             try:
                 state = follower.wait()
                 break
             except KeyboardInterrupt:
-                with display.paused():
-                    if not ask(f"\nstop job {job_id}? [y/N] "):
-                        raise SetupError(f"not following any more; to stop the job: scancel {job_id}") from None
+                if not display.ask(f"\nstop job {job_id}? [y/N] "):
+                    raise SetupError(f"not following any more; to stop the job: scancel {job_id}") from None
                 follower.cancel()
     (options.run / SECRET_FILE).unlink(missing_ok=True)
     if state != "COMPLETED":
