@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import secrets
 import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -113,17 +112,14 @@ def _run_here(arguments: argparse.Namespace) -> int:
     cpus = parse_cpus(arguments.cpus or "", arguments.is_hetero)
     common = ("mpi4py", "psutil", "grpc", "pyroute2", "pathspec", "packaging")
     check_installation((*FRAMEWORKS[spec.framework].modules, *common), spec.framework)
-    from headrace.backends.local.cluster import run_job
-    from headrace.backends.local.local_options import LocalOptions
+    from headrace.backends.local.cluster import LocalOptions, run_job
     from headrace.backends.local.log_console import Console
     from headrace.report.runs import describe_run
 
     unused = [flag for name, flag in CLOUD_ONLY.items() if getattr(arguments, name) is not None]
     if unused:
         print(f"headrace: these flags have no effect on this machine: {', '.join(unused)}", file=sys.stderr)
-    options = LocalOptions(
-        arguments.output_dir, arguments.isolation or "auto", cpus, arguments.checkpoint_s3_uri, secrets.token_hex(32)
-    )
+    options = LocalOptions(arguments.output_dir, arguments.isolation or "auto", cpus, arguments.checkpoint_s3_uri)
     summary = run_job(spec, options, Console(Phases.of(spec)))
     with contextlib.suppress(OSError):  # the reader of the output may be gone; the job's outcome stays
         trains = arguments.preflight != "only"

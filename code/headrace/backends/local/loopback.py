@@ -22,12 +22,6 @@ class Loopback:
             for index, name in enumerate(host_names)
         }
 
-    def __enter__(self) -> Loopback:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
     @property
     def description(self) -> str:
         return "on loopback addresses"

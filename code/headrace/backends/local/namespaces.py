@@ -221,9 +221,6 @@ def main() -> None:
         else:
             parent, switch, name, address, folder, hosts_file = arguments[1:7]
             enter(int(parent), int(switch), name, address, Path(folder), Path(hosts_file), arguments[8:])
-    except OSError as error:
-        print(error.strerror or error, file=sys.stderr)
-        sys.exit(ENTER_FAILED)
     except Exception as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print(getattr(error, "strerror", None) or f"{type(error).__name__}: {error}", file=sys.stderr)
         sys.exit(ENTER_FAILED)
