@@ -250,8 +250,7 @@ def _not_for_hosts(arguments: argparse.Namespace) -> tuple[Path, ...]:
     uris = [Channel.parse(text).uri for text in arguments.channel] + [arguments.checkpoint_s3_uri or ""]
     if arguments.output_dir.resolve() == arguments.source_dir.resolve():
         raise InputError(f"--output_dir {arguments.output_dir} is --source_dir itself: hosts would get earlier runs")
-    here = [uri.removeprefix("file://") for uri in uris if uri and not uri.startswith("s3://")]
-    return (arguments.output_dir, *(as_given(path) for path in here))
+    return (arguments.output_dir, *(as_given(uri) for uri in uris if uri and not uri.startswith("s3://")))
 
 
 def _channel(text: str, is_hetero: bool) -> Channel:

@@ -34,8 +34,8 @@ RESULTS = (SUMMARY, METRICS, TENSORBOARD, PREFLIGHT_REPORT)
 
 
 def as_given(text: str) -> Path:
-    """Return a user's path with ~ expanded, which the shell does not do in --flag=~/folder."""
-    return Path(os.path.expanduser(text))
+    """Return a user's path or file:// address with ~ expanded, which the shell does not do in --flag=~/folder."""
+    return Path(os.path.expanduser(text.removeprefix("file://")))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from headrace.backends import Ended
 from headrace.backends.slurm import sbatch
 from headrace.backends.slurm.batch_script import build_script
 from headrace.backends.slurm.slurm_options import SlurmOptions, options_from
+from headrace.cluster.run_files import as_given
 from headrace.cluster.slurm import FREE_PORTS, SECRET_FILE
 from headrace.errors import InputError, SetupError
 from headrace.job.phases import Phases
@@ -84,7 +84,7 @@ def _folder(uri: str, what: str) -> Path:
     """Return a folder that the nodes must see too. Raise `InputError` for a place in S3."""
     if "://" in uri.removeprefix("file://"):
         raise InputError(f"{what} is {uri}; on Slurm give a folder that all nodes see")
-    path = Path(os.path.expanduser(uri.removeprefix("file://"))).absolute()
+    path = as_given(uri).absolute()
     if "\n" in str(path):
         raise InputError(f"{what} is {str(path)!r}; a name may have no line breaks")
     return path
