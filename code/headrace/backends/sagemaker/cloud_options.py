@@ -104,10 +104,6 @@ class CloudOptions:
         if self.keep_alive_period_s < 0:
             raise InputError(f"--keep_alive_period is {self.keep_alive_period_s}; expected 0 or more seconds")
 
-    @property
-    def effective_max_wait_s(self) -> int:
-        return self.max_wait_s if self.max_wait_s is not None else self.max_run_s + 3600
-
 
 FLAGS: Mapping[str, str] = {each.name: each.metadata["flag"] for each in fields(CloudOptions) if each.metadata}
 """Flags by the names of their fields."""

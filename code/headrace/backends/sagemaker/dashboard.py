@@ -12,7 +12,6 @@ from botocore import exceptions
 
 from headrace.backends.sagemaker.account import Account, aws_errors, console, require_region
 from headrace.backends.sagemaker.logs import LOG_GROUP
-from headrace.backends.sagemaker.metrics import METRICS
 from headrace.cluster.topology import DATA_GROUP, natural_key
 from headrace.errors import SetupError
 from headrace.events import parse_event
@@ -112,7 +111,6 @@ def dashboard_body(
     own = []
     for name, title in TITLES.items():
         names = [name, "headrace:ideal_step_ms"] if name == "headrace:step_ms" else [name]
-        assert set(names) <= set(METRICS)
         own.append(
             _widget(title, region, [[NAMESPACE, each, "TrainingJobName", job_name] for each in names], {"min": 0})
         )
