@@ -72,9 +72,7 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: Insta
     _check(summary)
     hosts = list(summary["hosts"].values())
     dnn = [host for host in hosts if host["group"] != DATA_GROUP]
-    if not dnn or dnn[0]["cpus"] < 1:
-        raise InputError(f"{summary['job_name']} does not say how many CPUs its dnn hosts have")
-    if any(host["cpus"] < 1 for host in hosts):
+    if not dnn or any(host["cpus"] < 1 for host in hosts):
         raise InputError(f"{summary['job_name']} does not say how many CPUs all of its hosts have")
     kind = _type(dnn[0], summary, table, stands_for)
     # A simulated host's processors stand for all processors of the type, so CPU times are scaled to those.

@@ -84,10 +84,6 @@ class Prediction:
     data_share: float
     """Share of the samples that data hosts make."""
 
-    def input_bound_share(self, ideal_step_s: float) -> float:
-        """Return the share of a step in which it waits for data."""
-        return max(1 - ideal_step_s / self.step_s, 0.0)
-
 
 def predict(work: Workload, trainer: Group, data: Group, placement: Placement, has_service: bool = False) -> Prediction:
     """Predict the step of a workload on these hosts.

@@ -173,11 +173,8 @@ def describe_run(summary: Mapping[str, Any], folder: Path, trains: bool = True) 
     if cause and not (summary.get("interrupted") and ours):
         lines.append(f"  root cause   {cause['role']} on {cause['host']}: {cause['message']}")
     if summary["steps"]:
-        step_ms, ideal_ms, share = (
-            summary["step_time_ms"]["median"],
-            summary["ideal_step_time_ms"],
-            waited_share(summary),
-        )
+        step_ms, ideal_ms = summary["step_time_ms"]["median"], summary["ideal_step_time_ms"]
+        share = waited_share(summary)
         ideal = f"ideal {rounded(ideal_ms)} ms" if ideal_ms else "ideal not measured"
         waiting = "" if share is None else f", {share:.0%} of the time waiting for data"
         speed = f"{rounded(summary['samples_per_s'])} samples/s"

@@ -28,6 +28,15 @@ def print_every_character(encoding: str | None = None) -> None:
             stream.reconfigure(encoding=encoding, errors="backslashreplace")
 
 
+def can_show(text: str, stream: TextIO) -> bool:
+    """Return whether a stream's encoding has these characters."""
+    try:
+        text.encode(getattr(stream, "encoding", None) or "utf-8")
+    except (UnicodeError, LookupError):
+        return False
+    return True
+
+
 class Display:
     """Prints whole lines, from any thread. Use as a context manager.
 
@@ -50,11 +59,8 @@ class Display:
     @property
     def is_live(self) -> bool:
         """True if the stream is a terminal that can show a status line."""
-        try:
-            "⠋·".encode(getattr(self._stream, "encoding", None) or "utf-8")  # characters of the spinner and the status
-        except (UnicodeError, LookupError):
-            return False
-        return self._stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        shows_status = can_show("⠋·", self._stream)  # characters of the spinner and the status
+        return shows_status and self._stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
     def __enter__(self) -> Display:
         if self.is_live and self._status:
