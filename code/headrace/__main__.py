@@ -20,7 +20,7 @@ COMMANDS = {
         "preflight": ("headrace.cli.start:preflight", "only try MPI: who is where, every link, collectives"),
     },
     "look at runs": {
-        "runs": ("headrace.cli.list_runs", "list the runs in runs/"),
+        "runs": ("headrace.cli.finished_runs:list_runs", "list the runs in runs/"),
         "report": ("headrace.cli.finished_runs:report", "what runs did: a table, plots, one HTML page"),
         "compare": ("headrace.report.compare", "put finished runs beside each other"),
         "plan": ("headrace.cli.finished_runs:plan_from", "from one run: what to rent, who should make batches"),
