@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +39,13 @@ def compare_rows(summaries: Sequence[Summary], prices: Sequence[Price | None] = 
         ("outcome", ["interrupted" if was_interrupted(summary) else summary["outcome"] for summary in summaries]),
         ("data", [_data(summary) for summary in summaries]),
         ("ranks × batch", [_ranks(summary) for summary in summaries]),
-        ("step time, median", [_told(summary, "step_time_ms", _median) for summary in summaries]),
+        ("step time, median", [_median(summary) for summary in summaries]),
         ("ideal step time", [_ideal(summary) for summary in summaries]),
         ("waiting for data", [_waiting(summary) for summary in summaries]),
         ("limited by", [limit(summary) for summary in summaries]),
         ("samples/s", _with_ratio([summary["samples_per_s"] for summary in summaries], alike)),
-        ("training time", [_told(summary, "train_s", _seconds) for summary in summaries]),
-        ("first step after", [_told(summary, "time_to_first_step_s", _seconds) for summary in summaries]),
+        ("training time", [_seconds(summary["train_s"]) for summary in summaries]),
+        ("first step after", [_seconds(summary["time_to_first_step_s"]) for summary in summaries]),
         ("accuracy", [_accuracy(summary) for summary in summaries]),
     ]
     if any(prices):
@@ -72,16 +72,13 @@ def _host_hours(summary: Summary) -> str:
     return f"{len(summary['hosts']) * seconds / 3600:.2g}"
 
 
-def _told(summary: Summary, key: str, text: Callable[[Any], str]) -> str:
-    return "-" if key in getattr(summary, "not_told", ()) else text(summary[key])
-
-
-def _median(times_ms: Mapping[str, float]) -> str:
-    return f"{rounded(times_ms['median'])} ms"
+def _median(summary: Summary) -> str:
+    median_ms = summary["step_time_ms"]["median"]
+    return f"{rounded(median_ms)} ms" if median_ms else "-"
 
 
 def _seconds(value: float) -> str:
-    return f"{value:.0f} s"
+    return f"{value:.0f} s" if value else "-"
 
 
 def _waiting(summary: Summary) -> str:
@@ -91,7 +88,7 @@ def _waiting(summary: Summary) -> str:
 
 def _data(summary: Summary) -> str:
     hosts = sum(record["group"] == "data_group" for record in summary["hosts"].values())
-    return f"{_told(summary, 'tf_data_mode', str)}, {hosts or 'no'} data hosts"
+    return f"{summary['tf_data_mode']}, {hosts or 'no'} data hosts"
 
 
 def _ranks(summary: Summary) -> str:
