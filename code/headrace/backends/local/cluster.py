@@ -87,7 +87,8 @@ def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str,
         raise InputError(f"cannot write the hosts' folders in {folder}: {error.strerror or error}") from error
     prctl.adopt_orphans()
     with _isolation(spec, options, folder, console) as isolation:
-        console.say(f"{spec.job_name}: {len(spec.hosts())} hosts {isolation.description}; logs in {_short(folder)}")
+        shown = options.output_dir / spec.job_name
+        console.say(f"{spec.job_name}: {len(spec.hosts())} hosts {isolation.description}; logs in {shown}")
         cluster = _Cluster(spec, options, folder, isolation, console)
         try:
             with console.display:
@@ -152,7 +153,8 @@ class _Cluster:
             for signum, handler in previous.items():
                 signal.signal(signum, handler)
             self._end_all()
-        return {host: _shell_code(process.returncode) for host, process in self._hosts.items()}
+        codes = {host: process.returncode for host, process in self._hosts.items()}
+        return {host: 128 - code if code < 0 else code for host, code in codes.items()}  # a signal's, as in a shell
 
     def _start(self, host: str) -> None:
         base_dir = self._isolation.base_dir(host)
@@ -225,13 +227,3 @@ class _Cluster:
         processes.end_all_descendants(KILL_GRACE_S, spare=self.spared)
         for reader in self._readers:
             reader.join(KILL_GRACE_S)
-
-
-def _shell_code(return_code: int) -> int:
-    return 128 - return_code if return_code < 0 else return_code
-
-
-def _short(path: Path) -> str:
-    with contextlib.suppress(ValueError):
-        return str(path.relative_to(Path.cwd()))
-    return str(path)
