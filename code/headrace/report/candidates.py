@@ -49,6 +49,11 @@ class Option:
         """Cost of an hour, to compare options: dollars, or the number of hosts where prices are not known."""
         return self.hosts if self.usd_per_hour is None else self.usd_per_hour
 
+    @property
+    def cost_per_sample(self) -> float:
+        """Cost of a sample, to compare options."""
+        return self.cost_per_hour / self.samples_per_s
+
     def flags(self, run: Measured) -> str:
         """Return start_job.py's flags for this job; flags for the script itself are the user's to add."""
         here = "--no-is_cloud_job " if run.is_simulated else ""
@@ -91,8 +96,8 @@ def options(run: Measured, data_types: Sequence[InstanceType], most_hosts: int, 
 def cheapest(among: Iterable[Option]) -> Option:
     """Return the option with the cheapest sample; if several cost about the same, `fastest` chooses among them."""
     found = list(among)
-    costs = [each.cost_per_hour / each.samples_per_s for each in found]
-    return fastest(each for each, cost in zip(found, costs, strict=True) if cost <= min(costs) * NEARLY)
+    least = min(each.cost_per_sample for each in found)
+    return fastest(each for each in found if each.cost_per_sample <= least * NEARLY)
 
 
 def fastest(among: Iterable[Option]) -> Option:
