@@ -82,13 +82,9 @@ class Account:
     def make_default_bucket(self) -> None:
         """Make the bucket that SageMaker's own tools use by default, if it is missing."""
         bucket, s3 = default_bucket(self.region, self.id), self.client("s3")
-        with aws_errors(f"looking at the bucket {bucket}"):
-            try:
-                s3.head_bucket(Bucket=bucket, ExpectedBucketOwner=self.id)
-                return
-            except exceptions.ClientError as error:
-                if error.response["Error"]["Code"] not in ("404", "NoSuchBucket"):
-                    raise
+        with aws_errors(f"looking at the bucket {bucket}"), ignored("404", "NoSuchBucket"):
+            s3.head_bucket(Bucket=bucket, ExpectedBucketOwner=self.id)
+            return
         with aws_errors(f"making the bucket {bucket}"):
             where = {"CreateBucketConfiguration": {"LocationConstraint": self.region}}
             s3.create_bucket(Bucket=bucket, **(where if self.region != "us-east-1" else {}))
@@ -102,14 +98,10 @@ class Account:
     def download(self, uri: str, path: Path) -> bool:
         """Download an object into a file; return False if there is no such object."""
         bucket, key = split_s3(uri)
-        with aws_errors(f"fetching {uri}"):
-            try:
-                self.client("s3").download_file(bucket, key, str(path))
-            except exceptions.ClientError as error:
-                if error.response["Error"]["Code"] in ("404", "NoSuchKey", "NoSuchBucket"):
-                    return False
-                raise
-        return True
+        with aws_errors(f"fetching {uri}"), ignored("404", "NoSuchKey", "NoSuchBucket"):
+            self.client("s3").download_file(bucket, key, str(path))
+            return True
+        return False
 
 
 def default_bucket(region: str, account_id: str) -> str:
@@ -147,6 +139,16 @@ def is_denied(error: HeadraceError) -> bool:
     """Return whether AWS refused a call because the credentials, though valid, lack the permission."""
     cause = error.__cause__
     return isinstance(cause, exceptions.ClientError) and cause.response["Error"].get("Code") in _DENIED
+
+
+@contextlib.contextmanager
+def ignored(*codes: str) -> Iterator[None]:
+    """Context that ends at an error of AWS with one of these codes, and does not raise it."""
+    try:
+        yield
+    except exceptions.ClientError as error:
+        if error.response["Error"]["Code"] not in codes:
+            raise
 
 
 @contextlib.contextmanager

@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from botocore import exceptions
-
-from headrace.backends.sagemaker.account import aws_errors, is_denied
+from headrace.backends.sagemaker.account import aws_errors, ignored, is_denied
 from headrace.errors import HeadraceError
 from headrace.events import parse_event
 
@@ -72,17 +70,14 @@ class LogTail:
         """Read all new lines; return whether AWS throttled the calls, so that lines may be missing."""
         if self._is_denied:
             return False
-        try:
-            self._find_streams()
-            for name, stream in self._streams.items():
-                for line in self._new_lines(name, stream):
-                    self._take(stream, line)
-        except exceptions.ClientError as error:
-            code = str(error.response["Error"]["Code"])
-            if code not in ("ResourceNotFoundException", "ThrottlingException"):
-                raise
-            return code == "ThrottlingException"
-        return False
+        with ignored("ThrottlingException"):
+            with ignored("ResourceNotFoundException"):  # no host has written a line yet
+                self._find_streams()
+                for name, stream in self._streams.items():
+                    for line in self._new_lines(name, stream):
+                        self._take(stream, line)
+            return False
+        return True
 
     def _complain(self, error: HeadraceError) -> None:
         """Report the first of several errors in a row; the job can be followed without its logs."""
