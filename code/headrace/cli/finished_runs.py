@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,16 +22,6 @@ HEAD = ("run", "ended", "outcome", "hosts", "script", "steps", "samples/s", "wai
 NO_SUMMARY = "no summary: it still runs, or was killed"
 
 
-def report(argv: Sequence[str]) -> int:
-    """Run `headrace report`; see `headrace.report.command`."""
-    return command.main(argv, _folder_of)
-
-
-def plan_from(argv: Sequence[str]) -> int:
-    """Run `headrace plan`; see `headrace.report.plan`."""
-    return plan.main(argv, _folder_of)
-
-
 def _folder_of(run: Path, region: str | None) -> Path:
     if run.exists():
         return run
@@ -46,6 +37,10 @@ def _folder_of(run: Path, region: str | None) -> Path:
     from headrace.backends.sagemaker.results import fetch_job
 
     return fetch_job(str(run), region, OUTPUT_DIR, lambda text: print(text, file=sys.stderr, flush=True))
+
+
+report = functools.partial(command.main, find=_folder_of)
+plan_from = functools.partial(plan.main, find=_folder_of)
 
 
 def list_runs(argv: Sequence[str]) -> int:
