@@ -118,7 +118,5 @@ def add_flags(group: _ArgumentGroup) -> None:
 
 def given_flags(arguments: Namespace) -> dict[str, Any]:
     """Return the values of the fields whose flags were given."""
-    found = {name: getattr(arguments, name) for name in FLAGS}
-    return {
-        name: tuple(value) if isinstance(value, list) else value for name, value in found.items() if value is not None
-    }
+    given = {name: value for name in FLAGS if (value := getattr(arguments, name)) is not None}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}

@@ -35,17 +35,14 @@ class LogTail:
     def __init__(
         self, client: Any, job_name: str, say: Callable[[str], None], now: Callable[[], float] = time.monotonic
     ) -> None:
-        self._client = client
+        self.client = client
+        """The client for all further calls."""
         self._job_name = job_name
         self._say = say
         self._now = now
         self._streams: dict[str, _Stream] = {}
         self._is_denied = self._is_failing = False
         self._lines = 0
-
-    def use(self, client: Any) -> None:
-        """Continue with this client."""
-        self._client = client
 
     def poll(self) -> bool:
         """Print the lines since the last call. After an error, the next call prints what was missed.
@@ -94,7 +91,7 @@ class LogTail:
             self._release(stream, f"{stream.host} ?")
 
     def _find_streams(self) -> None:
-        pages = self._client.get_paginator("describe_log_streams").paginate(
+        pages = self.client.get_paginator("describe_log_streams").paginate(
             logGroupName=LOG_GROUP, logStreamNamePrefix=f"{self._job_name}/"
         )
         for page in pages:
@@ -106,9 +103,7 @@ class LogTail:
     def _new_lines(self, name: str, stream: _Stream) -> Iterator[str]:
         while True:
             after = {"nextToken": stream.token} if stream.token else {}
-            answer = self._client.get_log_events(
-                logGroupName=LOG_GROUP, logStreamName=name, startFromHead=True, **after
-            )
+            answer = self.client.get_log_events(logGroupName=LOG_GROUP, logStreamName=name, startFromHead=True, **after)
             yield from (event["message"].rstrip("\n") for event in answer["events"])
             if answer["nextForwardToken"] == stream.token:
                 return
