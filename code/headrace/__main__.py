@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 
-from headrace.errors import HeadraceError, InputError
-from headrace.terminal.standard_streams import print_every_character
+from headrace.errors import InputError
+from headrace.terminal.parser import exit_status
 
 COMMANDS = {
     "begin": {
@@ -21,7 +20,7 @@ COMMANDS = {
         "preflight": ("headrace.cli.start:preflight", "only try MPI: who is where, every link, collectives"),
     },
     "look at runs": {
-        "runs": ("headrace.cli.list_runs", "list the runs in runs/"),
+        "runs": ("headrace.cli.finished_runs:list_runs", "list the runs in runs/"),
         "report": ("headrace.cli.finished_runs:report", "what runs did: a table, plots, one HTML page"),
         "compare": ("headrace.report.compare", "put finished runs beside each other"),
         "plan": ("headrace.cli.finished_runs:plan_from", "from one run: what to rent, who should make batches"),
@@ -51,34 +50,19 @@ first steps:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code: 0, 1 if it failed, 2 if the arguments are wrong."""
-    print_every_character()
-    command, *rest = (sys.argv[1:] if argv is None else list(argv)) or [""]
-    try:
-        if command in ("", "-h", "--help"):
-            print(_usage())
-            return 0
-        if command not in PLACES:
-            known = ", ".join(name for name in PLACES if name not in DEPRECATED)
-            raise InputError(f"no command {command!r}; there are {known}")
-        module, _, function = PLACES[command].partition(":")
-        code = int(getattr(importlib.import_module(module), function or "main")(rest))
-        sys.stdout.flush()
-        return code
-    except HeadraceError as error:
-        print(f"headrace: error: {error}", file=sys.stderr)
-        return error.exit_code
-    except ImportError as error:
-        print(f"headrace: error: {command} needs a package that is not installed: {error}", file=sys.stderr)
-        return 1
-    except BrokenPipeError:  # the reader, such as `head`, is gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # drops what is left in the buffer
-        return 1
-    except OSError as error:
-        print(f"headrace: error: {command}: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("headrace: interrupted", file=sys.stderr)
-        return 1
+    return exit_status("headrace", lambda: _run(sys.argv[1:] if argv is None else argv))
+
+
+def _run(argv: Sequence[str]) -> int:
+    command, *rest = argv or [""]
+    if command in ("", "-h", "--help"):
+        print(_usage())
+        return 0
+    if command not in PLACES:
+        known = ", ".join(name for name in PLACES if name not in DEPRECATED)
+        raise InputError(f"no command {command!r}; there are {known}")
+    module, _, function = PLACES[command].partition(":")
+    return int(getattr(importlib.import_module(module), function or "main")(rest))
 
 
 def _usage() -> str:

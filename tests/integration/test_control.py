@@ -15,6 +15,7 @@ from headrace.host.inbox import HostAnswered, HostInformed, Inbox
 from headrace.host.leader.lease import Lease
 from headrace.host.leader.peers import Hosts
 from headrace.host.log import HostLog
+from headrace.host.mpi import remote_launch
 from headrace.outcome import Outcome, RootCause
 
 from tests.support import wait_for
@@ -188,3 +189,17 @@ def test_a_host_that_goes_away_is_lost_after_the_lease(served):
     wait_for(lambda: known().overdue(time.monotonic()), "the lease's end")
     assert hosts.errors["algo-1"]
     lease.close()
+
+
+def test_mpiruns_agent_asks_the_host_that_has_the_address(monkeypatch, capsys):
+    asked = []
+    handlers = {"start_mpi_daemon": lambda body: asked.append(body) or {}}
+    with ControlServer("127.0.0.1:0", "algo-2", SECRET, handlers, HostLog("algo-2", io.StringIO())) as server:
+        monkeypatch.setenv("HEADRACE_CONTROL_HOSTS", f"algo-1=127.0.0.2:1,algo-2=127.0.0.1:{server.port}")
+        monkeypatch.setenv("HEADRACE_JOB_SECRET", SECRET)
+        monkeypatch.setattr("sys.argv", ["agent", "127.0.0.1", "PATH=/bin ; orted -mca ess env"])
+        assert remote_launch.main() == 0
+        assert asked == [{"arguments": ["-mca", "ess", "env"]}]
+        monkeypatch.setattr("sys.argv", ["agent", "127.0.0.9", "orted"])
+        assert remote_launch.main() == 1
+    assert "Cannot start the MPI daemon on 127.0.0.9" in capsys.readouterr().err

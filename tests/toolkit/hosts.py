@@ -134,7 +134,7 @@ class ToolkitJob:
         self._write_folder(host)
         network = self._network.network()
         kept = {str(ROOT), sys.prefix, sys.base_prefix, str(self.folder)}
-        setup = [str(network), host, self._network.address(host), str(self.base_dir(host))]
+        setup = [str(network), host, self._network.addresses[host], str(self.base_dir(host))]
         setup += [str(self._network.hosts_file), str(self.folder), ":".join(sorted(kept))]
         isolated = ["--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
         # As in AWS's image, a shell is the container's first process, and reaps what others leave.

@@ -1,6 +1,7 @@
 """The CloudWatch dashboard of a job."""
 
-from headrace.backends.sagemaker.dashboard import dashboard_body, hosts_by_group
+from headrace.backends.sagemaker.dashboard import NAMESPACE, dashboard_body, hosts_by_group
+from headrace.backends.sagemaker.metrics import METRICS
 from headrace.job.instances import read_instances
 
 JOB = {
@@ -46,5 +47,7 @@ def test_utilisation_is_scaled_to_100_percent_by_the_types_processors():
     for widget in body["widgets"]:
         assert widget["x"] + widget["width"] <= 24
         assert widget["type"] == "metric"
+    own = [line[1] for widget in body["widgets"] for line in widget["properties"]["metrics"] if line[0] == NAMESPACE]
+    assert {name for name in own if name.startswith("headrace:")} <= set(METRICS)
     places = [(widget["x"], widget["y"]) for widget in body["widgets"]]
     assert len(set(places)) == len(places)

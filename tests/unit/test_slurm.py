@@ -14,6 +14,7 @@ from headrace.cluster import slurm
 from headrace.cluster.sagemaker import read_topology
 from headrace.cluster.slurm import enter_host, expand_hosts, port_offset
 from headrace.errors import InputError, SetupError, TopologyError
+from headrace.host.host_plan import HostPlan
 from headrace.job import settings as job_settings
 from headrace.job.settings import read_settings
 from headrace.job.spec import Channel, InstanceGroup, JobSpec
@@ -73,9 +74,11 @@ def test_nothing_of_slurm_reaches_mpirun(tmp_path):
 
 
 def test_the_hosts_settings_come_from_the_runs_folder_and_their_work_stays_on_the_node(tmp_path):
-    settings = read_settings([], enter_host(hetero(tmp_path, TMPDIR="/nowhere")))
+    environ = enter_host(hetero(tmp_path, TMPDIR="/nowhere"))
+    settings = read_settings([], environ)
     assert settings.secret == "s3cret" and settings.base_dir == tmp_path / "gpu1" and settings.job_name == "toys"
-    assert str(settings.work_dir) == "/tmp/headrace-7-gpu1"
+    plan = HostPlan(read_topology(settings.base_dir, environ), settings, tmp_path, [], environ)
+    assert str(plan.paths.work_dir) == "/tmp/headrace-7-gpu1" and plan.paths.base_dir == settings.base_dir
     ports = {settings.endpoint(name).control_address for name in ("gpu1", "cpu1")}
     assert ports == {"gpu1:16021", "cpu1:16021"} and settings.endpoint("cpu1").first_worker_port == 6022
 

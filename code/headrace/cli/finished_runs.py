@@ -1,7 +1,9 @@
-"""`headrace report` and `headrace plan` for runs here and jobs on SageMaker. A name that is no folder names a job."""
+"""`headrace runs`, `report` and `plan`: runs here, the newest first, and jobs on SageMaker by their names."""
 
 from __future__ import annotations
 
+import datetime
+import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,19 +12,14 @@ from headrace.cli.start import check_installation
 from headrace.cluster.run_files import RunPaths
 from headrace.errors import InputError
 from headrace.report import command, plan
+from headrace.report.runs import Summary, read_summary, rounded, waited_share
+from headrace.terminal.parser import OneLineParser
+from headrace.terminal.tables import as_table
 
 OUTPUT_DIR = Path("runs")
 """Folder to which results of jobs are fetched, the same as start_job.py's."""
-
-
-def report(argv: Sequence[str]) -> int:
-    """Run `headrace report`; see `headrace.report.command`."""
-    return command.main(argv, _folder_of)
-
-
-def plan_from(argv: Sequence[str]) -> int:
-    """Run `headrace plan`; see `headrace.report.plan`."""
-    return plan.main(argv, _folder_of)
+HEAD = ("run", "ended", "outcome", "hosts", "script", "steps", "samples/s", "waiting for data")
+NO_SUMMARY = "no summary: it still runs, or was killed"
 
 
 def _folder_of(run: Path, region: str | None) -> Path:
@@ -40,3 +37,58 @@ def _folder_of(run: Path, region: str | None) -> Path:
     from headrace.backends.sagemaker.results import fetch_job
 
     return fetch_job(str(run), region, OUTPUT_DIR, lambda text: print(text, file=sys.stderr, flush=True))
+
+
+report = functools.partial(command.main, find=_folder_of)
+plan_from = functools.partial(plan.main, find=_folder_of)
+
+
+def list_runs(argv: Sequence[str]) -> int:
+    """Print a table of the runs that lie in a folder (`headrace runs`); return the exit code."""
+    parser = OneLineParser(prog="headrace runs", description="List the runs that lie in a folder, the newest first.")
+    parser.add_argument("folder", nargs="?", type=Path, default=OUTPUT_DIR, metavar="DIR", help="(%(default)s)")
+    folder: Path = parser.parse_args(argv).folder
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder; `headrace run` makes it, --output_dir names another")
+    found = sorted(filter(_is_run, folder.iterdir()), key=_ended_at, reverse=True)
+    if not found:
+        print(f"no runs in {folder}")
+        return 0
+    print(as_table([HEAD, *((run.name, *_cells(run)) for run in found)]))
+    return 0
+
+
+def _is_run(folder: Path) -> bool:
+    return RunPaths(folder).summary.is_file() or any(folder.glob("algo-*"))
+
+
+def _ended_at(run: Path) -> float:
+    summary = RunPaths(run).summary
+    return (summary if summary.exists() else run).stat().st_mtime
+
+
+def _cells(run: Path) -> tuple[str, ...]:
+    if not RunPaths(run).summary.exists():
+        return ("", NO_SUMMARY)
+    ended = f"{datetime.datetime.fromtimestamp(_ended_at(run)):%Y-%m-%d %H:%M}"
+    try:
+        summary = read_summary(run)
+    except InputError as error:
+        return (ended, str(error))
+    share = waited_share(summary)
+    return (
+        ended,
+        summary["outcome"],
+        _hosts(summary),
+        summary["training_script"],
+        str(summary["steps"]),
+        rounded(summary["samples_per_s"]),
+        "" if share is None else f"{share:.0%}",
+    )
+
+
+def _hosts(summary: Summary) -> str:
+    """Return how many hosts each group has, such as `1 data + 1 dnn`."""
+    groups = [host["group"] for host in summary["hosts"].values()]
+    data = groups.count("data_group")
+    return " + ".join(filter(None, [f"{data} data" if data else "", f"{len(groups) - data} dnn"]))

@@ -73,14 +73,10 @@ def build_parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(**dict.fromkeys((*HERE_ONLY, *CLOUD_ONLY)), is_cloud_job=place == SAGEMAKER)
-    parser.set_defaults(dry_run=False, wait=True, distribution=DISTRIBUTIONS[0])
+    parser.set_defaults(dry_run=False, wait=True, distribution=DISTRIBUTIONS[0], yes=True)
     _add_job_flags(parser, source_dir or own_folder(), place)
     _add_host_flags(parser, place)
-    if place == SLURM:
-        job = parser.add_argument_group("the job")
-        _add_flags_of_jobs_elsewhere(job, "print the batch script, submit nothing")
-        parser.set_defaults(dnn_instance_type="", data_instance_type="")
-    elif place != HERE:
+    if place in (ANYWHERE, SAGEMAKER):
         _add_cloud_flags(parser)
     if place in (ANYWHERE, HERE):
         _add_flags_of_runs_here(parser)
@@ -141,14 +137,10 @@ def _add_host_flags(parser: argparse.ArgumentParser, place: str) -> None:
                        help="more options for mpirun, with =: --custom_mpi_options='-x NAME=VALUE'")  # fmt: skip
 
 
-def _add_flags_of_jobs_elsewhere(group: argparse._ArgumentGroup, dry_run: str) -> None:
-    group.add_argument("--dry_run", action="store_true", help=dry_run)
-    group.add_argument("--wait", action=YES_NO, default=True, help="follow the job and its logs to the end")
-
-
 def _add_cloud_flags(parser: argparse.ArgumentParser) -> None:
     cloud = parser.add_argument_group("on SageMaker only")
-    _add_flags_of_jobs_elsewhere(cloud, "print the CreateTrainingJob request, send nothing")
+    cloud.add_argument("--dry_run", action="store_true", help="print the CreateTrainingJob request, send nothing")
+    cloud.add_argument("--wait", action=YES_NO, default=True, help="follow the job and its logs to the end")
     cloud.add_argument("--role", metavar="ARN", help="the job's IAM role, ARN or name (default: SAGEMAKER_ROLE)")
     cloud.add_argument("--region", metavar="NAME", help="default: that of the AWS configuration")
     cloud.add_argument("--image_uri", metavar="URI", help="default: AWS's training image of the framework")
@@ -258,8 +250,7 @@ def _not_for_hosts(arguments: argparse.Namespace) -> tuple[Path, ...]:
     uris = [Channel.parse(text).uri for text in arguments.channel] + [arguments.checkpoint_s3_uri or ""]
     if arguments.output_dir.resolve() == arguments.source_dir.resolve():
         raise InputError(f"--output_dir {arguments.output_dir} is --source_dir itself: hosts would get earlier runs")
-    here = [uri.removeprefix("file://") for uri in uris if uri and not uri.startswith("s3://")]
-    return (arguments.output_dir, *(as_given(path) for path in here))
+    return (arguments.output_dir, *(as_given(uri) for uri in uris if uri and not uri.startswith("s3://")))
 
 
 def _channel(text: str, is_hetero: bool) -> Channel:

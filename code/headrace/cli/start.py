@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import secrets
 import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from headrace.backends import Ended
 from headrace.cli.flags import (
     CLOUD_ONLY,
     HERE,
@@ -22,18 +22,17 @@ from headrace.cli.flags import (
     parse_cpus,
 )
 from headrace.cluster.run_files import RunPaths
-from headrace.errors import HeadraceError, InputError, SetupError
+from headrace.errors import InputError, SetupError
 from headrace.frameworks import DEFAULT, FRAMEWORKS
-from headrace.job.instances import read_instances
+from headrace.job.instances import InstanceTable, read_instances
 from headrace.job.phases import Phases
-from headrace.terminal.standard_streams import print_every_character
+from headrace.job.spec import JobSpec
+from headrace.terminal.parser import exit_status
 
 PREFLIGHT = """Run a job of dnn hosts alone whose ranks try MPI and then end: who is where, messages between hosts and
 within each, broadcast, gather and average, allreduce. Each answer is checked and timed; a table and preflight.json have
 the results. A slow link is marked; a rank or link that gives no sign ends the job by name. Flags are start_job.py's.
 To try MPI before a training: start_job.py --preflight ..."""
-MOST_SAID = 300
-"""Most characters that are shown of an error from the system, which may contain a file name of any length."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -41,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
 
     Scripts call start_job.py, so it submits without asking, whatever the job may cost.
     """
-    return _main(build_parser(), argv, lambda given: _submit(given, False) if given.is_cloud_job else _run_here(given))
+    return _main(build_parser(), argv, _run_or_submit)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -85,27 +84,18 @@ def preflight(argv: Sequence[str]) -> int:
 
 
 def _with_yes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument("--yes", action="store_true", help="submit without asking, whatever the job can cost")
+    parser.add_argument(
+        "--yes", action="store_true", default=False, help="submit without asking, whatever the job can cost"
+    )
     return parser
 
 
 def _main(parser: argparse.ArgumentParser, argv: Sequence[str], job: Callable[[argparse.Namespace], int]) -> int:
-    print_every_character()
-    try:
-        return job(parser.parse_args(argv))
-    except HeadraceError as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:  # such as too long a name, a deleted folder, or hyperparameters too long for a program
-        print(f"{parser.prog}: error: {str(error)[:MOST_SAID]}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"{parser.prog}: interrupted", file=sys.stderr)
-        return 1
+    return exit_status(parser.prog, lambda: job(parser.parse_args(argv)))
 
 
 def _run_or_submit(arguments: argparse.Namespace) -> int:
-    return _submit(arguments, asks=not arguments.yes) if arguments.is_cloud_job else _run_here(arguments)
+    return _submit(arguments) if arguments.is_cloud_job else _run_here(arguments)
 
 
 def check_installation(modules: Sequence[str], framework: str = DEFAULT.name) -> None:
@@ -122,17 +112,14 @@ def _run_here(arguments: argparse.Namespace) -> int:
     cpus = parse_cpus(arguments.cpus or "", arguments.is_hetero)
     common = ("mpi4py", "psutil", "grpc", "pyroute2", "pathspec", "packaging")
     check_installation((*FRAMEWORKS[spec.framework].modules, *common), spec.framework)
-    from headrace.backends.local.cluster import run_job
-    from headrace.backends.local.local_options import LocalOptions
+    from headrace.backends.local.cluster import LocalOptions, run_job
     from headrace.backends.local.log_console import Console
     from headrace.report.runs import describe_run
 
     unused = [flag for name, flag in CLOUD_ONLY.items() if getattr(arguments, name) is not None]
     if unused:
         print(f"headrace: these flags have no effect on this machine: {', '.join(unused)}", file=sys.stderr)
-    options = LocalOptions(
-        arguments.output_dir, arguments.isolation or "auto", cpus, arguments.checkpoint_s3_uri, secrets.token_hex(32)
-    )
+    options = LocalOptions(arguments.output_dir, arguments.isolation or "auto", cpus, arguments.checkpoint_s3_uri)
     summary = run_job(spec, options, Console(Phases.of(spec)))
     with contextlib.suppress(OSError):  # the reader of the output may be gone; the job's outcome stays
         trains = arguments.preflight != "only"
@@ -140,16 +127,19 @@ def _run_here(arguments: argparse.Namespace) -> int:
     return 0 if summary["outcome"] == "succeeded" else 1
 
 
-def _warn_of_syntax(script: Path) -> None:
-    """Warn of a syntax error before hosts are billed; do not refuse the script, since their Python may be newer."""
+def _spec_to_send(arguments: argparse.Namespace, table: InstanceTable) -> JobSpec:
+    """Return the job's spec. Warn of a syntax error before hosts are billed; their Python may be newer and take it."""
+    spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), table)
+    script = spec.source_dir / spec.training_script
     try:
         compile(script.read_bytes(), str(script), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         version = ".".join(map(str, sys.version_info[:2]))
         print(f"headrace: warning: {script} does not compile with this Python {version}: {error}", file=sys.stderr)
+    return spec
 
 
-def _submit(arguments: argparse.Namespace, asks: bool) -> int:
+def _submit(arguments: argparse.Namespace) -> int:
     for name, flag in HERE_ONLY.items():
         if getattr(arguments, name) is not None:
             raise InputError(f"{flag} is for jobs on this machine (--no-is_cloud_job)")
@@ -160,30 +150,23 @@ def _submit(arguments: argparse.Namespace, asks: bool) -> int:
 
     for instance_type in [arguments.dnn_instance_type] + [arguments.data_instance_type] * arguments.is_hetero:
         check_instance_type(instance_type)
-    spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), table)
-    _warn_of_syntax(spec.source_dir / spec.training_script)
-    ended = submit_to_sagemaker(spec, arguments, table, asks)
-    return _told(ended.folder, ended.succeeded) if ended else 0
+    return _told(submit_to_sagemaker(_spec_to_send(arguments, table), arguments, table))
 
 
 def _submit_to_slurm(arguments: argparse.Namespace) -> int:
-    from headrace.backends.slurm.start import processes_per_host
-    from headrace.backends.slurm.start import submit as submit_to_slurm
+    from headrace.backends.slurm import start as slurm
 
-    arguments.processes_per_host = processes_per_host(arguments)
-    spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), read_instances())
-    _warn_of_syntax(spec.source_dir / spec.training_script)
-    ended = submit_to_slurm(spec, arguments)
-    return _told(ended.folder, ended.succeeded) if ended else 0
+    arguments.processes_per_host = slurm.processes_per_host(arguments)
+    return _told(slurm.submit(_spec_to_send(arguments, read_instances()), arguments))
 
 
-def _told(folder: Path | None, succeeded: bool) -> int:
-    """Print a few lines on a job that ran elsewhere; return its exit status."""
-    if folder and RunPaths(folder).summary.is_file():
+def _told(ended: Ended | None) -> int:
+    """Print a few lines on a job that ran elsewhere, if it has ended; return the exit status."""
+    if ended and ended.folder and RunPaths(ended.folder).summary.is_file():
         from headrace.report.runs import describe_run, read_summary
 
         try:
-            print(describe_run(read_summary(folder), folder))
+            print(describe_run(read_summary(ended.folder), ended.folder))
         except InputError as error:  # the job's outcome stays, whatever its summary is
             print(f"headrace: {error}", file=sys.stderr)
-    return 0 if succeeded else 1
+    return 1 if ended and not ended.succeeded else 0

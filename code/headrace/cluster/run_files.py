@@ -34,8 +34,8 @@ RESULTS = (SUMMARY, METRICS, TENSORBOARD, PREFLIGHT_REPORT)
 
 
 def as_given(text: str) -> Path:
-    """Return a user's path with ~ expanded, which the shell does not do in --flag=~/folder."""
-    return Path(os.path.expanduser(text))
+    """Return a user's path or file:// address with ~ expanded, which the shell does not do in --flag=~/folder."""
+    return Path(os.path.expanduser(text.removeprefix("file://")))
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class HostPaths:
     """A host's folders below its base folder, `/opt/ml`, in SageMaker's layout."""
 
     base_dir: Path
-    own_work_dir: Path | None = None
-    """Folder for temporary files on the host's own disk, if other hosts share its base folder."""
+    own_work_dir: str = ""
+    """Folder for temporary files on the host's own disk, if other hosts share its base folder; else empty."""
 
     @property
     def config_dir(self) -> Path:
@@ -87,7 +87,7 @@ class HostPaths:
     @property
     def work_dir(self) -> Path:
         """The folder of this run's temporary files, removed when the host ends."""
-        return self.own_work_dir or self.base_dir / "headrace"
+        return Path(self.own_work_dir or self.base_dir / "headrace")
 
     @property
     def signal_dir(self) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.cluster.run_files import HostPaths
+from headrace.cluster.run_files import WORK_DIR_VARIABLE, HostPaths
 from headrace.cluster.topology import Topology
 from headrace.errors import InputError
 from headrace.frameworks import FRAMEWORKS
@@ -18,7 +18,6 @@ from headrace.host.services.contract import DataService
 from headrace.host.usage.gpus import gpus_here
 from headrace.job.settings import (
     CONTROL_HOSTS_VARIABLE,
-    HOST_NAMES_VARIABLE,
     HYPERPARAMETERS,
     PREFLIGHT_TIMEOUT_VARIABLE,
     PREFLIGHT_VARIABLE,
@@ -61,7 +60,7 @@ class HostPlan:
 
     @property
     def paths(self) -> HostPaths:
-        return HostPaths(self.settings.base_dir, self.settings.work_dir)
+        return HostPaths(self.settings.base_dir, self.environ.get(WORK_DIR_VARIABLE, ""))
 
     @property
     def ranks_per_host(self) -> int:
@@ -117,7 +116,6 @@ def trainer_environ(plan: HostPlan, service: DataService) -> dict[str, str]:
         checkpoint_dir=paths.checkpoint_dir,
         signal_dir=paths.signal_dir,
     )
-    names = {settings.endpoint(host.name).address: host.name for host in plan.topology.hosts}
     facts = RankFacts(
         world_size=len(plan.topology.dnn_hosts) * plan.ranks_per_host,
         leader_address=settings.endpoint(plan.topology.leader.name).address,
@@ -135,7 +133,7 @@ def trainer_environ(plan: HostPlan, service: DataService) -> dict[str, str]:
         SECRET_VARIABLE: settings.secret,
         **FRAMEWORKS[settings.framework].rank_environ(facts),
         CONTROL_HOSTS_VARIABLE: ",".join(
-            f"{name}={settings.endpoint(name).control_address}" for name in names.values()
+            f"{host.name}={settings.endpoint(host.name).control_address}" for host in plan.topology.hosts
         ),
         STARTUP_TIMEOUT_VARIABLE: f"{settings.startup_timeout_s:g}",
         # MPI then starts before the framework is loaded, whose libraries have functions of the same names (hwloc's).
@@ -143,7 +141,6 @@ def trainer_environ(plan: HostPlan, service: DataService) -> dict[str, str]:
         **({"LD_BIND_NOW": "1"} if settings.preflight else {}),
         PREFLIGHT_VARIABLE: settings.preflight,
         PREFLIGHT_TIMEOUT_VARIABLE: f"{settings.preflight_timeout_s:g}",
-        HOST_NAMES_VARIABLE: ",".join(f"{address}={name}" for address, name in names.items()),
     }
 
 

@@ -32,7 +32,7 @@ from headrace.host.services.contract import DataService
 from headrace.job.settings import VERSION_VARIABLE, read_base_dir, read_settings
 from headrace.linux import prctl
 from headrace.outcome import Outcome
-from headrace.terminal.standard_streams import print_every_character
+from headrace.terminal.display import print_every_character
 
 HELP = """usage: launcher.py [--NAME VALUE ...] | --describe
 

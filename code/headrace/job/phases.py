@@ -51,10 +51,10 @@ class Phases:
         elif event.name == "ideal_step":
             self._phase = "first batch"
         elif event.name == "first_step":
-            self._phase, self._total = "training", _whole(fields.get("total_steps", ""))
+            self._phase, self._total = "training", int(_number(fields.get("total_steps", "")))
         elif event.name == "step":
             self._phase = "training"
-            self._step, self._step_ms = _whole(fields.get("step", "")), _number(fields.get("step_ms", ""))
+            self._step, self._step_ms = int(_number(fields.get("step", ""))), _number(fields.get("step_ms", ""))
         elif event.name == "checkpoint":
             self._checkpoint = fields.get("epoch", "")
         elif event.name in ("training_finished", "outcome") and host == (self._leader or host):
@@ -88,10 +88,6 @@ def _clock(seconds: float) -> str:
     minutes, seconds = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
-
-
-def _whole(text: str) -> int:
-    return int(text) if text.isdecimal() else 0
 
 
 def _number(text: str) -> float:

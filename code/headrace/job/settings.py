@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from headrace.cluster.addresses import ENDPOINTS_VARIABLE, Endpoint, is_own_port, read_endpoints
-from headrace.cluster.run_files import WORK_DIR_VARIABLE
 from headrace.errors import InputError
 from headrace.frameworks import DEFAULT, FRAMEWORKS
 from headrace.frameworks.pytorch_jobs import FEEDS_VARIABLE as FEEDS_VARIABLE
@@ -46,10 +45,8 @@ VERSION_VARIABLE = "HEADRACE_VERSION"
 """Variable with the version of headrace that submitted the job."""
 MLFLOW_URI_VARIABLE, MLFLOW_EXPERIMENT_VARIABLE = "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"
 """MLflow's own variables; jobs get them from the environment of the submission."""
-HOST_NAMES_VARIABLE = "HEADRACE_HOST_NAMES"
-"""Variable with host names by address, `address=name,…`: mpirun knows addresses, the control channel names."""
 CONTROL_HOSTS_VARIABLE = "HEADRACE_CONTROL_HOSTS"
-"""Variable with the addresses of the control channels: `name=address:port,…`."""
+"""Variable with the addresses of the control channels: `name=address:port,…`. mpirun knows hosts by address only."""
 JOB_NAME_VARIABLES = ("TRAINING_JOB_NAME", "SM_TRAINING_JOB_NAME")
 
 
@@ -122,7 +119,6 @@ class Settings:
         60.0, "how long a rank or a link may give no sign in one stage of the preflight"
     )
     base_dir: Path = Path("/opt/ml")
-    work_dir: Path | None = None
     secret: str = field(default="", repr=False)
     secret_is_derived: bool = False
     """True if the secret comes from the job's ARN, which others know."""
@@ -191,7 +187,6 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     return Settings(
         **parse_settings(argv),
         base_dir=read_base_dir(environ),
-        work_dir=Path(environ[WORK_DIR_VARIABLE]) if environ.get(WORK_DIR_VARIABLE) else None,
         secret=environ.get(SECRET_VARIABLE, ""),
         trust_network=environ.get(TRUST_NETWORK_VARIABLE, "") == "1",
         job_name=next((environ[name] for name in JOB_NAME_VARIABLES if environ.get(name)), ""),

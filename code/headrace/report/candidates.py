@@ -45,9 +45,14 @@ class Option:
         return None if self.usd_per_hour is None else self.usd_per_hour * self.hours(samples)
 
     @property
-    def relative_cost(self) -> float:
-        """Relative cost of a sample, to compare options: from dollars, or from the number of hosts without prices."""
-        return (self.hosts if self.usd_per_hour is None else self.usd_per_hour) / self.samples_per_s
+    def cost_per_hour(self) -> float:
+        """Cost of an hour, to compare options: dollars, or the number of hosts where prices are not known."""
+        return self.hosts if self.usd_per_hour is None else self.usd_per_hour
+
+    @property
+    def cost_per_sample(self) -> float:
+        """Cost of a sample, to compare options."""
+        return self.cost_per_hour / self.samples_per_s
 
     def flags(self, run: Measured) -> str:
         """Return start_job.py's flags for this job; flags for the script itself are the user's to add."""
@@ -91,8 +96,8 @@ def options(run: Measured, data_types: Sequence[InstanceType], most_hosts: int, 
 def cheapest(among: Iterable[Option]) -> Option:
     """Return the option with the cheapest sample; if several cost about the same, `fastest` chooses among them."""
     found = list(among)
-    least = min(each.relative_cost for each in found)
-    return fastest(each for each in found if each.relative_cost <= least * NEARLY)
+    least = min(each.cost_per_sample for each in found)
+    return fastest(each for each in found if each.cost_per_sample <= least * NEARLY)
 
 
 def fastest(among: Iterable[Option]) -> Option:
@@ -100,20 +105,16 @@ def fastest(among: Iterable[Option]) -> Option:
     found = list(among)
     least = min(each.prediction.step_s for each in found)
     nearly = [each for each in found if each.prediction.step_s <= least * NEARLY]
-    return min(nearly, key=lambda each: (_per_hour(each), each.hosts))
+    return min(nearly, key=lambda each: (each.cost_per_hour, each.hosts))
 
 
 def worth_showing(among: Iterable[Option]) -> list[Option]:
     """Return the options that no other beats in both time and money; without prices, in time and number of hosts."""
     kept: list[Option] = []
-    for each in sorted(among, key=lambda each: (_per_hour(each), each.hosts, each.prediction.step_s)):
+    for each in sorted(among, key=lambda each: (each.cost_per_hour, each.hosts, each.prediction.step_s)):
         if all(each.prediction.step_s * NEARLY < other.prediction.step_s for other in kept):
             kept.append(each)
     return kept
-
-
-def _per_hour(option: Option) -> float:
-    return option.hosts if option.usd_per_hour is None else option.usd_per_hour
 
 
 def _option(run: Measured, placement: Placement, data: Group, kind: InstanceType | None) -> Option:
@@ -129,7 +130,7 @@ def _option(run: Measured, placement: Placement, data: Group, kind: InstanceType
         data_type=kind.name if kind else "",
         prediction=prediction,
         samples_per_s=run.work.batch / prediction.step_s,
-        input_bound_share=prediction.input_bound_share(run.work.ideal_step_s),
+        input_bound_share=max(1 - run.work.ideal_step_s / prediction.step_s, 0.0),
         hosts=run.trainer.hosts + data.hosts,
         usd_per_hour=price,
     )

@@ -77,7 +77,7 @@ def write_page(runs: Runs, folder: Path, prices: Sequence[Price | None], notes: 
         for file, title, draw, caption in drawings:
             made = plots.figure(draw, title)
             plots.as_png(made, folder / PLOTS / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', file)}.png")
-            pictures.append(page.Picture(plots.as_svg(made), caption))
+            pictures.append((plots.as_svg(made), caption))
         text = page.render(summaries, compare_rows(summaries, prices), verdict(summaries, prices), notes, pictures)
         path = folder / REPORT
         path.write_text(text, encoding="utf-8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +39,13 @@ def compare_rows(summaries: Sequence[Summary], prices: Sequence[Price | None] = 
         ("outcome", ["interrupted" if was_interrupted(summary) else summary["outcome"] for summary in summaries]),
         ("data", [_data(summary) for summary in summaries]),
         ("ranks × batch", [_ranks(summary) for summary in summaries]),
-        ("step time, median", [_told(summary, "step_time_ms", _median) for summary in summaries]),
+        ("step time, median", [_median(summary) for summary in summaries]),
         ("ideal step time", [_ideal(summary) for summary in summaries]),
-        ("waiting for data", [_waiting(summary) for summary in summaries]),
+        ("waiting for data", [_cell(waited_share(summary), "{:.0%}") for summary in summaries]),
         ("limited by", [limit(summary) for summary in summaries]),
         ("samples/s", _with_ratio([summary["samples_per_s"] for summary in summaries], alike)),
-        ("training time", [_told(summary, "train_s", _seconds) for summary in summaries]),
-        ("first step after", [_told(summary, "time_to_first_step_s", _seconds) for summary in summaries]),
+        ("training time", [_cell(summary["train_s"] or None, "{:.0f} s") for summary in summaries]),
+        ("first step after", [_cell(summary["time_to_first_step_s"] or None, "{:.0f} s") for summary in summaries]),
         ("accuracy", [_accuracy(summary) for summary in summaries]),
     ]
     if any(prices):
@@ -55,7 +55,9 @@ def compare_rows(summaries: Sequence[Summary], prices: Sequence[Price | None] = 
             ("$/million samples", _cheaper([each.usd_per_million if each else None for each in prices], alike)),
         ]
     elif not any(summary.get("simulated") for summary in summaries):
-        rows.append(("host-hours", [_host_hours(summary) for summary in summaries]))
+        # From a run's start to the end of its training.
+        hours = [len(run["hosts"]) * (run["time_to_first_step_s"] + run["train_s"]) / 3600 for run in summaries]
+        rows.append(("host-hours", [f"{each:.2g}" for each in hours]))
     for host in dict.fromkeys(host for summary in summaries for host in summary["hosts"]):
         rows.append((f"CPU {host}", [_cpu(summary["hosts"].get(host)) for summary in summaries]))
     return rows
@@ -66,32 +68,18 @@ def limit(summary: Summary) -> str:
     return "-" if waited_share(summary) is None else limited_by(summary) or "-"
 
 
-def _host_hours(summary: Summary) -> str:
-    """Return the host hours of a run, from its start to the end of training; shown where there are no prices."""
-    seconds = summary["time_to_first_step_s"] + summary["train_s"]
-    return f"{len(summary['hosts']) * seconds / 3600:.2g}"
+def _median(summary: Summary) -> str:
+    median_ms = summary["step_time_ms"]["median"]
+    return f"{rounded(median_ms)} ms" if median_ms else "-"
 
 
-def _told(summary: Summary, key: str, text: Callable[[Any], str]) -> str:
-    return "-" if key in getattr(summary, "not_told", ()) else text(summary[key])
-
-
-def _median(times_ms: Mapping[str, float]) -> str:
-    return f"{rounded(times_ms['median'])} ms"
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.0f} s"
-
-
-def _waiting(summary: Summary) -> str:
-    share = waited_share(summary)
-    return "-" if share is None else f"{share:.0%}"
+def _cell(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
 
 
 def _data(summary: Summary) -> str:
     hosts = sum(record["group"] == "data_group" for record in summary["hosts"].values())
-    return f"{_told(summary, 'tf_data_mode', str)}, {hosts or 'no'} data hosts"
+    return f"{summary['tf_data_mode']}, {hosts or 'no'} data hosts"
 
 
 def _ranks(summary: Summary) -> str:

@@ -72,9 +72,7 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: Insta
     _check(summary)
     hosts = list(summary["hosts"].values())
     dnn = [host for host in hosts if host["group"] != DATA_GROUP]
-    if not dnn or dnn[0]["cpus"] < 1:
-        raise InputError(f"{summary['job_name']} does not say how many CPUs its dnn hosts have")
-    if any(host["cpus"] < 1 for host in hosts):
+    if not dnn or any(host["cpus"] < 1 for host in hosts):
         raise InputError(f"{summary['job_name']} does not say how many CPUs all of its hosts have")
     kind = _type(dnn[0], summary, table, stands_for)
     # A simulated host's processors stand for all processors of the type, so CPU times are scaled to those.
@@ -94,6 +92,7 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: Insta
     elif summary.get("simulated"):
         notes.append("each host here is taken to have its processors to itself; hosts that share them are slower")
     trainer = group_of(len(dnn), kind) if kind else Group(len(dnn), dnn[0]["cpus"], NO_LIMIT)
+    has_data_hosts, least_step_s = len(dnn) < len(hosts), _least_step_s(work, trainer, summary, table)
     return Measured(
         work=work,
         trainer=trainer,
@@ -102,15 +101,15 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: Insta
         framework=summary["framework"],
         is_simulated=bool(summary.get("simulated")) and kind is None,
         has_service=summary["tf_data_mode"] == "service",
-        has_data_hosts=len(dnn) < len(hosts),
+        has_data_hosts=has_data_hosts,
         step_s=summary["step_time_ms"]["mean"] / 1000,
         steps=summary["steps"],
         steps_per_epoch=summary["steps_per_epoch"],
         stands_for_type=bool(stands_for),
         outside_share=_outside_share(summary),
         ranks_per_host=summary["world_size"] / len(dnn),
-        own_step_s=_own_step_s(work, trainer, summary, table),
-        least_step_s=_own_step_s(work, trainer, summary, table, apart=True),
+        own_step_s=None if summary.get("simulated") and has_data_hosts else least_step_s,
+        least_step_s=least_step_s,
         notes=tuple(notes),
     )
 
@@ -122,17 +121,15 @@ def _outside_share(summary: Mapping[str, Any]) -> float:
     return max(1 - steps_s / summary["train_s"], 0.0) if summary["train_s"] > 0 else 0.0
 
 
-def _own_step_s(
-    work: Workload, trainer: Group, summary: Mapping[str, Any], table: InstanceTable, apart: bool = False
-) -> float | None:
-    """Return the formulas' step time for the run's own hosts; `apart` gives each simulated host its own processors."""
+def _least_step_s(work: Workload, trainer: Group, summary: Mapping[str, Any], table: InstanceTable) -> float | None:
+    """Return the formulas' step time for the run's own hosts, if each simulated host had its own processors."""
     data = [host for host in summary["hosts"].values() if host["group"] == DATA_GROUP]
     has_service = summary["tf_data_mode"] == "service"
     if not data:
         return predict(work, trainer, Group(0, 0, NO_LIMIT), "trainer", has_service).step_s
     placement: Placement = "data" if summary.get("local_workers") == "off" else "both"
     if summary.get("simulated"):
-        return predict(work, trainer, Group(len(data), data[0]["cpus"], NO_LIMIT), placement).step_s if apart else None
+        return predict(work, trainer, Group(len(data), data[0]["cpus"], NO_LIMIT), placement).step_s
     kind = table.get(data[0]["instance_type"])
     return predict(work, trainer, group_of(len(data), kind), placement).step_s if kind else None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +16,14 @@ WORKERS_HEAD = ("run", "worker", "batches", "batches/s", "MB/s", "processors", "
 MIB = 2**20
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A drawing as an SVG element, with its caption."""
-
-    svg: str
-    caption: str
-
-
 def render(
     summaries: Sequence[Mapping[str, Any]],
     rows: Sequence[tuple[str, Sequence[str]]],
     verdict: Sequence[str],
     notes: Sequence[str],
-    pictures: Sequence[Picture],
+    pictures: Sequence[tuple[str, str]],
 ) -> str:
-    """Return the page as HTML. `rows` come from `compare_rows`."""
+    """Return the page as HTML. `rows` come from `compare_rows`; pictures are SVG elements, each with its caption."""
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
         TEMPLATE.read_text(encoding="utf-8")
     )

@@ -157,8 +157,14 @@ def cpu_by_host(summary: Mapping[str, Any]) -> Draw:
     return draw
 
 
-def plan_curves(run: Measured, found: Sequence[Option], data_types: Sequence[str]) -> Draw:
-    """Draw step time by number of data hosts, for both placements and the given types of data hosts."""
+def plot_plan(run: Measured, found: Sequence[Option], data_types: Sequence[str], path: Path) -> None:
+    """Draw step time by number of data hosts, for both placements and the given types, to a PNG file.
+
+    Raises:
+        SetupError: the file cannot be written.
+    """
+    if path.suffix != ".png":
+        raise InputError(f"--plot {path}: expected a name that ends in .png")
 
     def draw(axes: Axes) -> None:
         kinds = dict.fromkeys(each.data_type for each in found if each.data_hosts and each.data_type in data_types)
@@ -176,14 +182,7 @@ def plan_curves(run: Measured, found: Sequence[Option], data_types: Sequence[str
         axes.set_ylabel("ms a step")
         axes.legend(frameon=False, fontsize=7, ncols=2)
 
-    return draw
-
-
-def plot_plan(run: Measured, found: Sequence[Option], data_types: Sequence[str], path: Path) -> None:
-    """Write the plan's picture to a PNG file. Raise `SetupError` if that fails."""
-    if path.suffix != ".png":
-        raise InputError(f"--plot {path}: expected a name that ends in .png")
     try:
-        as_png(figure(plan_curves(run, found, data_types), "predicted step time"), path)
+        as_png(figure(draw, "predicted step time"), path)
     except OSError as error:
         raise SetupError(f"cannot write {path}: {error.strerror}") from error

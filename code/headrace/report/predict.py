@@ -23,7 +23,6 @@ import bisect
 from dataclasses import dataclass
 from typing import Literal
 
-from headrace.errors import InputError
 from headrace.job.limited_by import ARITHMETIC
 
 Placement = Literal["trainer", "data", "both"]
@@ -59,10 +58,6 @@ class Workload:
     computing_limit: str = ARITHMETIC
     """The limit of a step that does not wait for data."""
 
-    def __post_init__(self) -> None:
-        if self.batch < 1 or self.ideal_step_s <= 0:
-            raise InputError("nothing can be predicted for a step without samples or without an ideal step time")
-
 
 @dataclass(frozen=True)
 class Group:
@@ -84,24 +79,15 @@ class Prediction:
     data_share: float
     """Share of the samples that data hosts make."""
 
-    def input_bound_share(self, ideal_step_s: float) -> float:
-        """Return the share of a step in which it waits for data."""
-        return max(1 - ideal_step_s / self.step_s, 0.0)
-
 
 def predict(work: Workload, trainer: Group, data: Group, placement: Placement, has_service: bool = False) -> Prediction:
     """Predict the step of a workload on these hosts.
 
     Args:
         has_service: True if workers make the batches even without data hosts.
-
-    Raises:
-        InputError: data hosts are to make batches, and there are none.
     """
     if placement == "trainer":
         return _with_share(work, trainer, data, 0.0, has_service)
-    if data.hosts < 1:
-        raise InputError(f"placement {placement!r} needs data hosts")
     if placement == "data":
         return _with_share(work, trainer, data, 1.0, True)
 

@@ -51,9 +51,8 @@ _MOVES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Summary(dict[str, Any]):
-    """A `summary.json`. Values that an older run lacks are zero here, and named in `not_told`."""
+    """A `summary.json`. Values that an older run lacks are zero here, like those that were not measured."""
 
-    not_told: frozenset[str] = frozenset()
     folder: Path
     as_read: dict[str, Any]
     """The content of the file, with nothing added."""
@@ -74,10 +73,8 @@ def read_summary(folder: Path) -> Summary:
         raise InputError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(read, dict) or not isinstance(read.get("hosts"), dict) or not read["hosts"]:
         raise InputError(f"{path} is not a run's summary: it names no hosts")
-    older = EMPTY_REPORT | OF_THE_LEADER
-    summary = Summary(copy.deepcopy(older | {"workers": {}} | read))
+    summary = Summary(copy.deepcopy(EMPTY_REPORT | OF_THE_LEADER | {"workers": {}} | read))
     summary.folder, summary.as_read = folder, read
-    summary.not_told = frozenset(older) - frozenset(read)
     for name, host in summary["hosts"].items():
         summary["hosts"][name] = OF_A_HOST | host if isinstance(host, dict) else host
     wrong = next(_unlike(summary, LIKE, ""), "")
@@ -128,8 +125,7 @@ def _no_number(said: str) -> None:
 def waited_share(summary: Mapping[str, Any]) -> float | None:
     """Return the share of its steps in which a run waited for data; None: it is not known."""
     share = float(summary["input_bound_share"])
-    not_measured = not summary["ideal_step_time_ms"] and share in (0, 1)
-    return None if not_measured or "input_bound_share" in getattr(summary, "not_told", ()) else share
+    return None if not summary["ideal_step_time_ms"] and share in (0, 1) else share
 
 
 def unlike(summary: Mapping[str, Any], first: Mapping[str, Any]) -> str:
@@ -173,11 +169,8 @@ def describe_run(summary: Mapping[str, Any], folder: Path, trains: bool = True) 
     if cause and not (summary.get("interrupted") and ours):
         lines.append(f"  root cause   {cause['role']} on {cause['host']}: {cause['message']}")
     if summary["steps"]:
-        step_ms, ideal_ms, share = (
-            summary["step_time_ms"]["median"],
-            summary["ideal_step_time_ms"],
-            waited_share(summary),
-        )
+        step_ms, ideal_ms = summary["step_time_ms"]["median"], summary["ideal_step_time_ms"]
+        share = waited_share(summary)
         ideal = f"ideal {rounded(ideal_ms)} ms" if ideal_ms else "ideal not measured"
         waiting = "" if share is None else f", {share:.0%} of the time waiting for data"
         speed = f"{rounded(summary['samples_per_s'])} samples/s"

@@ -1,16 +1,40 @@
-"""Printed lines, and below them, on a terminal, a status line that shows the job's progress."""
+"""Output in any locale; printed lines, and below them, on a terminal, a status line that shows the job's progress."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TextIO
 
 GONE = (OSError, ValueError)
 """Errors from a terminal that is gone or cannot show a character. They are ignored: files still get every line."""
+
+
+def print_every_character(encoding: str | None = None) -> None:
+    """Make stdout and stderr print a character that the encoding lacks as an escape, instead of raising an error.
+
+    Args:
+        encoding: encoding of all further output; None: the present one.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the caller closed it, with `>&-` in a shell
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding=encoding, errors="backslashreplace")
+
+
+def can_show(text: str, stream: TextIO) -> bool:
+    """Return whether a stream's encoding has these characters."""
+    try:
+        text.encode(getattr(stream, "encoding", None) or "utf-8")
+    except (UnicodeError, LookupError):
+        return False
+    return True
 
 
 class Display:
@@ -19,21 +43,24 @@ class Display:
     Args:
         stream: stream to print to.
         status: returns the text of the status line, a few times a second; None: there is no status line.
+        listener: gets each line before it is printed.
     """
 
-    def __init__(self, stream: TextIO, status: Callable[[], str] | None = None) -> None:
-        self._stream, self._status = stream, status
+    def __init__(
+        self,
+        stream: TextIO,
+        status: Callable[[], str] | None = None,
+        listener: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._stream, self._status, self._listener = stream, status, listener
         self._live: Any = None
         self._lock = threading.Lock()
 
     @property
     def is_live(self) -> bool:
         """True if the stream is a terminal that can show a status line."""
-        try:
-            "⠋·".encode(getattr(self._stream, "encoding", None) or "utf-8")  # characters of the spinner and the status
-        except (UnicodeError, LookupError):
-            return False
-        return self._stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        shows_status = can_show("⠋·", self._stream)  # characters of the spinner and the status
+        return shows_status and self._stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
     def __enter__(self) -> Display:
         if self.is_live and self._status:
@@ -62,19 +89,19 @@ class Display:
             with contextlib.suppress(*GONE):
                 live.stop()
 
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Context without the status line, in which the program can ask the user a question."""
+    def ask(self, question: str) -> bool:
+        """Ask a yes-or-no question, with the status line out of its way; return False if there is no terminal."""
         was_live = self._live is not None
         self.__exit__()
         try:
-            yield
+            return ask(question)
         finally:
             if was_live:
                 self.__enter__()
 
     def line(self, text: str) -> None:
         """Print a line, which may have ANSI colors."""
+        self._listener(text)
         live = self._live
         with self._lock, contextlib.suppress(*GONE):
             if live:

@@ -1,13 +1,20 @@
-"""Argument parsers whose errors are one line."""
+"""Argument parsers and commands whose errors are one line."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
+import sys
+from collections.abc import Callable
 from typing import Any
 
-from headrace.errors import InputError
+from headrace.errors import HeadraceError, InputError
+from headrace.terminal.display import print_every_character
+
+MOST_SAID = 300
+"""Most characters that are shown of an error from the system, which may contain a file name of any length."""
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -23,3 +30,24 @@ class OneLineParser(argparse.ArgumentParser):
             close = difflib.get_close_matches(unknown[1], known, 1)
             meant = f"; did you mean {close[0]}?" if close else ""
         raise InputError(f"{message}{meant}; see {self.prog} --help")
+
+
+def exit_status(prog: str, command: Callable[[], int]) -> int:
+    """Run a command; return its exit code: 0, 1 if it failed, 2 if the arguments are wrong."""
+    print_every_character()
+    try:
+        code = command()
+        sys.stdout.flush()
+        return code
+    except HeadraceError as error:
+        print(f"{prog}: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except ImportError as error:
+        print(f"{prog}: error: this command needs a package that is not installed: {error}", file=sys.stderr)
+    except BrokenPipeError:  # the reader, such as `head`, is gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # drops what is left in the buffer
+    except OSError as error:  # such as too long a name, a deleted folder, or hyperparameters too long for a program
+        print(f"{prog}: error: {str(error)[:MOST_SAID]}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print(f"{prog}: interrupted", file=sys.stderr)
+    return 1

@@ -6,6 +6,8 @@ import itertools
 import sys
 from collections.abc import Sequence
 
+from headrace.terminal.display import can_show
+
 RULE = "\u2500"
 """Character of the line below a table's head. Some locales lack it."""
 
@@ -19,13 +21,5 @@ def aligned(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
 def as_table(rows: Sequence[Sequence[str]]) -> str:
     """Return a table as text. The first row is its head, with a line below."""
     head, *body = aligned(rows, gap="   ")
-    rule = RULE if _can_be_shown(RULE) else "-"
+    rule = RULE if can_show(RULE, sys.stdout) else "-"
     return "\n".join([head, rule * max(map(len, (head, *body))), *body])
-
-
-def _can_be_shown(character: str) -> bool:
-    try:
-        character.encode(sys.stdout.encoding or "utf-8")
-    except (UnicodeError, LookupError):
-        return False
-    return True

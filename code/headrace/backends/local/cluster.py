@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -11,7 +12,8 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,7 +21,6 @@ from typing import Any
 from headrace import __version__
 from headrace.backends.local import opt_ml
 from headrace.backends.local.collect_results import collect
-from headrace.backends.local.local_options import LocalOptions
 from headrace.backends.local.log_console import Console, open_log
 from headrace.backends.local.loopback import Loopback
 from headrace.backends.local.namespaces import Namespaces
@@ -42,6 +43,25 @@ _FOREIGN_PREFIXES = (
     *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "UCX_NET_DEVICES"),  # interfaces that simulated hosts do not have
 )
 """Prefixes of environment variables that the simulated hosts do not inherit."""
+
+
+@dataclass(frozen=True)
+class LocalOptions:
+    """Options of a run on this machine, validated when they are made."""
+
+    output_dir: Path
+    isolation: str = "auto"
+    cpus: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Processors by group; other groups run on all processors."""
+    checkpoints: str | None = None
+    """The folder that all hosts see as /opt/ml/checkpoints; made if missing. None: a separate folder for each host."""
+
+    def __post_init__(self) -> None:
+        present = os.sched_getaffinity(0)
+        for group, cpus in self.cpus.items():
+            if missing := sorted(cpus - present):
+                here = ",".join(map(str, sorted(present)))
+                raise InputError(f"--cpus {group}: this machine has no processor {missing[0]}; it has {here}")
 
 
 def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str, Any]:
@@ -67,14 +87,15 @@ def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str,
         raise InputError(f"cannot write the hosts' folders in {folder}: {error.strerror or error}") from error
     prctl.adopt_orphans()
     with _isolation(spec, options, folder, console) as isolation:
-        console.say(f"{spec.job_name}: {len(spec.hosts())} hosts {isolation.description}; logs in {_short(folder)}")
+        shown = options.output_dir / spec.job_name
+        console.say(f"{spec.job_name}: {len(spec.hosts())} hosts {isolation.description}; logs in {shown}")
         cluster = _Cluster(spec, options, folder, isolation, console)
         try:
             with console.display:
                 exit_codes = cluster.run()
         finally:
             processes.end_all_descendants(KILL_GRACE_S, spare=cluster.spared)
-    summary = collect(spec, folder, exit_codes, cluster.killed, cluster.interrupted)
+    summary = collect(spec, folder, exit_codes, cluster.killed, cluster.interrupts > 0)
     try:
         write_json(RunPaths(folder).summary, summary)
     except OSError as error:
@@ -110,19 +131,16 @@ class _Cluster:
         self._isolation, self._console = isolation, console
         self._hosts: dict[str, subprocess.Popen[bytes]] = {}
         self._readers: list[threading.Thread] = []
-        self._interrupts = 0
+        self._secret = secrets.token_hex(32)
+        self.interrupts = 0
         self.killed: list[str] = []
         self.spared = {process.pid for process in processes.descendants()}  # the isolation's
-
-    @property
-    def interrupted(self) -> bool:
-        return self._interrupts > 0
 
     def run(self) -> dict[str, int]:
         """Run the hosts to their end; return their exit codes by host."""
 
         def interrupt(signum: int, _: FrameType | None) -> None:
-            self._interrupts += 1
+            self.interrupts += 1
 
         previous = {signum: signal.signal(signum, interrupt) for signum in (signal.SIGINT, signal.SIGTERM)}
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
@@ -135,7 +153,8 @@ class _Cluster:
             for signum, handler in previous.items():
                 signal.signal(signum, handler)
             self._end_all()
-        return {host: _shell_code(process.returncode) for host, process in self._hosts.items()}
+        codes = {host: process.returncode for host, process in self._hosts.items()}
+        return {host: 128 - code if code < 0 else code for host, code in codes.items()}  # a signal's, as in a shell
 
     def _start(self, host: str) -> None:
         base_dir = self._isolation.base_dir(host)
@@ -145,7 +164,7 @@ class _Cluster:
             **inherited,
             **opt_ml.toolkit_environ(self._spec, host, base_dir),
             **self._isolation.environ(),
-            SECRET_VARIABLE: self._options.secret,
+            SECRET_VARIABLE: self._secret,
             VERSION_VARIABLE: __version__,
             MPI_OPTIONS_VARIABLE: self._spec.custom_mpi_options,
             "PATH": f"{programs}:{inherited.get('PATH', os.defpath)}",
@@ -186,11 +205,11 @@ class _Cluster:
                 self._console.say(f"{', '.join(running)} did not end with the other hosts; killing")
                 self.killed = running
                 return
-            if self._interrupts and asked is None:
+            if self.interrupts and asked is None:
                 asked = now
                 self._console.say("interrupted: ending the hosts (interrupt again to kill them)")
                 self._signal(signal.SIGTERM)
-            if asked is not None and (self._interrupts > 1 or now - asked > INTERRUPT_GRACE_S):
+            if asked is not None and (self.interrupts > 1 or now - asked > INTERRUPT_GRACE_S):
                 self._console.say(f"killing {', '.join(running)}")
                 self.killed = running
                 return
@@ -208,13 +227,3 @@ class _Cluster:
         processes.end_all_descendants(KILL_GRACE_S, spare=self.spared)
         for reader in self._readers:
             reader.join(KILL_GRACE_S)
-
-
-def _shell_code(return_code: int) -> int:
-    return 128 - return_code if return_code < 0 else return_code
-
-
-def _short(path: Path) -> str:
-    with contextlib.suppress(ValueError):
-        return str(path.relative_to(Path.cwd()))
-    return str(path)

@@ -34,8 +34,7 @@ def collect(
         host, code = next(iter(failed.items()))
         summary["outcome"] = "failed"
         message = f"exited with {code} after the leader had reported success"
-        summary["root_cause"] = {"host": host, "role": "launcher", "pid": None, "exit_code": code, "message": message,
-                                 "log_tail": []}  # fmt: skip
+        summary["root_cause"] = RootCause(host, "launcher", message, exit_code=code).as_json()
     summary["interrupted"] = interrupted
     summary["simulated"] = True
     for host, code in exit_codes.items():

@@ -15,22 +15,14 @@ from headrace.cluster.addresses import ENDPOINTS_VARIABLE, FIRST_WORKER_PORT, En
 class Loopback:
     """Hosts on loopback addresses, with the interface of `Namespaces`."""
 
+    description = "on loopback addresses"
+
     def __init__(self, work_dir: Path, host_names: Sequence[str], workers_per_host: int) -> None:
         self._work_dir = work_dir
         self._endpoints = {
             name: Endpoint(f"127.0.0.{index + 1}", f"127.0.0.{index + 1}", FIRST_WORKER_PORT + index * workers_per_host)
             for index, name in enumerate(host_names)
         }
-
-    def __enter__(self) -> Loopback:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    @property
-    def description(self) -> str:
-        return "on loopback addresses"
 
     def base_dir(self, host: str) -> Path:
         """Return the folder that the host sees as /opt/ml: its real path."""

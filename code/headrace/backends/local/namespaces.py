@@ -38,10 +38,14 @@ ENTER_FAILED = 96
 class Namespaces:
     """The simulated network of one job. Use as a context manager."""
 
+    description = "in namespaces, each with its own network"
+
     def __init__(self, work_dir: Path, host_names: Sequence[str], job_name: str) -> None:
         self._work_dir = work_dir
+        self.hosts_file = work_dir / "hosts"
+        """The file that the hosts see as /etc/hosts."""
         self._job_name = job_name
-        self._hosts = {name: f"10.77.{number // 250}.{number % 250 + 1}" for number, name in enumerate(host_names)}
+        self.addresses = {name: f"10.77.{number // 250}.{number % 250 + 1}" for number, name in enumerate(host_names)}
         self._switch: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Namespaces:
@@ -56,7 +60,7 @@ class Namespaces:
         )
         try:
             self._await_switch()
-            lines = [f"{address}\t{name}\n" for name, address in self._hosts.items()]
+            lines = [f"{address}\t{name}\n" for name, address in self.addresses.items()]
             self.hosts_file.write_text("127.0.0.1\tlocalhost\n" + "".join(lines), encoding="ascii")
             self._probe()
         except BaseException:
@@ -70,15 +74,6 @@ class Namespaces:
             self._switch.wait()
         self.hosts_file.unlink(missing_ok=True)
 
-    @property
-    def hosts_file(self) -> Path:
-        """The file that the hosts see as /etc/hosts."""
-        return self._work_dir / "hosts"
-
-    @property
-    def description(self) -> str:
-        return "in namespaces, each with its own network"
-
     def base_dir(self, host: str) -> Path:
         """Return the folder that the host sees as /opt/ml."""
         return BASE_DIR
@@ -89,16 +84,12 @@ class Namespaces:
 
     def command(self, host: str, folder: Path, argv: Sequence[str]) -> list[str]:
         """Return the command that runs `argv` as the first process of a host whose /opt/ml is `folder`."""
-        return self._enter(host, self.address(host), folder, argv)
+        return self._enter(host, self.addresses[host], folder, argv)
 
     def network(self) -> int:
         """Return the switch's network namespace as an open file descriptor, which the caller closes."""
         assert self._switch is not None
         return os.open(f"/proc/{self._switch.pid}/ns/net", os.O_RDONLY)
-
-    def address(self, host: str) -> str:
-        """Return the IPv4 address of a host."""
-        return self._hosts[host]
 
     def _enter(self, name: str, address: str, folder: Path, argv: Sequence[str]) -> list[str]:
         assert self._switch is not None
@@ -221,9 +212,6 @@ def main() -> None:
         else:
             parent, switch, name, address, folder, hosts_file = arguments[1:7]
             enter(int(parent), int(switch), name, address, Path(folder), Path(hosts_file), arguments[8:])
-    except OSError as error:
-        print(error.strerror or error, file=sys.stderr)
-        sys.exit(ENTER_FAILED)
     except Exception as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print(getattr(error, "strerror", None) or f"{type(error).__name__}: {error}", file=sys.stderr)
         sys.exit(ENTER_FAILED)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.cluster.run_files import HostPaths
+from headrace.cluster.run_files import HostPaths, as_given
 from headrace.errors import InputError
 from headrace.job.source import host_files, write_files
 from headrace.job.spec import Channel, InstanceGroup, JobSpec, as_flag
@@ -38,18 +38,18 @@ def write_host_folder(folder: Path, spec: JobSpec, host: str, checkpoints: Path 
     else:
         paths.checkpoint_dir.mkdir()
     write_files(host_files(spec.source_dir, spec.left_out), paths.code_dir)
-    config = paths.config_dir
     _write(paths.resource_config, resource_config(spec, host))
-    _write(paths.hyperparameters, {name: json.dumps(value) for name, value in _hyperparameters(spec).items()})
-    _write(config / "inputdataconfig.json", input_data_config(spec, host))
+    own = {"sagemaker_program": "launcher.py", "sagemaker_submit_directory": SOURCE_ON_HOSTS}
+    hyperparameters = {**spec.all_hyperparameters(), **own}
+    _write(paths.hyperparameters, {name: json.dumps(value) for name, value in hyperparameters.items()})
+    _write(paths.config_dir / "inputdataconfig.json", input_data_config(spec, host))
     for channel in visible_channels(spec, host):
         (paths.channel_dir / channel.name).symlink_to(channel_path(channel))
 
 
 def channel_path(channel: Channel) -> Path:
     """Return a channel's folder on this machine. Raises `InputError` if there is none."""
-    uri = channel.uri.removeprefix("file://")
-    path = Path(os.path.expanduser(uri)).resolve()
+    path = as_given(channel.uri).resolve()
     if channel.uri.startswith("s3://"):
         raise InputError(f"channel {channel.name!r} is {channel.uri}; on this machine a channel is a local folder")
     if not path.is_dir():
@@ -62,7 +62,7 @@ def checkpoint_path(uri: str, source_dir: Path) -> Path:
     """Return the folder for checkpoints on this machine; make it if missing. Raises `InputError`."""
     if uri.startswith("s3://"):
         raise InputError(f"--checkpoint_s3_uri is {uri}, but on this machine it is a local folder: give its path")
-    path = Path(os.path.expanduser(uri.removeprefix("file://"))).resolve()
+    path = as_given(uri).resolve()
     if not uri or path == source_dir.resolve():
         raise InputError(f"--checkpoint_s3_uri is {uri!r}; expected a folder, and not --source_dir itself")
     try:
@@ -163,14 +163,6 @@ def toolkit_environ(spec: JobSpec, host: str, base_dir: Path) -> dict[str, str]:
         **{f"SM_CHANNEL_{name.upper()}": str(paths.channel_dir / name) for name in channels},
         "SM_HPS": _compact(hyperparameters),
         **{f"SM_HP_{name.upper()}": value for name, value in hyperparameters.items()},
-    }
-
-
-def _hyperparameters(spec: JobSpec) -> Mapping[str, str]:
-    return {
-        **spec.all_hyperparameters(),
-        "sagemaker_program": "launcher.py",
-        "sagemaker_submit_directory": SOURCE_ON_HOSTS,
     }
 
 

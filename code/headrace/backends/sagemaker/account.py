@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,7 @@ _PARTITIONS = {
 
 def find_region(given: str | None, environ: Mapping[str, str]) -> str | None:
     """Return the region from the flag, else the environment, else the AWS configuration's profile, else None."""
-    if given:
-        return given
-    named = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
-    if named:
+    if named := given or environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION"):
         return named
     try:
         found: str | None = boto3.Session().region_name
@@ -72,34 +69,22 @@ class Account:
         """
         if role.startswith("arn:"):
             return role
-        with aws_errors(f"looking up the role {role!r}"):
-            try:
-                return str(self.client("iam").get_role(RoleName=role)["Role"]["Arn"])
-            except exceptions.ClientError as error:
-                if error.response["Error"]["Code"] in ("NoSuchEntity", "ValidationError"):
-                    raise InputError(f"--role {role!r}: this account has no such role") from error
-                raise
+        absent = f"--role {role!r}: this account has no such role"
+        with aws_errors(f"looking up the role {role!r}", absent, ("NoSuchEntity", "ValidationError")):
+            return str(self.client("iam").get_role(RoleName=role)["Role"]["Arn"])
 
     def describe_job(self, job_name: str) -> dict[str, Any]:
         """Return SageMaker's description of a training job. Raises `InputError` if there is none of this name."""
-        with aws_errors(f"looking up {job_name}"):
-            try:
-                return dict(self.client("sagemaker").describe_training_job(TrainingJobName=job_name))
-            except exceptions.ClientError as error:
-                if error.response["Error"]["Code"] not in ("ValidationException", "ResourceNotFound"):
-                    raise
-                raise InputError(f"there is no training job {job_name!r} in {self.region}") from error
+        absent = f"there is no training job {job_name!r} in {self.region}"
+        with aws_errors(f"looking up {job_name}", absent, ("ValidationException", "ResourceNotFound")):
+            return dict(self.client("sagemaker").describe_training_job(TrainingJobName=job_name))
 
     def make_default_bucket(self) -> None:
         """Make the bucket that SageMaker's own tools use by default, if it is missing."""
         bucket, s3 = default_bucket(self.region, self.id), self.client("s3")
-        with aws_errors(f"looking at the bucket {bucket}"):
-            try:
-                s3.head_bucket(Bucket=bucket, ExpectedBucketOwner=self.id)
-                return
-            except exceptions.ClientError as error:
-                if error.response["Error"]["Code"] not in ("404", "NoSuchBucket"):
-                    raise
+        with aws_errors(f"looking at the bucket {bucket}"), ignored("404", "NoSuchBucket"):
+            s3.head_bucket(Bucket=bucket, ExpectedBucketOwner=self.id)
+            return
         with aws_errors(f"making the bucket {bucket}"):
             where = {"CreateBucketConfiguration": {"LocationConstraint": self.region}}
             s3.create_bucket(Bucket=bucket, **(where if self.region != "us-east-1" else {}))
@@ -113,14 +98,10 @@ class Account:
     def download(self, uri: str, path: Path) -> bool:
         """Download an object into a file; return False if there is no such object."""
         bucket, key = split_s3(uri)
-        with aws_errors(f"fetching {uri}"):
-            try:
-                self.client("s3").download_file(bucket, key, str(path))
-            except exceptions.ClientError as error:
-                if error.response["Error"]["Code"] in ("404", "NoSuchKey", "NoSuchBucket"):
-                    return False
-                raise
-        return True
+        with aws_errors(f"fetching {uri}"), ignored("404", "NoSuchKey", "NoSuchBucket"):
+            self.client("s3").download_file(bucket, key, str(path))
+            return True
+        return False
 
 
 def default_bucket(region: str, account_id: str) -> str:
@@ -161,8 +142,18 @@ def is_denied(error: HeadraceError) -> bool:
 
 
 @contextlib.contextmanager
-def aws_errors(doing: str) -> Iterator[None]:
-    """Turn errors of AWS and of the network into one line that says what to do."""
+def ignored(*codes: str) -> Iterator[None]:
+    """Context that ends at an error of AWS with one of these codes, and does not raise it."""
+    try:
+        yield
+    except exceptions.ClientError as error:
+        if error.response["Error"]["Code"] not in codes:
+            raise
+
+
+@contextlib.contextmanager
+def aws_errors(doing: str, absent: str = "", absent_codes: Collection[str] = ()) -> Iterator[None]:
+    """Turn errors of AWS and of the network into one line that says what to do; one with these codes says `absent`."""
     try:
         yield
     except HeadraceError:
@@ -178,6 +169,8 @@ def aws_errors(doing: str) -> Iterator[None]:
         raise SetupError(f"{doing}: cannot reach AWS ({error}); check the network and --region") from error
     except exceptions.ClientError as error:
         code, said = error.response["Error"].get("Code", ""), error.response["Error"].get("Message", "")
+        if code in absent_codes:
+            raise InputError(absent) from error
         hint = ""
         if code in _DENIED:
             hint = "; these credentials lack the permission: ask for it, or use others (AWS_PROFILE)"

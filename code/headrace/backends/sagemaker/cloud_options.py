@@ -104,10 +104,6 @@ class CloudOptions:
         if self.keep_alive_period_s < 0:
             raise InputError(f"--keep_alive_period is {self.keep_alive_period_s}; expected 0 or more seconds")
 
-    @property
-    def effective_max_wait_s(self) -> int:
-        return self.max_wait_s if self.max_wait_s is not None else self.max_run_s + 3600
-
 
 FLAGS: Mapping[str, str] = {each.name: each.metadata["flag"] for each in fields(CloudOptions) if each.metadata}
 """Flags by the names of their fields."""
@@ -122,7 +118,5 @@ def add_flags(group: _ArgumentGroup) -> None:
 
 def given_flags(arguments: Namespace) -> dict[str, Any]:
     """Return the values of the fields whose flags were given."""
-    found = {name: getattr(arguments, name) for name in FLAGS}
-    return {
-        name: tuple(value) if isinstance(value, list) else value for name, value in found.items() if value is not None
-    }
+    given = {name: value for name in FLAGS if (value := getattr(arguments, name)) is not None}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}

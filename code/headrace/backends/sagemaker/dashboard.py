@@ -8,11 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from botocore import exceptions
-
-from headrace.backends.sagemaker.account import Account, aws_errors, console, require_region
+from headrace.backends.sagemaker.account import Account, aws_errors, console, ignored, require_region
 from headrace.backends.sagemaker.logs import LOG_GROUP
-from headrace.backends.sagemaker.metrics import METRICS
 from headrace.cluster.topology import DATA_GROUP, natural_key
 from headrace.errors import SetupError
 from headrace.events import parse_event
@@ -59,19 +56,15 @@ def main(argv: Sequence[str]) -> int:
 def logged_groups(account: Account, job_name: str) -> dict[str, str]:
     """Return each host's group, from the topology event in its log; empty if nothing is logged yet."""
     logs, groups = account.client("logs"), {}
-    with aws_errors(f"reading the logs of {job_name}"):
-        try:
-            pages = logs.get_paginator("describe_log_streams")  # a page has fifty hosts
-            found = pages.paginate(logGroupName=LOG_GROUP, logStreamNamePrefix=f"{job_name}/")
-            for stream in (each for page in found for each in page["logStreams"]):
-                answer = logs.get_log_events(logGroupName=LOG_GROUP, logStreamName=stream["logStreamName"],
-                                             startFromHead=True, limit=FIRST_LINES)  # fmt: skip
-                for event in map(parse_event, (line["message"] for line in answer["events"])):
-                    if event and event.name == "topology" and {"host", "group"} <= event.fields.keys():
-                        groups[event.fields["host"]] = event.fields["group"]
-        except exceptions.ClientError as error:
-            if error.response["Error"]["Code"] != "ResourceNotFoundException":
-                raise
+    with aws_errors(f"reading the logs of {job_name}"), ignored("ResourceNotFoundException"):
+        pages = logs.get_paginator("describe_log_streams")  # a page has fifty hosts
+        found = pages.paginate(logGroupName=LOG_GROUP, logStreamNamePrefix=f"{job_name}/")
+        for stream in (each for page in found for each in page["logStreams"]):
+            answer = logs.get_log_events(logGroupName=LOG_GROUP, logStreamName=stream["logStreamName"],
+                                         startFromHead=True, limit=FIRST_LINES)  # fmt: skip
+            for event in map(parse_event, (line["message"] for line in answer["events"])):
+                if event and event.name == "topology" and {"host", "group"} <= event.fields.keys():
+                    groups[event.fields["host"]] = event.fields["group"]
     return groups
 
 
@@ -112,7 +105,6 @@ def dashboard_body(
     own = []
     for name, title in TITLES.items():
         names = [name, "headrace:ideal_step_ms"] if name == "headrace:step_ms" else [name]
-        assert set(names) <= set(METRICS)
         own.append(
             _widget(title, region, [[NAMESPACE, each, "TrainingJobName", job_name] for each in names], {"min": 0})
         )

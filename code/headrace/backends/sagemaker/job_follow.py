@@ -105,7 +105,7 @@ class Follower:
         """Make new clients, with the credentials that are configured now."""
         self._account = Account(self._account.region)
         self._client = self._account.client("sagemaker")
-        self._logs.use(self._account.client("logs"))
+        self._logs.client = self._account.client("logs")
 
 
 def goes_on(job_name: str, region: str) -> str:

@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from botocore import exceptions
-
-from headrace.backends.sagemaker.account import aws_errors, is_denied
+from headrace.backends.sagemaker.account import aws_errors, ignored, is_denied
 from headrace.errors import HeadraceError
 from headrace.events import parse_event
 
@@ -37,17 +35,14 @@ class LogTail:
     def __init__(
         self, client: Any, job_name: str, say: Callable[[str], None], now: Callable[[], float] = time.monotonic
     ) -> None:
-        self._client = client
+        self.client = client
+        """The client for all further calls."""
         self._job_name = job_name
         self._say = say
         self._now = now
         self._streams: dict[str, _Stream] = {}
         self._is_denied = self._is_failing = False
         self._lines = 0
-
-    def use(self, client: Any) -> None:
-        """Continue with this client."""
-        self._client = client
 
     def poll(self) -> bool:
         """Print the lines since the last call. After an error, the next call prints what was missed.
@@ -72,17 +67,14 @@ class LogTail:
         """Read all new lines; return whether AWS throttled the calls, so that lines may be missing."""
         if self._is_denied:
             return False
-        try:
-            self._find_streams()
-            for name, stream in self._streams.items():
-                for line in self._new_lines(name, stream):
-                    self._take(stream, line)
-        except exceptions.ClientError as error:
-            code = str(error.response["Error"]["Code"])
-            if code not in ("ResourceNotFoundException", "ThrottlingException"):
-                raise
-            return code == "ThrottlingException"
-        return False
+        with ignored("ThrottlingException"):
+            with ignored("ResourceNotFoundException"):  # no host has written a line yet
+                self._find_streams()
+                for name, stream in self._streams.items():
+                    for line in self._new_lines(name, stream):
+                        self._take(stream, line)
+            return False
+        return True
 
     def _complain(self, error: HeadraceError) -> None:
         """Report the first of several errors in a row; the job can be followed without its logs."""
@@ -99,7 +91,7 @@ class LogTail:
             self._release(stream, f"{stream.host} ?")
 
     def _find_streams(self) -> None:
-        pages = self._client.get_paginator("describe_log_streams").paginate(
+        pages = self.client.get_paginator("describe_log_streams").paginate(
             logGroupName=LOG_GROUP, logStreamNamePrefix=f"{self._job_name}/"
         )
         for page in pages:
@@ -111,9 +103,7 @@ class LogTail:
     def _new_lines(self, name: str, stream: _Stream) -> Iterator[str]:
         while True:
             after = {"nextToken": stream.token} if stream.token else {}
-            answer = self._client.get_log_events(
-                logGroupName=LOG_GROUP, logStreamName=name, startFromHead=True, **after
-            )
+            answer = self.client.get_log_events(logGroupName=LOG_GROUP, logStreamName=name, startFromHead=True, **after)
             yield from (event["message"].rstrip("\n") for event in answer["events"])
             if answer["nextForwardToken"] == stream.token:
                 return

@@ -31,6 +31,7 @@ def build_request(spec: JobSpec, options: CloudOptions, secret: str, source_s3_u
     """
     _check(spec, options)
     source_s3_uri = source_s3_uri or source_uri(spec, options)
+    encrypted = options.encrypt_inter_container_traffic
     request: dict[str, Any] = {
         "TrainingJobName": spec.job_name,
         "RoleArn": options.role_arn,
@@ -47,7 +48,7 @@ def build_request(spec: JobSpec, options: CloudOptions, secret: str, source_s3_u
         "ResourceConfig": _resources(spec, options),
         "StoppingCondition": {"MaxRuntimeInSeconds": options.max_run_s},
         "EnableNetworkIsolation": options.enable_network_isolation,
-        "EnableInterContainerTrafficEncryption": _encrypted(spec, options),
+        "EnableInterContainerTrafficEncryption": len(spec.hosts()) > 1 if encrypted is None else encrypted,
         "EnableManagedSpotTraining": options.spot,
         "Environment": {
             **options.environment,
@@ -66,7 +67,7 @@ def build_request(spec: JobSpec, options: CloudOptions, secret: str, source_s3_u
     if not request["InputDataConfig"]:
         del request["InputDataConfig"]
     if options.spot:
-        request["StoppingCondition"]["MaxWaitTimeInSeconds"] = options.effective_max_wait_s
+        request["StoppingCondition"]["MaxWaitTimeInSeconds"] = options.max_wait_s or options.max_run_s + 3600
     if options.subnets:
         request["VpcConfig"] = {
             "Subnets": list(options.subnets),
@@ -130,11 +131,9 @@ def _distribution(spec: JobSpec, options: CloudOptions) -> Mapping[str, Any]:
     if options.distribution == "launcher":
         return {}
     # The toolkit starts MPI in exactly one group; in the other it runs the entry script once a host.
-    keys: dict[str, Any] = {}
-    if spec.is_hetero:
-        keys["sagemaker_distribution_instance_groups"] = [spec.dnn_group.name]
+    groups = {"sagemaker_distribution_instance_groups": [spec.dnn_group.name]} if spec.is_hetero else {}
     return {
-        **keys,
+        **groups,
         "sagemaker_mpi_enabled": True,
         "sagemaker_mpi_num_of_processes_per_host": spec.processes_per_host,
         "sagemaker_mpi_custom_mpi_options": spec.custom_mpi_options,
@@ -166,20 +165,12 @@ def _s3_channel(name: str, uri: str, input_mode: str) -> dict[str, Any]:
 
 def _resources(spec: JobSpec, options: CloudOptions) -> dict[str, Any]:
     record: dict[str, Any] = {"VolumeSizeInGB": options.volume_size_gb}
+    if options.keep_alive_period_s:
+        record["KeepAlivePeriodInSeconds"] = options.keep_alive_period_s
     if not spec.is_hetero:
-        group = spec.groups[0]
-        record |= {"InstanceType": group.instance_type, "InstanceCount": group.count}
-        return record | (
-            {"KeepAlivePeriodInSeconds": options.keep_alive_period_s} if options.keep_alive_period_s else {}
-        )
+        return record | {"InstanceType": spec.dnn_group.instance_type, "InstanceCount": spec.dnn_group.count}
     record["InstanceGroups"] = [
         {"InstanceGroupName": group.name, "InstanceType": group.instance_type, "InstanceCount": group.count}
         for group in spec.groups
     ]
     return record
-
-
-def _encrypted(spec: JobSpec, options: CloudOptions) -> bool:
-    if options.encrypt_inter_container_traffic is None:
-        return len(spec.hosts()) > 1
-    return options.encrypt_inter_container_traffic

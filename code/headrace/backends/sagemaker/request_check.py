@@ -65,17 +65,13 @@ def _beyond_types(value: Any, shape: Shape, path: str) -> Iterator[tuple[str, An
 
 
 def _matches(pattern: str, value: str) -> bool:
-    try:
-        return re.fullmatch(_python_pattern(pattern), value, re.DOTALL) is not None
-    except re.error:
-        return True  # a pattern that Python does not support; the service decides
-
-
-def _python_pattern(pattern: str) -> str:
-    """Return the pattern with Unicode classes replaced by wider ones that Python's `re` supports."""
+    # Wider classes take the place of Unicode's, which Python's `re` does not support.
     for unicode_class, members in ((r"\p{L}", r"\w"), (r"\p{Z}", r"\s"), (r"\p{N}", r"\d")):
         pattern = pattern.replace(unicode_class, members)
-    return pattern
+    try:
+        return re.fullmatch(pattern, value, re.DOTALL) is not None
+    except re.error:
+        return True  # a pattern that Python does not support; the service decides
 
 
 @cache

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 
+from headrace.backends import Ended
 from headrace.backends.sagemaker.account import (
     Account,
     account_of,
@@ -21,7 +22,7 @@ from headrace.backends.sagemaker.job_follow import Console
 from headrace.backends.sagemaker.pack import files_to_send
 from headrace.backends.sagemaker.request import build_request, checkpoint_uri
 from headrace.backends.sagemaker.request_check import check_request
-from headrace.backends.sagemaker.submission import Ended, Submission
+from headrace.backends.sagemaker.submission import Submission
 from headrace.backends.sagemaker.training_images import default_image
 from headrace.errors import InputError
 from headrace.frameworks import FRAMEWORKS
@@ -40,11 +41,8 @@ MLFLOW_VARIABLES = (MLFLOW_URI_VARIABLE, MLFLOW_EXPERIMENT_VARIABLE)
 PLACEHOLDER_ACCOUNT, PLACEHOLDER_REGION, PLACEHOLDER_ROLE = "123456789012", "us-east-1", "SageMakerRole"
 
 
-def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable, asks: bool) -> Ended | None:
+def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable) -> Ended | None:
     """Submit the job and return it when it has ended; None with --no-wait or --dry_run.
-
-    Args:
-        asks: True if a job that can cost more than `ASKS_FROM_USD` needs an answer from the terminal.
 
     Raises:
         InputError: the flags describe no job that SageMaker would take, or the user did not agree to its cost.
@@ -70,22 +68,13 @@ def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable, a
     account = Account(region)
     options = _options(spec, arguments, region, account.role_arn(role), account.id)
     _explain(spec, options, table)
-    if asks:
+    if not arguments.yes:
         _agree(cost_usd(spec, table, options.max_run_s), options.max_run_s)
     if not arguments.output_s3_uri:
         account.make_default_bucket()
     phases = Phases.of(spec)
-    display = Display(sys.stderr, phases.text)
-
-    def say(text: str) -> None:
-        phases.take_line(text)
-        display.line(text)
-
-    def confirm(question: str) -> bool:
-        with display.paused():
-            return ask(question)
-
-    submission = Submission(spec, options, account, Console(say, confirm))
+    display = Display(sys.stderr, phases.text, phases.take_line)
+    submission = Submission(spec, options, account, Console(display.line, display.ask))
     created = submission.start(retries)
     if not arguments.wait:
         _say(f"not waiting; to stop it: aws sagemaker stop-training-job --training-job-name {created.job_name}")

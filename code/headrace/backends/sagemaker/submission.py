@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from botocore import exceptions
 
+from headrace.backends import Ended
 from headrace.backends.sagemaker.account import Account, aws_errors, console
 from headrace.backends.sagemaker.cloud_options import CloudOptions
 from headrace.backends.sagemaker.job_cost import cost_usd
@@ -28,18 +28,6 @@ from headrace.job.spec import JobSpec
 FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 30.0, 300.0
 LONGEST_NAME = 63
 _SHORT_OF = ("CapacityError", "ResourceLimitExceeded", "InsufficientInstanceCapacity")
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A job that has ended: its last description, and the folder with its results, if it has any."""
-
-    description: dict[str, Any]
-    folder: Path | None
-
-    @property
-    def succeeded(self) -> bool:
-        return bool(self.description["TrainingJobStatus"] == "Completed")
 
 
 class Submission:
@@ -94,7 +82,7 @@ class Submission:
         self._tell_end(spec, description, table)
         output = self._options.output_s3_uri
         results = fetch_results(self._account, output, spec.job_name, output_dir, self._console.say)
-        return Ended(description, results)
+        return Ended(description["TrainingJobStatus"] == "Completed", results)
 
     def link(self, job_name: str) -> str:
         """Return the address of the job's page in the AWS console."""

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable
 
 from headrace import __version__
-from headrace.backends.slurm.slurm_options import GroupOptions, SlurmOptions
+from headrace.backends.slurm.slurm_options import WORDS, SlurmOptions
 from headrace.cluster.run_files import SUMMARY
 from headrace.cluster.slurm import CHANNELS_VARIABLE, GROUPS_VARIABLE, PORTS_VARIABLE, RUN_VARIABLE
 from headrace.cluster.topology import DATA_GROUP
@@ -28,7 +28,7 @@ def build_script(spec: JobSpec, options: SlurmOptions) -> str:
         "--open-mode=append",
         f"--signal=TERM@{options.stop_before_end_s}",
     ]
-    components = [_directives([*_component(group, _options_of(group, options)), *each]) for group in groups]
+    components = [_directives([*_component(group, options), *each]) for group in groups]
     head = "\n#SBATCH hetjob\n".join(components)
     pairs = sorted(spec.all_hyperparameters().items())
     arguments = " \\\n  ".join(shlex.join(as_flag(*pair)) for pair in pairs)
@@ -64,17 +64,10 @@ def _exports(spec: JobSpec, options: SlurmOptions, groups: Iterable[str]) -> str
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in values.items() if value)
 
 
-def _component(group: InstanceGroup, options: GroupOptions) -> list[str]:
-    words = [f"--nodes={group.count}", "--ntasks-per-node=1"]
-    for name in ("partition", "constraint", "gres", "cpus_per_task", "mem"):
-        value = getattr(options, name)
-        if value:
-            words.append(f"--{name.replace('_', '-')}={value}")
-    return words + ["--exclusive"] * options.exclusive
-
-
-def _options_of(group: InstanceGroup, options: SlurmOptions) -> GroupOptions:
-    return options.data if group.name == DATA_GROUP else options.dnn
+def _component(group: InstanceGroup, options: SlurmOptions) -> list[str]:
+    asked = options.data if group.name == DATA_GROUP else options.dnn
+    words = [f"--{name.replace('_', '-')}={value}" for name in WORDS if (value := getattr(asked, name))]
+    return [f"--nodes={group.count}", "--ntasks-per-node=1", *words, *["--exclusive"] * asked.exclusive]
 
 
 def _directives(words: Iterable[str]) -> str:

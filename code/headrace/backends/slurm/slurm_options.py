@@ -11,6 +11,8 @@ from headrace.errors import InputError
 
 STOP_BEFORE_END_S = 120
 """Seconds from the stop request to the end, as on SageMaker; a short job gets a quarter of its time."""
+WORDS = ("partition", "constraint", "gres", "cpus_per_task", "mem")
+"""Fields of `GroupOptions` that are options of sbatch with a value."""
 _ONE_LINE = re.compile(r"[^\s\0]+")
 _TIME = re.compile(r"\d+|\d+:\d{1,2}(:\d{1,2})?|\d+-\d{1,2}(:\d{1,2}){0,2}")
 _GPUS = re.compile(r"gpu(?::[A-Za-z][\w.-]*)?(?::(\d+))?")
@@ -81,12 +83,17 @@ class SlurmOptions:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that only `headrace submit --to slurm` has."""
+    parser.set_defaults(dnn_instance_type="", data_instance_type="")
     group = parser.add_argument_group("on Slurm only")
+    group.add_argument("--dry_run", action="store_true", help="print the batch script, submit nothing")
+    group.add_argument("--wait", action=argparse.BooleanOptionalAction, default=True,
+                       help="follow the job and its logs to the end")  # fmt: skip
     for role, hosts in (("dnn", "hosts that train"), ("data", "data hosts")):
         group.add_argument(f"--{role}_partition", default="", metavar="NAME", help=f"of the {hosts} (default: Slurm's)")
         group.add_argument(f"--{role}_constraint", default="", metavar="TEXT", help="features that their nodes need")
         group.add_argument(f"--{role}_gres", default="", metavar="TEXT", help="resources of each, such as gpu:8")
-        group.add_argument(f"--{role}_cpus", type=int, default=0, metavar="N", help="processors of each")
+        group.add_argument(f"--{role}_cpus", type=int, default=0, metavar="N", help="processors of each",
+                           dest=f"{role}_cpus_per_task")  # fmt: skip
         group.add_argument(f"--{role}_mem", default="", metavar="SIZE", help="memory of each, such as 64G; 0: all")
     group.add_argument("--exclusive", action="store_true", help="no other job on these nodes; the usual ports")
     group.add_argument("--time", default="", metavar="LIMIT", help="minutes, H:MM:SS or D-HH:MM (default: partition's)")
@@ -98,15 +105,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def options_from(given: argparse.Namespace, run: Path, python: str) -> SlurmOptions:
     """Return the options that the flags describe. Raise `InputError` if they are not valid."""
-    groups = {
-        role: GroupOptions(
-            partition=getattr(given, f"{role}_partition"),
-            constraint=getattr(given, f"{role}_constraint"),
-            gres=getattr(given, f"{role}_gres"),
-            cpus_per_task=getattr(given, f"{role}_cpus"),
-            mem=getattr(given, f"{role}_mem"),
-            exclusive=given.exclusive,
-        )
+    dnn, data = (
+        GroupOptions(**{name: getattr(given, f"{role}_{name}") for name in WORDS}, exclusive=given.exclusive)
         for role in ("dnn", "data")
-    }
-    return SlurmOptions(run, python, groups["dnn"], groups["data"], given.time, given.account, given.qos, given.requeue)
+    )
+    return SlurmOptions(run, python, dnn, data, given.time, given.account, given.qos, given.requeue)

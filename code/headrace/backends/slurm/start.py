@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.backends import Ended
 from headrace.backends.slurm import sbatch
 from headrace.backends.slurm.batch_script import build_script
 from headrace.backends.slurm.slurm_options import SlurmOptions, options_from
+from headrace.cluster.run_files import as_given
 from headrace.cluster.slurm import FREE_PORTS, SECRET_FILE
 from headrace.errors import InputError, SetupError
 from headrace.job.phases import Phases
 from headrace.job.spec import Channel, JobSpec
-from headrace.terminal.display import Display, ask
+from headrace.terminal.display import Display
 
 
 def processes_per_host(given: argparse.Namespace) -> int:
@@ -26,14 +26,6 @@ def processes_per_host(given: argparse.Namespace) -> int:
     if asked and asked > gpus > 0:
         raise InputError(f"--processes_per_host {asked} is too many: --dnn_gres {given.dnn_gres} has GPUs for {gpus}")
     return asked or max(gpus, 1)
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A job that has ended."""
-
-    folder: Path
-    succeeded: bool
 
 
 def submit(spec: JobSpec, given: argparse.Namespace) -> Ended | None:
@@ -63,22 +55,16 @@ def submit(spec: JobSpec, given: argparse.Namespace) -> Ended | None:
 
 def _follow(spec: JobSpec, options: SlurmOptions, job_id: str) -> Ended:
     phases = Phases.of(spec)
-    display = Display(sys.stderr, phases.text)
-
-    def say(text: str) -> None:
-        phases.take_line(text)
-        display.line(text)
-
-    follower = sbatch.Follower(job_id, options.run, say)
+    display = Display(sys.stderr, phases.text, phases.take_line)
+    follower = sbatch.Follower(job_id, options.run, display.line)
     with display:
         while True:
             try:
                 state = follower.wait()
                 break
             except KeyboardInterrupt:
-                with display.paused():
-                    if not ask(f"\nstop job {job_id}? [y/N] "):
-                        raise SetupError(f"not following any more; to stop the job: scancel {job_id}") from None
+                if not display.ask(f"\nstop job {job_id}? [y/N] "):
+                    raise SetupError(f"not following any more; to stop the job: scancel {job_id}") from None
                 follower.cancel()
     (options.run / SECRET_FILE).unlink(missing_ok=True)
     if state != "COMPLETED":
@@ -87,7 +73,7 @@ def _follow(spec: JobSpec, options: SlurmOptions, job_id: str) -> Ended:
     if outcome is None:
         cause = sbatch.host_failure(options.run) or f"no host has left a cause; see {options.run}"
         _say(f"{spec.job_name} failed and has no summary: {cause}")
-    return Ended(options.run, outcome == "succeeded")
+    return Ended(outcome == "succeeded", options.run)
 
 
 def _on_shared_folder(channel: Channel) -> Channel:
@@ -98,7 +84,7 @@ def _folder(uri: str, what: str) -> Path:
     """Return a folder that the nodes must see too. Raise `InputError` for a place in S3."""
     if "://" in uri.removeprefix("file://"):
         raise InputError(f"{what} is {uri}; on Slurm give a folder that all nodes see")
-    path = Path(os.path.expanduser(uri.removeprefix("file://"))).absolute()
+    path = as_given(uri).absolute()
     if "\n" in str(path):
         raise InputError(f"{what} is {str(path)!r}; a name may have no line breaks")
     return path
