@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-import horovod.tensorflow as hvd
 import keras
-import tensorflow as tf
 
 from headrace.errors import InputError
 from headrace.events import CHECKPOINTS_ON_REQUEST, say
@@ -21,6 +19,9 @@ from headrace.tensorflow.ranks import collectives
 from headrace.training.checkpoint_folder import EVERY_S, KEPT_CHECKPOINTS, CheckpointFolder
 from headrace.training.signal_files import SignalFiles
 
+if TYPE_CHECKING:
+    from headrace.tensorflow.resume import Shards
+
 STOPPING_S = 30.0
 """Seconds that rank 0 waits, after a checkpoint on request, for the launcher to end the job."""
 WEIGHTS_FILE = "model.weights.h5"
@@ -28,25 +29,6 @@ LEDGER_FILE = "ledger.json"
 PROGRESS_FILE = "progress.json"
 EPOCH_OVER = "the resumed epoch is over"
 """Value of the model's `stop_training` that ends a resumed epoch's steps only; another callback's True stays."""
-
-
-class Stream(Protocol):
-    """A stream of data that continues from a checkpoint's position (`headrace.tensorflow.resume`)."""
-
-    def start(self) -> None:
-        """Note that training begins to read."""
-
-    def consumed(self, batches: int) -> None:
-        """Note that steps have used this number of batches."""
-
-    def gather(self) -> None:
-        """Exchange, between all ranks, what each has consumed."""
-
-    def state(self) -> dict[str, Any]:
-        """Return the stream's state for a checkpoint, as JSON-ready data."""
-
-    def report(self) -> None:
-        """Log how the stream continues after a restart."""
 
 
 class Checkpoint(StepCallback):
@@ -74,9 +56,9 @@ class Checkpoint(StepCallback):
         self._first_epoch = True
         self._resumed = (0, 0, 1)  # steps of the first epoch made before this run, how many it had then, and ranks
         self._skipped_steps = self._last_steps = 0
-        self._stream: Stream | None = None
+        self._stream: Shards | None = None
 
-    def keep_stream(self, stream: Stream) -> Any:
+    def keep_stream(self, stream: Shards) -> Any:
         """Add this stream's state to checkpoints from now on; return its state in the newest one, or None."""
         self._stream = stream
         return self._folder.record(LEDGER_FILE) if collectives.rank() == 0 else None
@@ -150,11 +132,10 @@ class Checkpoint(StepCallback):
             say("resumed", epoch=epoch, step=step, path=weights.parent)
             if self._stream:
                 self._stream.report()
-        if collectives.size() > 1:
-            known = hvd.broadcast(tf.constant([epoch, step, steps, ranks, weights is not None], tf.int32), root_rank=0)
-            epoch, step, steps, ranks, loaded = (int(each) for each in known)
-            if loaded:
-                broadcast_state(model)
+        found = [epoch, step, steps, ranks, weights is not None]
+        epoch, step, steps, ranks, loaded = collectives.same_on_all_ranks(found, "headrace.resumed")
+        if loaded:
+            broadcast_state(model)
         self._resumed = (step, steps, ranks)
         return epoch
 
