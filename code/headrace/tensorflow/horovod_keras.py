@@ -162,10 +162,7 @@ def load_model(
     """
     model = keras.saving.load_model(filepath, **options)
     if getattr(model, "optimizer", None) is not None:
-        state = [variable.numpy() for variable in model.optimizer.variables]
         model.optimizer.__class__ = distributed_class(type(model.optimizer), Reduction.of(compression))
-        for variable, value in zip(model.optimizer.variables, state, strict=True):
-            variable.assign(value)
         model.jit_compile = False
     return model
 
