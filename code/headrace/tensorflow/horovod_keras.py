@@ -107,7 +107,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     Raises:
         InputError: an argument of Horovod's is not offered, or a strategy for several devices is in scope.
     """
-    reduction = Reduction.of(*args, **how)
+    reduction = Reduction(*args, **how)
     init()
     collectives.refuse_several_devices()
     optimizer = keras.optimizers.get(optimizer)
@@ -133,7 +133,7 @@ class DistributedGradientTape:
     """
 
     def __init__(self, gradtape: tf.GradientTape, *args: Any, **how: Any) -> None:
-        self._tape, self._reduction = gradtape, Reduction.of(*args, **how)
+        self._tape, self._reduction = gradtape, Reduction(*args, **how)
         init()
 
     def __enter__(self) -> DistributedGradientTape:
@@ -162,7 +162,7 @@ def load_model(
     """
     model = keras.saving.load_model(filepath, **options)
     if getattr(model, "optimizer", None) is not None:
-        model.optimizer.__class__ = distributed_class(type(model.optimizer), Reduction.of(compression))
+        model.optimizer.__class__ = distributed_class(type(model.optimizer), Reduction(compression))
         model.jit_compile = False
     return model
 
