@@ -55,7 +55,9 @@ class Checkpoint(StepCallback):
         self._epoch = self._batch = 0
         self._first_epoch = True
         self._resumed = (0, 0, 1)  # steps of the first epoch made before this run, how many it had then, and ranks
-        self._skipped_steps = self._last_steps = 0
+        self.skipped_steps = 0
+        """Steps of the present epoch that an earlier run has made."""
+        self._last_steps = 0
         self._stream: Shards | None = None
 
     def keep_stream(self, stream: Shards) -> Any:
@@ -75,16 +77,16 @@ class Checkpoint(StepCallback):
         made, of, ranks = self._resumed
         # With another number of ranks, the same epoch may have had another number of steps.
         steps = self.steps_of_epoch() or of * ranks // collectives.size()
-        self._skipped_steps = made * steps // of if of else 0
+        self.skipped_steps = made * steps // of if of else 0
         self._last_steps = steps if of else self._last_steps
-        rank_meter.resume_at(self._skipped_steps)
+        rank_meter.resume_at(self.skipped_steps)
         self._epoch, self._batch, self._first_epoch, self._resumed = epoch, 0, False, (0, 0, 1)
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         self._trained(batch)
-        step, steps = batch + self._skipped_steps, self.steps_of_epoch()
+        step, steps = batch + self.skipped_steps, self.steps_of_epoch()
         at_once = max(int(getattr(self.model, "steps_per_execution", 1)), 1)
-        if self._skipped_steps and step + at_once >= (steps or self._last_steps):
+        if self.skipped_steps and step + at_once >= (steps or self._last_steps):
             self.model.stop_training = EPOCH_OVER  # after the step that begins
         if not batch or collectives.rank() != 0:
             return
@@ -100,11 +102,6 @@ class Checkpoint(StepCallback):
         made, self._batch = steps - self._batch, steps
         if self._stream and made:
             self._stream.consumed(made)
-
-    @property
-    def skipped_steps(self) -> int:
-        """Number of steps of the present epoch that an earlier run has made."""
-        return self._skipped_steps
 
     def restore(self, model: keras.Model) -> int:
         """Load the newest checkpoint, if there is one, and return the epoch to go on with (0 without a checkpoint).
@@ -141,8 +138,8 @@ class Checkpoint(StepCallback):
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         self._trained(max(self.ended()[0], self._batch))
-        self._last_steps = self._batch + self._skipped_steps
-        self._skipped_steps = 0
+        self._last_steps = self._batch + self.skipped_steps
+        self.skipped_steps = 0
         if getattr(self.model, "stop_training", False) is EPOCH_OVER:
             self.model.stop_training = False
         if self._stream:
