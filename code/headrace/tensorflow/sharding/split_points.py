@@ -169,12 +169,10 @@ def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Sourc
 
 def _most(node: Node) -> int:
     """Return the largest size of a block, from the size of an element."""
-    specs = node.specs
-    if not all(isinstance(each, tf.TensorSpec) and each.shape.is_fully_defined() for each in specs) or any(
-        each.dtype in (tf.string, tf.variant, tf.resource) for each in specs
-    ):
+    no_size = (tf.string, tf.variant, tf.resource)
+    if any(each.dtype in no_size or not each.shape.is_fully_defined() for each in node.specs):
         return MAX_BLOCK
-    size = sum(int(each.shape.num_elements()) * each.dtype.size for each in specs)
+    size = sum(int(each.shape.num_elements()) * each.dtype.size for each in node.specs)
     return min(max(MAX_SMALL_BLOCK_BYTES // max(size, 1), MAX_BLOCK), MAX_SMALL_BLOCK)
 
 
