@@ -39,8 +39,6 @@ class Prepared:
     datasets: list[tf.data.Dataset]
     """One dataset, or several if each pass has its own order or random draws. Empty if another rank registers them."""
     endless: bool
-    batches: int
-    """Batches of all ranks together, or `UNKNOWN_SIZE`."""
     share: Share | None
     """This rank's part, if each rank gives the workers its own; None if ranks share one stream."""
 
@@ -92,7 +90,7 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> Prepare
             made.extend(_for_workers(graph, sources, orders, stream, share) if in_parts else [dataset])
 
     together(make)
-    return Prepared(made, endless, sizes[0], share)
+    return Prepared(made, endless, share)
 
 
 def register(datasets: list[tf.data.Dataset], service: str, compression: str | None, own: bool = False) -> list[str]:
