@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from headrace.errors import HeadraceError, InputError
 from headrace.tensorflow.ranks import collectives
+from headrace.tensorflow.sharding import graphdef
 from headrace.tensorflow.sharding.dataset_graph import DatasetGraph, Node
 
 MOST_TOLD = 200
@@ -136,14 +137,12 @@ class Fingerprints:
     ) -> bytes:
         parts = [node.op.encode()]
         for name, value in sorted(node.attr.items()):
-            kind = value.WhichOneof("value")
             if name.startswith("_") or name in _OF_THIS_PROCESS or (name == "token" and "PyFunc" in node.op):
                 continue
             parts.append(name.encode())
-            if kind == "func" or (kind == "list" and value.list.func):
-                functions = [value.func] if kind == "func" else value.list.func
+            if functions := graphdef.called(value):
                 parts += [self._function(each.name, seeds) for each in functions if each.name in self._library]
-            elif kind == "tensor":
+            elif value.WhichOneof("value") == "tensor":
                 parts.append(self._tensor(value.tensor, scope, node.name))
             elif name == "memory_region_name":  # mapped arrays: a file in the job's folder, named by its content
                 parts.append(Path(value.s.decode()).name.encode())

@@ -57,10 +57,15 @@ class Node:
         """The names of the functions that the transformation calls for its elements."""
         return list(graphdef.functions(self.definition).values())
 
+    @property
+    def operations(self) -> Iterator[Any]:
+        """All operations in the transformation's functions, and in the functions that these call."""
+        return (operation for name in self.functions for operation in self.graph.nodes_of(name))
+
     @cached_property
     def function_ops(self) -> set[str]:
-        """The types of all operations in the transformation's functions, and in the functions that these call."""
-        return {node.op for name in self.functions for node in self.graph.nodes_of(name)}
+        """The types of `operations`."""
+        return {each.op for each in self.operations}
 
     @property
     def edges(self) -> list[str]:
@@ -91,6 +96,18 @@ class Node:
         """The number of elements as TensorFlow knows it, or `INFINITE`, or `UNKNOWN_SIZE`."""
         with tf.init_scope():  # the size is needed now, even while a function is traced
             return int(self.graph.dataset(self, for_size=True).cardinality())
+
+    def empty_elements(self, count: int) -> tf.data.Dataset:
+        """Return a dataset of empty elements, to stand in for this one where only their types and number matter.
+
+        Sparse and ragged tensors, and datasets, are variants here, and variants have no zeros.
+        """
+
+        def empty(spec: tf.TensorSpec) -> tf.Tensor:
+            shape, is_variant = [size or 0 for size in spec.shape or []], spec.dtype == tf.variant
+            return tf.fill(shape, tf.raw_ops.OptionalNone()) if is_variant else tf.zeros(shape, spec.dtype)
+
+        return tf.data.Dataset.range(count).map(lambda _: tuple(map(empty, self.specs)))
 
     @property
     def place(self) -> str:
@@ -153,9 +170,7 @@ class DatasetGraph:
             seen.add(name)
             for node in self.functions[name].node_def:
                 yield node
-                for each in node.attr.values():
-                    called = [each.func] if each.WhichOneof("value") == "func" else each.list.func  # for a switch_case
-                    waiting += [one.name for one in called]
+                waiting += [each.name for value in node.attr.values() for each in graphdef.called(value)]
 
     def constant(self, edge: str) -> NDArray[Any]:
         """Return the value of a constant. Raises `InputError` if the value is known only later."""

@@ -17,10 +17,9 @@ from headrace.tensorflow.ranks.epoch_end import end_together, with_steps
 from headrace.tensorflow.ranks.same_dataset import Found, all_endless, place, together, told
 from headrace.tensorflow.sharding import random_state, refusals
 from headrace.tensorflow.sharding.dataset_graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
-from headrace.tensorflow.sharding.dealing import dealt, ranks_that_share
 from headrace.tensorflow.sharding.determinism import disorder
 from headrace.tensorflow.sharding.epoch_orders import in_passes, orders_of
-from headrace.tensorflow.sharding.rank_shares import Share, nothing_like, share_of, shrink_shuffles
+from headrace.tensorflow.sharding.rank_shares import Share, dealt, ranks_that_share, share_of, shrink_shuffles
 from headrace.tensorflow.sharding.shuffle_order import Shuffle
 from headrace.tensorflow.sharding.slicing import Piece, in_blocks
 from headrace.tensorflow.sharding.split_points import SPLITS_PER_S, Source, find_sources, is_endless
@@ -231,7 +230,7 @@ def _keep_splits(graph: DatasetGraph, new: dict[Node, tf.data.Dataset], sources:
     for node in reversed(list(graph.sink.subtree(sources))):
         if node.op in _FORGETTING and node.inputs[0] not in new:
             inner = graph.dataset(node.inputs[0], new)
-            new[node.inputs[0]] = inner.concatenate(tf.data.Dataset.range(0).map(nothing_like(node.inputs[0])))
+            new[node.inputs[0]] = inner.concatenate(node.inputs[0].empty_elements(0))
 
 
 def _part(number: int, source: Source) -> tuple[Node, tf.data.Dataset]:

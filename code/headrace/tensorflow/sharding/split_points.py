@@ -204,7 +204,7 @@ def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None, tuple[Node, .
 
 def _repeats_within(node: Node) -> bool:
     """Return whether the dataset that a node makes of an element has no end."""
-    inside = {each.name: each for name in node.functions for each in node.graph.nodes_of(name)}
+    inside = {each.name: each for each in node.operations}
     counts = [inside.get(each.input[1].partition(":")[0]) for each in inside.values() if each.op == "RepeatDataset"]
     constants = [each.attr["value"].tensor for each in counts if each is not None and each.op == "Const"]
     return any(int(tf.make_ndarray(each)) < 0 for each in constants)
@@ -215,7 +215,7 @@ def _drops_remainder(node: Node) -> bool:
         return bool(node.value("drop_remainder"))
     if node.op != "GroupByWindowDataset":
         return False
-    inside = {each.name: each for name in node.functions for each in node.graph.nodes_of(name)}
+    inside = {each.name: each for each in node.operations}
     constants = {name for name, each in inside.items() if each.op == "Const" and each.attr["dtype"].type ==
                  tf.bool.as_datatype_enum and bool(tf.make_ndarray(each.attr["value"].tensor))}  # fmt: skip
     return any("Batch" in each.op and constants & {edge.partition(":")[0] for edge in each.input}
@@ -235,15 +235,11 @@ def _mixes_whole_datasets(node: Node) -> bool:
     return any(each.op == "RandomDataset" for each in node.inputs[0].subtree())
 
 
-def _as_many(records: int) -> tf.data.Dataset:
-    return tf.data.Dataset.range(records).map(tf.as_string)
-
-
 def _count(node: Node) -> int:
     size = array_rows(node) if is_arrays(node) else node.size
     if size == UNKNOWN_SIZE:
-        known = {each: records.count for each in node.subtree() if (records := records_of(each))}
-        size = int(node.graph.dataset(node, {each: _as_many(count) for each, count in known.items()}).cardinality())
+        known = {each: each.empty_elements(records.count) for each in node.subtree() if (records := records_of(each))}
+        size = int(node.graph.dataset(node, known).cardinality())
     if size != UNKNOWN_SIZE:
         return size
     try:
