@@ -199,9 +199,14 @@ def warn_of_all_of_it() -> None:
         )
 
 
-def warn_of_padding(batches: int, uneven: str, stream: str) -> None:
-    """Print a warning if many steps of a pass use repeated batches."""
+def look_at_size(batches: int, uneven: str, stream: str) -> None:
+    """Raise `InputError` if some ranks would have no batch to train on; warn if many batches of a pass are repeated."""
     ranks = collectives.size()
+    if ranks > 1 and uneven != "keep" and 0 <= batches < ranks:
+        raise InputError(
+            f"the dataset {stream!r} has {batches} batches for {ranks} ranks: make batches smaller, use fewer ranks, "
+            "or have each rank read its own part: data.split_by_rank"
+        )
     again = -batches % ranks
     if uneven == "pad" and again > MUCH_PADDING * batches > 0:
         _warn(

@@ -94,11 +94,8 @@ def as_listing(graph: DatasetGraph, block: int) -> tuple[int, int]:
         InputError: the order is not fixed, there is no end, or the elements before a block would be made at a cost.
     """
     refuse_unordered(graph.sink)
-    addressable = is_addressable(graph.sink)
-    if not addressable:
-        refuse_reading_again(graph.sink)
-    elements = _count(graph.sink)
-    if elements == INFINITE or not addressable:
+    elements, addressable = _numbered(graph.sink)
+    if elements == INFINITE:
         refuse_costly(graph.sink, elements)
     return elements, block if addressable else max(block, -(-elements // SKIPPING_BLOCKS))
 
@@ -147,12 +144,7 @@ def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
 def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Source:
     if node.op in BY_PLACE or node.op == "RepeatDataset":
         refuse_unordered(node)
-    addressable = is_addressable(node)
-    if not addressable:
-        refuse_reading_again(node)
-    elements = _count(node)
-    if not addressable:
-        refuse_costly(node, elements)
+    elements, addressable = _numbered(node)
     batch, expanding, dropping = _batch_above(above)
     if expanding or not batch:
         block = 1
@@ -165,6 +157,17 @@ def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Sourc
     if not addressable and elements > SKIPPING_BLOCKS * block:
         block = -(-elements // (SKIPPING_BLOCKS * block)) * block
     return Source(node, elements, block, expanding, shuffle_of(node, elements, above), dropping)
+
+
+def _numbered(node: Node) -> tuple[int, bool]:
+    """Return the number of a listing's elements, and whether each can be made without making those before it."""
+    addressable = is_addressable(node)
+    if not addressable:
+        refuse_reading_again(node)
+    elements = _count(node)
+    if not addressable:
+        refuse_costly(node, elements)
+    return elements, addressable
 
 
 def _most(node: Node) -> int:
