@@ -67,7 +67,6 @@ class _Hub:
             address, port = connection.getsockname()
             _HANDSHAKE.admit(connection, f"{address}:{port}", self.token)
             (rank,) = _RANK.unpack(receive(connection, _RANK.size, time.monotonic() + LIMIT_S))
-            connection.settimeout(LIMIT_S)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._links[rank] = connection
             if len(self._links) == self._ranks:
@@ -76,23 +75,19 @@ class _Hub:
         connection.close()
 
     def _run(self) -> None:
-        selector, received, looked_s = selectors.DefaultSelector(), dict.fromkeys(self._links, b""), time.monotonic()
+        selector, looked_s = selectors.DefaultSelector(), time.monotonic()
         for rank, link in self._links.items():
             selector.register(link, selectors.EVENT_READ, rank)
-        while received:
+        while self._links:
             for key, _ in selector.select(LOOK_EVERY_S):
-                rank, data = key.data, b""
-                with contextlib.suppress(OSError):
-                    data = self._links[rank].recv(4096)
-                received[rank] += data
-                while len(received[rank]) >= _MESSAGE.size:
-                    message, received[rank] = received[rank][: _MESSAGE.size], received[rank][_MESSAGE.size :]
-                    self._hear(rank, _MESSAGE.unpack(message))
-                if not data:
-                    selector.unregister(self._links[rank])
+                rank, link = key.data, self._links[key.data]
+                try:
+                    message = _MESSAGE.unpack(receive(link, _MESSAGE.size, time.monotonic() + LIMIT_S))
+                except OSError:  # the rank is gone
+                    message = None
+                    selector.unregister(link)
                     self._links.pop(rank).close()
-                    del received[rank]
-                    self._hear(rank, None)
+                self._hear(rank, message)
             if time.monotonic() >= looked_s + LOOK_EVERY_S:
                 looked_s = time.monotonic()
                 self._hear(-1, None)
