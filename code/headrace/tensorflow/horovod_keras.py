@@ -30,7 +30,7 @@ from horovod.tensorflow import (
 )
 
 from headrace.tensorflow.keras import horovod_callbacks as callbacks
-from headrace.tensorflow.keras.broadcast import broadcast_state
+from headrace.tensorflow.keras.broadcast import broadcast_state as broadcast_global_variables
 from headrace.tensorflow.keras.optimizer import Reduction, distributed_class, is_distributed
 from headrace.tensorflow.keras.sync_batch_norm import SyncBatchNormalization
 from headrace.tensorflow.ranks import collectives
@@ -159,16 +159,11 @@ def load_model(
     return model
 
 
-def broadcast_global_variables(model: keras.Model, root_rank: int = 0) -> None:
-    """Give every rank the weights and the optimizer state of `root_rank`."""
-    broadcast_state(model, root_rank)
-
-
 def broadcast_variables(variables: Any, root_rank: int = 0) -> None:
     """Give every rank the values that these variables (Keras's or TensorFlow's) have on `root_rank`."""
     if collectives.size() > 1:
-        _hvd.broadcast_variables([getattr(each, "value", each) if isinstance(each, keras.Variable) else each
-                                  for each in variables], root_rank=root_rank)  # fmt: skip
+        values = [each.value if isinstance(each, keras.Variable) else each for each in variables]
+        _hvd.broadcast_variables(values, root_rank=root_rank)
 
 
 def average_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -66,7 +66,10 @@ class Shards:
         self._restored = False
         self._tracks = checkpoint is not None
         if checkpoint:
-            self._restore(collectives.same_on_all_ranks(checkpoint.keep_stream(self)))
+            saved = collectives.same_on_all_ranks(checkpoint.keep_stream(self))
+            if saved and saved.get("what") == self._what:
+                self.ledger.restore(saved)
+                self._restored, self._repeated = True, int(saved["repeated"])
 
     @classmethod
     def of_files(cls, files: Sequence[str | Path], checkpoint: Checkpoint | None = None, seed: int = 0,
@@ -223,12 +226,6 @@ class Shards:
         ledger = self.ledger
         say("data_resumed", position=ledger.mark, epoch=ledger.mark // self._units, left_out=ledger.begun_elements,
             repeated_at_most=self._repeated, skipped=ledger.skipped)  # fmt: skip
-
-    def _restore(self, saved: Any) -> None:
-        if saved is None or saved.get("what") != self._what:
-            return
-        self.ledger.restore(saved)
-        self._restored, self._repeated = True, int(saved["repeated"])
 
     def _arrive(self, tags: NDArray[Any]) -> None:
         if len(self._arrived) >= BATCHES_WITHOUT_A_STEP:
