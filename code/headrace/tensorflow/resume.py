@@ -22,7 +22,7 @@ from headrace.errors import InputError
 from headrace.events import say
 from headrace.tensorflow.keras.model_checkpoint import Checkpoint
 from headrace.tensorflow.ranks import collectives
-from headrace.tensorflow.ranks.same_dataset import fingerprints_of
+from headrace.tensorflow.ranks.same_dataset import fingerprint
 from headrace.tensorflow.sharding.dataset_graph import DatasetGraph
 from headrace.tensorflow.sharding.records import count_records
 from headrace.tensorflow.sharding.refusals import AS_IT_IS
@@ -138,9 +138,7 @@ class Shards:
             size = tf.constant(block, tf.int64)
             return block_of(graph.sink, unit * size, size, listing.element_spec).enumerate(tag)
 
-        return cls(
-            [f"{fingerprints_of(graph).of(graph.sink.name):x} in blocks of {block}"], counts, read, seed, checkpoint
-        )
+        return cls([f"{fingerprint(graph.sink):x} in blocks of {block}"], counts, read, seed, checkpoint)
 
     def map(self, function: Callable[..., Any], num_parallel_calls: int | None = AUTOTUNE) -> TaggedDataset:
         """Return the endless stream from the ledger's position on, with a function applied to each element."""

@@ -13,7 +13,7 @@ import tensorflow as tf
 from headrace.errors import InputError
 from headrace.tensorflow import compat
 from headrace.tensorflow.ranks import collectives
-from headrace.tensorflow.ranks.same_dataset import fingerprints_of
+from headrace.tensorflow.ranks.same_dataset import fingerprint
 from headrace.tensorflow.sharding import graphdef
 from headrace.tensorflow.sharding.dataset_graph import DatasetGraph, Node
 from headrace.tensorflow.sharding.refusals import AS_IT_IS
@@ -65,7 +65,7 @@ def seed_apart(graph: DatasetGraph) -> None:
 def draw_apart(graph: DatasetGraph) -> None:
     """Give the functions' random generators another first state on each rank, so that no two ranks draw alike."""
     seeds = first_values(graph)
-    told = f"{fingerprints_of(graph).of(graph.sink.name) if seeds else 0} {collectives.rank()}"
+    told = f"{fingerprint(graph.sink) if seeds else 0} {collectives.rank()}"
     seed = compat.global_seed()
     told += f" {seed if seed is not None else random.SystemRandom().getrandbits(60)}"
     begin(seeds, told)
