@@ -218,6 +218,7 @@ class DatasetGraph:
             ordered: have parallel calls keep their order, whatever the options of the whole dataset say.
         """
         part = compat.GraphDef(versions=self.definition.versions, library=self.definition.library)
+        given = self._by_name | self._without_content if for_size else self._by_name
         wanted, used, added = f"{node.name}:0", {}, set()
         if wanted in new:
             return new[wanted]
@@ -228,12 +229,11 @@ class DatasetGraph:
                 continue
             added.add(name)
             definition = part.node.add()
-            definition.CopyFrom(
-                self._without_content.get(name, self._by_name[name]) if for_size else self._by_name[name]
-            )
+            definition.CopyFrom(given[name])
             if ordered and "deterministic" in definition.attr and definition.attr["deterministic"].s == b"default":
                 definition.attr["deterministic"].s = b"true"
-            if definition.op == "AssertCardinalityDataset" and not for_size and not self._is_endless(definition):
+            asserts_size = definition.op == "AssertCardinalityDataset" and not for_size
+            if asserts_size and int(self.constant(definition.input[1])) != INFINITE:
                 graphdef.pass_on(definition)  # a part has fewer elements
             if definition.op == "CacheDatasetV2":
                 added.add(graphdef.put_own_cache(part, definition))
@@ -243,9 +243,6 @@ class DatasetGraph:
                 else:
                     waiting.append(edge)
         return tf.graph_util.import_graph_def(part, input_map=used, return_elements=[wanted])[0]
-
-    def _is_endless(self, definition: Any) -> bool:
-        return int(self.constant(definition.input[1])) == INFINITE
 
     def tensors(self, node: Node, argument: str) -> list[tf.Tensor]:
         """Return a node's constant arguments, for use in the graph that is being built. It captures the large ones."""
