@@ -132,6 +132,7 @@ class Training:
         self._epoch = self._epochs = 0
         self._endless: tuple[tf.data.Dataset, Iterator[Any]] | None = None
         self._beginning = broadcast.Beginning()
+        self._beginning.set_model(model)
         broadcast.build_optimizer(model, optimizer)
         if getattr(model, "optimizer", None) is None:
             model.optimizer = optimizer  # where checkpoints look for it
@@ -144,7 +145,7 @@ class Training:
             checkpoint.set_model(self._model)
             checkpoint.set_params({"epochs": epochs, "steps": None})
             first = checkpoint.restore(self._model)
-        self._beginning.before_step(self._model)
+        self._beginning.on_train_begin()
         self._meter.begin()
         if checkpoint:
             checkpoint.on_train_begin()
@@ -171,10 +172,10 @@ class Training:
                 waited_s = time.perf_counter() - asked_at
                 if checkpoint:
                     checkpoint.on_train_batch_begin(number)
-                self._beginning.steps(self._model)
+                self._beginning.on_train_batch_begin(number)
                 yield batch
                 now = time.perf_counter()
-                self._beginning.after_step(self._model)
+                self._beginning.after_step()
                 self._meter.steps(1, now - asked_at, waited_s)
                 asked_at = now
                 if checkpoint:
