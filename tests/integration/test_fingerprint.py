@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from headrace.tensorflow.ranks.same_dataset import fingerprints_of
+from headrace.tensorflow.ranks import same_dataset
 from headrace.tensorflow.sharding.dataset_graph import DatasetGraph
 
 NUMBERS = tf.data.Dataset.range(40)
 
 
 def fingerprint(dataset, seeds=True):
-    graph = DatasetGraph(dataset)
-    return fingerprints_of(graph).of(graph.sink.name, seeds)
+    return same_dataset.fingerprint(DatasetGraph(dataset).sink, seeds)
 
 
 def looked_up(words):

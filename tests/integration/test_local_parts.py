@@ -7,7 +7,7 @@ import tensorflow as tf
 from headrace.errors import InputError
 from headrace.tensorflow import data
 from headrace.tensorflow.ranks import collectives
-from headrace.tensorflow.sharding.dealing import dealt
+from headrace.tensorflow.sharding.rank_shares import dealt
 
 from tests.integration.service import consumers
 

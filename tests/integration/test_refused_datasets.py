@@ -69,7 +69,7 @@ def test_all_of_a_dataset_on_each_rank_is_told(monkeypatch, capsys):
 def test_many_batches_that_come_again_are_told(batches, uneven, told, monkeypatch, capsys):
     monkeypatch.setattr(refusals.collectives, "size", lambda: 8)
     monkeypatch.setattr(refusals.collectives, "rank", lambda: 0)
-    refusals.warn_of_padding(batches, uneven, "train")
+    refusals.look_at_size(batches, uneven, "train")
     said = capsys.readouterr().out
     assert told in said and bool(told) == bool(said)
 

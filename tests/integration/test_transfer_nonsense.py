@@ -8,11 +8,12 @@ import threading
 
 import pytest
 import tensorflow as tf
-from headrace.tensorflow.service.transfer import worker_probe
+from headrace.tensorflow.service.transfer import HANDSHAKE
+from headrace.training.handshake import NONCE_BYTES, PROOF_BYTES
 
 from tests.integration.service import SECRET
 
-HELLO_BYTES = len(worker_probe.MAGIC) + worker_probe.NONCE_BYTES
+HELLO_BYTES = len(HANDSHAKE.magic) + NONCE_BYTES
 
 
 @contextlib.contextmanager
@@ -20,11 +21,11 @@ def worker_that_says(port, secret, message):
     """Whoever connects is let in as by a worker with this secret, and gets this message for each request."""
 
     def answer(connection):
-        nonce = bytes(worker_probe.NONCE_BYTES)
-        connection.sendall(worker_probe.MAGIC + nonce)
-        hello = connection.recv(HELLO_BYTES + worker_probe.PROOF_BYTES, socket.MSG_WAITALL)
-        rank = hello[len(worker_probe.MAGIC) : HELLO_BYTES]
-        connection.sendall(worker_probe.proof(secret, "worker", nonce, rank, f"127.0.0.1:{port}"))
+        nonce = bytes(NONCE_BYTES)
+        connection.sendall(HANDSHAKE.magic + nonce)
+        hello = connection.recv(HELLO_BYTES + PROOF_BYTES, socket.MSG_WAITALL)
+        rank = hello[len(HANDSHAKE.magic) : HELLO_BYTES]
+        connection.sendall(HANDSHAKE.proof(secret, "worker", nonce, rank, f"127.0.0.1:{port}"))
         while connection.recv(1000):
             connection.sendall(message)
 

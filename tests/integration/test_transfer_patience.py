@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from headrace.tensorflow.service.transfer import worker_probe
+from headrace.tensorflow.service.transfer import HANDSHAKE
 
 from tests.integration.service import SECRET, consumers, read, received, service
 from tests.support import ROOT
@@ -47,7 +47,7 @@ def test_a_reader_that_ends_while_a_worker_does_not_answer_ends_at_once(tmp_path
 
 def test_a_request_that_is_begun_and_not_ended_is_given_up(stream):
     running, _ = stream
-    with worker_probe.enter(f"127.0.0.1:{running.transfer_ports[running.worker_ports[0]]}", SECRET) as admitted:
+    with HANDSHAKE.enter(f"127.0.0.1:{running.transfer_ports[running.worker_ports[0]]}", SECRET) as admitted:
         admitted.sendall(b"\x10\x00")
         admitted.settimeout(30)
         assert received(admitted) == b"", "it waits for ever"
@@ -55,7 +55,7 @@ def test_a_request_that_is_begun_and_not_ended_is_given_up(stream):
 
 def test_a_consumer_is_let_in_although_it_waits_before_it_asks(stream):
     running, _ = stream
-    with worker_probe.enter(f"127.0.0.1:{running.transfer_ports[running.worker_ports[0]]}", SECRET) as admitted:
+    with HANDSHAKE.enter(f"127.0.0.1:{running.transfer_ports[running.worker_ports[0]]}", SECRET) as admitted:
         admitted.settimeout(6)
         with pytest.raises(TimeoutError):
             admitted.recv(1)

@@ -11,22 +11,23 @@ import time
 
 import pytest
 import tensorflow as tf
-from headrace.tensorflow.service.transfer import worker_probe
+from headrace.tensorflow.service.transfer import HANDSHAKE
+from headrace.training.handshake import LIMIT_S, NONCE_BYTES, PROOF_BYTES
 
 from tests.integration.service import SECRET, read, received, service
 
-HELLO_BYTES = len(worker_probe.MAGIC) + worker_probe.NONCE_BYTES
+HELLO_BYTES = len(HANDSHAKE.magic) + NONCE_BYTES
 MANY = 2_000
-DELAY_LIMIT_S = worker_probe.LIMIT_S / 2
+DELAY_LIMIT_S = LIMIT_S / 2
 """A rank that is not in after all of it has not got in."""
 
 
 def unauthenticated_word(name, address):
     """What a client says that knows all but the secret."""
-    magic, nonce = worker_probe.MAGIC, bytes(worker_probe.NONCE_BYTES)
+    magic, nonce = HANDSHAKE.magic, bytes(NONCE_BYTES)
     if name == "replay":
         return overheard(address)
-    wrong = worker_probe.proof("wrong", "rank", nonce, nonce, f"{address[0]}:{address[1]}")
+    wrong = HANDSHAKE.proof("wrong", "rank", nonce, nonce, f"{address[0]}:{address[1]}")
     return {
         "nothing": b"",
         "another protocol": b"GET / HTTP/1.1\r\n\r\n",
@@ -40,11 +41,11 @@ def unauthenticated_word(name, address):
 def overheard(address):
     """What a rank said to a worker, taken down."""
     with socket.create_connection(address, 5) as connection:
-        nonce = connection.recv(HELLO_BYTES, socket.MSG_WAITALL)[len(worker_probe.MAGIC) :]
-        said = worker_probe.MAGIC + bytes(worker_probe.NONCE_BYTES)
-        said += worker_probe.proof(SECRET, "rank", nonce, bytes(worker_probe.NONCE_BYTES), f"{address[0]}:{address[1]}")
+        nonce = connection.recv(HELLO_BYTES, socket.MSG_WAITALL)[len(HANDSHAKE.magic) :]
+        said = HANDSHAKE.magic + bytes(NONCE_BYTES)
+        said += HANDSHAKE.proof(SECRET, "rank", nonce, bytes(NONCE_BYTES), f"{address[0]}:{address[1]}")
         connection.sendall(said)
-        assert len(connection.recv(worker_probe.PROOF_BYTES, socket.MSG_WAITALL)) == worker_probe.PROOF_BYTES
+        assert len(connection.recv(PROOF_BYTES, socket.MSG_WAITALL)) == PROOF_BYTES
     return said + struct.pack("<I", 0)
 
 
@@ -75,7 +76,7 @@ def usual_admission_s(address):
     took_s = []
     for _ in range(21):
         started = time.monotonic()
-        worker_probe.enter(f"{address[0]}:{address[1]}", SECRET).close()
+        HANDSHAKE.enter(f"{address[0]}:{address[1]}", SECRET).close()
         took_s.append(time.monotonic() - started)
     return statistics.median(took_s)
 

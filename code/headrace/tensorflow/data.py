@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from headrace.errors import InputError
 from headrace.rank.context import TrainerContext
-from headrace.tensorflow import distributed_datasets
 from headrace.tensorflow.io.arrays import from_arrays
 from headrace.tensorflow.keras import rank_meter
 from headrace.tensorflow.options import COMPRESSIONS, Distribution
@@ -174,4 +173,4 @@ def _on_trainer(dataset: tf.data.Dataset) -> tf.data.Dataset:
     options.autotune.enabled = False
     own = dataset.options().autotune.initial_parallelism
     options.autotune.initial_parallelism = own or max(collectives.processors(), TENSORFLOWS_PARALLELISM)
-    return distributed_datasets.given_out(dataset.with_options(options))
+    return refusals.given_out(dataset.with_options(options))

@@ -21,20 +21,16 @@ from horovod.tensorflow import (
     Sum,
     allgather,
     broadcast,
-    cross_rank,
-    cross_size,
     is_initialized,
     local_rank,
     local_size,
-    mpi_built,
-    nccl_built,
     rank,
     shutdown,
     size,
 )
 
 from headrace.tensorflow.keras import horovod_callbacks as callbacks
-from headrace.tensorflow.keras.broadcast import broadcast_state
+from headrace.tensorflow.keras.broadcast import broadcast_state as broadcast_global_variables
 from headrace.tensorflow.keras.optimizer import Reduction, distributed_class, is_distributed
 from headrace.tensorflow.keras.sync_batch_norm import SyncBatchNormalization
 from headrace.tensorflow.ranks import collectives
@@ -54,15 +50,11 @@ __all__ = [
     "broadcast_global_variables",
     "broadcast_variables",
     "callbacks",
-    "cross_rank",
-    "cross_size",
     "init",
     "is_initialized",
     "load_model",
     "local_rank",
     "local_size",
-    "mpi_built",
-    "nccl_built",
     "rank",
     "shutdown",
     "size",
@@ -107,7 +99,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     Raises:
         InputError: an argument of Horovod's is not offered, or a strategy for several devices is in scope.
     """
-    reduction = Reduction.of(*args, **how)
+    reduction = Reduction(*args, **how)
     init()
     collectives.refuse_several_devices()
     optimizer = keras.optimizers.get(optimizer)
@@ -133,7 +125,7 @@ class DistributedGradientTape:
     """
 
     def __init__(self, gradtape: tf.GradientTape, *args: Any, **how: Any) -> None:
-        self._tape, self._reduction = gradtape, Reduction.of(*args, **how)
+        self._tape, self._reduction = gradtape, Reduction(*args, **how)
         init()
 
     def __enter__(self) -> DistributedGradientTape:
@@ -162,24 +154,16 @@ def load_model(
     """
     model = keras.saving.load_model(filepath, **options)
     if getattr(model, "optimizer", None) is not None:
-        state = [variable.numpy() for variable in model.optimizer.variables]
-        model.optimizer.__class__ = distributed_class(type(model.optimizer), Reduction.of(compression))
-        for variable, value in zip(model.optimizer.variables, state, strict=True):
-            variable.assign(value)
+        model.optimizer.__class__ = distributed_class(type(model.optimizer), Reduction(compression))
         model.jit_compile = False
     return model
-
-
-def broadcast_global_variables(model: keras.Model, root_rank: int = 0) -> None:
-    """Give every rank the weights and the optimizer state of `root_rank`."""
-    broadcast_state(model, root_rank)
 
 
 def broadcast_variables(variables: Any, root_rank: int = 0) -> None:
     """Give every rank the values that these variables (Keras's or TensorFlow's) have on `root_rank`."""
     if collectives.size() > 1:
-        _hvd.broadcast_variables([getattr(each, "value", each) if isinstance(each, keras.Variable) else each
-                                  for each in variables], root_rank=root_rank)  # fmt: skip
+        values = [each.value if isinstance(each, keras.Variable) else each for each in variables]
+        _hvd.broadcast_variables(values, root_rank=root_rank)
 
 
 def average_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:

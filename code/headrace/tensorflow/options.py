@@ -8,10 +8,13 @@ from headrace.errors import InputError
 from headrace.tensorflow.service.transfer import PROTOCOL
 
 COMPRESSIONS = {"none": None, "snappy": "SNAPPY"}
-SHARDINGS = ("dynamic", "off")
-PROTOCOLS = ("auto", PROTOCOL, "grpc")
-TARGET_WORKERS = ("any", "local", "auto")
-UNEVEN = ("pad", "drop", "keep")
+CHOICES = {
+    "compression": tuple(COMPRESSIONS),
+    "sharding": ("dynamic", "off"),
+    "data_transfer_protocol": ("auto", PROTOCOL, "grpc"),
+    "target_workers": ("any", "local", "auto"),
+    "uneven": ("pad", "drop", "keep"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,15 +51,8 @@ class Distribution:
     """True: refuse a dataset that splitting would change. False: hand it to tf.data service as it is."""
 
     def __post_init__(self) -> None:
-        choices = (
-            ("compression", self.compression, tuple(COMPRESSIONS)),
-            ("sharding", self.sharding, SHARDINGS),
-            ("data_transfer_protocol", self.data_transfer_protocol, PROTOCOLS),
-            ("target_workers", self.target_workers, TARGET_WORKERS),
-            ("uneven", self.uneven, UNEVEN),
-        )
-        for name, value, allowed in choices:
-            if value not in allowed:
+        for name, allowed in CHOICES.items():
+            if (value := getattr(self, name)) not in allowed:
                 raise InputError(f"{name} is {value!r}; expected one of {', '.join(allowed)}")
         if self.max_outstanding_requests is not None and self.max_outstanding_requests < 1:
             raise InputError(f"max_outstanding_requests is {self.max_outstanding_requests}; expected 1 or more")

@@ -22,7 +22,7 @@ from headrace.errors import InputError
 from headrace.events import say
 from headrace.tensorflow.keras.model_checkpoint import Checkpoint
 from headrace.tensorflow.ranks import collectives
-from headrace.tensorflow.ranks.same_dataset import fingerprints_of
+from headrace.tensorflow.ranks.same_dataset import fingerprint
 from headrace.tensorflow.sharding.dataset_graph import DatasetGraph
 from headrace.tensorflow.sharding.records import count_records
 from headrace.tensorflow.sharding.refusals import AS_IT_IS
@@ -66,7 +66,10 @@ class Shards:
         self._restored = False
         self._tracks = checkpoint is not None
         if checkpoint:
-            self._restore(collectives.same_on_all_ranks(checkpoint.keep_stream(self)))
+            saved = collectives.same_on_all_ranks(checkpoint.keep_stream(self))
+            if saved and saved.get("what") == self._what:
+                self.ledger.restore(saved)
+                self._restored, self._repeated = True, int(saved["repeated"])
 
     @classmethod
     def of_files(cls, files: Sequence[str | Path], checkpoint: Checkpoint | None = None, seed: int = 0,
@@ -135,9 +138,7 @@ class Shards:
             size = tf.constant(block, tf.int64)
             return block_of(graph.sink, unit * size, size, listing.element_spec).enumerate(tag)
 
-        return cls(
-            [f"{fingerprints_of(graph).of(graph.sink.name):x} in blocks of {block}"], counts, read, seed, checkpoint
-        )
+        return cls([f"{fingerprint(graph.sink):x} in blocks of {block}"], counts, read, seed, checkpoint)
 
     def map(self, function: Callable[..., Any], num_parallel_calls: int | None = AUTOTUNE) -> TaggedDataset:
         """Return the endless stream from the ledger's position on, with a function applied to each element."""
@@ -223,12 +224,6 @@ class Shards:
         ledger = self.ledger
         say("data_resumed", position=ledger.mark, epoch=ledger.mark // self._units, left_out=ledger.begun_elements,
             repeated_at_most=self._repeated, skipped=ledger.skipped)  # fmt: skip
-
-    def _restore(self, saved: Any) -> None:
-        if saved is None or saved.get("what") != self._what:
-            return
-        self.ledger.restore(saved)
-        self._restored, self._repeated = True, int(saved["repeated"])
 
     def _arrive(self, tags: NDArray[Any]) -> None:
         if len(self._arrived) >= BATCHES_WITHOUT_A_STEP:

@@ -63,12 +63,12 @@ def from_folders(
     if not files:
         raise InputError(f"no image of {directory} is left for subset={subset!r}: change validation_split")
 
-    def decode(path: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def decode(path: tf.Tensor, number: tf.Tensor) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
         image = tf.io.decode_image(tf.io.read_file(path), CHANNELS[color_mode], expand_animations=False)
         image = tf.image.resize(tf.ensure_shape(image, [None, None, CHANNELS[color_mode]]), image_size, interpolation)
         pixels = tf.cast(tf.clip_by_value(tf.round(image), 0, 255), tf.uint8)
         if label_mode is None:
-            return (pixels,)
+            return pixels
         if label_mode == "categorical":
             return pixels, tf.one_hot(number, classes)
         return pixels, tf.cast(number, tf.float32)[None] if label_mode == "binary" else number
@@ -77,8 +77,6 @@ def from_folders(
     if shuffle:
         dataset = dataset.shuffle(len(files), seed=seed)
     dataset = dataset.map(decode, tf.data.AUTOTUNE)
-    if label_mode is None:
-        dataset = dataset.map(lambda pixels: pixels)
     return dataset if batch_size is None else dataset.batch(batch_size)
 
 

@@ -82,64 +82,57 @@ def broadcast_state(model: keras.Model, root_rank: int = 0) -> None:
     hvd.broadcast_variables([variable.value for variable in variables], root_rank=root_rank)
 
 
-class Beginning:
-    """Starts all ranks from one rank's state as soon as all weights exist: before the first step, or after it."""
+class Beginning(keras.callbacks.Callback):
+    """Starts all ranks from one rank's state as soon as all weights exist: before the first step, or after it.
 
-    def __init__(self, root_rank: int = 0) -> None:
-        self._root_rank, self._due, self._stepped = root_rank, True, False
-
-    def before_step(self, model: keras.Model) -> None:
-        """Start the ranks alike before the first step. Every rank must call this; a second call is harmless."""
-        if not self._due:
-            return
-        own = [is_built(model), len(model.weights), _measured.get(model, False)]
-        everyones = collectives.of_all_ranks(own, "headrace.built")
-        if not all(measures for *_, measures in everyones):
-            _measured[model] = False
-        if all(built for built, *_ in everyones):
-            self._broadcast(model)
-        elif all(found[:2] == own[:2] for found in everyones) and model.weights:
-            hvd.broadcast_variables([variable.value for variable in model.weights], root_rank=self._root_rank)
-
-    def steps(self, model: keras.Model) -> None:
-        """Give all ranks the same weights as a step begins. Every rank must call this; a first step may add weights."""
-        if self._stepped:
-            self.after_step(model)
-        else:
-            self.before_step(model)
-            self._stepped = True
-
-    def after_step(self, model: keras.Model) -> None:
-        """Start the ranks alike after the first step. Every rank must call this if no second step follows."""
-        if self._due and self._stepped:
-            self._broadcast(model)
-
-    def _broadcast(self, model: keras.Model) -> None:
-        self._due = False
-        broadcast_state(model, self._root_rank)
-
-
-class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Starts all ranks from the state of `root_rank`: before the first step, or after it if that makes the weights."""
+    Every rank must call each method.
+    """
 
     def __init__(self, root_rank: int = 0) -> None:
         super().__init__()
         self.root_rank = root_rank
-        self._beginning = Beginning(root_rank)
+        self._due, self._stepped = True, False
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        self._due, self._stepped = True, False
+        self._before_step()
+
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        if self._stepped:
+            self.after_step()
+        elif self._due:
+            self._before_step()
+        self._stepped = True  # the step that begins makes missing weights
+
+    def after_step(self) -> None:
+        """Start the ranks alike after the first step, if they are not yet."""
+        if self._due and self._stepped:
+            self._broadcast()
+
+    def _before_step(self) -> None:
+        own = [is_built(self.model), len(self.model.weights), _measured.get(self.model, False)]
+        everyones = collectives.of_all_ranks(own, "headrace.built")
+        if not all(measures for *_, measures in everyones):
+            _measured[self.model] = False
+        if all(built for built, *_ in everyones):
+            self._broadcast()
+        elif all(found[:2] == own[:2] for found in everyones) and self.model.weights:
+            hvd.broadcast_variables([variable.value for variable in self.model.weights], root_rank=self.root_rank)
+
+    def _broadcast(self) -> None:
+        self._due = False
+        broadcast_state(self.model, self.root_rank)
+
+
+class BroadcastGlobalVariablesCallback(Beginning):
+    """Starts all ranks from the state of `root_rank`: before the first step, or after it if that makes the weights."""
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
         prepare(model)
 
-    def on_train_begin(self, logs: Logs = None) -> None:
-        self._beginning = Beginning(self.root_rank)
-        self._beginning.before_step(self.model)
-
-    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        self._beginning.steps(self.model)
-
     def on_test_begin(self, logs: Logs = None) -> None:
-        self._beginning.after_step(self.model)
+        self.after_step()
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        self._beginning.after_step(self.model)
+        self.after_step()

@@ -42,18 +42,14 @@ def measure_ideal_step(model: keras.Model, dataset: Any, batch_size: int | None 
     if eagerly or not isinstance(dataset, tf.data.Dataset) or not broadcast.build(model, dataset.element_spec):
         return None
     broadcast.build_optimizer(model, model.optimizer)
-    if _says_enough(dataset.element_spec, batch_size):
-        made_up = tf.nest.map_structure(lambda spec: _made_up(spec, batch_size), dataset.element_spec)
-        _build_metrics(model, made_up)
-        # A model may refuse zeros, such as a length or an index into a vocabulary. Then all ranks refuse them.
-        with contextlib.suppress(tf.errors.InvalidArgumentError):
-            return _measured_if_it_fits(model, dataset, made_up)
-    return _measured_if_it_fits(model, dataset, next(iter(dataset.take(1))))
-
-
-def _measured_if_it_fits(model: keras.Model, dataset: tf.data.Dataset, batch: Any) -> IdealStep | None:
     try:
-        return _measured(model, dataset, batch)
+        if _says_enough(dataset.element_spec, batch_size):
+            made_up = tf.nest.map_structure(lambda spec: _made_up(spec, batch_size), dataset.element_spec)
+            _build_metrics(model, made_up)
+            # A model may refuse zeros, such as a length or an index into a vocabulary. Then all ranks refuse them.
+            with contextlib.suppress(tf.errors.InvalidArgumentError):
+                return _measured(model, dataset, made_up)
+        return _measured(model, dataset, next(iter(dataset.take(1))))
     except tf.errors.ResourceExhaustedError as error:
         print(f"the ideal step is not measured, since memory ran out: {error.message.splitlines()[0]}", flush=True)
         return None
@@ -142,10 +138,13 @@ def _wait_for(logs: Any) -> None:
 
 def _says_enough(element_spec: Any, batch_size: int | None) -> bool:
     """Return whether a batch can be made up from this specification."""
-    specs = tf.nest.flatten(element_spec)
-    shapes = [spec.shape for spec in specs if isinstance(spec, tf.TensorSpec)]
-    texts = any(spec.dtype == tf.string for spec in specs if isinstance(spec, tf.TensorSpec))  # may need a format
-    return not texts and len(shapes) == len(specs) and not any(_open_dimensions(shape, batch_size) for shape in shapes)
+    for spec in tf.nest.flatten(element_spec):
+        if not isinstance(spec, tf.TensorSpec) or spec.dtype == tf.string or spec.shape.rank is None:
+            return False  # a text may need a format
+        first, *others = list(spec.shape) or [0]
+        if None in others or (first is None and not batch_size):
+            return False
+    return True
 
 
 def _with_spec_of(cached: tf.data.Dataset, dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -158,10 +157,6 @@ def _with_spec_of(cached: tf.data.Dataset, dataset: tf.data.Dataset) -> tf.data.
         )
 
     return cached.map(relax)
-
-
-def _open_dimensions(shape: tf.TensorShape, batch_size: int | None) -> bool:
-    return shape.rank is None or None in shape[1:] or (shape.rank > 0 and shape[0] is None and not batch_size)
 
 
 def _made_up(spec: tf.TensorSpec, batch_size: int | None) -> tf.Tensor:

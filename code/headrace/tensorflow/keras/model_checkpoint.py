@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-import horovod.tensorflow as hvd
 import keras
-import tensorflow as tf
 
 from headrace.errors import InputError
 from headrace.events import CHECKPOINTS_ON_REQUEST, say
@@ -21,6 +19,9 @@ from headrace.tensorflow.ranks import collectives
 from headrace.training.checkpoint_folder import EVERY_S, KEPT_CHECKPOINTS, CheckpointFolder
 from headrace.training.signal_files import SignalFiles
 
+if TYPE_CHECKING:
+    from headrace.tensorflow.resume import Shards
+
 STOPPING_S = 30.0
 """Seconds that rank 0 waits, after a checkpoint on request, for the launcher to end the job."""
 WEIGHTS_FILE = "model.weights.h5"
@@ -28,25 +29,6 @@ LEDGER_FILE = "ledger.json"
 PROGRESS_FILE = "progress.json"
 EPOCH_OVER = "the resumed epoch is over"
 """Value of the model's `stop_training` that ends a resumed epoch's steps only; another callback's True stays."""
-
-
-class Stream(Protocol):
-    """A stream of data that continues from a checkpoint's position (`headrace.tensorflow.resume`)."""
-
-    def start(self) -> None:
-        """Note that training begins to read."""
-
-    def consumed(self, batches: int) -> None:
-        """Note that steps have used this number of batches."""
-
-    def gather(self) -> None:
-        """Exchange, between all ranks, what each has consumed."""
-
-    def state(self) -> dict[str, Any]:
-        """Return the stream's state for a checkpoint, as JSON-ready data."""
-
-    def report(self) -> None:
-        """Log how the stream continues after a restart."""
 
 
 class Checkpoint(StepCallback):
@@ -73,10 +55,12 @@ class Checkpoint(StepCallback):
         self._epoch = self._batch = 0
         self._first_epoch = True
         self._resumed = (0, 0, 1)  # steps of the first epoch made before this run, how many it had then, and ranks
-        self._skipped_steps = self._last_steps = 0
-        self._stream: Stream | None = None
+        self.skipped_steps = 0
+        """Steps of the present epoch that an earlier run has made."""
+        self._last_steps = 0
+        self._stream: Shards | None = None
 
-    def keep_stream(self, stream: Stream) -> Any:
+    def keep_stream(self, stream: Shards) -> Any:
         """Add this stream's state to checkpoints from now on; return its state in the newest one, or None."""
         self._stream = stream
         return self._folder.record(LEDGER_FILE) if collectives.rank() == 0 else None
@@ -93,16 +77,16 @@ class Checkpoint(StepCallback):
         made, of, ranks = self._resumed
         # With another number of ranks, the same epoch may have had another number of steps.
         steps = self.steps_of_epoch() or of * ranks // collectives.size()
-        self._skipped_steps = made * steps // of if of else 0
+        self.skipped_steps = made * steps // of if of else 0
         self._last_steps = steps if of else self._last_steps
-        rank_meter.resume_at(self._skipped_steps)
+        rank_meter.resume_at(self.skipped_steps)
         self._epoch, self._batch, self._first_epoch, self._resumed = epoch, 0, False, (0, 0, 1)
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         self._trained(batch)
-        step, steps = batch + self._skipped_steps, self.steps_of_epoch()
+        step, steps = batch + self.skipped_steps, self.steps_of_epoch()
         at_once = max(int(getattr(self.model, "steps_per_execution", 1)), 1)
-        if self._skipped_steps and step + at_once >= (steps or self._last_steps):
+        if self.skipped_steps and step + at_once >= (steps or self._last_steps):
             self.model.stop_training = EPOCH_OVER  # after the step that begins
         if not batch or collectives.rank() != 0:
             return
@@ -118,11 +102,6 @@ class Checkpoint(StepCallback):
         made, self._batch = steps - self._batch, steps
         if self._stream and made:
             self._stream.consumed(made)
-
-    @property
-    def skipped_steps(self) -> int:
-        """Number of steps of the present epoch that an earlier run has made."""
-        return self._skipped_steps
 
     def restore(self, model: keras.Model) -> int:
         """Load the newest checkpoint, if there is one, and return the epoch to go on with (0 without a checkpoint).
@@ -157,18 +136,17 @@ class Checkpoint(StepCallback):
             say("resumed", epoch=epoch, step=step, path=weights.parent)
             if self._stream:
                 self._stream.report()
-        if collectives.size() > 1:
-            known = hvd.broadcast(tf.constant([epoch, step, steps, ranks, weights is not None], tf.int32), root_rank=0)
-            epoch, step, steps, ranks, loaded = (int(each) for each in known)
-            if loaded:
-                broadcast_state(model)
+        found = [epoch, step, steps, ranks, weights is not None]
+        epoch, step, steps, ranks, loaded = collectives.same_on_all_ranks(found, "headrace.resumed")
+        if loaded:
+            broadcast_state(model)
         self._resumed = (step, steps, ranks)
         return epoch
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         self._trained(max(self.ended()[0], self._batch))
-        self._last_steps = self._batch + self._skipped_steps
-        self._skipped_steps = 0
+        self._last_steps = self._batch + self.skipped_steps
+        self.skipped_steps = 0
         if getattr(self.model, "stop_training", False) is EPOCH_OVER:
             self.model.stop_training = False
         if self._stream:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import horovod.tensorflow as hvd
@@ -39,7 +38,6 @@ _applying = threading.local()
 _told: list[str] = []
 
 
-@dataclass(frozen=True)
 class Reduction:
     """A way to combine the gradients of all ranks.
 
@@ -56,23 +54,18 @@ class Reduction:
         InputError: an argument of Horovod's is not offered.
     """
 
-    compression: Any
-    op: Any
-    sparse_as_dense: bool
-    num_groups: int
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         compression: Any = hvd.Compression.none,
         op: Any = hvd.Average,
         sparse_as_dense: bool = False,
         num_groups: int = 0,
         groups: Any = None,
         **horovods: Any,
-    ) -> Reduction:
+    ) -> None:
         _check(op, horovods)
-        return cls(compression, op, sparse_as_dense, groups if isinstance(groups, int) else num_groups)
+        self._compression, self._op, self._sparse_as_dense = compression, op, sparse_as_dense
+        self._num_groups = groups if isinstance(groups, int) else num_groups
 
     def gradients(self, grads: list[Any]) -> list[Any]:
         """Reduce gradients over the ranks: dense ones in groups, sparse ones by allgather. A None stays None."""
@@ -81,14 +74,14 @@ class Reduction:
         rank_meter.count_collective()
         dense = []
         for index, grad in enumerate(grads):
-            if isinstance(grad, tf.IndexedSlices) and not self.sparse_as_dense:
-                grads[index] = _each_row_once(hvd.allreduce(_each_row_once(grad), op=self.op))
+            if isinstance(grad, tf.IndexedSlices) and not self._sparse_as_dense:
+                grads[index] = _each_row_once(hvd.allreduce(_each_row_once(grad), op=self._op))
             elif grad is not None:
                 dense.append(index)
-        size = -(-len(dense) // max(self.num_groups, 1))
+        size = -(-len(dense) // max(self._num_groups, 1))
         for group in (dense[begin : begin + size] for begin in range(0, len(dense), size)):
             tensors = [tf.convert_to_tensor(grads[index]) for index in group]
-            reduced = hvd.grouped_allreduce(tensors, compression=self.compression, op=self.op)
+            reduced = hvd.grouped_allreduce(tensors, compression=self._compression, op=self._op)
             for index, each in zip(group, reduced, strict=True):
                 grads[index] = each
         return grads

@@ -89,20 +89,15 @@ def note(spec: Any) -> None:
 
 def sample_bytes(batch_size: int) -> float:
     """Return the bytes of a sample of the first distributed dataset; 0 where its specification leaves them unknown."""
-    return batch_bytes(_specs[0], batch_size) / batch_size if _specs else 0.0
-
-
-def batch_bytes(spec: Any, batch_size: int) -> float:
-    """Return the bytes of a batch of `batch_size` samples; 0 where not all shapes and types are known."""
     total = 0
-    for each in tf.nest.flatten(spec):
+    for each in tf.nest.flatten(_specs[:1]):
         if not isinstance(each, tf.TensorSpec) or each.shape.rank is None or not each.dtype.size:
             return 0.0
         sizes = [batch_size if size is None and place == 0 else size for place, size in enumerate(each.shape)]
         if None in sizes:
             return 0.0
         total += math.prod(sizes) * each.dtype.size
-    return float(total)
+    return total / batch_size
 
 
 class _Scalars:

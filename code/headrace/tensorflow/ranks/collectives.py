@@ -91,14 +91,7 @@ def _place() -> tuple[int, int]:
 
 def same_on_all_ranks(value: Any, name: str = "headrace.same") -> Any:
     """Return rank 0's value, with the types that JSON has. Every rank must call this."""
-    if size() == 1:
-        return value
-    text = np.frombuffer(json.dumps(value).encode(), np.uint8)
-    with tf.device("CPU:0"):
-        length = int(hvd.broadcast(tf.constant(len(text), tf.int64), 0, name=f"{name}.length"))
-        mine = text if rank() == 0 else np.zeros(length, np.uint8)
-        sent = hvd.broadcast(tf.constant(mine), 0, name=f"{name}.text")
-    return json.loads(sent.numpy().tobytes())
+    return of_all_ranks(value if rank() == 0 else None, name)[0]
 
 
 def of_all_ranks(value: Any, name: str = "headrace.all") -> list[Any]:

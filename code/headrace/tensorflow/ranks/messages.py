@@ -1,15 +1,13 @@
 """Small messages between ranks without Horovod: each rank sends numbers to rank 0, and rank 0 sends numbers to all.
 
 Horovod's collectives are for actions of all ranks in the same order, and MPI belongs to Horovod, which ends it when the
-first rank leaves. So every rank, rank 0 too, has a connection to a thread of rank 0. A rank proves that it has the
+first rank leaves. So every rank, rank 0 too, has a connection to a thread of rank 0. Both ends prove that they have the
 token that rank 0 gave all ranks through Horovod. Once all ranks are connected, the port is closed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import secrets
 import selectors
 import socket
@@ -24,12 +22,12 @@ from headrace.errors import DeadlineError
 from headrace.events import keep_going
 from headrace.tensorflow.ranks import collectives
 from headrace.tensorflow.ranks.epoch_count import Numbers
+from headrace.training.handshake import LIMIT_S, Handshake, receive
 
 CONNECT_TIMEOUT_S = 30.0
-HELLO_TIMEOUT_S = 5.0
 LOOK_EVERY_S = 1.0
-_NONCE_BYTES = 16
-_HELLO = struct.Struct("!q32s")  # rank, proof
+_HANDSHAKE = Handshake(b"hdranks1", b"headrace ranks")
+_RANK = struct.Struct("!q")
 _MESSAGE = struct.Struct("!qqqq")
 Decide = Callable[[int, Numbers | None], Iterable[Numbers]]
 """Function of a rank and its message (None after the last; each second also -1, None). Returns messages for all."""
@@ -40,7 +38,7 @@ class _Hub:
 
     def __init__(self, ranks: int, decide: Decide) -> None:
         self._ranks, self._decide = ranks, decide
-        self.token = secrets.token_bytes(32)
+        self.token = secrets.token_hex()
         self._listener = socket.create_server(("0.0.0.0", 0))
         self.port = self._listener.getsockname()[1]
         self._links: dict[int, socket.socket] = {}
@@ -66,36 +64,30 @@ class _Hub:
 
     def _greet(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            connection.settimeout(HELLO_TIMEOUT_S)
-            connection.sendall(nonce := secrets.token_bytes(_NONCE_BYTES))
-            hello = connection.recv(_HELLO.size, socket.MSG_WAITALL)
-            rank, proof = _HELLO.unpack(hello) if len(hello) == _HELLO.size else (-1, b"")
-            if hmac.compare_digest(proof, _proof(self.token, nonce, rank)):
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._links[rank] = connection
-                if len(self._links) == self._ranks:
-                    self._all_here.set()
-                return
+            address, port = connection.getsockname()
+            _HANDSHAKE.admit(connection, f"{address}:{port}", self.token)
+            (rank,) = _RANK.unpack(receive(connection, _RANK.size, time.monotonic() + LIMIT_S))
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._links[rank] = connection
+            if len(self._links) == self._ranks:
+                self._all_here.set()
+            return
         connection.close()
 
     def _run(self) -> None:
-        selector, received, looked_s = selectors.DefaultSelector(), dict.fromkeys(self._links, b""), time.monotonic()
+        selector, looked_s = selectors.DefaultSelector(), time.monotonic()
         for rank, link in self._links.items():
             selector.register(link, selectors.EVENT_READ, rank)
-        while received:
+        while self._links:
             for key, _ in selector.select(LOOK_EVERY_S):
-                rank, data = key.data, b""
-                with contextlib.suppress(OSError):
-                    data = self._links[rank].recv(4096)
-                received[rank] += data
-                while len(received[rank]) >= _MESSAGE.size:
-                    message, received[rank] = received[rank][: _MESSAGE.size], received[rank][_MESSAGE.size :]
-                    self._hear(rank, _MESSAGE.unpack(message))
-                if not data:
-                    selector.unregister(self._links[rank])
+                rank, link = key.data, self._links[key.data]
+                try:
+                    message = _MESSAGE.unpack(receive(link, _MESSAGE.size, time.monotonic() + LIMIT_S))
+                except OSError:  # the rank is gone
+                    message = None
+                    selector.unregister(link)
                     self._links.pop(rank).close()
-                    del received[rank]
-                    self._hear(rank, None)
+                self._hear(rank, message)
             if time.monotonic() >= looked_s + LOOK_EVERY_S:
                 looked_s = time.monotonic()
                 self._hear(-1, None)
@@ -123,10 +115,10 @@ class Link:
         rank, failed = collectives.rank(), ""
         hub = _Hub(collectives.size(), decide) if rank == 0 else None
         known = collectives.same_on_all_ranks(
-            {"token": hub.token.hex(), "addresses": _addresses(), "port": hub.port} if hub else None, "headrace.link"
+            {"token": hub.token, "addresses": _addresses(), "port": hub.port} if hub else None, "headrace.link"
         )
         try:
-            self._socket = _connect(known["addresses"], known["port"], bytes.fromhex(known["token"]), rank)
+            self._socket = _connect(known["addresses"], known["port"], known["token"], rank)
         except DeadlineError as error:
             failed = str(error)
         if hub and not failed:
@@ -155,16 +147,13 @@ class Link:
         heard(None)
 
 
-def _connect(addresses: list[str], port: int, token: bytes, rank: int) -> socket.socket:
+def _connect(addresses: list[str], port: int, token: str, rank: int) -> socket.socket:
     deadline, error = time.monotonic() + CONNECT_TIMEOUT_S, "no address"
     while time.monotonic() < deadline:
         for address in addresses:
             try:
-                connection = socket.create_connection((address, port), HELLO_TIMEOUT_S)
-                nonce = connection.recv(_NONCE_BYTES, socket.MSG_WAITALL)
-                if len(nonce) < _NONCE_BYTES:
-                    raise OSError("connection closed before authentication")
-                connection.sendall(_HELLO.pack(rank, _proof(token, nonce, rank)))
+                connection = _HANDSHAKE.enter(f"{address}:{port}", token)
+                connection.sendall(_RANK.pack(rank))
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.settimeout(None)
                 return connection
@@ -175,10 +164,6 @@ def _connect(addresses: list[str], port: int, token: bytes, rank: int) -> socket
         f"rank {rank} cannot reach rank 0 on port {port} within {CONNECT_TIMEOUT_S:g} s ({error}): dnn hosts must "
         "reach each other on all ports, as MPI needs too"
     )
-
-
-def _proof(token: bytes, nonce: bytes, rank: int) -> bytes:
-    return hmac.new(token, nonce + str(rank).encode(), hashlib.sha256).digest()
 
 
 def _addresses() -> list[str]:

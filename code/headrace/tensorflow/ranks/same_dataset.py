@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from headrace.errors import HeadraceError, InputError
 from headrace.tensorflow.ranks import collectives
+from headrace.tensorflow.sharding import graphdef
 from headrace.tensorflow.sharding.dataset_graph import DatasetGraph, Node
 
 MOST_TOLD = 200
@@ -31,7 +32,7 @@ draw its own)."""
 _SEEDED_FROM = {"ShuffleDataset": 2, "ShuffleAndRepeatDataset": 2, "RandomDataset": 0}
 """Operations with seeds, and the number of the first input that is a seed or its counter."""
 _BUILDING = b"comes in where it goes out"
-_known: weakref.WeakKeyDictionary[DatasetGraph, Fingerprints] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[DatasetGraph, dict[bool, _Fingerprints]] = weakref.WeakKeyDictionary()
 
 
 def told(graph: DatasetGraph) -> list[tuple[str, int]]:
@@ -41,14 +42,15 @@ def told(graph: DatasetGraph) -> list[tuple[str, int]]:
 
 
 def place(node: Node, seeds: bool = True) -> tuple[str, int]:
-    return node.place, fingerprints_of(node.graph).of(node.name, seeds)
+    return node.place, fingerprint(node, seeds)
 
 
-def fingerprints_of(graph: DatasetGraph) -> Fingerprints:
-    """Return the fingerprints of a graph's operations."""
-    if graph not in _known:
-        _known[graph] = Fingerprints(graph.definition)
-    return _known[graph]
+def fingerprint(node: Node, seeds: bool = True) -> int:
+    """Return 63 bits that identify a transformation and all that it reads; `seeds`: include the seeds of shuffles."""
+    of_graph = _known.setdefault(node.graph, {})
+    if seeds not in of_graph:
+        of_graph[seeds] = _Fingerprints(node.graph.definition, seeds)
+    return of_graph[seeds].of(node.name)
 
 
 def all_endless(everyones: list[Found]) -> bool:
@@ -81,7 +83,7 @@ def together(do: Callable[[], Any]) -> list[Any]:
     return [each["value"] for each in everyones]
 
 
-class Fingerprints:
+class _Fingerprints:
     """Fingerprints of the operations in a dataset's GraphDef.
 
     TensorFlow's own fingerprints differ between processes that have made other resources before, such as a shuffle's
@@ -90,33 +92,31 @@ class Fingerprints:
     not compared, since they are state, such as that of a random number generator.
     """
 
-    def __init__(self, graph: Any) -> None:
+    def __init__(self, graph: Any, seeds: bool) -> None:
+        self._seeds = seeds
         self._nodes = {node.name: node for node in graph.node}
         self._library = {function.signature.name: function for function in graph.library.function}
-        self._functions: dict[tuple[str, bool], bytes] = {}
-        self._known: dict[bool, dict[str, bytes]] = {True: {}, False: {}}
-        self._tensors: dict[tuple[str, str], bytes] = {}
+        self._functions: dict[str, bytes] = {}
+        self._known: dict[str, bytes] = {}
 
-    def of(self, name: str, seeds: bool = True) -> int:
-        """Return 63 bits that identify an operation and all that it reads; `seeds`: include the seeds of shuffles."""
-        known = self._known[seeds]
-        self._tell(name, "", self._nodes, known, seeds)
-        return int.from_bytes(known[name][:8], "big") >> 1
+    def of(self, name: str) -> int:
+        self._tell(name, self._nodes, self._known)
+        return int.from_bytes(self._known[name][:8], "big") >> 1
 
-    def _function(self, name: str, seeds: bool) -> bytes:
-        if (name, seeds) not in self._functions:
-            self._functions[name, seeds] = _BUILDING
+    def _function(self, name: str) -> bytes:
+        if name not in self._functions:
+            self._functions[name] = _BUILDING
             function = self._library[name]
             nodes = {node.name: node for node in function.node_def}
             known = {each.name: f"argument {place}".encode() for place, each in enumerate(function.signature.input_arg)}
             gives = [function.ret[each.name] for each in function.signature.output_arg]
             for edge in (*gives, *function.control_ret.values()):
-                self._tell(_node_of(edge), name, nodes, known, seeds)
+                self._tell(_node_of(edge), nodes, known)
             also = sorted(known[_node_of(edge)] for edge in function.control_ret.values())
-            self._functions[name, seeds] = _digest([*(_told(edge, known) for edge in gives), *also])
-        return self._functions[name, seeds]
+            self._functions[name] = _digest([*(_told(edge, known) for edge in gives), *also])
+        return self._functions[name]
 
-    def _tell(self, name: str, scope: str, nodes: Mapping[str, Any], known: dict[str, bytes], seeds: bool) -> None:
+    def _tell(self, name: str, nodes: Mapping[str, Any], known: dict[str, bytes]) -> None:
         """Add an operation, and all that it reads, to `known`; without recursion, since graphs are deep."""
         waiting, begun = [name], set()
         while waiting:
@@ -129,22 +129,18 @@ class Fingerprints:
             waiting.pop()
             if each not in known:
                 known.update(dict.fromkeys(missing, _BUILDING))  # a loop of old control flow
-                known[each] = self._described(nodes[each], scope, nodes, known, seeds)
+                known[each] = self._described(nodes[each], nodes, known)
 
-    def _described(
-        self, node: Any, scope: str, nodes: Mapping[str, Any], known: Mapping[str, bytes], seeds: bool
-    ) -> bytes:
+    def _described(self, node: Any, nodes: Mapping[str, Any], known: Mapping[str, bytes]) -> bytes:
         parts = [node.op.encode()]
         for name, value in sorted(node.attr.items()):
-            kind = value.WhichOneof("value")
             if name.startswith("_") or name in _OF_THIS_PROCESS or (name == "token" and "PyFunc" in node.op):
                 continue
             parts.append(name.encode())
-            if kind == "func" or (kind == "list" and value.list.func):
-                functions = [value.func] if kind == "func" else value.list.func
-                parts += [self._function(each.name, seeds) for each in functions if each.name in self._library]
-            elif kind == "tensor":
-                parts.append(self._tensor(value.tensor, scope, node.name))
+            if functions := graphdef.called(value):
+                parts += [self._function(each.name) for each in functions if each.name in self._library]
+            elif value.WhichOneof("value") == "tensor":
+                parts.append(_content(value.tensor))
             elif name == "memory_region_name":  # mapped arrays: a file in the job's folder, named by its content
                 parts.append(Path(value.s.decode()).name.encode())
             else:
@@ -152,7 +148,7 @@ class Fingerprints:
         inputs = [each for each in node.input if not each.startswith("^")]
         controls = sorted(known[_node_of(each)] for each in node.input if each.startswith("^"))
         for op, first in _SEEDED_FROM.items():
-            if node.op.startswith(op) and not seeds:
+            if node.op.startswith(op) and not self._seeds:
                 inputs = inputs[:first]
         if node.op == "AssignVariableOp":
             inputs = inputs[:1]
@@ -161,12 +157,10 @@ class Fingerprints:
             inputs = inputs[:1]
         return _digest([*parts, b"inputs", *(_told(each, known) for each in inputs), b"after", *controls])
 
-    def _tensor(self, tensor: Any, scope: str, name: str) -> bytes:
-        if tensor.dtype == tf.resource.as_datatype_enum:
-            return b"resource"
-        if (scope, name) not in self._tensors:  # it may be large
-            self._tensors[scope, name] = hashlib.sha256(tensor.SerializeToString(deterministic=True)).digest()
-        return self._tensors[scope, name]
+
+def _content(tensor: Any) -> bytes:
+    is_resource = tensor.dtype == tf.resource.as_datatype_enum
+    return b"resource" if is_resource else hashlib.sha256(tensor.SerializeToString(deterministic=True)).digest()
 
 
 def _node_of(edge: str) -> str:

@@ -17,7 +17,6 @@ from headrace.tensorflow.keras import rank_meter
 from headrace.tensorflow.options import Distribution
 from headrace.tensorflow.ranks import collectives
 from headrace.tensorflow.service import transfer
-from headrace.tensorflow.service.transfer import agreed
 
 REQUESTS = 8
 """Batches that a rank requests ahead; TensorFlow's autotuning, which is off here, settles on this number."""
@@ -70,7 +69,7 @@ def read(
     if not ahead and not how.coordinated:
         ahead = REQUESTS if endless or own else FEW_REQUESTS
     return compat.registered_dataset(
-        processing_mode=_POLICIES[how.sharding],
+        processing_mode=tf.data.experimental.service.ShardingPolicy[how.sharding.upper()],
         service=f"grpc://{context.dispatcher}",
         dataset_id=number,
         element_spec=spec,
@@ -83,12 +82,6 @@ def read(
         cross_trainer_cache=cache,
         target_workers=how.target_workers.upper(),
     )
-
-
-_POLICIES = {
-    "dynamic": tf.data.experimental.service.ShardingPolicy.DYNAMIC,
-    "off": tf.data.experimental.service.ShardingPolicy.OFF,
-}
 
 
 def _transfer_takes(spec: object) -> bool:
@@ -109,7 +102,7 @@ def protocol(asked: str, compression: str, context: TrainerContext, spec: object
         )
     timeout_s = float(os.environ.get(STARTUP_TIMEOUT_VARIABLE) or 900)
     if loaded and context.protocol_file:
-        loaded = agreed.agreed_protocol(Path(context.protocol_file), timeout_s) == transfer.PROTOCOL
+        loaded = transfer.agreed_protocol(Path(context.protocol_file), timeout_s) == transfer.PROTOCOL
     if asked == transfer.PROTOCOL and not loaded:
         raise InputError(f"some workers lack data_transfer_protocol={asked!r}: leave it at 'auto'")
     return transfer.PROTOCOL if loaded else None

@@ -6,7 +6,7 @@ import argparse
 import os
 import resource
 import sys
-import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from headrace.errors import HeadraceError, SetupError
 from headrace.events import WORKER_OFFERS, say
 from headrace.rank.context import GRPC
 from headrace.tensorflow.service import pywrap_servers, transfer
-from headrace.tensorflow.service.transfer import agreed
 from headrace.terminal.parser import OneLineParser
 from headrace.training.freed_memory import keep_freed_memory
 
@@ -42,19 +41,17 @@ def main(argv: Sequence[str]) -> int:
     worker.add_argument("--protocol_file", type=Path, help="file in which the launcher names the job's protocol")
     worker.add_argument("--dispatcher", type=_host_and_port, required=True, help="HOST:PORT of the dispatcher")
     worker.add_argument("--timeout_s", type=float, default=900.0, help="how long to wait for the dispatcher")
+    name = parser.prog
     try:
         arguments = parser.parse_args(argv)
-    except HeadraceError as error:
-        print(f"train_data.py: error: {error}", file=sys.stderr)
-        return error.exit_code
-    try:
+        name = _name(arguments.role)
         if arguments.role == "dispatcher":
             serve_dispatcher(arguments.port, arguments.work_dir)
         else:
             transfer_address = offered(arguments.transfer_address, arguments.protocol_file, arguments.timeout_s)
             serve_worker(arguments.port, arguments.address, transfer_address, arguments.dispatcher, arguments.timeout_s)
     except HeadraceError as error:
-        print(f"{_name(arguments.role)}: error: {error}", file=sys.stderr, flush=True)
+        print(f"{name}: error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     return 0
 
@@ -87,7 +84,7 @@ def offered(transfer_address: str, protocol_file: Path | None, timeout_s: float)
     if has_transfer or not protocol_file:
         return transfer_address if has_transfer else ""
     # Ranks read from a registered worker at once, so it must not register before the protocol is decided.
-    if agreed.agreed_protocol(protocol_file, timeout_s) == transfer.PROTOCOL:
+    if transfer.agreed_protocol(protocol_file, timeout_s) == transfer.PROTOCOL:
         raise SetupError(
             f"this host cannot send batches by {transfer.PROTOCOL}'s own transfer (the reason is said above), but the "
             "job's other workers do: set data_transfer_protocol='grpc' in data.distribute"
@@ -111,13 +108,12 @@ def serve_worker(port: int, address: str, transfer_address: str, dispatcher: str
 def _report_changes(count: Callable[[], int]) -> None:
     """Log the number of registered workers whenever it changes, for ever."""
     reported = -1
-    pause = threading.Event()
     while True:
         registered = count()
         if registered != reported:
             reported = registered
             say("workers_registered", n=registered)
-        pause.wait(REGISTERED_POLL_S)
+        time.sleep(REGISTERED_POLL_S)
 
 
 def _name(default: str) -> str:

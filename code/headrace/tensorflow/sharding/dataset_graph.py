@@ -57,10 +57,15 @@ class Node:
         """The names of the functions that the transformation calls for its elements."""
         return list(graphdef.functions(self.definition).values())
 
+    @property
+    def operations(self) -> Iterator[Any]:
+        """All operations in the transformation's functions, and in the functions that these call."""
+        return (operation for name in self.functions for operation in self.graph.nodes_of(name))
+
     @cached_property
     def function_ops(self) -> set[str]:
-        """The types of all operations in the transformation's functions, and in the functions that these call."""
-        return {node.op for name in self.functions for node in self.graph.nodes_of(name)}
+        """The types of `operations`."""
+        return {each.op for each in self.operations}
 
     @property
     def edges(self) -> list[str]:
@@ -91,6 +96,18 @@ class Node:
         """The number of elements as TensorFlow knows it, or `INFINITE`, or `UNKNOWN_SIZE`."""
         with tf.init_scope():  # the size is needed now, even while a function is traced
             return int(self.graph.dataset(self, for_size=True).cardinality())
+
+    def empty_elements(self, count: int) -> tf.data.Dataset:
+        """Return a dataset of empty elements, to stand in for this one where only their types and number matter.
+
+        Sparse and ragged tensors, and datasets, are variants here, and variants have no zeros.
+        """
+
+        def empty(spec: tf.TensorSpec) -> tf.Tensor:
+            shape, is_variant = [size or 0 for size in spec.shape or []], spec.dtype == tf.variant
+            return tf.fill(shape, tf.raw_ops.OptionalNone()) if is_variant else tf.zeros(shape, spec.dtype)
+
+        return tf.data.Dataset.range(count).map(lambda _: tuple(map(empty, self.specs)))
 
     @property
     def place(self) -> str:
@@ -153,9 +170,7 @@ class DatasetGraph:
             seen.add(name)
             for node in self.functions[name].node_def:
                 yield node
-                for each in node.attr.values():
-                    called = [each.func] if each.WhichOneof("value") == "func" else each.list.func  # for a switch_case
-                    waiting += [one.name for one in called]
+                waiting += [each.name for value in node.attr.values() for each in graphdef.called(value)]
 
     def constant(self, edge: str) -> NDArray[Any]:
         """Return the value of a constant. Raises `InputError` if the value is known only later."""
@@ -203,6 +218,7 @@ class DatasetGraph:
             ordered: have parallel calls keep their order, whatever the options of the whole dataset say.
         """
         part = compat.GraphDef(versions=self.definition.versions, library=self.definition.library)
+        given = self._by_name | self._without_content if for_size else self._by_name
         wanted, used, added = f"{node.name}:0", {}, set()
         if wanted in new:
             return new[wanted]
@@ -213,12 +229,11 @@ class DatasetGraph:
                 continue
             added.add(name)
             definition = part.node.add()
-            definition.CopyFrom(
-                self._without_content.get(name, self._by_name[name]) if for_size else self._by_name[name]
-            )
+            definition.CopyFrom(given[name])
             if ordered and "deterministic" in definition.attr and definition.attr["deterministic"].s == b"default":
                 definition.attr["deterministic"].s = b"true"
-            if definition.op == "AssertCardinalityDataset" and not for_size and not self._is_endless(definition):
+            asserts_size = definition.op == "AssertCardinalityDataset" and not for_size
+            if asserts_size and int(self.constant(definition.input[1])) != INFINITE:
                 graphdef.pass_on(definition)  # a part has fewer elements
             if definition.op == "CacheDatasetV2":
                 added.add(graphdef.put_own_cache(part, definition))
@@ -228,9 +243,6 @@ class DatasetGraph:
                 else:
                     waiting.append(edge)
         return tf.graph_util.import_graph_def(part, input_map=used, return_elements=[wanted])[0]
-
-    def _is_endless(self, definition: Any) -> bool:
-        return int(self.constant(definition.input[1])) == INFINITE
 
     def tensors(self, node: Node, argument: str) -> list[tf.Tensor]:
         """Return a node's constant arguments, for use in the graph that is being built. It captures the large ones."""

@@ -62,6 +62,11 @@ def functions(definition: Any) -> dict[str, str]:
     return {name: function for name, function in given.items() if function}
 
 
+def called(attribute: Any) -> list[Any]:
+    """Return the protocol buffers that name the functions in a node's attribute: one, or several of a switch_case."""
+    return [attribute.func] if attribute.WhichOneof("value") == "func" else list(attribute.list.func)
+
+
 def put_constant(node: Any, values: Any) -> None:
     """Replace a node by a constant of the same name."""
     node.op = "Const"
@@ -104,10 +109,8 @@ def rename_functions(graph: Any, suffix: str) -> None:
     """Rename functions that were changed: this process remembers the old functions by the old names."""
     own = {function.signature.name for function in graph.library.function}
     nodes = (*graph.node, *(node for function in graph.library.function for node in function.node_def))
-    for attribute in (each for node in nodes for each in node.attr.values()):
-        called = [attribute.func] if attribute.WhichOneof("value") == "func" else attribute.list.func
-        for each in called:
-            each.name += suffix if each.name in own else ""
+    for each in (function for node in nodes for value in node.attr.values() for function in called(value)):
+        each.name += suffix if each.name in own else ""
     for function in graph.library.function:
         function.signature.name += suffix
     for each in graph.library.gradient:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from headrace.errors import InputError
 from headrace.tensorflow import compat
 from headrace.tensorflow.ranks import collectives
-from headrace.tensorflow.ranks.same_dataset import fingerprints_of
+from headrace.tensorflow.ranks.same_dataset import fingerprint
 from headrace.tensorflow.sharding import graphdef
 from headrace.tensorflow.sharding.dataset_graph import DatasetGraph, Node
 from headrace.tensorflow.sharding.refusals import AS_IT_IS
@@ -65,7 +65,7 @@ def seed_apart(graph: DatasetGraph) -> None:
 def draw_apart(graph: DatasetGraph) -> None:
     """Give the functions' random generators another first state on each rank, so that no two ranks draw alike."""
     seeds = first_values(graph)
-    told = f"{fingerprints_of(graph).of(graph.sink.name) if seeds else 0} {collectives.rank()}"
+    told = f"{fingerprint(graph.sink) if seeds else 0} {collectives.rank()}"
     seed = compat.global_seed()
     told += f" {seed if seed is not None else random.SystemRandom().getrandbits(60)}"
     begin(seeds, told)
@@ -95,14 +95,13 @@ def _seeds(node: Node) -> Iterator[str]:
     """Iterate over the names of variables that only hold the state of a random generator."""
     by_drawing = {edge for op, edge in _written(node) if _DRAWING.fullmatch(op)}
     for op, edge in _written(node):
-        variable = node.graph.behind(edge) if edge else None
-        of_keras = variable is not None and [each.size for each in variable.attr["shape"].shape.dim] == _SEED_OF_KERAS
-        if edge and (edge in by_drawing or (of_keras and op == "AssignVariableOp" and _is_of_int64(variable))):
+        if edge and (edge in by_drawing or (op == "AssignVariableOp" and _is_seed_of_keras(node.graph.behind(edge)))):
             yield edge
 
 
-def _is_of_int64(variable: Any) -> bool:
-    return bool(variable.attr["dtype"].type == tf.int64.as_datatype_enum)
+def _is_seed_of_keras(variable: Any) -> bool:
+    shape = [each.size for each in variable.attr["shape"].shape.dim]
+    return shape == _SEED_OF_KERAS and variable.attr["dtype"].type == tf.int64.as_datatype_enum
 
 
 def _written(node: Node) -> Iterator[tuple[str, str]]:
@@ -135,20 +134,12 @@ def written_by(
             yield node.op, _origin(node.input[0], nodes, known)
         elif node.op in _CALLS:
             given = [_origin(each, nodes, known) for each in node.input if not each.startswith("^")][_CALLS[node.op] :]
-            for each in node.attr.values():
-                called = [each.func] if each.WhichOneof("value") == "func" else each.list.func
-                for one in called:
-                    yield from written_by(functions, one.name, given, (*above, name))
+            for each in (one for value in node.attr.values() for one in graphdef.called(value)):
+                yield from written_by(functions, each.name, given, (*above, name))
         else:  # the node may make a dataset within a flat_map
-            yield from _written_within(functions, node, nodes, known, (*above, name))
-
-
-def _written_within(
-    functions: Mapping[str, Any], node: Any, nodes: Mapping[str, Any], known: Mapping[str, str], above: tuple[str, ...]
-) -> Iterator[tuple[str, str]]:
-    for name, function in graphdef.functions(node).items():
-        captured = graphdef.captured(node, name)
-        yield from written_by(functions, function, [_origin(each, nodes, known) for each in captured], above)
+            for attribute, called in graphdef.functions(node).items():
+                given = [_origin(each, nodes, known) for each in graphdef.captured(node, attribute)]
+                yield from written_by(functions, called, given, (*above, name))
 
 
 def _origin(edge: str, nodes: Mapping[str, Any], known: Mapping[str, str]) -> str:

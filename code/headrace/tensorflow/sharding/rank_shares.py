@@ -1,23 +1,30 @@
-"""Share out a dataset whose batches can be counted, so that each rank knows beforehand how many batches it has.
+"""Share out a dataset among ranks.
 
-Ranks then need no agreement at an epoch's end: all make the same number of steps, and Keras knows that number.
+Where its batches can be counted, each rank knows beforehand how many batches it has (`Share`). Ranks then need no
+agreement at an epoch's end: all make the same number of steps, and Keras knows that number. Ranks that read the data
+themselves get the blocks of a listing, or the records of a few files, dealt (`dealt`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from headrace.errors import InputError
 from headrace.tensorflow.ranks import collectives
-from headrace.tensorflow.sharding.dataset_graph import DatasetGraph, Node
+from headrace.tensorflow.sharding.dataset_graph import INFINITE, DatasetGraph, Node
 from headrace.tensorflow.sharding.dataset_ops import BATCHES, ONE_TO_ONE
-from headrace.tensorflow.sharding.dealing import place_of
 from headrace.tensorflow.sharding.graphdef import arguments, put_constant
 from headrace.tensorflow.sharding.slicing import is_addressable
-from headrace.tensorflow.sharding.split_points import Source
+from headrace.tensorflow.sharding.split_points import Source, is_endless
+
+_ODD = 6364136223846793005
+"""The multiplier of Knuth's random number generator for MMIX."""
+_BITS = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -85,8 +92,7 @@ def share_of(graph: DatasetGraph, sources: Sequence[Source]) -> Share | None:
     elements = _elements_of_a_batch(graph.sink, source.node)
     if not elements or source.block % elements or not (is_addressable(source.node) or source.block == elements):
         return None
-    as_many = tf.data.Dataset.range(source.elements).map(nothing_like(source.node))
-    batches = int(graph.spliced({source.node: as_many}).cardinality())
+    batches = int(graph.spliced({source.node: source.node.empty_elements(source.elements)}).cardinality())
     if batches not in (source.elements // elements, -(-source.elements // elements)):
         return None
     return Share(collectives.rank(), collectives.size(), elements, batches, source.block // elements)
@@ -103,19 +109,6 @@ def shrink_shuffles(graph: DatasetGraph, source: Node, share: Share) -> None:
     graph.look_again()
 
 
-def nothing_like(node: Node) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
-    """Return a function that makes an element of a transformation's types, to declare those of an empty dataset.
-
-    Sparse and ragged tensors, and datasets, are variants here, and variants have no zeros.
-    """
-
-    def zeros(spec: tf.TensorSpec) -> tf.Tensor:
-        shape = [size or 0 for size in spec.shape or []]
-        return tf.fill(shape, tf.raw_ops.OptionalNone()) if spec.dtype == tf.variant else tf.zeros(shape, spec.dtype)
-
-    return lambda _: tuple(map(zeros, node.specs))
-
-
 def _elements_of_a_batch(sink: Node, listing: Node) -> int:
     """Return how many of the listing's elements make a batch of the dataset, or 0 if a node may change that number."""
     size, node = 1, sink
@@ -125,3 +118,45 @@ def _elements_of_a_batch(sink: Node, listing: Node) -> int:
         size *= int(node.value("batch_size")) if node.op in BATCHES else 1
         node = node.inputs[0]
     return size
+
+
+def ranks_that_share(source: Source) -> tuple[int, int]:
+    """Return the number of ranks and this rank's number. Raises `InputError` if a rank would repeat an empty part."""
+    node, ranks = source.node, collectives.size()
+    parts = source.blocks if source.elements != INFINITE and not source.expanding else ranks
+    if parts < ranks and is_endless(node.graph.sink):
+        raise InputError(
+            f"{node.place}: {source.elements} elements in batches make {parts} parts for {ranks} ranks. "
+            "Some ranks would have none: use more elements, or smaller batches; to give each rank all elements (to "
+            "see whether a model can learn one batch, say): data.distribute(…, shared=False)"
+        )
+    return ranks, collectives.rank()
+
+
+def dealt(records: tf.data.Dataset, ranks: int, rank: int, listing: int = 0) -> tf.data.Dataset:
+    """Return a rank's part: one record of each turn. A turn is `ranks` records; the record's place in it varies.
+
+    The place changes because files or classes may be interleaved: with a fixed place, a rank would have records of only
+    some of them, and batches of one class.
+
+    Args:
+        listing: this listing's number among several; without it, the first rank would have all of many short ones.
+    """
+
+    def is_ours(number: tf.Tensor, _: Any) -> tf.Tensor:
+        return number % ranks == place_of(number // ranks, ranks, rank, listing)
+
+    return records.enumerate().filter(is_ours).map(lambda _, record: record) if ranks > 1 else records
+
+
+def place_of(turn: tf.Tensor, ranks: int, rank: int, listing: int = 0) -> tf.Tensor:
+    """Return which record of a turn is this rank's; see `dealt`."""
+    of_listing = listing % ranks + _mixed(listing // ranks) % ranks
+    mixed = (turn + 1) * _ODD
+    mixed = tf.bitwise.bitwise_xor(mixed, tf.bitwise.right_shift(mixed, 29)) * _ODD
+    return (rank - of_listing - tf.bitwise.right_shift(mixed, 33) % ranks) % ranks
+
+
+def _mixed(turn: int) -> int:
+    mixed = (turn + 1) * _ODD & _BITS
+    return ((mixed ^ mixed >> 29) * _ODD & _BITS) >> 33

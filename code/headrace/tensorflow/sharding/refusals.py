@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 
 from headrace.errors import InputError
-from headrace.tensorflow import compat, distributed_datasets, origin
+from headrace.tensorflow import compat, origin
 from headrace.tensorflow.options import Distribution
 from headrace.tensorflow.ranks import collectives
 from headrace.tensorflow.sharding import graphdef
@@ -34,6 +35,28 @@ _MIXED = "tf.gather(x, tf.random.shuffle(tf.range(tf.shape(x)[0])))"
 """An expression that mixes the elements of a batch, in place of a second dataset."""
 _COSTLY_OP = re.compile(r"Decode(Jpeg|Png|Image|Bmp|Gif|AndCrop)|Resize|Conv|ImageProjective|CropAndResize|ReadFile")
 
+_results: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The datasets that `data.distribute` and `data.split_by_rank` have returned: none is distributed twice."""
+
+
+def given_out(result: tf.data.Dataset) -> tf.data.Dataset:
+    """Remember a dataset that a rank trains on, and return it."""
+    _results.add(result)
+    return result
+
+
+def _is_of_a_result(dataset: Any) -> bool:
+    """Return whether a dataset is made from a remembered one, through any number of transformations."""
+    waiting, seen = [dataset], set()
+    while waiting:
+        each = waiting.pop()
+        if each in _results:
+            return True
+        if id(each) not in seen:
+            seen.add(id(each))
+            waiting.extend(compat.inputs_of(each))
+    return False
+
 
 def refuse_other_kinds(dataset: Any) -> None:
     """Raise `InputError` for anything but a `tf.data.Dataset` that was not distributed before."""
@@ -48,7 +71,7 @@ def refuse_other_kinds(dataset: Any) -> None:
             ".shuffle(…).batch(…). Do not distribute a PyDataset or a generator: have each rank take every "
             "hvd.size()-th sample from hvd.rank() on, and the same number of batches"
         )
-    if distributed_datasets.is_of_a_result(dataset):
+    if _is_of_a_result(dataset):
         raise InputError(
             "this dataset is made from one that data.distribute or data.split_by_rank has returned, so it has only "
             "this rank's elements: call one of the two, once, with the dataset from before that call"
@@ -176,9 +199,14 @@ def warn_of_all_of_it() -> None:
         )
 
 
-def warn_of_padding(batches: int, uneven: str, stream: str) -> None:
-    """Print a warning if many steps of a pass use repeated batches."""
+def look_at_size(batches: int, uneven: str, stream: str) -> None:
+    """Raise `InputError` if some ranks would have no batch to train on; warn if many batches of a pass are repeated."""
     ranks = collectives.size()
+    if ranks > 1 and uneven != "keep" and 0 <= batches < ranks:
+        raise InputError(
+            f"the dataset {stream!r} has {batches} batches for {ranks} ranks: make batches smaller, use fewer ranks, "
+            "or have each rank read its own part: data.split_by_rank"
+        )
     again = -batches % ranks
     if uneven == "pad" and again > MUCH_PADDING * batches > 0:
         _warn(

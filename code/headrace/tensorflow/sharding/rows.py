@@ -20,15 +20,14 @@ def is_rows(node: Node) -> bool:
 
 def array_rows(node: Node) -> int:
     """Return the number of rows of mapped arrays."""
-    every = (each for name in node.functions for each in node.graph.nodes_of(name))
-    return next(each.attr["shape"].shape.dim[0].size for each in every if each.name == f"{ARRAY}0")
+    return next(each.attr["shape"].shape.dim[0].size for each in node.operations if each.name == f"{ARRAY}0")
 
 
 def tensors_of(node: Node) -> list[tf.Tensor]:
     """Return the tensors whose rows are a dataset's elements, within the graph that is being built."""
     if not is_arrays(node):
         return node.graph.tensors(node, "components")
-    maps = {each.name: each.attr for name in node.functions for each in node.graph.nodes_of(name)}
+    maps = {each.name: each.attr for each in node.operations}
     tensors = []
     for place in range(len(node.specs)):
         given = maps[f"{ARRAY}{place}"]

@@ -65,9 +65,13 @@ def is_addressable(node: Node) -> bool:
     """Return whether a block can be made without making the elements before it."""
     if node.op == "RangeDataset" or is_rows(node) or records_of(node):
         return True
-    if node.op in ("RepeatDataset", "ConcatenateDataset") and node.inputs[0].size <= 0:
-        return False
-    return node.op in (*_CUTS, *PASSING) and node.op != "ShuffleDataset" and all(map(is_addressable, node.inputs))
+    through = node.op in PASSING or (_has_cut(node) and node.op != "ShuffleDataset")
+    return through and all(map(is_addressable, node.inputs))
+
+
+def _has_cut(node: Node) -> bool:
+    """Return whether a transformation can make a block of parts of its inputs."""
+    return node.op in _CUTS and (node.op not in ("RepeatDataset", "ConcatenateDataset") or node.inputs[0].size > 0)
 
 
 def _cut(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
@@ -79,8 +83,7 @@ def _cut(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     if records := records_of(node):
         variant, before = records_from(records, first, count)
         return _part(node, variant, before, count)
-    sized = node.op not in ("RepeatDataset", "ConcatenateDataset") or node.inputs[0].size > 0
-    if node.op in _CUTS and sized:
+    if _has_cut(node):
         return _CUTS[node.op](node, first, count)
     return _part(node, _whole(node), first, count)
 
@@ -112,14 +115,9 @@ def _skip(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     return _cut(node.inputs[0], first + max(skipped, 0), count * int(skipped >= 0))
 
 
-def _shard(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    shards = int(node.value("num_shards"))
-    return node.on([_cut(node.inputs[0], first * shards, count * shards)])
-
-
-def _batch(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    size = int(node.value("batch_size"))
-    return node.on([_cut(node.inputs[0], first * size, count * size)])
+def _one_of_several(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    several = int(node.value("num_shards" if node.op == "ShardDataset" else "batch_size"))
+    return node.on([_cut(node.inputs[0], first * several, count * several)])
 
 
 def _concatenate(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
@@ -157,12 +155,12 @@ _CUTS = {
     "ZipDataset": _zip,
     "TakeDataset": _take,
     "SkipDataset": _skip,
-    "ShardDataset": _shard,
+    "ShardDataset": _one_of_several,
     "ConcatenateDataset": _concatenate,
     "RepeatDataset": _repeat,
     "ShuffleDataset": _shuffle,
     **dict.fromkeys(FUNCTIONS, _functions),
-    **dict.fromkeys(BATCHES, _batch),
+    **dict.fromkeys(BATCHES, _one_of_several),
 }
 
 

@@ -17,10 +17,9 @@ from headrace.tensorflow.ranks.epoch_end import end_together, with_steps
 from headrace.tensorflow.ranks.same_dataset import Found, all_endless, place, together, told
 from headrace.tensorflow.sharding import random_state, refusals
 from headrace.tensorflow.sharding.dataset_graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
-from headrace.tensorflow.sharding.dealing import dealt, ranks_that_share
 from headrace.tensorflow.sharding.determinism import disorder
 from headrace.tensorflow.sharding.epoch_orders import in_passes, orders_of
-from headrace.tensorflow.sharding.rank_shares import Share, nothing_like, share_of, shrink_shuffles
+from headrace.tensorflow.sharding.rank_shares import Share, dealt, ranks_that_share, share_of, shrink_shuffles
 from headrace.tensorflow.sharding.shuffle_order import Shuffle
 from headrace.tensorflow.sharding.slicing import Piece, in_blocks
 from headrace.tensorflow.sharding.split_points import SPLITS_PER_S, Source, find_sources, is_endless
@@ -39,8 +38,6 @@ class Prepared:
     datasets: list[tf.data.Dataset]
     """One dataset, or several if each pass has its own order or random draws. Empty if another rank registers them."""
     endless: bool
-    batches: int
-    """Batches of all ranks together, or `UNKNOWN_SIZE`."""
     share: Share | None
     """This rank's part, if each rank gives the workers its own; None if ranks share one stream."""
 
@@ -53,13 +50,14 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> Prepare
     """
     sizes: list[int] = []
     in_parts = how.exact and how.sharding == "dynamic"
+    gives_workers = collectives.rank() == 0 or not how.shared
     parts: list[tuple[DatasetGraph, list[Source], Share | None]] = []
 
     def look() -> tuple[Found, list[int] | None]:
         graph = DatasetGraph(dataset)
         endless = is_endless(graph.sink)
         sizes.append(graph.sink.size if how.exact else UNKNOWN_SIZE)
-        if collectives.rank() == 0 or not how.shared:
+        if gives_workers:
             refusals.refuse_python(graph)
             refusals.refuse_large_arrays(graph)
             refusals.refuse_endings(graph, endless, how)
@@ -67,7 +65,7 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> Prepare
             if how.exact:
                 random_state.refuse_written(graph)
         is_counted = in_parts and how.shared and not endless
-        if not (is_counted or collectives.rank() == 0 or not how.shared):
+        if not (is_counted or gives_workers):
             return (endless, told(graph)), None
         sources = find_sources(graph) if in_parts else []
         refusals.warn_of_drops(node for source in sources for node in source.dropping)
@@ -81,18 +79,18 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> Prepare
     everyones = together(look)
     endless = all_endless([found for found, _ in everyones])
     if how.shared:
-        _look_at_size(sizes[0], how.uneven, stream)
+        refusals.look_at_size(sizes[0], how.uneven, stream)
     share = parts[0][2] if parts else None
     made: list[tf.data.Dataset] = []
 
     def make() -> None:
-        if share or collectives.rank() == 0 or not how.shared:
+        if share or gives_workers:
             graph, sources, _ = parts[0]
             orders = everyones[0 if how.shared else collectives.rank()][1]
             made.extend(_for_workers(graph, sources, orders, stream, share) if in_parts else [dataset])
 
     together(make)
-    return Prepared(made, endless, sizes[0], share)
+    return Prepared(made, endless, share)
 
 
 def register(datasets: list[tf.data.Dataset], service: str, compression: str | None, own: bool = False) -> list[str]:
@@ -106,12 +104,21 @@ def register(datasets: list[tf.data.Dataset], service: str, compression: str | N
 
 
 def on_this_rank(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tf.data.Dataset:
-    """Return the dataset that this rank reads when no worker makes batches."""
+    """Return the dataset that this rank reads when no worker makes batches: its part, or all of it."""
     if how.shared and how.exact:
         return of_this_rank(dataset, how.uneven, stream)
+    if collectives.size() == 1:
+        return dataset
     if how.shared:
         refusals.warn_of_all_of_it()
-    return whole(dataset, how.uneven, stream)
+
+    def look() -> Found:
+        try:
+            return is_endless(DatasetGraph(dataset).sink), []
+        except Exception:  # it is too large for a graph, or cannot leave this process, as it need not here
+            return int(dataset.cardinality()) == INFINITE, []
+
+    return dataset if all_endless(together(look)) else end_together(dataset, how.uneven, stream)
 
 
 def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.Dataset:
@@ -142,7 +149,7 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
         return is_endless(graph.sink), [*told(graph), *(place(source.node) for source in sources)]
 
     endless = all_endless(together(make))
-    _look_at_size(sizes[0], uneven, stream)
+    refusals.look_at_size(sizes[0], uneven, stream)
     if endless:
         part = made[0]
     elif share := shares[0]:
@@ -150,31 +157,6 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
     else:
         part = end_together(made[0], uneven, stream)
     return part
-
-
-def _look_at_size(batches: int, uneven: str, stream: str) -> None:
-    """Raise `InputError` if some ranks would have no batch to train on; warn if many batches are repeated."""
-    ranks = collectives.size()
-    if ranks > 1 and uneven != "keep" and 0 <= batches < ranks:
-        raise InputError(
-            f"the dataset {stream!r} has {batches} batches for {ranks} ranks: make batches smaller, use fewer ranks, "
-            "or have each rank read its own part: data.split_by_rank"
-        )
-    refusals.warn_of_padding(batches, uneven, stream)
-
-
-def whole(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.Dataset:
-    """Return this rank's dataset without splitting it; `uneven` says how the datasets of all ranks end."""
-    if collectives.size() == 1:
-        return dataset
-
-    def look() -> Found:
-        try:
-            return is_endless(DatasetGraph(dataset).sink), []
-        except Exception:  # it is too large for a graph, or cannot leave this process, as it need not here
-            return int(dataset.cardinality()) == INFINITE, []
-
-    return dataset if all_endless(together(look)) else end_together(dataset, uneven, stream)
 
 
 def _for_workers(
@@ -233,7 +215,7 @@ def _keep_splits(graph: DatasetGraph, new: dict[Node, tf.data.Dataset], sources:
     for node in reversed(list(graph.sink.subtree(sources))):
         if node.op in _FORGETTING and node.inputs[0] not in new:
             inner = graph.dataset(node.inputs[0], new)
-            new[node.inputs[0]] = inner.concatenate(tf.data.Dataset.range(0).map(nothing_like(node.inputs[0])))
+            new[node.inputs[0]] = inner.concatenate(node.inputs[0].empty_elements(0))
 
 
 def _part(number: int, source: Source) -> tuple[Node, tf.data.Dataset]:

@@ -94,11 +94,8 @@ def as_listing(graph: DatasetGraph, block: int) -> tuple[int, int]:
         InputError: the order is not fixed, there is no end, or the elements before a block would be made at a cost.
     """
     refuse_unordered(graph.sink)
-    addressable = is_addressable(graph.sink)
-    if not addressable:
-        refuse_reading_again(graph.sink)
-    elements = _count(graph.sink)
-    if elements == INFINITE or not addressable:
+    elements, addressable = _numbered(graph.sink)
+    if elements == INFINITE:
         refuse_costly(graph.sink, elements)
     return elements, block if addressable else max(block, -(-elements // SKIPPING_BLOCKS))
 
@@ -147,12 +144,7 @@ def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
 def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Source:
     if node.op in BY_PLACE or node.op == "RepeatDataset":
         refuse_unordered(node)
-    addressable = is_addressable(node)
-    if not addressable:
-        refuse_reading_again(node)
-    elements = _count(node)
-    if not addressable:
-        refuse_costly(node, elements)
+    elements, addressable = _numbered(node)
     batch, expanding, dropping = _batch_above(above)
     if expanding or not batch:
         block = 1
@@ -167,14 +159,23 @@ def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Sourc
     return Source(node, elements, block, expanding, shuffle_of(node, elements, above), dropping)
 
 
+def _numbered(node: Node) -> tuple[int, bool]:
+    """Return the number of a listing's elements, and whether each can be made without making those before it."""
+    addressable = is_addressable(node)
+    if not addressable:
+        refuse_reading_again(node)
+    elements = _count(node)
+    if not addressable:
+        refuse_costly(node, elements)
+    return elements, addressable
+
+
 def _most(node: Node) -> int:
     """Return the largest size of a block, from the size of an element."""
-    specs = node.specs
-    if not all(isinstance(each, tf.TensorSpec) and each.shape.is_fully_defined() for each in specs) or any(
-        each.dtype in (tf.string, tf.variant, tf.resource) for each in specs
-    ):
+    no_size = (tf.string, tf.variant, tf.resource)
+    if any(each.dtype in no_size or not each.shape.is_fully_defined() for each in node.specs):
         return MAX_BLOCK
-    size = sum(int(each.shape.num_elements()) * each.dtype.size for each in specs)
+    size = sum(int(each.shape.num_elements()) * each.dtype.size for each in node.specs)
     return min(max(MAX_SMALL_BLOCK_BYTES // max(size, 1), MAX_BLOCK), MAX_SMALL_BLOCK)
 
 
@@ -206,7 +207,7 @@ def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None, tuple[Node, .
 
 def _repeats_within(node: Node) -> bool:
     """Return whether the dataset that a node makes of an element has no end."""
-    inside = {each.name: each for name in node.functions for each in node.graph.nodes_of(name)}
+    inside = {each.name: each for each in node.operations}
     counts = [inside.get(each.input[1].partition(":")[0]) for each in inside.values() if each.op == "RepeatDataset"]
     constants = [each.attr["value"].tensor for each in counts if each is not None and each.op == "Const"]
     return any(int(tf.make_ndarray(each)) < 0 for each in constants)
@@ -217,7 +218,7 @@ def _drops_remainder(node: Node) -> bool:
         return bool(node.value("drop_remainder"))
     if node.op != "GroupByWindowDataset":
         return False
-    inside = {each.name: each for name in node.functions for each in node.graph.nodes_of(name)}
+    inside = {each.name: each for each in node.operations}
     constants = {name for name, each in inside.items() if each.op == "Const" and each.attr["dtype"].type ==
                  tf.bool.as_datatype_enum and bool(tf.make_ndarray(each.attr["value"].tensor))}  # fmt: skip
     return any("Batch" in each.op and constants & {edge.partition(":")[0] for edge in each.input}
@@ -237,15 +238,11 @@ def _mixes_whole_datasets(node: Node) -> bool:
     return any(each.op == "RandomDataset" for each in node.inputs[0].subtree())
 
 
-def _as_many(records: int) -> tf.data.Dataset:
-    return tf.data.Dataset.range(records).map(tf.as_string)
-
-
 def _count(node: Node) -> int:
     size = array_rows(node) if is_arrays(node) else node.size
     if size == UNKNOWN_SIZE:
-        known = {each: records.count for each in node.subtree() if (records := records_of(each))}
-        size = int(node.graph.dataset(node, {each: _as_many(count) for each, count in known.items()}).cardinality())
+        known = {each: each.empty_elements(records.count) for each in node.subtree() if (records := records_of(each))}
+        size = int(node.graph.dataset(node, known).cardinality())
     if size != UNKNOWN_SIZE:
         return size
     try:

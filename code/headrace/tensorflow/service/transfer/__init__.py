@@ -15,22 +15,26 @@ import platform
 import secrets
 import subprocess
 import sys
+import time
 from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from headrace.errors import SetupError
+from headrace.errors import DeadlineError, SetupError
 from headrace.job.artifact_cache import LIBRARY_FOLDER
 from headrace.job.settings import SECRET_VARIABLE
-from headrace.tensorflow.service.transfer import worker_probe
+from headrace.training.handshake import Handshake
 
 PROTOCOL = "headrace"
 """The protocol's name in tf.data service."""
+HANDSHAKE = Handshake(b"headrac2", b"headrace transfer")
+"""The handshake of `handshake.h`."""
 TENSORFLOW_VERSIONS = ("2.21.0",)
 """TensorFlow versions that `interface.h` describes. Structures of others may differ, so gRPC carries their batches."""
 BUILD_LIMIT_S = 900.0
 """Seconds to wait for a library that is being built, perhaps by another process."""
 SOURCES = ("transfer.cc", "client.h", "server.h", "handshake.h", "message.h", "connection.h", "interface.h", "build.py")
+_POLL_S = 0.05
 
 
 def tensorflow_dir() -> Path:
@@ -73,9 +77,26 @@ def check_server(address: str) -> None:
     """Raise `SetupError` unless the protocol's server answers at `HOST:PORT`; TensorFlow would only log it."""
     port = address.rpartition(":")[2]
     try:
-        worker_probe.enter(address, os.environ.get(SECRET_VARIABLE, "")).close()
+        HANDSHAKE.enter(address, os.environ.get(SECRET_VARIABLE, "")).close()
     except OSError as error:
         raise SetupError(f"cannot send batches from {address}: {error}; is another program on port {port}?") from error
+
+
+def agreed_protocol(path: Path, timeout_s: float) -> str:
+    """Wait for the file in which the launcher names the one protocol that carries a job's batches, and return its name.
+
+    Raises:
+        DeadlineError: there is no such file after `timeout_s` seconds.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not path.is_file():
+        if time.monotonic() > deadline:
+            raise DeadlineError(
+                f"the leader has not decided within startup_timeout_s={timeout_s:g} by which protocol workers send "
+                "batches: see in its log whether it waits for a data host"
+            )
+        time.sleep(_POLL_S)
+    return path.read_text(encoding="utf-8").strip()
 
 
 def build_environ() -> dict[str, str]:
