@@ -7,6 +7,7 @@ import pytest
 from headrace.cluster.sagemaker import topology_from
 from headrace.errors import DeadlineError
 from headrace.events import CHECKPOINTS_ON_REQUEST, RANK_FAILED, RANK_LEAVING, Event
+from headrace.host.host_plan import HostPlan
 from headrace.host.inbox import (
     HostAnswered,
     HostInformed,
@@ -42,9 +43,9 @@ class Job:
 
     def __init__(self, tmp_path, **settings):
         self.out = io.StringIO()
-        settings = Settings(startup_timeout_s=100, lease_s=10, **settings)
+        settings = Settings(startup_timeout_s=100, lease_s=10, work_dir=tmp_path, **settings)
         log = HostLog("algo-3", self.out)
-        self.service = TfDataService(TOPOLOGY, settings, Path("code"), tmp_path, ())
+        self.service = TfDataService(HostPlan(TOPOLOGY, settings, Path("code"), [], {}))
         self.own = HostState("algo-3", ResourceUsage(lambda: []), self.service, Inbox(), lambda: [])
         self.hosts = Hosts(TOPOLOGY.peers(), settings.lease_s)
         stop = StopRequest(tmp_path, settings.stop_grace_s, log)

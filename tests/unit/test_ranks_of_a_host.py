@@ -6,7 +6,6 @@ import pytest
 from headrace.cluster.sagemaker import topology_from
 from headrace.host.host_plan import HostPlan, python_environ, trainer_environ
 from headrace.host.mpi import rank_processes
-from headrace.host.services.contract import DataService
 from headrace.host.usage import gpus
 from headrace.job.settings import Settings
 
@@ -63,5 +62,4 @@ def test_horovods_thread_looks_for_work_each_millisecond_only_where_ranks_have_o
     settings = Settings(processes_per_host=ranks)
     topology = topology_from(hetero(current_host="algo-3"), "test")
     plan = HostPlan(topology, settings, Path("/code"), [], given)
-    service = DataService(topology, settings, Path(), Path(), [])
-    assert trainer_environ(plan, service).get("HOROVOD_CYCLE_TIME") == told
+    assert trainer_environ(plan, {}).get("HOROVOD_CYCLE_TIME") == told

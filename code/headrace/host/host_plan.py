@@ -14,7 +14,6 @@ from headrace.frameworks import FRAMEWORKS
 from headrace.frameworks.framework import RankFacts
 from headrace.host.mpi import mpirun
 from headrace.host.mpi.network import network_environ, without_proxy
-from headrace.host.services.contract import DataService
 from headrace.host.usage.gpus import gpus_here
 from headrace.job.settings import (
     CONTROL_HOSTS_VARIABLE,
@@ -106,8 +105,8 @@ def settings_environ(settings: Settings) -> dict[str, str]:
     }
 
 
-def trainer_environ(plan: HostPlan, service: DataService) -> dict[str, str]:
-    """Return the environment of mpirun, MPI daemons and ranks on this host."""
+def trainer_environ(plan: HostPlan, of_service: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of mpirun, MPI daemons and ranks on this host; `of_service`: their data service's part."""
     settings = plan.settings
     paths = plan.paths
     context = TrainerContext(
@@ -131,7 +130,7 @@ def trainer_environ(plan: HostPlan, service: DataService) -> dict[str, str]:
         **mpirun.mpi_environ(plan.source_dir, plan.environ),
         **settings_environ(settings),
         **context.environ(),
-        **service.trainer_environ(),
+        **of_service,
         SECRET_VARIABLE: settings.secret,
         **FRAMEWORKS[settings.framework].rank_environ(facts),
         CONTROL_HOSTS_VARIABLE: ",".join(

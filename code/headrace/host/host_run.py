@@ -61,7 +61,7 @@ class HostRun:
         Raises:
             SetupError: a server's port is taken.
         """
-        plan, servers = self.plan, self.service.servers()
+        plan, servers = self.plan, self.service.servers(self.plan.topology.current)
         for server in servers:
             for port in server.ports:
                 check_port_free(port, server.name)
@@ -104,7 +104,7 @@ class HostRun:
             TRAINER,
             plan.trainer_name,
             command,
-            trainer_environ(plan, self.service),
+            trainer_environ(plan, self.service.trainer_environ()),
             plan.source_dir,
             label=self.ranks.label,
             on_event=lambda event: self.inbox.put(RankSaid(event)),
@@ -164,7 +164,7 @@ class HostRun:
                 return
 
     def _start_mpi_daemon(self, arguments: tuple[str, ...]) -> None:
-        environ = trainer_environ(self.plan, self.service)
+        environ = trainer_environ(self.plan, self.service.trainer_environ())
         argv = [mpirun.find_program(mpirun.ORTED), *arguments]
         self.supervisor.start(ChildSpec("mpi-daemon", mpirun.ORTED, argv, environ, self.plan.source_dir))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import sys
@@ -14,7 +13,7 @@ from headrace import __version__
 from headrace.cluster import slurm
 from headrace.cluster.run_files import ARRAYS_FOLDER, HostPaths
 from headrace.cluster.sagemaker import read_topology
-from headrace.cluster.topology import Host
+from headrace.cluster.topology import Host, Topology
 from headrace.errors import HeadraceError, InputError
 from headrace.host.control.channel import ControlServer, Handler
 from headrace.host.control.file_receiver import FileKeeper
@@ -67,20 +66,14 @@ def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
         arguments = script_arguments(argv, HostPaths(settings.base_dir).hyperparameters)
         plan = HostPlan(topology, with_secret(settings, topology, environ, rank), source_dir, arguments, environ, rank)
         plan.refuse_open_launch()
-        service = _service(plan, topology.current)
+        service = data_service(plan)
     except HeadraceError as error:
         print(f"launcher.py: error: {error}", file=sys.stderr)
         write_failure(HostPaths(read_base_dir(environ)), str(error))
         return error.exit_code
     if rank and not rank.supervises:
-        become_rank(plan, trainer_environ(plan, service))
+        become_rank(plan, trainer_environ(plan, service.trainer_environ()))
     return run_host(plan, service)
-
-
-def _service(plan: HostPlan, host: Host) -> DataService:
-    """Return the job's data service, from the view of this host."""
-    there = dataclasses.replace(plan.topology, current=host)
-    return data_service(there, plan.settings, plan.source_dir, plan.paths.work_dir, plan.script_arguments)
 
 
 def run_host(plan: HostPlan, service: DataService) -> int:
@@ -89,7 +82,7 @@ def run_host(plan: HostPlan, service: DataService) -> int:
     log = HostLog(host)
     try:
         with host_run(plan, service, log) as run:
-            _log_topology(plan, run.service.mode, log)
+            _log_topology(plan.topology, service, log)
             _compare_versions(plan.environ.get(VERSION_VARIABLE, ""), log)
             keeper = FileKeeper(plan.paths.work_dir / ARRAYS_FOLDER)
             handlers: dict[str, Handler] = {
@@ -115,11 +108,9 @@ def run_host(plan: HostPlan, service: DataService) -> int:
     return outcome.exit_code
 
 
-def _log_topology(plan: HostPlan, mode: str, log: HostLog) -> None:
-    topology = plan.topology
-
+def _log_topology(topology: Topology, service: DataService, log: HostLog) -> None:
     def servers(host: Host) -> list[str]:
-        kinds = Counter(each.kind for each in _service(plan, host).servers())
+        kinds = Counter(each.kind for each in service.servers(host))
         return [kind if count == 1 else f"{count} {kind}s" for kind, count in kinds.items()]
 
     log.event(
@@ -130,7 +121,7 @@ def _log_topology(plan: HostPlan, mode: str, log: HostLog) -> None:
         leader=topology.leader.name,
         dispatcher=topology.dispatcher_host.name,
         hosts=len(topology.hosts),
-        tf_data_mode=mode,
+        tf_data_mode=service.mode,
     )
     if topology.is_leader:
         for line in topology.table(servers).splitlines():
