@@ -68,6 +68,11 @@ class HostPlan:
         return self.settings.processes_per_host or int(self.environ.get("SM_NUM_GPUS") or 0) or gpus_here() or 1
 
     @property
+    def world_size(self) -> int:
+        """The number of ranks on all hosts."""
+        return len(self.topology.dnn_hosts) * self.ranks_per_host
+
+    @property
     def trainer_name(self) -> str:
         """Name of the process that this host starts for the trainer: mpirun, or the toolkit's rank."""
         return f"rank{self.rank.world}" if self.rank else mpirun.MPIRUN
@@ -118,7 +123,7 @@ def trainer_environ(plan: HostPlan, of_service: Mapping[str, str]) -> dict[str, 
     )
     names = {settings.endpoint(host.name).address: host.name for host in plan.topology.hosts}
     facts = RankFacts(
-        world_size=len(plan.topology.dnn_hosts) * plan.ranks_per_host,
+        world_size=plan.world_size,
         leader_address=settings.endpoint(plan.topology.leader.name).address,
         stall_timeout_s=settings.stall_timeout_s,
         environ=plan.environ,

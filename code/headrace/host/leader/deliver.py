@@ -1,18 +1,15 @@
-"""End a job: find the kernel's reason for a kill, tell every host the outcome, write the summary."""
+"""End a job: find the kernel's reason for a kill, and tell every host the outcome."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
-from headrace.cluster.run_files import SUMMARY, write_json
 from headrace.host.failures import leave
 from headrace.host.host_run import PUBLISH_INTERVAL_S, HostRun
-from headrace.host.leader import summary
 from headrace.host.leader.lease import Lease
 from headrace.host.leader.peers import Hosts
-from headrace.host.leader.summary import JobTimes
+from headrace.host.leader.summary import JobTimes, write_summary
 from headrace.host.usage.oom import explained
 from headrace.outcome import Outcome, RootCause
 
@@ -72,29 +69,3 @@ def deliver(run: HostRun, hosts: Hosts, leases: Sequence[Lease], outcome: Outcom
             error = f"has not received the outcome: {hosts.errors[lease.host] or 'no answer'}"
             run.log.event("host_lost", host=lease.host, error=error)
         lease.close()
-
-
-def write_summary(
-    run: HostRun, hosts: Hosts, times: JobTimes, outcome: Outcome, *, another_follows: bool = False
-) -> dict[str, Any]:
-    """Write the leader's `summary.json` and return its content. If it cannot be written, the log says so.
-
-    Args:
-        another_follows: whether a fuller summary follows, so that rank 0's report must stay.
-    """
-    path = run.plan.paths.output_dir / SUMMARY
-    record = summary.build_summary(
-        run.plan,
-        run.service,
-        outcome,
-        summary.take_trainer_report(run.plan.paths.output_dir, leave_it=another_follows),
-        # A first summary is in a hurry, so it uses the published status: a new one takes long on a busy machine.
-        {run.state.host: run.state.published() if another_follows else run.state.status(), **hosts.statuses},
-        hosts.lost,
-        times.as_json(),
-    )
-    try:
-        write_json(path, record)
-    except OSError as error:
-        run.log.say(f"cannot write {path}: {error}")
-    return record

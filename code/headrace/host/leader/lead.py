@@ -14,13 +14,11 @@ from headrace.host.failures import failure_of, unexpected
 from headrace.host.host_run import HostRun
 from headrace.host.inbox import RankSaid, Stamped
 from headrace.host.leader.decide import Decider, Verdict
-from headrace.host.leader.deliver import deliver, settle, write_summary
+from headrace.host.leader.deliver import deliver, settle
 from headrace.host.leader.job_timeline import Timeline
 from headrace.host.leader.lease import Lease
 from headrace.host.leader.peers import Hosts
-from headrace.host.leader.readiness import Readiness
-from headrace.host.leader.stop_request import StopRequest
-from headrace.host.leader.summary import JobTimes
+from headrace.host.leader.summary import JobTimes, write_summary
 from headrace.host.leader.watchdog import StallWatchdog, diagnose
 from headrace.host.mpi.rank_processes import dump_ranks
 from headrace.host.services.contract import Decision
@@ -41,12 +39,7 @@ class Leader:
         self._times = JobTimes(run.started)
         self._decision: Decision | None = None
         self._hosts = Hosts(topology.peers(), settings.lease_s)
-        self._ready = Readiness(topology, settings, run.service, self._hosts)
-        stop = StopRequest(plan.paths.signal_dir, settings.stop_grace_s, run.log)
-        self._decider = Decider(
-            topology, settings, run.service, run.state, self._hosts, stop, run.log,
-            plan.ranks_per_host * len(topology.dnn_hosts), plan.rank is not None,
-        )  # fmt: skip
+        self._decider = Decider(plan, run.service, run.state, self._hosts, run.log)
         self._timeline = Timeline(topology, open_exporters(plan, run.log), run.service.worker_names())
         run.listeners += [self._hosts.take, self._decider.take, self._timeline.take, self._take]
         self._leases = [
@@ -61,7 +54,7 @@ class Leader:
         outcome = Outcome()
         try:
             run.start_servers()
-            self._wait_for(lambda: self._ready.missing_for_trainer(run.state.installing))
+            self._wait_for(self._decider.missing_for_trainer)
             self._train()
         except HeadraceError as error:
             run.state.fail(failure_of(error, run.state.host))
@@ -151,11 +144,9 @@ class Leader:
         return missing
 
     def _give_up(self, missing: list[str], now: float) -> None:
-        """Count hosts as lost after the deadline. Raises `DeadlineError` or `_Failed` if the job cannot go on."""
+        """Count hosts as lost after the deadline. Raises `DeadlineError` if the job cannot go on."""
         if now - self._run.started > self._run.plan.settings.startup_timeout_s:
-            for host in self._ready.give_up(missing):
-                if cause := self._decider.lose(host):
-                    raise _Failed(cause)
+            self._decider.give_up(missing)
 
     def _takes_batches(self) -> bool:
         """Return whether ranks get batches. Some frameworks show it in any loop, others once ranks make steps."""
@@ -179,7 +170,7 @@ class Leader:
                 run.state.hear(self._decision.fields)
                 for lease in self._leases:
                     lease.hurry()
-        return self._ready.missing_for_data(reports)
+        return self._decider.missing_for_data(reports)
 
     def _check(self) -> None:
         """Raise `_Failed` if the job has failed."""

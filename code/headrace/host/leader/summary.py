@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.cluster.run_files import TRAINER_REPORT
-from headrace.host.host_plan import HostPlan
+from headrace.cluster.run_files import SUMMARY, TRAINER_REPORT, write_json
+from headrace.host.host_run import HostRun
+from headrace.host.leader.peers import Hosts
 from headrace.host.leader.workers import workers
-from headrace.host.services.contract import DataService
 from headrace.job.limited_by import limited_by
 from headrace.outcome import Outcome
 from headrace.rank.context import EMPTY_REPORT
@@ -60,7 +60,7 @@ class JobTimes:
         return None if moment is None else round(moment - self.began_at, 3)
 
 
-def take_trainer_report(output_dir: Path, *, leave_it: bool = False) -> dict[str, Any]:
+def _take_trainer_report(output_dir: Path, leave_it: bool) -> dict[str, Any]:
     """Return rank 0's report, and remove its file unless `leave_it`; zeros if training did not get that far."""
     path = output_dir / TRAINER_REPORT
     try:
@@ -72,18 +72,37 @@ def take_trainer_report(output_dir: Path, *, leave_it: bool = False) -> dict[str
     return EMPTY_REPORT | (report if isinstance(report, dict) else {})
 
 
-def build_summary(
-    plan: HostPlan,
-    service: DataService,
+def write_summary(
+    run: HostRun, others: Hosts, times: JobTimes, outcome: Outcome, *, another_follows: bool = False
+) -> dict[str, Any]:
+    """Write the leader's `summary.json` and return its content. If it cannot be written, the log says so.
+
+    Args:
+        another_follows: whether a fuller summary follows, so that rank 0's report must stay.
+    """
+    output_dir = run.plan.paths.output_dir
+    report = _take_trainer_report(output_dir, leave_it=another_follows)
+    # A first summary is in a hurry, so it uses the published status: a new one takes long on a busy machine.
+    own = run.state.published() if another_follows else run.state.status()
+    record = _build_summary(run, outcome, report, {run.state.host: own, **others.statuses}, others.lost, times)
+    try:
+        write_json(output_dir / SUMMARY, record)
+    except OSError as error:
+        run.log.say(f"cannot write {output_dir / SUMMARY}: {error}")
+    return record
+
+
+def _build_summary(
+    run: HostRun,
     outcome: Outcome,
     report: Mapping[str, Any],
     statuses: Mapping[str, Mapping[str, Any]],
     lost_hosts: list[str],
-    times: Mapping[str, Any],
+    times: JobTimes,
 ) -> dict[str, Any]:
     """Return the summary, in the order in which people read it. `statuses` are the hosts' latest, by host name."""
-    settings, hosts = plan.settings, {}
-    for host in plan.topology.hosts:
+    settings, service, hosts = run.plan.settings, run.service, {}
+    for host in run.plan.topology.hosts:
         status = statuses.get(host.name, {})
         cpu = status.get("cpu", {})
         hosts[host.name] = {
@@ -107,10 +126,10 @@ def build_summary(
         "framework": settings.framework,
         "training_script": settings.training_script,
         "tf_data_mode": service.mode,
-        "is_hetero": plan.topology.is_hetero,
+        "is_hetero": run.plan.topology.is_hetero,
         "local_workers": settings.local_workers,
         **report,
-        **times,
+        **times.as_json(),
         "hosts": hosts,
         "workers": workers(service.worker_names(), statuses),
     }
