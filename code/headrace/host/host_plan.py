@@ -17,7 +17,6 @@ from headrace.host.mpi.network import network_environ, without_proxy
 from headrace.host.usage.gpus import gpus_here
 from headrace.job.settings import (
     CONTROL_HOSTS_VARIABLE,
-    HOST_NAMES_VARIABLE,
     HYPERPARAMETERS,
     PREFLIGHT_TIMEOUT_VARIABLE,
     PREFLIGHT_VARIABLE,
@@ -121,7 +120,7 @@ def trainer_environ(plan: HostPlan, of_service: Mapping[str, str]) -> dict[str, 
         checkpoint_dir=paths.checkpoint_dir,
         signal_dir=paths.signal_dir,
     )
-    names = {settings.endpoint(host.name).address: host.name for host in plan.topology.hosts}
+    channels = [f"{host.name}={settings.endpoint(host.name).control_address}" for host in plan.topology.hosts]
     facts = RankFacts(
         world_size=plan.world_size,
         leader_address=settings.endpoint(plan.topology.leader.name).address,
@@ -138,16 +137,13 @@ def trainer_environ(plan: HostPlan, of_service: Mapping[str, str]) -> dict[str, 
         **of_service,
         SECRET_VARIABLE: settings.secret,
         **FRAMEWORKS[settings.framework].rank_environ(facts),
-        CONTROL_HOSTS_VARIABLE: ",".join(
-            f"{name}={settings.endpoint(name).control_address}" for name in names.values()
-        ),
+        CONTROL_HOSTS_VARIABLE: ",".join(channels),
         STARTUP_TIMEOUT_VARIABLE: f"{settings.startup_timeout_s:g}",
         # MPI then starts before the framework is loaded, whose libraries have functions of the same names (hwloc's).
         # Open MPI's must be found at once and not at their first call, or MPI's end calls the framework's and crashes.
         **({"LD_BIND_NOW": "1"} if settings.preflight else {}),
         PREFLIGHT_VARIABLE: settings.preflight,
         PREFLIGHT_TIMEOUT_VARIABLE: f"{settings.preflight_timeout_s:g}",
-        HOST_NAMES_VARIABLE: ",".join(f"{address}={name}" for address, name in names.items()),
     }
 
 

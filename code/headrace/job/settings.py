@@ -46,8 +46,6 @@ VERSION_VARIABLE = "HEADRACE_VERSION"
 """Variable with the version of headrace that submitted the job."""
 MLFLOW_URI_VARIABLE, MLFLOW_EXPERIMENT_VARIABLE = "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"
 """MLflow's own variables; jobs get them from the environment of the submission."""
-HOST_NAMES_VARIABLE = "HEADRACE_HOST_NAMES"
-"""Variable with host names by address, `address=name,…`: mpirun knows addresses, the control channel names."""
 CONTROL_HOSTS_VARIABLE = "HEADRACE_CONTROL_HOSTS"
 """Variable with the addresses of the control channels: `name=address:port,…`."""
 JOB_NAME_VARIABLES = ("TRAINING_JOB_NAME", "SM_TRAINING_JOB_NAME")

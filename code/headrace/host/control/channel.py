@@ -18,7 +18,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # Its own log lines about refused calls are noise here.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # Children are forked and exec'd at once.
@@ -28,6 +28,7 @@ import grpc
 from headrace.errors import SetupError
 from headrace.host.control.auth import ClientAuth, Refused, ServerAuth
 from headrace.host.log import HostLog
+from headrace.job.settings import CONTROL_HOSTS_VARIABLE
 
 SERVICE = "headrace.Control"
 MAX_MESSAGE_BYTES = 256 * 1024
@@ -45,6 +46,11 @@ STOP_GRACE_S = 2.0
 Body = dict[str, Any]
 Handler = Callable[[Body], Body]
 StreamHandler = Callable[[Body, AsyncIterator[bytes]], Coroutine[Any, Any, Body]]
+
+
+def control_hosts() -> dict[str, str]:
+    """Return where the hosts' control channels are reached, by host name; for programs that a rank or mpirun starts."""
+    return dict(pair.split("=", 1) for pair in os.environ.get(CONTROL_HOSTS_VARIABLE, "").split(",") if pair)
 
 
 class ControlServer:
@@ -115,9 +121,7 @@ class ControlServer:
             try:
                 return answer(message)
             except Refused as error:
-                self._refusals.add(f"{name} from {context.peer()}: {error}")
-                await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
-                raise AssertionError("abort raises") from error
+                await self._refuse(name, context, error)
 
         return grpc.unary_unary_rpc_method_handler(handle)
 
@@ -129,12 +133,15 @@ class ControlServer:
                 first = await asyncio.wait_for(messages.__anext__(), CALL_TIMEOUT_S)
                 body, seal = self._auth.open(name, first)
             except (Refused, asyncio.TimeoutError, StopAsyncIteration) as error:
-                self._refusals.add(f"{name} from {context.peer()}: {error}")
-                await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
-                raise AssertionError("abort raises") from error
+                await self._refuse(name, context, error)
             return seal.seal(await take(body, messages))
 
         return grpc.stream_unary_rpc_method_handler(handle)
+
+    async def _refuse(self, name: str, context: grpc.aio.ServicerContext, error: Exception) -> NoReturn:
+        self._refusals.add(f"{name} from {context.peer()}: {error}")
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+        raise AssertionError("abort raises") from error
 
     def _call(self, name: str, message: bytes) -> bytes:
         body, seal = self._auth.open(name, message)
