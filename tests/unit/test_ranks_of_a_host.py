@@ -21,6 +21,9 @@ class Process:
     def environ(self):
         return self._environ
 
+    def cmdline(self):
+        return ["python", "-m", "headrace.rank", "-m", "mpi4py", "train.py"]
+
 
 @pytest.mark.parametrize(
     ("given", "environ", "files", "ranks"),
@@ -41,7 +44,7 @@ def test_a_host_has_a_rank_for_each_gpu_that_is_there_unless_the_user_says_how_m
 
 def test_what_a_rank_has_forked_is_not_taken_for_the_rank(monkeypatch):
     ranks = [Process(1), *(Process(pid, OMPI_COMM_WORLD_RANK=rank) for pid, rank in ((2, "0"), (3, "1"), (4, "0")))]
-    monkeypatch.setattr(rank_processes, "descendants_running", lambda words: ranks)  # parents first
+    monkeypatch.setattr(rank_processes, "descendants", lambda: ranks)  # parents first
     assert {name: each.pid for name, each in rank_processes.rank_processes().items()} == {"rank0": 2, "rank1": 3}
 
 

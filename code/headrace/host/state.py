@@ -56,20 +56,17 @@ class HostState:
         self._last_heard: float | None = None
         self._dump_requested = False
         self._report: Report = {}
-        self._published: Body = self._status()
+        self.published: Body = self._status()
+        """The status that was last published."""
 
     # From the control channel's threads
 
     def renew(self, body: Body) -> Body:
         """Answer the leader's renewal, which has the job's phase, and the outcome if there is one."""
         self._inbox.put(LeaderSaid(body))
-        return self._published
+        return self.published
 
     # From the main loop
-
-    def published(self) -> Body:
-        """Return the status that was last published."""
-        return self._published
 
     def take(self, stamped: Stamped) -> None:
         """Act on an event, if it concerns this host's state."""
@@ -88,7 +85,7 @@ class HostState:
     def publish(self) -> None:
         """Make the current status the reply to renewals."""
         self._received = self._find_received()
-        self._published = self._status()
+        self.published = self._status()
 
     def hear(self, decision: Mapping[str, Any]) -> None:
         """Tell this host's data service what the leader has decided for the data services of all hosts."""

@@ -46,16 +46,6 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
-def descendants_running(words: str) -> list[psutil.Process]:
-    """Return the living descendants whose command line contains `words`."""
-    found = []
-    for process in descendants():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if words in " ".join(process.cmdline()):
-                found.append(process)
-    return found
-
-
 def wait_for_threads(named: str, limit_s: float) -> None:
     """Wait until all threads of this process with a certain name are asleep in two looks in a row.
 

@@ -222,7 +222,7 @@ class Leader:
 
     def _statuses_heard(self) -> dict[str, Mapping[str, Any]]:
         """Return all hosts' latest statuses; this host's is the published one, because a new one takes long."""
-        return {self._run.state.host: self._run.state.published(), **self._hosts.statuses}
+        return {self._run.state.host: self._run.state.published, **self._hosts.statuses}
 
     def _statuses(self) -> dict[str, Mapping[str, Any]]:
         return {self._run.state.host: self._run.state.status(), **self._hosts.statuses}

@@ -83,7 +83,7 @@ def write_summary(
     output_dir = run.plan.paths.output_dir
     report = _take_trainer_report(output_dir, leave_it=another_follows)
     # A first summary is in a hurry, so it uses the published status: a new one takes long on a busy machine.
-    own = run.state.published() if another_follows else run.state.status()
+    own = run.state.published if another_follows else run.state.status()
     record = _build_summary(run, outcome, report, {run.state.host: own, **others.statuses}, others.lost, times)
     try:
         write_json(output_dir / SUMMARY, record)
