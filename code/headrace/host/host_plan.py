@@ -13,7 +13,6 @@ from headrace.errors import InputError
 from headrace.frameworks import FRAMEWORKS
 from headrace.frameworks.framework import RankFacts
 from headrace.host.mpi import mpirun
-from headrace.host.mpi.network import network_environ, without_proxy
 from headrace.host.usage.gpus import gpus_here
 from headrace.job.settings import (
     CONTROL_HOSTS_VARIABLE,
@@ -129,7 +128,7 @@ def trainer_environ(plan: HostPlan, of_service: Mapping[str, str]) -> dict[str, 
     )
     return {
         **plan.environ,
-        **network_environ(plan.topology, plan.environ),
+        **mpirun.network_environ(plan.topology, plan.environ),
         **python_environ(plan),
         **mpirun.mpi_environ(plan.source_dir, plan.environ),
         **settings_environ(settings),
@@ -151,7 +150,7 @@ def python_environ(plan: HostPlan) -> dict[str, str]:
     """Return the variables that every Python child of this host gets."""
     of_framework = FRAMEWORKS[plan.settings.framework].process_environ(plan.environ)
     names = [host.name for host in plan.topology.hosts]
-    direct = without_proxy([*names, *(plan.settings.endpoint(name).address for name in names)], plan.environ)
+    direct = mpirun.without_proxy([*names, *(plan.settings.endpoint(name).address for name in names)], plan.environ)
     # A fixed seed makes what is built from sets, such as a vocabulary, the same in all processes of the job.
     given = plan.environ.get("PYTHONHASHSEED", "")
     hashes = {"PYTHONHASHSEED": given if given.isdecimal() else "0"}  # "random" would differ in each process

@@ -18,7 +18,7 @@ from headrace.errors import HeadraceError, InputError
 from headrace.host.control.channel import ControlServer, Handler
 from headrace.host.control.file_receiver import FileKeeper
 from headrace.host.control.secret import with_secret
-from headrace.host.failures import failure_of, leave, unexpected, write_failure
+from headrace.host.failures import cause_of, leave, write_failure
 from headrace.host.follower import follow
 from headrace.host.host_plan import HostPlan, trainer_environ
 from headrace.host.host_run import host_run
@@ -85,18 +85,13 @@ def run_host(plan: HostPlan, service: DataService) -> int:
             _log_topology(plan.topology, service, log)
             _compare_versions(plan.environ.get(VERSION_VARIABLE, ""), log)
             keeper = FileKeeper(plan.paths.work_dir / ARRAYS_FOLDER)
-            handlers: dict[str, Handler] = {
-                "renew": run.state.renew,
-                "has": keeper.has,
-            }
+            handlers: dict[str, Handler] = {"renew": run.state.renew, "has": keeper.has}
             if plan.takes_mpi_daemon:
                 handlers["start_mpi_daemon"] = run.mpi_daemon.ask
             with ControlServer(plan.control_address, host, plan.settings.secret, handlers, log, {"keep": keeper.keep}):
                 outcome = Leader(run).lead() if plan.topology.is_leader else follow(run)
-    except HeadraceError as error:
-        outcome = Outcome(failure_of(error, host))
     except Exception as error:  # the host ends with an outcome, whatever failed
-        outcome = Outcome(unexpected(error, host, log))
+        outcome = Outcome(cause_of(error, host, log))
     if outcome.root_cause:
         cause = outcome.root_cause
         log.event("root_cause", host=cause.host, role=cause.process, pid=cause.pid, message=cause.message)

@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.errors import HeadraceError
 from headrace.frameworks import FRAMEWORKS
 from headrace.host.control.channel import Body
 from headrace.host.exporters.choose import open_exporters
-from headrace.host.failures import failure_of, unexpected
+from headrace.host.failures import cause_of
 from headrace.host.host_run import HostRun
 from headrace.host.inbox import RankSaid, Stamped
 from headrace.host.leader.decide import Decider, Verdict
@@ -56,12 +55,11 @@ class Leader:
             run.start_servers()
             self._wait_for(self._decider.missing_for_trainer)
             self._train()
-        except HeadraceError as error:
-            run.state.fail(failure_of(error, run.state.host))
         except _Failed as failed:
             outcome = Outcome(failed.cause)
         except Exception as error:  # every host must hear of it, whatever failed
-            outcome = Outcome(unexpected(error, run.state.host, run.log))
+            cause = cause_of(error, run.state.host, run.log)
+            outcome = Outcome(run.state.failure or cause)
         if run.state.failure and not outcome.root_cause:
             outcome = Outcome(run.state.failure)
         self._times.end()
