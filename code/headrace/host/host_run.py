@@ -163,6 +163,12 @@ class HostRun:
             if time.monotonic() >= end:
                 return
 
+    def wait_until(self, is_done: Callable[[], bool], limit_s: float) -> None:
+        """Act on events until something is done, or the time is over."""
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline and not is_done():
+            self.wait()
+
     def _start_mpi_daemon(self, arguments: tuple[str, ...]) -> None:
         environ = trainer_environ(self.plan, self.service.trainer_environ())
         argv = [mpirun.find_program(mpirun.ORTED), *arguments]

@@ -15,6 +15,7 @@ import psutil
 
 POLL_S = 0.02
 UNKILLABLE_AFTER_S = 10.0
+LEFT_GRACE_S = 2.0
 
 
 def tree(pid: int) -> list[psutil.Process]:
@@ -113,7 +114,7 @@ def end_all_descendants(grace_s: float, spare: Collection[int] = ()) -> int:
     return len(killed)
 
 
-def end_children(grace_s: float = 2.0) -> None:
+def end_children() -> None:
     """End the processes that this program started and left running, and print each.
 
     Such a process may hold this program's output open, and a reader of the output would wait for its end. The resource
@@ -129,7 +130,7 @@ def end_children(grace_s: float = 2.0) -> None:
         with contextlib.suppress(OSError, ValueError):  # the script may have closed its output
             print(f"ending process {pid}, which the script started and left running: {command[:200]}", flush=True)
     if left:
-        end_all_descendants(grace_s, [pid for pid, _ in own])
+        end_all_descendants(LEFT_GRACE_S, [pid for pid, _ in own])
 
 
 def reap_orphans() -> None:

@@ -13,7 +13,7 @@ from headrace.host.leader.summary import JobTimes, write_summary
 from headrace.host.usage.oom import explained
 from headrace.outcome import Outcome, RootCause
 
-NEWS_TIMEOUT_S = 3.5
+NEWS_TIMEOUT_S = 2.3
 """Seconds to wait for a host's next report."""
 
 
@@ -23,15 +23,11 @@ def with_kernels_reason(run: HostRun, hosts: Hosts, leases: Sequence[Lease], cau
     mpirun may report the kill before the rank's host reports the reason. So this waits for that host's next report.
     """
     if cause.signal == "SIGKILL" and cause.process.startswith("rank") and cause.host in hosts.present():
-        decided = time.monotonic()
         # A report may be PUBLISH_INTERVAL_S old, and it must have been made after the kill.
-        asked_at = decided + PUBLISH_INTERVAL_S + 0.2
-        hurried = False
-        while time.monotonic() < decided + NEWS_TIMEOUT_S and hosts.heard_at[cause.host] < asked_at:
-            if time.monotonic() >= asked_at and not hurried:
-                hurried = True
-                next(lease for lease in leases if lease.host == cause.host).hurry()
-            run.wait()
+        run.wait_until(lambda: False, PUBLISH_INTERVAL_S + 0.2)
+        asked_at = time.monotonic()
+        next(lease for lease in leases if lease.host == cause.host).hurry()
+        run.wait_until(lambda: hosts.heard_at[cause.host] >= asked_at, NEWS_TIMEOUT_S)
     statuses = {run.state.host: run.state.status(), **hosts.statuses}
     return explained(cause, statuses.get(cause.host, {}).get("memory") or {})
 
@@ -59,9 +55,7 @@ def deliver(run: HostRun, hosts: Hosts, leases: Sequence[Lease], outcome: Outcom
         lease.deliver(outcome)
     run.supervisor.teardown()
     # As before the end, a host is lost only after a whole lease: on a bad link a call or two may fail.
-    deadline = time.monotonic() + run.plan.settings.lease_s
-    while time.monotonic() < deadline and set(hosts.names) - hosts.informed - set(hosts.lost):
-        run.wait()
+    run.wait_until(lambda: set(hosts.names) <= {*hosts.informed, *hosts.lost}, run.plan.settings.lease_s)
     for lease in leases:
         if lease.host not in hosts.informed and lease.host not in hosts.lost:
             # It died so shortly before the end that its lease has not run out.
