@@ -1,7 +1,8 @@
-"""Facts that a host knows before it starts anything, and the environments that it makes of them for its children."""
+"""Facts that a host knows before it starts anything; the arguments and environments that it makes of them."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,17 +18,18 @@ from headrace.host.usage.gpus import gpus_here
 from headrace.job.settings import (
     CONTROL_HOSTS_VARIABLE,
     HYPERPARAMETERS,
-    PREFLIGHT_TIMEOUT_VARIABLE,
-    PREFLIGHT_VARIABLE,
     SECRET_VARIABLE,
-    STARTUP_TIMEOUT_VARIABLE,
     TRUST_NETWORK_VARIABLE,
     Settings,
+    pairs,
 )
 from headrace.rank.context import TrainerContext
 
 LONGEST_SOCKET_PATH, LONGEST_SOCKET_NAME = 107, 32
 """Most bytes of a socket's path (unix(7)), and of what Python's multiprocessing adds to its folder's path."""
+
+OF_TUNING_JOBS = "_tuning_"
+"""Prefix of the hyperparameters that SageMaker adds to each job of a tuning job."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,25 @@ class HostPlan:
         return f"{endpoint.bind_address}:{endpoint.control_port}"
 
 
+def script_arguments(argv: Sequence[str], hyperparameters: Path) -> list[str]:
+    """Return the launcher's arguments that the user meant for the training script, as `--name value`.
+
+    Args:
+        hyperparameters: the host's hyperparameters.json. Others were added by SageMaker's toolkit.
+    """
+    try:
+        given = json.loads(hyperparameters.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        given = None
+    words: list[str] = []
+    for flag, value in pairs(argv):
+        name = flag.lstrip("-")
+        not_given = isinstance(given, dict) and name not in given
+        if not (name in HYPERPARAMETERS or name.startswith(OF_TUNING_JOBS) or not_given):
+            words += [flag, value]
+    return words
+
+
 def settings_environ(settings: Settings) -> dict[str, str]:
     """Return the launcher's settings as variables for training scripts: `HEADRACE_` and the setting's name."""
     values = {name: getattr(settings, name) for name in HYPERPARAMETERS}
@@ -137,12 +158,9 @@ def trainer_environ(plan: HostPlan, of_service: Mapping[str, str]) -> dict[str, 
         SECRET_VARIABLE: settings.secret,
         **FRAMEWORKS[settings.framework].rank_environ(facts),
         CONTROL_HOSTS_VARIABLE: ",".join(channels),
-        STARTUP_TIMEOUT_VARIABLE: f"{settings.startup_timeout_s:g}",
         # MPI then starts before the framework is loaded, whose libraries have functions of the same names (hwloc's).
         # Open MPI's must be found at once and not at their first call, or MPI's end calls the framework's and crashes.
         **({"LD_BIND_NOW": "1"} if settings.preflight else {}),
-        PREFLIGHT_VARIABLE: settings.preflight,
-        PREFLIGHT_TIMEOUT_VARIABLE: f"{settings.preflight_timeout_s:g}",
     }
 
 
@@ -167,11 +185,3 @@ def _temporary_files(plan: HostPlan) -> dict[str, str]:
     folder = str(plan.paths.work_dir)
     too_long = len(os.fsencode(folder)) + LONGEST_SOCKET_NAME > LONGEST_SOCKET_PATH
     return {} if too_long and FRAMEWORKS[plan.settings.framework].has_sockets_in_tmpdir else {"TMPDIR": folder}
-
-
-def server_environ(plan: HostPlan) -> dict[str, str]:
-    """Return the variables that a data service's servers get beside the host's own environment."""
-    return {
-        **python_environ(plan),
-        SECRET_VARIABLE: plan.settings.secret,
-    }

@@ -14,7 +14,7 @@ from types import FrameType
 
 from headrace.errors import SetupError
 from headrace.frameworks import FRAMEWORKS
-from headrace.host.host_plan import HostPlan, server_environ, trainer_environ
+from headrace.host.host_plan import HostPlan, python_environ, trainer_environ
 from headrace.host.inbox import HostAnswered, Inbox, MpiDaemonAsked, RankSaid, ServerSaid, Stamped, StopAsked
 from headrace.host.log import HostLog
 from headrace.host.mpi import mpirun
@@ -27,6 +27,7 @@ from headrace.host.state import HostState
 from headrace.host.supervisor import Child, ChildSpec, Supervisor
 from headrace.host.usage.gpus import Gpus
 from headrace.host.usage.host_usage import ResourceUsage
+from headrace.job.settings import SECRET_VARIABLE
 from headrace.outcome import RootCause
 from headrace.rank import receipts
 from headrace.rank.failure import first_failure
@@ -65,7 +66,7 @@ class HostRun:
         for server in servers:
             for port in server.ports:
                 check_port_free(port, server.name)
-        environ = {**without_mpi(plan.environ), **server_environ(plan)}
+        environ = {**without_mpi(plan.environ), **python_environ(plan), SECRET_VARIABLE: plan.settings.secret}
         for server in servers:
             own = {"HEADRACE_SERVER_NAME": server.name, **server.environ}
             self.supervisor.start(
