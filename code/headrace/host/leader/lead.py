@@ -9,11 +9,10 @@ from typing import Any
 from headrace.frameworks import FRAMEWORKS
 from headrace.host.control.channel import Body
 from headrace.host.exporters.choose import open_exporters
-from headrace.host.failures import cause_of
-from headrace.host.host_run import HostRun
+from headrace.host.failures import cause_of, leave
+from headrace.host.host_run import PUBLISH_INTERVAL_S, HostRun
 from headrace.host.inbox import RankSaid, Stamped
 from headrace.host.leader.decide import Decider, Verdict
-from headrace.host.leader.deliver import deliver, settle
 from headrace.host.leader.job_timeline import Timeline
 from headrace.host.leader.lease import Lease
 from headrace.host.leader.peers import Hosts
@@ -22,10 +21,13 @@ from headrace.host.leader.watchdog import StallWatchdog, diagnose
 from headrace.host.mpi.rank_processes import dump_ranks
 from headrace.host.services.contract import Decision
 from headrace.host.state import STARTING, STEPPING
+from headrace.host.usage.oom import explained
 from headrace.outcome import Outcome, RootCause
 
 DUMP_TIMEOUT_S = 3.0
 PROGRESS_INTERVAL_S = 5.0
+NEWS_TIMEOUT_S = 2.3
+"""Seconds to wait for a host's report once it has been asked for."""
 
 
 class Leader:
@@ -64,11 +66,11 @@ class Leader:
             outcome = Outcome(run.state.failure)
         self._times.end()
         if outcome.root_cause:
-            outcome = Outcome(settle(run, self._hosts, self._leases, self._times, outcome.root_cause))
+            outcome = Outcome(self._settle(outcome.root_cause))
         train_s = self._times.train_s()
         if train_s is not None:
             run.log.event("training_finished", status=outcome.status, train_s=train_s)
-        deliver(run, self._hosts, self._leases, outcome)
+        self._deliver(outcome)
         self._timeline.end(write_summary(run, self._hosts, self._times, outcome))
         return outcome
 
@@ -195,6 +197,53 @@ class Leader:
                 run.check_children()  # the stacks arrive meanwhile
                 run.wait()
         raise _Failed(cause)
+
+    def _settle(self, cause: RootCause) -> RootCause:
+        """Return the root cause with the kernel's reason.
+
+        If the toolkit's mpirun started this launcher, it kills the launcher a second after one of its ranks has failed.
+        Then the root cause is written to its files before the reason is known, and again after.
+        """
+        self._write_down(cause)
+        cause = self._with_kernels_reason(cause)
+        self._write_down(cause)
+        return cause
+
+    def _write_down(self, cause: RootCause) -> None:
+        if self._run.plan.rank:
+            leave(self._run.plan.paths, cause)
+            write_summary(self._run, self._hosts, self._times, Outcome(cause), another_follows=True)
+
+    def _with_kernels_reason(self, cause: RootCause) -> RootCause:
+        """Return the root cause of a kill, with the kernel's reason (out of memory) if there is one.
+
+        mpirun may report the kill before the rank's host reports the reason. So this waits for that host's next report.
+        """
+        run, hosts = self._run, self._hosts
+        if cause.signal == "SIGKILL" and cause.process.startswith("rank") and cause.host in hosts.present():
+            # A report may be PUBLISH_INTERVAL_S old, and it must have been made after the kill.
+            run.wait_until(lambda: False, PUBLISH_INTERVAL_S + 0.2)
+            asked_at = time.monotonic()
+            next(lease for lease in self._leases if lease.host == cause.host).hurry()
+            run.wait_until(lambda: hosts.heard_at[cause.host] >= asked_at, NEWS_TIMEOUT_S)
+        return explained(cause, self._statuses().get(cause.host, {}).get("memory") or {})
+
+    def _deliver(self, outcome: Outcome) -> None:
+        """Tell every host the outcome while this host ends its children; one that is silent for a lease is lost."""
+        run, hosts = self._run, self._hosts
+        run.state.usage.freeze()
+        for lease in self._leases:
+            lease.deliver(outcome)
+        run.supervisor.teardown()
+        # As before the end, a host is lost only after a whole lease: on a bad link a call or two may fail.
+        run.wait_until(lambda: set(hosts.names) <= {*hosts.informed, *hosts.lost}, run.plan.settings.lease_s)
+        for lease in self._leases:
+            if lease.host not in hosts.informed and lease.host not in hosts.lost:
+                # It died so shortly before the end that its lease has not run out.
+                hosts.lost.append(lease.host)
+                error = f"has not received the outcome: {hosts.errors[lease.host] or 'no answer'}"
+                run.log.event("host_lost", host=lease.host, error=error)
+            lease.close()
 
     def _take(self, stamped: Stamped) -> None:
         """Note a rank's progress."""
