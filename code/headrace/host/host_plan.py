@@ -94,12 +94,6 @@ class HostPlan:
                 f"use the toolkit's own MPI, or set {TRUST_NETWORK_VARIABLE}=1 if nobody else is on this network"
             )
 
-    @property
-    def control_address(self) -> str:
-        """Address at which this host serves its side of the control channel."""
-        endpoint = self.settings.endpoint(self.topology.current.name)
-        return f"{endpoint.bind_address}:{endpoint.control_port}"
-
 
 def script_arguments(argv: Sequence[str], hyperparameters: Path) -> list[str]:
     """Return the launcher's arguments that the user meant for the training script, as `--name value`.

@@ -87,7 +87,9 @@ def run_host(plan: HostPlan, service: DataService) -> int:
             handlers: dict[str, Handler] = {"renew": run.state.renew, "has": keeper.has}
             if plan.takes_mpi_daemon:
                 handlers["start_mpi_daemon"] = run.mpi_daemon.ask
-            with ControlServer(plan.control_address, host, plan.settings.secret, handlers, log, {"keep": keeper.keep}):
+            endpoint = plan.settings.endpoint(host)
+            address = f"{endpoint.bind_address}:{endpoint.control_port}"
+            with ControlServer(address, host, plan.settings.secret, handlers, log, {"keep": keeper.keep}):
                 outcome = Leader(run).lead() if plan.topology.is_leader else follow(run)
     except Exception as error:  # the host ends with an outcome, whatever failed
         outcome = Outcome(cause_of(error, host, log))

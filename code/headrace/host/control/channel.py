@@ -56,8 +56,8 @@ def control_hosts() -> dict[str, str]:
 class ControlServer:
     """This host's server of the control channel. Use as a context manager.
 
-    It runs on an event loop in its own thread. A call that a client begins and never completes
-    costs some memory; it blocks no other call.
+    It runs on an event loop in its own thread, which alone calls the handlers. A call that a client begins and never
+    completes costs some memory; it blocks no other call.
     """
 
     def __init__(self, address: str, host: str, secret: str, handlers: Mapping[str, Handler], log: HostLog,
@@ -157,7 +157,6 @@ class ControlClient:
         self._open()
 
     def _open(self) -> None:
-        self._methods: dict[str, grpc.UnaryUnaryMultiCallable] = {}
         self._channel = grpc.insecure_channel(
             self._address,
             options=[
@@ -208,9 +207,8 @@ class ControlClient:
             raise ControlError(str(error)) from error
 
     def _send(self, method: str, message: bytes, deadline: float) -> bytes:
-        if method not in self._methods:
-            self._methods[method] = self._channel.unary_unary(f"/{SERVICE}/{method}")
-        reply: bytes = self._methods[method](message, timeout=max(deadline - time.monotonic(), 0.001))
+        call = self._channel.unary_unary(f"/{SERVICE}/{method}")
+        reply: bytes = call(message, timeout=max(deadline - time.monotonic(), 0.001))
         return reply
 
 
@@ -223,16 +221,13 @@ class _RefusalLog:
 
     def __init__(self, log: HostLog) -> None:
         self._log = log
-        self._lock = threading.Lock()
         self._next = 0.0
         self._hidden = 0
 
     def add(self, text: str) -> None:
-        with self._lock:
-            now = time.monotonic()
-            if now < self._next:
-                self._hidden += 1
-                return
-            self._next = now + REFUSAL_LOG_INTERVAL_S
-            hidden, self._hidden = self._hidden, 0
-        self._log.say(f"control channel refused {text}" + (f" (and {hidden} more)" if hidden else ""))
+        now = time.monotonic()
+        if now < self._next:
+            self._hidden += 1
+            return
+        self._log.say(f"control channel refused {text}" + (f" (and {self._hidden} more)" if self._hidden else ""))
+        self._next, self._hidden = now + REFUSAL_LOG_INTERVAL_S, 0

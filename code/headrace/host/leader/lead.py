@@ -98,7 +98,9 @@ class Leader:
             if watchdog.stepped:
                 run.ranks.progressed()
             if self._stepping:
-                self._timeline.look(self._statuses_heard(), self._hosts.lost, time.monotonic())
+                # This host's published status, because a new one takes long.
+                statuses = {run.state.host: run.state.published, **self._hosts.statuses}
+                self._timeline.look(statuses, self._hosts.lost, time.monotonic())
             if cause := run.ranks.ended_and_awaited():
                 self._fail(Verdict(cause, stalled=True))
             if silence_s is not None:
@@ -266,10 +268,6 @@ class Leader:
         """Return the data service's reports, by host."""
         own = {self._run.state.host: self._run.state.report()}
         return own | {host: status.get("data") or {} for host, status in self._hosts.present().items()}
-
-    def _statuses_heard(self) -> dict[str, Mapping[str, Any]]:
-        """Return all hosts' latest statuses; this host's is the published one, because a new one takes long."""
-        return {self._run.state.host: self._run.state.published, **self._hosts.statuses}
 
     def _statuses(self) -> dict[str, Mapping[str, Any]]:
         return {self._run.state.host: self._run.state.status(), **self._hosts.statuses}

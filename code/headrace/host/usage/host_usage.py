@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -28,7 +27,7 @@ def available_cpus() -> int:
 
 
 class ResourceUsage:
-    """Measures CPU seconds by kind of child, ended ones too, from `mark` to `freeze`, and memory. Thread-safe.
+    """Measures CPU seconds by kind of child, ended ones too, from `mark` to `freeze`, and memory.
 
     Args:
         roots: returns kind, name and pid of every child that runs now.
@@ -49,47 +48,9 @@ class ResourceUsage:
         self._frozen: dict[str, Any] | None = None
         self._next_sample = self._next_scan = 0.0
         self._processes: list[tuple[Child, psutil.Process]] = []
-        self._lock = threading.Lock()
 
     def sample(self, force: bool = False) -> None:
         """Read CPU times and memory of all children; at most every `SAMPLE_INTERVAL_S` unless forced."""
-        with self._lock:
-            self._sample(force)
-
-    def mark(self) -> None:
-        """Start counting from zero, so that start-up is left out."""
-        with self._lock:
-            self._sample(force=True)
-            self._base, self._network_base, self._most_memory = self._totals(), self._network(), 0
-            if self._gpus:
-                self._gpus.mark()
-            self._since = time.monotonic()
-
-    def freeze(self) -> None:
-        """Stop counting, so that teardown is left out."""
-        with self._lock:
-            if self._frozen is None:
-                self._sample(force=True)
-                self._frozen = self._report()
-
-    def report(self) -> dict[str, Any]:
-        """Return the use since `mark`.
-
-        `utilization` (0 to 1 of the host's CPUs), `cpus`, `seconds` by kind of child, `seconds_by_name`, `over_s`,
-        `since` (monotonic); `memory_bytes` now and `most_memory_bytes`, in both of which each process counts shared
-        memory; `memory_total_bytes`; `network_bytes` `in` and `out`, None where the network is not this host's own;
-        `gpu`, see `Gpus.report`.
-        """
-        with self._lock:
-            return self._frozen or self._report()
-
-    def resident_bytes(self) -> dict[str, int]:
-        """Return the last known resident sizes of the recently largest processes, by pid."""
-        with self._lock:
-            sizes = sorted(((size, pid) for pid, (_, size) in self._resident.items()), reverse=True)
-        return {str(pid): size for size, pid in sizes[:REPORTED_SIZES]}
-
-    def _sample(self, force: bool) -> None:
         now = time.monotonic()
         if now < self._next_sample and not force:
             return
@@ -112,20 +73,30 @@ class ResourceUsage:
         self._resident = {pid: seen for pid, seen in self._resident.items() if seen[0] >= lately}
         self._most_memory = max(self._most_memory, self._memory_bytes)
 
-    def _network(self) -> tuple[int, int] | None:
-        """Return the bytes in and out so far, without those within this host; None where the network is shared."""
-        if not self._own_network:
-            return None
-        cards = [each for name, each in psutil.net_io_counters(pernic=True).items() if name != "lo"]
-        return sum(each.bytes_recv for each in cards), sum(each.bytes_sent for each in cards)
+    def mark(self) -> None:
+        """Start counting from zero, so that start-up is left out."""
+        self.sample(force=True)
+        self._base, self._network_base, self._most_memory = self._totals(), self._network(), 0
+        if self._gpus:
+            self._gpus.mark()
+        self._since = time.monotonic()
 
-    def _totals(self) -> dict[Child, float]:
-        totals: dict[Child, float] = collections.defaultdict(float)
-        for child, seconds in self._seen.values():
-            totals[child] += seconds
-        return dict(totals)
+    def freeze(self) -> None:
+        """Stop counting, so that teardown is left out."""
+        if self._frozen is None:
+            self.sample(force=True)
+            self._frozen = self.report()
 
-    def _report(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
+        """Return the use since `mark`.
+
+        `utilization` (0 to 1 of the host's CPUs), `cpus`, `seconds` by kind of child, `seconds_by_name`, `over_s`,
+        `since` (monotonic); `memory_bytes` now and `most_memory_bytes`, in both of which each process counts shared
+        memory; `memory_total_bytes`; `network_bytes` `in` and `out`, None where the network is not this host's own;
+        `gpu`, see `Gpus.report`.
+        """
+        if self._frozen:
+            return self._frozen
         elapsed_s = max(time.monotonic() - self._since, 1e-3)
         seconds: dict[str, float] = {}
         by_name: dict[str, float] = {}
@@ -148,3 +119,21 @@ class ResourceUsage:
             "network_bytes": {"in": now[0] - base[0], "out": now[1] - base[1]} if now and base else None,
             "gpu": self._gpus.report() if self._gpus else None,
         }
+
+    def resident_bytes(self) -> dict[str, int]:
+        """Return the last known resident sizes of the recently largest processes, by pid."""
+        sizes = sorted(((size, pid) for pid, (_, size) in self._resident.items()), reverse=True)
+        return {str(pid): size for size, pid in sizes[:REPORTED_SIZES]}
+
+    def _network(self) -> tuple[int, int] | None:
+        """Return the bytes in and out so far, without those within this host; None where the network is shared."""
+        if not self._own_network:
+            return None
+        cards = [each for name, each in psutil.net_io_counters(pernic=True).items() if name != "lo"]
+        return sum(each.bytes_recv for each in cards), sum(each.bytes_sent for each in cards)
+
+    def _totals(self) -> dict[Child, float]:
+        totals: dict[Child, float] = collections.defaultdict(float)
+        for child, seconds in self._seen.values():
+            totals[child] += seconds
+        return dict(totals)

@@ -7,7 +7,6 @@ memory.events, v1's memory.oom_control) and for the whole machine (oom_kill in /
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -60,7 +59,7 @@ def _cgroup_files(root: Path) -> list[Path]:
 
 
 class KernelKills:
-    """Watches the kernel's counters; `watch` must be called about every second. Thread-safe."""
+    """Watches the kernel's counters; `watch` must be called about every second."""
 
     def __init__(
         self, read: Callable[[], Mapping[str, int]] = kernel_kills, clock: Callable[[], float] = time.monotonic
@@ -69,7 +68,6 @@ class KernelKills:
         self._counts = dict(read())
         self._rose: dict[str, float] = {}
         self._next = 0.0
-        self._lock = threading.Lock()
 
     def watch(self) -> None:
         """Look for new kills, at most every `WATCH_INTERVAL_S`."""
@@ -81,19 +79,17 @@ class KernelKills:
         """Return where the kernel killed a process within `JUST_NOW_S`: `here` (this container), `machine` or empty."""
         self._look()
         since = self._clock() - JUST_NOW_S
-        with self._lock:
-            files = [file for file, at in self._rose.items() if at >= since]
+        files = [file for file, at in self._rose.items() if at >= since]
         if any("cgroup" in file for file in files):
             return "here"
         # A container's counter that has not risen outweighs the machine's that has.
         return "machine" if files and not any(file.endswith("memory.events") for file in self._counts) else ""
 
     def _look(self) -> None:
-        with self._lock:
-            for file, count in self._read().items():
-                if count > self._counts.get(file, 0):
-                    self._rose[file] = self._clock()
-                self._counts[file] = count
+        for file, count in self._read().items():
+            if count > self._counts.get(file, 0):
+                self._rose[file] = self._clock()
+            self._counts[file] = count
 
 
 def explained(cause: RootCause, memory: Mapping[str, Any]) -> RootCause:
