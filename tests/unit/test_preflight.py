@@ -9,7 +9,7 @@ from headrace.host.mpi.output import RankLog
 from headrace.job.settings import Settings
 from headrace.outcome import RootCause
 from headrace.rank.preflight.checks import ALL_PAIRS_HOSTS, links
-from headrace.rank.preflight.table import Link, table
+from headrace.rank.preflight.run import Link, table
 
 from tests.unit.test_mpi import topology
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -178,45 +179,41 @@ class HostRun:
 
 @contextlib.contextmanager
 def host_run(plan: HostPlan, service: DataService, log: HostLog) -> Iterator[HostRun]:
-    """Yield a running host with its signal handlers; on exit end every child and remove the work folder."""
-    inbox = Inbox()
+    """Yield a running host; on exit end every child and remove the work folder.
+
+    A signal asks for the job's end, until this process has ended.
+    """
     host, leader = plan.topology.current.name, plan.topology.leader.name
-    prepare_folders(plan)
-    is_stepping = lambda: not any(plan.paths.signal_dir.glob(f"{PAUSED}*"))  # noqa: E731
-    with Supervisor(log, plan.settings.max_restarts, plan.settings.grace_s) as supervisor:
-        usage = ResourceUsage(
-            lambda: [
-                (child.spec.kind, child.spec.name, child.process.pid)
-                for child in list(supervisor.children)
-                if not child.ended
-            ],
-            own_network=not plan.settings.endpoint(host).address.startswith("127."),
-            gpus=Gpus(is_stepping) if plan.topology.current.role == "dnn" else None,
-        )
-        state = HostState(
-            host,
-            usage,
-            service,
-            inbox,
-            suspended=lambda: supervisor.suspended() + suspended_ranks(),
-            received=lambda: receipts.read(plan.paths.signal_dir),
-        )
+    inbox = Inbox()
 
-        def stop(signum: int, _: FrameType | None) -> None:
-            inbox.put(StopAsked(signal.Signals(signum).name))
+    def stop(signum: int, _: FrameType | None) -> None:
+        inbox.put(StopAsked(signal.Signals(signum).name))
 
-        handled = {signal.SIGTERM: stop, signal.SIGINT: stop}
-        previous = {signum: signal.signal(signum, handler) for signum, handler in handled.items()}
-        try:
+    try:
+        prepare_folders(plan)
+        with Supervisor(log, plan.settings.max_restarts, plan.settings.grace_s) as supervisor:
+            is_stepping = lambda: not any(plan.paths.signal_dir.glob(f"{PAUSED}*"))  # noqa: E731
+            usage = ResourceUsage(
+                supervisor.running,
+                own_network=not plan.settings.endpoint(host).address.startswith("127."),
+                gpus=Gpus(is_stepping) if plan.topology.current.role == "dnn" else None,
+            )
+            state = HostState(
+                host,
+                usage,
+                service,
+                inbox,
+                suspended=lambda: supervisor.suspended() + suspended_ranks(),
+                received=lambda: receipts.read(plan.paths.signal_dir),
+            )
+            for signum in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(signum, stop)
             daemon = MpiDaemon(plan.settings.endpoint(leader).address, plan.paths.work_dir, inbox)
             hosts_of_ranks = mpirun.hosts_of_ranks(plan.topology, plan.settings)
             ranks = RankLog(leader, hosts_of_ranks, plan.ranks_per_host, plan.trainer_name)
             yield HostRun(plan, log, supervisor, service, state, inbox, daemon, ranks)
-        finally:
-            supervisor.teardown()
-            for signum, handler in previous.items():
-                signal.signal(signum, handler)
-            shutil.rmtree(plan.paths.work_dir, ignore_errors=True)
+    finally:
+        shutil.rmtree(plan.paths.work_dir, ignore_errors=True)
 
 
 def prepare_folders(plan: HostPlan) -> None:
@@ -227,9 +224,7 @@ def prepare_folders(plan: HostPlan) -> None:
             if folder == plan.paths.work_dir:
                 folder.mkdir(mode=0o700, parents=True)  # it may lie in /tmp, where others have been before
             folder.mkdir(parents=True, exist_ok=True)
-            probe = folder / ".writable"
-            probe.touch()
-            probe.unlink()
+            tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
             raise SetupError(f"Cannot write to {folder}: {error.strerror}") from error
 

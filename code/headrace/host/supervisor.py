@@ -170,13 +170,14 @@ class Supervisor:
             counts[child.spec.kind] += child.restarts
         return dict(counts)
 
+    def running(self) -> list[tuple[str, str, int]]:
+        """Return kind, name and pid of the children that run."""
+        running = [child for child in self.children if not child.ended and child.restart_at is None]
+        return [(child.spec.kind, child.spec.name, child.process.pid) for child in running]
+
     def suspended(self) -> list[str]:
         """Return the names of the children that are suspended (SIGSTOP): alive, but doing nothing."""
-        return [
-            child.spec.name
-            for child in self.children
-            if not child.ended and child.restart_at is None and processes.is_stopped(child.process.pid)
-        ]
+        return [name for _, name, pid in self.running() if processes.is_stopped(pid)]
 
     def teardown(self) -> None:
         """End every child and all their descendants: TERM, one shared deadline, KILL, reap."""

@@ -120,17 +120,20 @@ def end_children() -> None:
     Such a process may hold this program's output open, and a reader of the output would wait for its end. The resource
     tracker of Python's multiprocessing ends by itself.
     """
-    own: list[tuple[int, str]] = []
-    left: list[tuple[int, str]] = []
+    own: list[int] = []
+    left: dict[int, str] = {}
     for process in descendants():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             command = " ".join(process.cmdline())
-            (own if "resource_tracker import main" in command else left).append((process.pid, command))
-    for pid, command in left:
+            if "resource_tracker import main" in command:
+                own.append(process.pid)
+            else:
+                left[process.pid] = command
+    for pid, command in left.items():
         with contextlib.suppress(OSError, ValueError):  # the script may have closed its output
             print(f"ending process {pid}, which the script started and left running: {command[:200]}", flush=True)
     if left:
-        end_all_descendants(LEFT_GRACE_S, [pid for pid, _ in own])
+        end_all_descendants(LEFT_GRACE_S, own)
 
 
 def reap_orphans() -> None:
