@@ -64,7 +64,7 @@ class Leader:
             outcome = Outcome(run.state.failure or cause)
         if run.state.failure and not outcome.root_cause:
             outcome = Outcome(run.state.failure)
-        self._times.end()
+        self._times.reach("end", time.monotonic())
         if outcome.root_cause:
             outcome = Outcome(self._settle(outcome.root_cause))
         train_s = self._times.train_s()
@@ -77,9 +77,10 @@ class Leader:
     def _train(self) -> None:
         """Run the trainer to its end. Raises `_Failed` with the root cause when anything ends the job."""
         run, plan, settings = self._run, self._run.plan, self._run.plan.settings
-        self._times.training_at = time.monotonic()
+        now = time.monotonic()
+        self._times.reach("trainer_started", now)
         run.log.event("training_started", hosts=len(plan.topology.dnn_hosts), ranks_per_host=plan.ranks_per_host)
-        self._decider.ranks.begin(self._times.training_at)
+        self._decider.ranks.begin(now)
         trainer = run.start_trainer()
         # The trainer imports and compiles meanwhile.
         self._wait_for(lambda: [] if trainer.ended or self._takes_batches() else self._missing_for_data())
@@ -110,7 +111,7 @@ class Leader:
                 self._fail(Verdict(cause, stalled=True))
             run.wait()
         run.wait(0.0)  # takes the ranks' last events
-        self._times.end()
+        self._times.reach("end", time.monotonic())
 
     def _wait_for(self, missing: Callable[[], list[str]]) -> None:
         """Wait until nothing is missing; log what is, every few seconds. Raises `DeadlineError` at the deadline."""
@@ -140,7 +141,7 @@ class Leader:
         if missing and self._hosts.never_heard():
             self._give_up(missing, now)
         if not missing:
-            self._times.workers_ready_at = now
+            self._times.reach("workers_ready", now)
             if ready := self._run.service.ready(self._reports()):
                 self._run.log.event("workers_ready", n=ready, after_s=now - self._run.started)
         return missing
@@ -158,7 +159,7 @@ class Leader:
 
     @property
     def _stepping(self) -> bool:
-        return self._times.first_step_at is not None
+        return self._times.has_reached("first_step")
 
     def _missing_for_data(self) -> list[str]:
         """Return what ranks wait for; make the data service's decision for all hosts once it can be made."""
@@ -252,11 +253,11 @@ class Leader:
         at, happening = stamped
         if isinstance(happening, RankSaid):
             name = happening.event.name
-            if name == "first_step" and self._times.first_step_at is None:
-                self._times.first_step_at = at
+            if name == "first_step":
+                self._times.reach("first_step", at)
                 self._run.state.set_phase(STEPPING)
-            elif name == "ideal_step" and self._times.stepping_at is None:
-                self._times.stepping_at = at
+            elif name == "ideal_step":
+                self._times.reach("trainer_ready", at)
 
     def _news(self) -> Body:
         """Return what every renewal tells a host; called by the leases' threads."""
