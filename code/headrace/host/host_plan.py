@@ -38,11 +38,7 @@ class ToolkitRank:
 
     world: int
     local: int
-
-    @property
-    def supervises(self) -> bool:
-        """True if this launcher supervises the host."""
-        return self.local == 0
+    """The rank's number on its host, of which 0 supervises the host."""
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,8 @@ class HostRun:
             elif ended.spec.kind == INSTALLER:
                 self.state.installing = False
         self.state.restarts = self.supervisor.restarts()
-        if self.state.take_dump_request():
+        if self.state.dump_requested:
+            self.state.dump_requested = False
             dump_ranks(self.log)
         self.state.usage.sample()
         self.state.kernel_kills.watch()

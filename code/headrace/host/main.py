@@ -70,7 +70,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
         print(f"launcher.py: error: {error}", file=sys.stderr)
         write_failure(HostPaths(read_base_dir(environ)), str(error))
         return error.exit_code
-    if rank and not rank.supervises:
+    if rank and rank.local:
         become_rank(plan, trainer_environ(plan, service.trainer_environ()))
     return run_host(plan, service)
 

@@ -54,7 +54,8 @@ class HostState:
         self._received: Body = {}
         self._phase = STARTING
         self._last_heard: float | None = None
-        self._dump_requested = False
+        self.dump_requested = False
+        """Whether the leader has asked for the ranks' stacks, which are not printed yet."""
         self._report: Report = {}
         self.published: Body = self._status()
         """The status that was last published."""
@@ -111,11 +112,6 @@ class HostState:
         killed = self.kernel_kills.just_now()
         return {"killed": killed, "resident_bytes": self.usage.resident_bytes()} if killed else {}
 
-    def take_dump_request(self) -> bool:
-        """Return whether the leader has asked for the ranks' stacks since the last call."""
-        requested, self._dump_requested = self._dump_requested, False
-        return requested
-
     def silence_s(self, now: float) -> float | None:
         """Return the seconds since the leader's last renewal; None if none has come."""
         return None if self._last_heard is None else now - self._last_heard
@@ -149,7 +145,7 @@ class HostState:
     def _hear(self, body: Any, at: float) -> None:
         self._last_heard = at
         self.set_phase(str(body.get("phase", STARTING)))
-        self._dump_requested = self._dump_requested or bool(body.get("dump"))
+        self.dump_requested = self.dump_requested or bool(body.get("dump"))
         outcome = body.get("outcome")
         if isinstance(outcome, dict):
             self.usage.freeze()

@@ -28,7 +28,7 @@ from headrace.host.inbox import RankSaid, Stamped
 from headrace.host.leader.peers import Hosts
 from headrace.host.leader.watchdog import diagnose_start
 from headrace.host.log import HostLog
-from headrace.host.mpi.mpirun import ORTED
+from headrace.host.mpi.mpirun import MPIRUN, ORTED
 from headrace.host.services.contract import DataService
 from headrace.host.state import HostState
 from headrace.job.settings import Settings
@@ -184,14 +184,13 @@ class Decider:
         return None
 
     def _stopped(self, now: float, stepping: bool) -> Verdict | None:
-        """Return the verdict on a stop request to any host, once the last checkpoint is saved or overdue.
-
-        If the toolkit's mpirun started this launcher, a signal comes from mpirun.
-        """
-        own = self._own
-        if self._plan.rank and own.stop_signal:
-            return Verdict(ended_by_mpirun(own.host, own.stop_signal), ask_ranks=True)
-        requests = {own.host: own.stop_signal}
+        """Return the verdict on a stop request to any host, once the last checkpoint is saved or overdue."""
+        own, signal = self._own, self._own.stop_signal
+        if self._plan.rank and signal:  # from the toolkit's mpirun, which ends all ranks if one fails or on request
+            why = "a rank failed (its traceback is in this log), or the job was stopped"
+            cause = RootCause(own.host, MPIRUN, f"ended the ranks with {signal}: {why}", signal=signal)
+            return Verdict(cause, ask_ranks=True)
+        requests = {own.host: signal}
         requests |= {host: str(status.get("stop_signal", "")) for host, status in self._hosts.present().items()}
         asked = self._stop.due(requests, stepping, now)
         return Verdict(stopped(*asked)) if asked else None
@@ -273,9 +272,3 @@ class StopRequest:
                 (self._signal_dir / STOP_REQUEST).touch()
         saved = self._checkpoints > self._checkpoints_before
         return asked if not can_save or saved or now - self._asked_at > self._grace_s else None
-
-
-def ended_by_mpirun(host: str, signal_name: str) -> RootCause:
-    """Return the root cause of a signal from the toolkit's mpirun, which ends all ranks if one fails or on request."""
-    said = f"ended the ranks with {signal_name}: a rank failed (its traceback is in this log), or the job was stopped"
-    return RootCause(host, "mpirun", said, signal=signal_name)
