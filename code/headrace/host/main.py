@@ -82,7 +82,11 @@ def run_host(plan: HostPlan, service: DataService) -> int:
     try:
         with host_run(plan, service, log) as run:
             _log_topology(plan.topology, service, log)
-            _compare_versions(plan.environ.get(VERSION_VARIABLE, ""), log)
+            if (submitted := plan.environ.get(VERSION_VARIABLE) or __version__) != __version__:
+                log.say(
+                    f"this host has headrace {__version__}, but the job was submitted with {submitted}; use the same "
+                    "version in the source dir and in the installation"
+                )
             keeper = FileKeeper(plan.paths.work_dir / ARRAYS_FOLDER)
             handlers: dict[str, Handler] = {"renew": run.state.renew, "has": keeper.has}
             if plan.takes_mpi_daemon:
@@ -122,14 +126,6 @@ def _log_topology(topology: Topology, service: DataService, log: HostLog) -> Non
     if topology.is_leader:
         for line in topology.table(servers).splitlines():
             log.say(line)
-
-
-def _compare_versions(submitted: str, log: HostLog) -> None:
-    if submitted not in ("", __version__):
-        log.say(
-            f"this host has headrace {__version__}, but the job was submitted with {submitted}; use the same version "
-            "in the source dir and in the installation"
-        )
 
 
 def entry_point(entry: str) -> None:

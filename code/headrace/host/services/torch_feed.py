@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
 
 from headrace.cluster.topology import Host
 from headrace.events import FEED_READY, Event
 from headrace.host.host_plan import HostPlan
+from headrace.host.mpi.mpirun import python_path
 from headrace.host.services.contract import WORKER_NICENESS_BESIDE_TRAINER, DataService, Report, Server
 from headrace.job.settings import FEEDS_VARIABLE, STALL_TIMEOUT_VARIABLE
 
@@ -31,7 +31,7 @@ class TorchFeed(DataService):
         address = settings.endpoint(host.name).address
         environ = {
             "CUDA_VISIBLE_DEVICES": "-1",
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(plan.source_dir), os.environ.get("PYTHONPATH")])),
+            **python_path(plan.source_dir, plan.environ),
             # A script, or Lightning, may ask MPI for its rank. It has none here, and MPI then needs no daemon.
             "OMPI_MCA_ess_singleton_isolated": "1",
             STALL_TIMEOUT_VARIABLE: str(math.ceil(settings.stall_timeout_s)),

@@ -21,11 +21,6 @@ SCAN_INTERVAL_S = 5.0
 """Seconds between searches for descendants, which read all processes of the machine; samples read known ones only."""
 
 
-def available_cpus() -> int:
-    """Return the number of CPUs that this process may use; it respects affinity, unlike the toolkit's SM_NUM_CPUS."""
-    return len(os.sched_getaffinity(0))
-
-
 class ResourceUsage:
     """Measures CPU seconds by kind of child, ended ones too, from `mark` to `freeze`, and memory.
 
@@ -104,11 +99,12 @@ class ResourceUsage:
             spent = total - self._base.get((kind, name), 0.0)
             seconds[kind] = round(seconds.get(kind, 0.0) + spent, 3)
             by_name[name] = round(spent, 3)
-        utilization = sum(seconds.values()) / (elapsed_s * available_cpus())
+        cpus = len(os.sched_getaffinity(0))  # the toolkit's SM_NUM_CPUS ignores affinity
+        utilization = sum(seconds.values()) / (elapsed_s * cpus)
         now, base = self._network(), self._network_base
         return {
             "utilization": round(min(utilization, 1.0), 4),
-            "cpus": available_cpus(),
+            "cpus": cpus,
             "seconds": seconds,
             "seconds_by_name": by_name,
             "since": self._since,
