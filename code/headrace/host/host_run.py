@@ -128,7 +128,6 @@ class HostRun:
             self.state.dump_requested = False
             dump_ranks(self.log)
         self.state.usage.sample()
-        self.state.kernel_kills.watch()
         if time.monotonic() >= self._next_publication:
             self._next_publication = time.monotonic() + PUBLISH_INTERVAL_S
             self.state.publish()

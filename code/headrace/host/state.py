@@ -36,7 +36,7 @@ class HostState:
         self.host = host
         self.usage = usage
         self.service = service
-        self.kernel_kills = KernelKills()
+        self._kernel_kills = KernelKills()
         self.restarts: dict[str, int] = {}
         """Restarts so far, by kind of server."""
         self.servers_started = False
@@ -109,7 +109,7 @@ class HostState:
 
     def memory(self) -> Body:
         """Return the kernel's recent kills for lack of memory, and what processes held; empty if there were none."""
-        killed = self.kernel_kills.just_now()
+        killed = self._kernel_kills.just_now()
         return {"killed": killed, "resident_bytes": self.usage.resident_bytes()} if killed else {}
 
     def silence_s(self, now: float) -> float | None:
