@@ -7,10 +7,10 @@ import pytest
 from tests.support import copy_source, run_job
 
 IMPATIENT_LAUNCHER = """
-from headrace.host.leader import decide, rank_watch
+from headrace.host.leader import decide
 from headrace.host.main import entry_point
 if __name__ == "__main__":
-    decide.END_S = rank_watch.END_S = 5.0
+    decide.END_S = 5.0
     entry_point(__file__)
 """
 

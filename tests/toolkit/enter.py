@@ -10,6 +10,7 @@ where they are.
 """
 
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -39,7 +40,7 @@ PAM = "auth required pam_permit.so\naccount required pam_permit.so\nsession requ
 
 def main() -> None:
     network, name, address, folder, hosts_file, ssh_dir, kept = sys.argv[1:8]
-    syscalls.set_host_name(name)
+    socket.sethostname(name)
     namespaces.plug_in(int(network), name, address)
     os.close(int(network))
     key = Path(ssh_dir, "key").read_bytes(), Path(ssh_dir, "key.pub").read_bytes()

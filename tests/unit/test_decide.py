@@ -7,6 +7,7 @@ import pytest
 from headrace.cluster.sagemaker import topology_from
 from headrace.errors import DeadlineError
 from headrace.events import CHECKPOINTS_ON_REQUEST, RANK_FAILED, RANK_LEAVING, Event
+from headrace.host.host_plan import HostPlan
 from headrace.host.inbox import (
     HostAnswered,
     HostInformed,
@@ -17,8 +18,6 @@ from headrace.host.inbox import (
 )
 from headrace.host.leader.decide import Decider
 from headrace.host.leader.peers import Hosts
-from headrace.host.leader.readiness import Readiness
-from headrace.host.leader.stop_request import StopRequest
 from headrace.host.log import HostLog
 from headrace.host.services.tf_data import TfDataService
 from headrace.host.state import HostState
@@ -42,14 +41,14 @@ class Job:
 
     def __init__(self, tmp_path, **settings):
         self.out = io.StringIO()
-        settings = Settings(startup_timeout_s=100, lease_s=10, **settings)
+        settings = Settings(startup_timeout_s=100, lease_s=10, processes_per_host=1, work_dir=tmp_path, **settings)
         log = HostLog("algo-3", self.out)
-        self.service = TfDataService(TOPOLOGY, settings, Path("code"), tmp_path, ())
+        plan = HostPlan(TOPOLOGY, settings, Path("code"), [], {})
+        plan.paths.signal_dir.mkdir()
+        self.service = TfDataService(plan)
         self.own = HostState("algo-3", ResourceUsage(lambda: []), self.service, Inbox(), lambda: [])
         self.hosts = Hosts(TOPOLOGY.peers(), settings.lease_s)
-        stop = StopRequest(tmp_path, settings.stop_grace_s, log)
-        self.decider = Decider(TOPOLOGY, settings, self.service, self.own, self.hosts, stop, log, ranks=2)
-        self.ready = Readiness(TOPOLOGY, settings, self.service, self.hosts)
+        self.decider = Decider(plan, self.service, self.own, self.hosts, log)
 
     def happened(self, *history):
         for stamped in history:
@@ -131,7 +130,7 @@ def test_a_stop_request_to_any_host_ends_the_job_after_a_checkpoint(job, tmp_pat
     job.happened(*all_answered(0), (0, RankSaid(Event(CHECKPOINTS_ON_REQUEST, {}))))
     job.happened(answered(1, "algo-2", stop_signal="SIGTERM"))
     assert job.cause(1) is None
-    assert (tmp_path / "stop").exists()
+    assert (tmp_path / "signals" / "stop").exists()
     job.happened((2, RankSaid(Event("checkpoint", {}))))
     assert (job.cause(2).host, job.cause(2).signal) == ("algo-2", "SIGTERM")
 
@@ -169,28 +168,28 @@ def test_who_has_heard_the_outcome_is_known(job):
 
 
 def test_the_trainer_waits_for_dnn_hosts_and_what_is_installed_there(job):
-    assert job.ready.missing_for_trainer(False) == ["first contact with algo-4"]
+    assert job.decider.missing_for_trainer() == ["first contact with algo-4"]
     job.happened((1, HostAnswered("algo-4", {"servers_started": False})))
-    assert job.ready.missing_for_trainer(False) == ["the servers of algo-4 to be started"]
+    assert job.decider.missing_for_trainer() == ["the servers of algo-4 to be started"]
     job.happened(answered(2, "algo-4", installing=True))
-    assert job.ready.missing_for_trainer(False) == ["Horovod to be installed on algo-4"]
+    assert job.decider.missing_for_trainer() == ["Horovod to be installed on algo-4"]
     job.happened(answered(3, "algo-4"))
-    assert job.ready.missing_for_trainer(False) == []
+    assert job.decider.missing_for_trainer() == []
 
 
 def test_ranks_wait_for_every_worker_to_register(job):
     job.happened(*all_answered(0))
     said = job.reports(algo_1={"offers": OFFER}, algo_2={"offers": OFFER}, algo_3={"offers": OFFER})
-    assert job.ready.missing_for_data(said) == ["1 tf.data workers to start"]
+    assert job.decider.missing_for_data(said) == ["1 tf.data workers to start"]
     assert job.service.decide(said, [], 0) is None
     said["algo-4"] = {"offers": OFFER}
     decision = job.service.decide(said, [], 1)
     assert decision.fields == {"protocol": "headrace"}
     job.service.hear(decision.fields)
     said["algo-1"] = {"offers": OFFER, "registered_workers": 3}
-    assert job.ready.missing_for_data(said) == ["tf.data workers: 3 of 4 registered at algo-1"]
+    assert job.decider.missing_for_data(said) == ["tf.data workers: 3 of 4 registered at algo-1"]
     said["algo-1"] = {"offers": OFFER, "registered_workers": 4}
-    assert job.ready.missing_for_data(said) == []
+    assert job.decider.missing_for_data(said) == []
 
 
 def test_one_worker_that_can_only_do_grpc_decides_for_all(job):
@@ -209,10 +208,12 @@ def test_a_late_data_host_is_waited_for_a_while_before_ranks_read(job):
 
 def test_after_the_startup_timeout_a_data_host_that_never_came_is_given_up(job):
     job.happened(answered(1, "algo-1"), answered(1, "algo-4"))
-    assert job.ready.give_up(["first contact with algo-2"]) == ["algo-2"]
+    job.decider.give_up(["first contact with algo-2"])
+    assert job.hosts.lost == ["algo-2"]
+    assert "continuing with algo-1" in job.out.getvalue()
 
 
 def test_but_not_the_dispatchers_host(job):
     job.happened(answered(1, "algo-2"), answered(1, "algo-4"), (1, HostSilent("algo-1", "unavailable: no route")))
     with pytest.raises(DeadlineError, match=r"first contact with algo-1.*algo-1: unavailable: no route"):
-        job.ready.give_up(["first contact with algo-1"])
+        job.decider.give_up(["first contact with algo-1"])

@@ -9,6 +9,7 @@ import pytest
 from headrace.cluster.sagemaker import topology_from
 from headrace.errors import InputError
 from headrace.host.control.auth import ClientAuth, Refused, ServerAuth
+from headrace.host.host_plan import HostPlan
 from headrace.host.inbox import Inbox
 from headrace.host.services.contract import DataService
 from headrace.host.state import HostState
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 SECRET = "s"
 LOCAL = DataService(
-    topology_from({"hosts": ["algo-1"], "current_host": "algo-1"}, "test"), Settings(), Path(), Path(), ()
+    HostPlan(topology_from({"hosts": ["algo-1"], "current_host": "algo-1"}, "test"), Settings(), Path(), [], {})
 )
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

@@ -10,7 +10,7 @@ from headrace.rank import failure
 from headrace.training import meter as meters
 from headrace.training.ideal_step import IdealStep
 from headrace.training.meter import Meter
-from headrace.training.step_times import StepTimes
+from headrace.training.step_times import StepTimes, Sums
 
 
 class NoScalars:
@@ -236,7 +236,7 @@ def test_a_run_needs_no_more_memory_for_more_steps():
     sizes = []
     for _ in range(2):
         for made, took_s, waited_s, _, between_s in many_steps(20_000):
-            times.made(made, took_s, waited_s, between_s)
+            times.made(Sums(made, took_s, waited_s, between_s))
         sizes.append(len(pickle.dumps(times)))
     assert sizes[1] == pytest.approx(sizes[0], rel=0.01)
 

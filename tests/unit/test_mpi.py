@@ -10,7 +10,7 @@ from headrace.cluster.addresses import Endpoint
 from headrace.cluster.sagemaker import topology_from
 from headrace.errors import InputError, SetupError
 from headrace.host.mpi import mpirun
-from headrace.host.mpi.network import network_environ, without_proxy
+from headrace.host.mpi.mpirun import network_environ, without_proxy
 from headrace.host.mpi.output import RankLog
 from headrace.host.mpi.remote_launch import orted_arguments
 from headrace.job.mpi_options import split_mpi_options

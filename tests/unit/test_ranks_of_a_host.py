@@ -6,7 +6,6 @@ import pytest
 from headrace.cluster.sagemaker import topology_from
 from headrace.host.host_plan import HostPlan, python_environ, trainer_environ
 from headrace.host.mpi import rank_processes
-from headrace.host.services.contract import DataService
 from headrace.host.usage import gpus
 from headrace.job.settings import Settings
 
@@ -21,6 +20,9 @@ class Process:
 
     def environ(self):
         return self._environ
+
+    def cmdline(self):
+        return ["python", "-m", "headrace.rank", "-m", "mpi4py", "train.py"]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +44,7 @@ def test_a_host_has_a_rank_for_each_gpu_that_is_there_unless_the_user_says_how_m
 
 def test_what_a_rank_has_forked_is_not_taken_for_the_rank(monkeypatch):
     ranks = [Process(1), *(Process(pid, OMPI_COMM_WORLD_RANK=rank) for pid, rank in ((2, "0"), (3, "1"), (4, "0")))]
-    monkeypatch.setattr(rank_processes, "descendants_running", lambda words: ranks)  # parents first
+    monkeypatch.setattr(rank_processes, "descendants", lambda: ranks)  # parents first
     assert {name: each.pid for name, each in rank_processes.rank_processes().items()} == {"rank0": 2, "rank1": 3}
 
 
@@ -63,5 +65,4 @@ def test_horovods_thread_looks_for_work_each_millisecond_only_where_ranks_have_o
     settings = Settings(processes_per_host=ranks)
     topology = topology_from(hetero(current_host="algo-3"), "test")
     plan = HostPlan(topology, settings, Path("/code"), [], given)
-    service = DataService(topology, settings, Path(), Path(), [])
-    assert trainer_environ(plan, service).get("HOROVOD_CYCLE_TIME") == told
+    assert trainer_environ(plan, {}).get("HOROVOD_CYCLE_TIME") == told

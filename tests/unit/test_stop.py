@@ -5,7 +5,7 @@ import io
 import pytest
 from headrace.cluster.run_files import STOP_REQUEST
 from headrace.events import CHECKPOINTS_ON_REQUEST, Event
-from headrace.host.leader.stop_request import StopRequest
+from headrace.host.leader.decide import StopRequest
 from headrace.host.log import HostLog
 
 ASKED = {"algo-1": "", "algo-2": "SIGTERM"}

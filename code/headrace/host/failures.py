@@ -34,13 +34,10 @@ def stopped(host: str, signal_name: str) -> RootCause:
     return RootCause(host, LAUNCHER, f"was stopped by {signal_name}", signal=signal_name)
 
 
-def failure_of(error: HeadraceError, host: str) -> RootCause:
-    """Return the root cause of a job that a headrace error ended."""
-    return RootCause(host, LAUNCHER, str(error), os.getpid(), exit_code=error.exit_code)
-
-
-def unexpected(error: Exception, host: str, log: HostLog) -> RootCause:
-    """Return the root cause of a job that an unexpected error ended; write its traceback to the log."""
-    for line in "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines():
+def cause_of(error: Exception, host: str, log: HostLog) -> RootCause:
+    """Return the root cause of a job that an error ended; write the traceback of an unexpected one to the log."""
+    if isinstance(error, HeadraceError):
+        return RootCause(host, LAUNCHER, str(error), os.getpid(), exit_code=error.exit_code)
+    for line in "".join(traceback.format_exception(error)).splitlines():
         log.say(line)
     return RootCause(host, LAUNCHER, f"failed with {type(error).__name__}: {error}", os.getpid(), exit_code=1)

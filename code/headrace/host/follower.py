@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
-from headrace.errors import HeadraceError
-from headrace.host.failures import failure_of, stopped, unexpected
+from headrace.host.failures import cause_of, stopped
 from headrace.host.host_run import HostRun
 from headrace.host.mpi.mpirun import ORTED
 from headrace.outcome import Outcome, RootCause
@@ -19,21 +19,20 @@ UNHEARD_FAILURE_S = 60.0
 def follow(run: HostRun) -> Outcome:
     """Run this host; return the leader's outcome, or a failure if the leader is gone."""
     settings, leader = run.plan.settings, run.plan.topology.leader.name
-    try:
-        run.start_servers()
-        if run.plan.rank:
-            run.start_trainer()
-    except HeadraceError as error:
-        run.state.fail(failure_of(error, run.state.host))
+
+    def attempt(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as error:  # the leader must hear of it, whatever failed
+            run.state.fail(cause_of(error, run.state.host, run.log))
+
+    attempt(run.start_servers)
+    if run.plan.rank and not run.state.failure:
+        attempt(run.start_trainer)
     stop_asked_at: float | None = None
     while run.state.outcome is None:
-        for work in (run.check_children, run.wait):
-            try:
-                work()
-            except HeadraceError as error:
-                run.state.fail(failure_of(error, run.state.host))
-            except Exception as error:  # the leader must hear of it, whatever failed
-                run.state.fail(unexpected(error, run.state.host, run.log))
+        attempt(run.check_children)
+        attempt(run.wait)
         now = time.monotonic()
         if run.state.stop_signal and stop_asked_at is None:
             stop_asked_at = now

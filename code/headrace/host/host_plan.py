@@ -1,7 +1,8 @@
-"""Facts that a host knows before it starts anything, and the environments that it makes of them for its children."""
+"""Facts that a host knows before it starts anything; the arguments and environments that it makes of them."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,23 +14,22 @@ from headrace.errors import InputError
 from headrace.frameworks import FRAMEWORKS
 from headrace.frameworks.framework import RankFacts
 from headrace.host.mpi import mpirun
-from headrace.host.mpi.network import network_environ, without_proxy
-from headrace.host.services.contract import DataService
 from headrace.host.usage.gpus import gpus_here
 from headrace.job.settings import (
     CONTROL_HOSTS_VARIABLE,
     HYPERPARAMETERS,
-    PREFLIGHT_TIMEOUT_VARIABLE,
-    PREFLIGHT_VARIABLE,
     SECRET_VARIABLE,
-    STARTUP_TIMEOUT_VARIABLE,
     TRUST_NETWORK_VARIABLE,
     Settings,
+    pairs,
 )
 from headrace.rank.context import TrainerContext
 
 LONGEST_SOCKET_PATH, LONGEST_SOCKET_NAME = 107, 32
 """Most bytes of a socket's path (unix(7)), and of what Python's multiprocessing adds to its folder's path."""
+
+OF_TUNING_JOBS = "_tuning_"
+"""Prefix of the hyperparameters that SageMaker adds to each job of a tuning job."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,7 @@ class ToolkitRank:
 
     world: int
     local: int
-
-    @property
-    def supervises(self) -> bool:
-        """True if this launcher supervises the host."""
-        return self.local == 0
+    """The rank's number on its host, of which 0 supervises the host."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +64,11 @@ class HostPlan:
         return self.settings.processes_per_host or int(self.environ.get("SM_NUM_GPUS") or 0) or gpus_here() or 1
 
     @property
+    def world_size(self) -> int:
+        """The number of ranks on all hosts."""
+        return len(self.topology.dnn_hosts) * self.ranks_per_host
+
+    @property
     def trainer_name(self) -> str:
         """Name of the process that this host starts for the trainer: mpirun, or the toolkit's rank."""
         return f"rank{self.rank.world}" if self.rank else mpirun.MPIRUN
@@ -89,11 +90,24 @@ class HostPlan:
                 f"use the toolkit's own MPI, or set {TRUST_NETWORK_VARIABLE}=1 if nobody else is on this network"
             )
 
-    @property
-    def control_address(self) -> str:
-        """Address at which this host serves its side of the control channel."""
-        endpoint = self.settings.endpoint(self.topology.current.name)
-        return f"{endpoint.bind_address}:{endpoint.control_port}"
+
+def script_arguments(argv: Sequence[str], hyperparameters: Path) -> list[str]:
+    """Return the launcher's arguments that the user meant for the training script, as `--name value`.
+
+    Args:
+        hyperparameters: the host's hyperparameters.json. Others were added by SageMaker's toolkit.
+    """
+    try:
+        given = json.loads(hyperparameters.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        given = None
+    words: list[str] = []
+    for flag, value in pairs(argv):
+        name = flag.lstrip("-")
+        not_given = isinstance(given, dict) and name not in given
+        if not (name in HYPERPARAMETERS or name.startswith(OF_TUNING_JOBS) or not_given):
+            words += [flag, value]
+    return words
 
 
 def settings_environ(settings: Settings) -> dict[str, str]:
@@ -105,8 +119,8 @@ def settings_environ(settings: Settings) -> dict[str, str]:
     }
 
 
-def trainer_environ(plan: HostPlan, service: DataService) -> dict[str, str]:
-    """Return the environment of mpirun, MPI daemons and ranks on this host."""
+def trainer_environ(plan: HostPlan, of_service: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of mpirun, MPI daemons and ranks on this host; `of_service`: their data service's part."""
     settings = plan.settings
     paths = plan.paths
     context = TrainerContext(
@@ -116,31 +130,27 @@ def trainer_environ(plan: HostPlan, service: DataService) -> dict[str, str]:
         checkpoint_dir=paths.checkpoint_dir,
         signal_dir=paths.signal_dir,
     )
+    channels = [f"{host.name}={settings.endpoint(host.name).control_address}" for host in plan.topology.hosts]
     facts = RankFacts(
-        world_size=len(plan.topology.dnn_hosts) * plan.ranks_per_host,
+        world_size=plan.world_size,
         leader_address=settings.endpoint(plan.topology.leader.name).address,
         stall_timeout_s=settings.stall_timeout_s,
         environ=plan.environ,
     )
     return {
         **plan.environ,
-        **network_environ(plan.topology, plan.environ),
+        **mpirun.network_environ(plan.topology, plan.environ),
         **python_environ(plan),
         **mpirun.mpi_environ(plan.source_dir, plan.environ),
         **settings_environ(settings),
         **context.environ(),
-        **service.trainer_environ(),
+        **of_service,
         SECRET_VARIABLE: settings.secret,
         **FRAMEWORKS[settings.framework].rank_environ(facts),
-        CONTROL_HOSTS_VARIABLE: ",".join(
-            f"{host.name}={settings.endpoint(host.name).control_address}" for host in plan.topology.hosts
-        ),
-        STARTUP_TIMEOUT_VARIABLE: f"{settings.startup_timeout_s:g}",
+        CONTROL_HOSTS_VARIABLE: ",".join(channels),
         # MPI then starts before the framework is loaded, whose libraries have functions of the same names (hwloc's).
         # Open MPI's must be found at once and not at their first call, or MPI's end calls the framework's and crashes.
         **({"LD_BIND_NOW": "1"} if settings.preflight else {}),
-        PREFLIGHT_VARIABLE: settings.preflight,
-        PREFLIGHT_TIMEOUT_VARIABLE: f"{settings.preflight_timeout_s:g}",
     }
 
 
@@ -148,7 +158,7 @@ def python_environ(plan: HostPlan) -> dict[str, str]:
     """Return the variables that every Python child of this host gets."""
     of_framework = FRAMEWORKS[plan.settings.framework].process_environ(plan.environ)
     names = [host.name for host in plan.topology.hosts]
-    direct = without_proxy([*names, *(plan.settings.endpoint(name).address for name in names)], plan.environ)
+    direct = mpirun.without_proxy([*names, *(plan.settings.endpoint(name).address for name in names)], plan.environ)
     # A fixed seed makes what is built from sets, such as a vocabulary, the same in all processes of the job.
     given = plan.environ.get("PYTHONHASHSEED", "")
     hashes = {"PYTHONHASHSEED": given if given.isdecimal() else "0"}  # "random" would differ in each process
@@ -165,11 +175,3 @@ def _temporary_files(plan: HostPlan) -> dict[str, str]:
     folder = str(plan.paths.work_dir)
     too_long = len(os.fsencode(folder)) + LONGEST_SOCKET_NAME > LONGEST_SOCKET_PATH
     return {} if too_long and FRAMEWORKS[plan.settings.framework].has_sockets_in_tmpdir else {"TMPDIR": folder}
-
-
-def server_environ(plan: HostPlan) -> dict[str, str]:
-    """Return the variables that a data service's servers get beside the host's own environment."""
-    return {
-        **python_environ(plan),
-        SECRET_VARIABLE: plan.settings.secret,
-    }

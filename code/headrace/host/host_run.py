@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from types import FrameType
 
 from headrace.errors import SetupError
 from headrace.frameworks import FRAMEWORKS
-from headrace.host.host_plan import HostPlan, server_environ, trainer_environ
+from headrace.host.host_plan import HostPlan, python_environ, trainer_environ
 from headrace.host.inbox import HostAnswered, Inbox, MpiDaemonAsked, RankSaid, ServerSaid, Stamped, StopAsked
 from headrace.host.log import HostLog
 from headrace.host.mpi import mpirun
@@ -27,6 +28,7 @@ from headrace.host.state import HostState
 from headrace.host.supervisor import Child, ChildSpec, Supervisor
 from headrace.host.usage.gpus import Gpus
 from headrace.host.usage.host_usage import ResourceUsage
+from headrace.job.settings import SECRET_VARIABLE
 from headrace.outcome import RootCause
 from headrace.rank import receipts
 from headrace.rank.failure import first_failure
@@ -61,11 +63,11 @@ class HostRun:
         Raises:
             SetupError: a server's port is taken.
         """
-        plan, servers = self.plan, self.service.servers()
+        plan, servers = self.plan, self.service.servers(self.plan.topology.current)
         for server in servers:
             for port in server.ports:
                 check_port_free(port, server.name)
-        environ = {**without_mpi(plan.environ), **server_environ(plan)}
+        environ = {**without_mpi(plan.environ), **python_environ(plan), SECRET_VARIABLE: plan.settings.secret}
         for server in servers:
             own = {"HEADRACE_SERVER_NAME": server.name, **server.environ}
             self.supervisor.start(
@@ -104,7 +106,7 @@ class HostRun:
             TRAINER,
             plan.trainer_name,
             command,
-            trainer_environ(plan, self.service),
+            trainer_environ(plan, self.service.trainer_environ()),
             plan.source_dir,
             label=self.ranks.label,
             on_event=lambda event: self.inbox.put(RankSaid(event)),
@@ -122,10 +124,10 @@ class HostRun:
             elif ended.spec.kind == INSTALLER:
                 self.state.installing = False
         self.state.restarts = self.supervisor.restarts()
-        if self.state.take_dump_request():
+        if self.state.dump_requested:
+            self.state.dump_requested = False
             dump_ranks(self.log)
         self.state.usage.sample()
-        self.state.kernel_kills.watch()
         if time.monotonic() >= self._next_publication:
             self._next_publication = time.monotonic() + PUBLISH_INTERVAL_S
             self.state.publish()
@@ -163,53 +165,55 @@ class HostRun:
             if time.monotonic() >= end:
                 return
 
+    def wait_until(self, is_done: Callable[[], bool], limit_s: float) -> None:
+        """Act on events until something is done, or the time is over."""
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline and not is_done():
+            self.wait()
+
     def _start_mpi_daemon(self, arguments: tuple[str, ...]) -> None:
-        environ = trainer_environ(self.plan, self.service)
+        environ = trainer_environ(self.plan, self.service.trainer_environ())
         argv = [mpirun.find_program(mpirun.ORTED), *arguments]
         self.supervisor.start(ChildSpec("mpi-daemon", mpirun.ORTED, argv, environ, self.plan.source_dir))
 
 
 @contextlib.contextmanager
 def host_run(plan: HostPlan, service: DataService, log: HostLog) -> Iterator[HostRun]:
-    """Yield a running host with its signal handlers; on exit end every child and remove the work folder."""
-    inbox = Inbox()
+    """Yield a running host; on exit end every child and remove the work folder.
+
+    A signal asks for the job's end, until this process has ended.
+    """
     host, leader = plan.topology.current.name, plan.topology.leader.name
-    prepare_folders(plan)
-    is_stepping = lambda: not any(plan.paths.signal_dir.glob(f"{PAUSED}*"))  # noqa: E731
-    with Supervisor(log, plan.settings.max_restarts, plan.settings.grace_s) as supervisor:
-        usage = ResourceUsage(
-            lambda: [
-                (child.spec.kind, child.spec.name, child.process.pid)
-                for child in list(supervisor.children)
-                if not child.ended
-            ],
-            own_network=not plan.settings.endpoint(host).address.startswith("127."),
-            gpus=Gpus(is_stepping) if plan.topology.current.role == "dnn" else None,
-        )
-        state = HostState(
-            host,
-            usage,
-            service,
-            inbox,
-            suspended=lambda: supervisor.suspended() + suspended_ranks(),
-            received=lambda: receipts.read(plan.paths.signal_dir),
-        )
+    inbox = Inbox()
 
-        def stop(signum: int, _: FrameType | None) -> None:
-            inbox.put(StopAsked(signal.Signals(signum).name))
+    def stop(signum: int, _: FrameType | None) -> None:
+        inbox.put(StopAsked(signal.Signals(signum).name))
 
-        handled = {signal.SIGTERM: stop, signal.SIGINT: stop}
-        previous = {signum: signal.signal(signum, handler) for signum, handler in handled.items()}
-        try:
+    try:
+        prepare_folders(plan)
+        with Supervisor(log, plan.settings.max_restarts, plan.settings.grace_s) as supervisor:
+            is_stepping = lambda: not any(plan.paths.signal_dir.glob(f"{PAUSED}*"))  # noqa: E731
+            usage = ResourceUsage(
+                supervisor.running,
+                own_network=not plan.settings.endpoint(host).address.startswith("127."),
+                gpus=Gpus(is_stepping) if plan.topology.current.role == "dnn" else None,
+            )
+            state = HostState(
+                host,
+                usage,
+                service,
+                inbox,
+                suspended=lambda: supervisor.suspended() + suspended_ranks(),
+                received=lambda: receipts.read(plan.paths.signal_dir),
+            )
+            for signum in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(signum, stop)
             daemon = MpiDaemon(plan.settings.endpoint(leader).address, plan.paths.work_dir, inbox)
             hosts_of_ranks = mpirun.hosts_of_ranks(plan.topology, plan.settings)
             ranks = RankLog(leader, hosts_of_ranks, plan.ranks_per_host, plan.trainer_name)
             yield HostRun(plan, log, supervisor, service, state, inbox, daemon, ranks)
-        finally:
-            supervisor.teardown()
-            for signum, handler in previous.items():
-                signal.signal(signum, handler)
-            shutil.rmtree(plan.paths.work_dir, ignore_errors=True)
+    finally:
+        shutil.rmtree(plan.paths.work_dir, ignore_errors=True)
 
 
 def prepare_folders(plan: HostPlan) -> None:
@@ -220,9 +224,7 @@ def prepare_folders(plan: HostPlan) -> None:
             if folder == plan.paths.work_dir:
                 folder.mkdir(mode=0o700, parents=True)  # it may lie in /tmp, where others have been before
             folder.mkdir(parents=True, exist_ok=True)
-            probe = folder / ".writable"
-            probe.touch()
-            probe.unlink()
+            tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
             raise SetupError(f"Cannot write to {folder}: {error.strerror}") from error
 

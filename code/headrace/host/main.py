@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import sys
@@ -14,19 +13,18 @@ from headrace import __version__
 from headrace.cluster import slurm
 from headrace.cluster.run_files import ARRAYS_FOLDER, HostPaths
 from headrace.cluster.sagemaker import read_topology
-from headrace.cluster.topology import Host
+from headrace.cluster.topology import Host, Topology
 from headrace.errors import HeadraceError, InputError
 from headrace.host.control.channel import ControlServer, Handler
 from headrace.host.control.file_receiver import FileKeeper
 from headrace.host.control.secret import with_secret
-from headrace.host.failures import failure_of, leave, unexpected, write_failure
+from headrace.host.failures import cause_of, leave, write_failure
 from headrace.host.follower import follow
-from headrace.host.host_plan import HostPlan, trainer_environ
+from headrace.host.host_plan import HostPlan, script_arguments, trainer_environ
 from headrace.host.host_run import host_run
 from headrace.host.leader.lead import Leader
 from headrace.host.log import HostLog
 from headrace.host.mpi.toolkit import become_rank, check_rank, toolkit_rank
-from headrace.host.script_arguments import script_arguments
 from headrace.host.services import data_service
 from headrace.host.services.contract import DataService
 from headrace.job.settings import VERSION_VARIABLE, read_base_dir, read_settings
@@ -67,20 +65,14 @@ def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
         arguments = script_arguments(argv, HostPaths(settings.base_dir).hyperparameters)
         plan = HostPlan(topology, with_secret(settings, topology, environ, rank), source_dir, arguments, environ, rank)
         plan.refuse_open_launch()
-        service = _service(plan, topology.current)
+        service = data_service(plan)
     except HeadraceError as error:
         print(f"launcher.py: error: {error}", file=sys.stderr)
         write_failure(HostPaths(read_base_dir(environ)), str(error))
         return error.exit_code
-    if rank and not rank.supervises:
-        become_rank(plan, trainer_environ(plan, service))
+    if rank and rank.local:
+        become_rank(plan, trainer_environ(plan, service.trainer_environ()))
     return run_host(plan, service)
-
-
-def _service(plan: HostPlan, host: Host) -> DataService:
-    """Return the job's data service, from the view of this host."""
-    there = dataclasses.replace(plan.topology, current=host)
-    return data_service(there, plan.settings, plan.source_dir, plan.paths.work_dir, plan.script_arguments)
 
 
 def run_host(plan: HostPlan, service: DataService) -> int:
@@ -89,21 +81,22 @@ def run_host(plan: HostPlan, service: DataService) -> int:
     log = HostLog(host)
     try:
         with host_run(plan, service, log) as run:
-            _log_topology(plan, run.service.mode, log)
-            _compare_versions(plan.environ.get(VERSION_VARIABLE, ""), log)
+            _log_topology(plan.topology, service, log)
+            if (submitted := plan.environ.get(VERSION_VARIABLE) or __version__) != __version__:
+                log.say(
+                    f"this host has headrace {__version__}, but the job was submitted with {submitted}; use the same "
+                    "version in the source dir and in the installation"
+                )
             keeper = FileKeeper(plan.paths.work_dir / ARRAYS_FOLDER)
-            handlers: dict[str, Handler] = {
-                "renew": run.state.renew,
-                "has": keeper.has,
-            }
+            handlers: dict[str, Handler] = {"renew": run.state.renew, "has": keeper.has}
             if plan.takes_mpi_daemon:
                 handlers["start_mpi_daemon"] = run.mpi_daemon.ask
-            with ControlServer(plan.control_address, host, plan.settings.secret, handlers, log, {"keep": keeper.keep}):
+            endpoint = plan.settings.endpoint(host)
+            address = f"{endpoint.bind_address}:{endpoint.control_port}"
+            with ControlServer(address, host, plan.settings.secret, handlers, log, {"keep": keeper.keep}):
                 outcome = Leader(run).lead() if plan.topology.is_leader else follow(run)
-    except HeadraceError as error:
-        outcome = Outcome(failure_of(error, host))
     except Exception as error:  # the host ends with an outcome, whatever failed
-        outcome = Outcome(unexpected(error, host, log))
+        outcome = Outcome(cause_of(error, host, log))
     if outcome.root_cause:
         cause = outcome.root_cause
         log.event("root_cause", host=cause.host, role=cause.process, pid=cause.pid, message=cause.message)
@@ -115,11 +108,9 @@ def run_host(plan: HostPlan, service: DataService) -> int:
     return outcome.exit_code
 
 
-def _log_topology(plan: HostPlan, mode: str, log: HostLog) -> None:
-    topology = plan.topology
-
+def _log_topology(topology: Topology, service: DataService, log: HostLog) -> None:
     def servers(host: Host) -> list[str]:
-        kinds = Counter(each.kind for each in _service(plan, host).servers())
+        kinds = Counter(each.kind for each in service.servers(host))
         return [kind if count == 1 else f"{count} {kind}s" for kind, count in kinds.items()]
 
     log.event(
@@ -130,19 +121,11 @@ def _log_topology(plan: HostPlan, mode: str, log: HostLog) -> None:
         leader=topology.leader.name,
         dispatcher=topology.dispatcher_host.name,
         hosts=len(topology.hosts),
-        tf_data_mode=mode,
+        tf_data_mode=service.mode,
     )
     if topology.is_leader:
         for line in topology.table(servers).splitlines():
             log.say(line)
-
-
-def _compare_versions(submitted: str, log: HostLog) -> None:
-    if submitted not in ("", __version__):
-        log.say(
-            f"this host has headrace {__version__}, but the job was submitted with {submitted}; use the same version "
-            "in the source dir and in the installation"
-        )
 
 
 def entry_point(entry: str) -> None:

@@ -36,7 +36,7 @@ class HostState:
         self.host = host
         self.usage = usage
         self.service = service
-        self.kernel_kills = KernelKills()
+        self._kernel_kills = KernelKills()
         self.restarts: dict[str, int] = {}
         """Restarts so far, by kind of server."""
         self.servers_started = False
@@ -54,22 +54,20 @@ class HostState:
         self._received: Body = {}
         self._phase = STARTING
         self._last_heard: float | None = None
-        self._dump_requested = False
+        self.dump_requested = False
+        """Whether the leader has asked for the ranks' stacks, which are not printed yet."""
         self._report: Report = {}
-        self._published: Body = self._status()
+        self.published: Body = self._status()
+        """The status that was last published."""
 
     # From the control channel's threads
 
     def renew(self, body: Body) -> Body:
         """Answer the leader's renewal, which has the job's phase, and the outcome if there is one."""
         self._inbox.put(LeaderSaid(body))
-        return self._published
+        return self.published
 
     # From the main loop
-
-    def published(self) -> Body:
-        """Return the status that was last published."""
-        return self._published
 
     def take(self, stamped: Stamped) -> None:
         """Act on an event, if it concerns this host's state."""
@@ -88,7 +86,7 @@ class HostState:
     def publish(self) -> None:
         """Make the current status the reply to renewals."""
         self._received = self._find_received()
-        self._published = self._status()
+        self.published = self._status()
 
     def hear(self, decision: Mapping[str, Any]) -> None:
         """Tell this host's data service what the leader has decided for the data services of all hosts."""
@@ -111,13 +109,8 @@ class HostState:
 
     def memory(self) -> Body:
         """Return the kernel's recent kills for lack of memory, and what processes held; empty if there were none."""
-        killed = self.kernel_kills.just_now()
+        killed = self._kernel_kills.just_now()
         return {"killed": killed, "resident_bytes": self.usage.resident_bytes()} if killed else {}
-
-    def take_dump_request(self) -> bool:
-        """Return whether the leader has asked for the ranks' stacks since the last call."""
-        requested, self._dump_requested = self._dump_requested, False
-        return requested
 
     def silence_s(self, now: float) -> float | None:
         """Return the seconds since the leader's last renewal; None if none has come."""
@@ -152,7 +145,7 @@ class HostState:
     def _hear(self, body: Any, at: float) -> None:
         self._last_heard = at
         self.set_phase(str(body.get("phase", STARTING)))
-        self._dump_requested = self._dump_requested or bool(body.get("dump"))
+        self.dump_requested = self.dump_requested or bool(body.get("dump"))
         outcome = body.get("outcome")
         if isinstance(outcome, dict):
             self.usage.freeze()

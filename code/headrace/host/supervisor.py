@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Protocol
 
 from headrace.errors import InputError, SetupError
 from headrace.events import Event, parse_event
@@ -53,21 +52,12 @@ class ChildSpec:
     """Function that the reader's thread calls with each log event in the output."""
 
 
-class Process(Protocol):
-    """The part of `subprocess.Popen` that the supervisor needs."""
-
-    pid: int
-    stdout: IO[bytes] | None
-
-    def poll(self) -> int | None: ...
-
-
 @dataclass
 class Child:
     """A started child: its process, restarts so far, and its last output lines."""
 
     spec: ChildSpec
-    process: Process
+    process: subprocess.Popen[bytes]
     started_at: float
     restarts: int = 0
     in_succession: int = 0
@@ -96,7 +86,7 @@ class Ended:
         return RootCause(host, self.spec.name, phrase, self.pid, exit_code, signal, self.tail)
 
 
-def spawn(spec: ChildSpec) -> Process:
+def spawn(spec: ChildSpec) -> subprocess.Popen[bytes]:
     """Start a child in its own session and at its priority; it dies with this process."""
     try:
         process = subprocess.Popen(
@@ -122,7 +112,7 @@ class Supervisor:
         log: HostLog,
         max_restarts: int,
         grace_s: float,
-        spawn: Callable[[ChildSpec], Process] = spawn,
+        spawn: Callable[[ChildSpec], subprocess.Popen[bytes]] = spawn,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = log
@@ -180,13 +170,14 @@ class Supervisor:
             counts[child.spec.kind] += child.restarts
         return dict(counts)
 
+    def running(self) -> list[tuple[str, str, int]]:
+        """Return kind, name and pid of the children that run."""
+        running = [child for child in self.children if not child.ended and child.restart_at is None]
+        return [(child.spec.kind, child.spec.name, child.process.pid) for child in running]
+
     def suspended(self) -> list[str]:
         """Return the names of the children that are suspended (SIGSTOP): alive, but doing nothing."""
-        return [
-            child.spec.name
-            for child in self.children
-            if not child.ended and child.restart_at is None and processes.is_stopped(child.process.pid)
-        ]
+        return [name for _, name, pid in self.running() if processes.is_stopped(pid)]
 
     def teardown(self) -> None:
         """End every child and all their descendants: TERM, one shared deadline, KILL, reap."""
@@ -207,8 +198,8 @@ class Supervisor:
         child.started_at = self._clock()
         child.process = self._spawn(child.spec)
         self._read(child)
-        self._log.event("restarted", role=child.spec.kind, pid=child.process.pid, name=child.spec.name,
-                        restarts=child.restarts)  # fmt: skip
+        spec, pid = child.spec, child.process.pid
+        self._log.event("restarted", role=spec.kind, pid=pid, name=spec.name, restarts=child.restarts)
 
     def _read(self, child: Child) -> None:
         """Read the child's output to its end in a thread, because a full pipe would block the child."""

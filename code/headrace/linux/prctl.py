@@ -24,9 +24,9 @@ _CANNOT_START = 2
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def die_with_parent(signum: int = signal.SIGKILL) -> None:
-    """Have the kernel send `signum` to this process when its parent ends for any reason."""
-    _libc.prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0)
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends for any reason."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
 def adopt_orphans() -> None:

@@ -15,6 +15,7 @@ import psutil
 
 POLL_S = 0.02
 UNKILLABLE_AFTER_S = 10.0
+LEFT_GRACE_S = 2.0
 
 
 def tree(pid: int) -> list[psutil.Process]:
@@ -44,16 +45,6 @@ def is_stopped(pid: int) -> bool:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except psutil.NoSuchProcess:
         return False
-
-
-def descendants_running(words: str) -> list[psutil.Process]:
-    """Return the living descendants whose command line contains `words`."""
-    found = []
-    for process in descendants():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if words in " ".join(process.cmdline()):
-                found.append(process)
-    return found
 
 
 def wait_for_threads(named: str, limit_s: float) -> None:
@@ -123,23 +114,26 @@ def end_all_descendants(grace_s: float, spare: Collection[int] = ()) -> int:
     return len(killed)
 
 
-def end_children(grace_s: float = 2.0) -> None:
+def end_children() -> None:
     """End the processes that this program started and left running, and print each.
 
     Such a process may hold this program's output open, and a reader of the output would wait for its end. The resource
     tracker of Python's multiprocessing ends by itself.
     """
-    own: list[tuple[int, str]] = []
-    left: list[tuple[int, str]] = []
+    own: list[int] = []
+    left: dict[int, str] = {}
     for process in descendants():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             command = " ".join(process.cmdline())
-            (own if "resource_tracker import main" in command else left).append((process.pid, command))
-    for pid, command in left:
+            if "resource_tracker import main" in command:
+                own.append(process.pid)
+            else:
+                left[process.pid] = command
+    for pid, command in left.items():
         with contextlib.suppress(OSError, ValueError):  # the script may have closed its output
             print(f"ending process {pid}, which the script started and left running: {command[:200]}", flush=True)
     if left:
-        end_all_descendants(grace_s, [pid for pid, _ in own])
+        end_all_descendants(LEFT_GRACE_S, own)
 
 
 def reap_orphans() -> None:

@@ -31,11 +31,6 @@ def mount(source: str, target: str, kind: str, flags: int) -> None:
     _check(_libc.mount(source.encode(), target.encode(), kind.encode(), flags, None), f"mount {target}")
 
 
-def set_host_name(name: str) -> None:
-    """Set the host name with sethostname(2)."""
-    _check(_libc.sethostname(name.encode(), len(name.encode())), "sethostname")
-
-
 def become_root_of_new_user_namespace(flags: int) -> None:
     """Move this process into a new user namespace, where this user is root, and into others in `flags`."""
     uid, gid = os.geteuid(), os.getegid()

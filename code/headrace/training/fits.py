@@ -29,26 +29,34 @@ class Fit:
     """Seconds from the beginning to the end, or until now."""
     knows_waited_cpu: bool = False
 
-    def rank_cpu_s(self) -> float:
-        """Return the CPU seconds of a step on this rank; 0: not known."""
-        return self.cpu.per_step_s()
-
     def compute_cpu_s(self) -> float:
         """Return the CPU seconds of a step on this rank without those for its batch; 0: not known."""
         if self.times.ideal.ms:
             return self.times.ideal.cpu_s
         return self.cpu.outside_waiting_s() if self.knows_waited_cpu else 0.0
 
+    def step_ms(self) -> float:
+        return self.times.all.mean_ms()
+
     def ideal_ms(self) -> float:
         """Return the milliseconds of a step that waits for nothing; 0: not known."""
         return self.times.ideal_ms(self.times.all)
+
+    def mean_ideal_ms(self) -> float:
+        """Return the mean milliseconds of a step that waits for nothing; 0: not known."""
+        return self.times.mean_ideal_ms(self.times.all)
+
+    def computing_ms(self) -> float:
+        """Return the milliseconds of computing in a step; all of it if neither waiting nor the ideal step is known."""
+        return self.times.all.without_waiting_ms() or self.mean_ideal_ms() or self.step_ms()
 
 
 def together(fits: Sequence[Fit]) -> dict[str, Any]:
     """Return the trainer's report of these fits: sums of counts, and means of measurements over all steps."""
     fits = [fit for fit in fits if fit.steps] or fits[-1:]
     with_ideal = [fit for fit in fits if fit.ideal_ms()]
-    waits_for_nothing_ms, step_ms = _mean(_mean_ideal_ms, with_ideal), _mean(_step_ms, with_ideal)
+    ideal_from = "measured" if all(fit.times.ideal.ms for fit in with_ideal) else "waits"  # estimated from them
+    waits_for_nothing_ms, step_ms = _mean(Fit.mean_ideal_ms, with_ideal), _mean(Fit.step_ms, with_ideal)
     return {
         "train_s": round(sum(fit.train_s for fit in fits), 3),
         "epochs": sum(fit.epochs for fit in fits),
@@ -59,11 +67,11 @@ def together(fits: Sequence[Fit]) -> dict[str, Any]:
         "ideal_step_time_ms": round(_mean(Fit.ideal_ms, with_ideal), 3),
         "between_steps_ms": round(_mean(lambda fit: fit.times.all.between_ms(), fits), 3),
         "ideal_step_time_error_ms": round(_mean(lambda fit: fit.times.ideal.error_ms, with_ideal), 3),
-        "ideal_step_from": _ideal_from(with_ideal),
+        "ideal_step_from": ideal_from if with_ideal else "",
         "step_parts_ms": step_parts_ms(fits),
         "input_bound_share": round(min(max(1 - waits_for_nothing_ms / step_ms, 0.0), 1.0), 4) if step_ms else 0.0,
-        "rank_cpu_s_per_step": round(_mean(Fit.rank_cpu_s, [fit for fit in fits if fit.rank_cpu_s()]), 6),
-        "compute_cpu_s_per_step": round(_mean(Fit.compute_cpu_s, [fit for fit in fits if fit.compute_cpu_s()]), 6),
+        "rank_cpu_s_per_step": round(_mean_of_known(lambda fit: fit.cpu.per_step_s(), fits), 6),
+        "compute_cpu_s_per_step": round(_mean_of_known(Fit.compute_cpu_s, fits), 6),
     }
 
 
@@ -74,8 +82,8 @@ def step_parts_ms(fits: Sequence[Fit]) -> dict[str, float | None]:
     waiting. `computing`: Python, launches and arithmetic. Waiting is measured, or else is the difference between the
     step and the ideal step.
     """
-    step_ms = _mean(_step_ms, fits)
-    computing_ms = min(_mean(_computing_ms, fits), step_ms)
+    step_ms = _mean(Fit.step_ms, fits)
+    computing_ms = min(_mean(Fit.computing_ms, fits), step_ms)
     copying_ms = [fit.times.all.copying_ms() for fit in fits]
     known_ms = None if None in copying_ms else _mean(lambda fit: fit.times.all.copying_ms() or 0.0, fits)
     waiting_ms = step_ms - computing_ms - (known_ms or 0.0)
@@ -86,24 +94,9 @@ def step_parts_ms(fits: Sequence[Fit]) -> dict[str, float | None]:
     }
 
 
-def _computing_ms(fit: Fit) -> float:
-    """Return the milliseconds of computing in a step; all of it if neither waiting nor the ideal step is known."""
-    return fit.times.all.without_waiting_ms() or fit.times.mean_ideal_ms(fit.times.all) or _step_ms(fit)
-
-
-def _ideal_from(fits: Sequence[Fit]) -> str:
-    """Return the ideal step's origin: `measured` on a batch in memory, estimated from `waits`, or empty: unknown."""
-    if not fits:
-        return ""
-    return "measured" if all(fit.times.ideal.ms for fit in fits) else "waits"
-
-
-def _mean_ideal_ms(fit: Fit) -> float:
-    return fit.times.mean_ideal_ms(fit.times.all)
-
-
-def _step_ms(fit: Fit) -> float:
-    return fit.times.all.mean_ms()
+def _mean_of_known(figure: Callable[[Fit], float], fits: Sequence[Fit]) -> float:
+    """Return the mean of a figure over all steps of the fits of which it is known, and not 0."""
+    return _mean(figure, [fit for fit in fits if figure(fit)])
 
 
 def _mean(figure: Callable[[Fit], float], fits: Sequence[Fit]) -> float:

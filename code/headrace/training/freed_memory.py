@@ -14,9 +14,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _KEPT_BYTES = 512 << 20
 
 
-def keep_freed_memory() -> bool:
-    """Make malloc keep freed memory; return whether that worked (it needs glibc). Call this before the first batch."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return False
-    return bool(mallopt(_M_MMAP_MAX, 0) and mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES))
+def keep_freed_memory() -> None:
+    """Make malloc keep freed memory, where it is glibc's. Call this before the first batch."""
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+        mallopt(_M_MMAP_MAX, 0)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)

@@ -45,11 +45,11 @@ class Handshake:
         key = hmac.digest(secret.encode(), self.purpose, hashlib.sha256)
         return hmac.digest(key, who.encode() + server_nonce + client_nonce + address.encode(), hashlib.sha256)
 
-    def enter(self, address: str, secret: str, limit_s: float = LIMIT_S) -> socket.socket:
+    def enter(self, address: str, secret: str) -> socket.socket:
         """Connect to the server at HOST:PORT and authenticate. Return the connection. Raises `OSError`."""
-        deadline = time.monotonic() + limit_s
+        deadline = time.monotonic() + LIMIT_S
         host, _, port = address.rpartition(":")
-        connection = socket.create_connection((host, int(port)), limit_s)
+        connection = socket.create_connection((host, int(port)), LIMIT_S)
         try:
             hello = receive(connection, len(self.magic) + NONCE_BYTES, deadline)
             if not hello.startswith(self.magic):
@@ -64,11 +64,11 @@ class Handshake:
             raise
         return connection
 
-    def admit(self, connection: socket.socket, address: str, secret: str, limit_s: float = LIMIT_S) -> None:
+    def admit(self, connection: socket.socket, address: str, secret: str) -> None:
         """Authenticate a client, on the server's side. Raises `OSError` if it does not hold the secret."""
-        deadline = time.monotonic() + limit_s
+        deadline = time.monotonic() + LIMIT_S
         own = secrets.token_bytes(NONCE_BYTES)
-        connection.settimeout(limit_s)
+        connection.settimeout(LIMIT_S)
         connection.sendall(self.magic + own)
         answer = receive(connection, len(self.magic) + NONCE_BYTES, deadline)
         if not answer.startswith(self.magic):

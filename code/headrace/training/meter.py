@@ -19,6 +19,7 @@ from headrace.rank.context import TrainerContext
 from headrace.training.fits import Fit, together
 from headrace.training.ideal_step import IdealStep
 from headrace.training.signal_files import SignalFiles
+from headrace.training.step_times import Sums
 
 REPORT_INTERVAL_S = 5.0
 """Seconds between renewals of the report within an epoch, for jobs that end in mid-epoch."""
@@ -126,7 +127,7 @@ class Meter:
             between_s: the part of `took_s` for the script's callbacks before the step, which wait for no data.
             copied_s: the part of `waited_s` for the copy to the GPU; None: not known.
         """
-        self._fit.times.made(made, took_s, waited_s, between_s, copied_s)
+        self._fit.times.made(Sums(made, took_s, waited_s, between_s, copied_s))
         self._fit.cpu.made(made, waited_cpu_s or 0.0)
         self._fit.knows_waited_cpu |= waited_cpu_s is not None
         before, self._fit.steps = self._fit.steps, self._fit.steps + made

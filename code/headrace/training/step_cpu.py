@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable
 
 import psutil
-
-aside: list[Callable[[], float]] = []
-"""Functions that return the CPU seconds, so far, of descendants that are no part of training."""
 
 
 class StepCpu:
@@ -54,7 +50,7 @@ class StepCpu:
         self._began, self._pending = (spent_s, own_s), 0
 
 
-def with_ended_s(pid: int) -> float:
+def _with_ended_s(pid: int) -> float:
     """Return the CPU seconds of a descendant and its ended children, such as a fork server's; 0 if it is gone."""
     try:
         return float(sum(psutil.Process(pid).cpu_times()[:4]))
@@ -65,6 +61,6 @@ def with_ended_s(pid: int) -> float:
 def _now() -> tuple[float, float]:
     """Return the CPU seconds of this process with all its descendants (also ended ones), and of this process alone."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    living_s = sum(with_ended_s(each.pid) for each in psutil.Process().children(recursive=True))
+    living_s = sum(_with_ended_s(each.pid) for each in psutil.Process().children(recursive=True))
     own_s = time.process_time()
-    return own_s + ended.ru_utime + ended.ru_stime + living_s - sum(each() for each in aside), own_s
+    return own_s + ended.ru_utime + ended.ru_stime + living_s, own_s

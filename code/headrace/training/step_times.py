@@ -24,39 +24,39 @@ class Sums:
 
     steps: int = 0
     step_s: float = 0.0
-    waited_s: float = 0.0
+    waited_s: float | None = None
+    """The part of `step_s` before the steps' batches were there; None: not known."""
     between_s: float = 0.0
-    """Seconds of the script's callbacks between steps."""
-    knows_waiting: bool = False
-    copied_s: float = 0.0
-    """The part of `waited_s` for the copy to the GPU."""
-    knows_copying: bool = False
+    """The part of `step_s` for the script's callbacks between steps, which wait for no data."""
+    copied_s: float | None = None
+    """The part of `waited_s` for the copy to the GPU; None: not known."""
 
-    def add(
-        self, steps: int, step_s: float, waited_s: float | None, between_s: float, copied_s: float | None = None
-    ) -> None:
-        self.steps += steps
-        self.step_s += step_s
-        self.waited_s += waited_s or 0.0
-        self.between_s += between_s
-        self.knows_waiting |= waited_s is not None
-        self.copied_s += copied_s or 0.0
-        self.knows_copying |= copied_s is not None
+    def add(self, more: Sums) -> None:
+        self.steps += more.steps
+        self.step_s += more.step_s
+        self.between_s += more.between_s
+        if more.waited_s is not None:
+            self.waited_s = (self.waited_s or 0.0) + more.waited_s
+        if more.copied_s is not None:
+            self.copied_s = (self.copied_s or 0.0) + more.copied_s
 
     def mean_ms(self) -> float:
         """Return the mean time of a step in milliseconds."""
-        return self.step_s / self.steps * 1000 if self.steps else 0.0
+        return self._mean_ms(self.step_s)
 
     def between_ms(self) -> float:
-        return self.between_s / self.steps * 1000 if self.steps else 0.0
+        return self._mean_ms(self.between_s)
 
     def without_waiting_ms(self) -> float:
         """Return the mean milliseconds of a step without its waiting; 0: not known."""
-        return max(self.step_s - self.waited_s, 0.0) / self.steps * 1000 if self.knows_waiting else 0.0
+        return 0.0 if self.waited_s is None else self._mean_ms(max(self.step_s - self.waited_s, 0.0))
 
     def copying_ms(self) -> float | None:
         """Return the mean milliseconds that a step waits for the copy to the GPU; None: not known."""
-        return self.copied_s / self.steps * 1000 if self.knows_copying else None
+        return None if self.copied_s is None else self._mean_ms(self.copied_s)
+
+    def _mean_ms(self, seconds: float) -> float:
+        return seconds / self.steps * 1000 if self.steps else 0.0
 
 
 class StepTimes:
@@ -70,20 +70,18 @@ class StepTimes:
         """Seconds of each of the last steps, with and without the script's callbacks between steps."""
         self._classes: dict[int, tuple[int, float]] = {}
 
-    def made(
-        self, count: int, took_s: float, waited_s: float | None, between_s: float, copied_s: float | None = None
-    ) -> None:
-        """Add `count` steps, which took `took_s` together; see `Meter.steps`."""
+    def made(self, made: Sums) -> None:
+        """Add steps that were made."""
         if not self._first.steps:
-            self._first.add(count, took_s, waited_s, between_s, copied_s)
+            self._first = made
             return
-        for sums in (self._others, self._recent):
-            sums.add(count, took_s, waited_s, between_s, copied_s)
-        step_s = took_s / count
-        self._last.extend(itertools.repeat((step_s, step_s - between_s / count), min(count, MEDIAN_OF)))
+        self._others.add(made)
+        self._recent.add(made)
+        step_s, own_s = made.step_s / made.steps, (made.step_s - made.between_s) / made.steps
+        self._last.extend(itertools.repeat((step_s, own_s), min(made.steps, MEDIAN_OF)))
         place = round(math.log(max(step_s, 1e-9)) / PRECISION)
         steps, seconds = self._classes.get(place, (0, 0.0))
-        self._classes[place] = steps + count, seconds + took_s
+        self._classes[place] = steps + made.steps, seconds + made.step_s
 
     @property
     def all(self) -> Sums:

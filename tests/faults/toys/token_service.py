@@ -14,12 +14,11 @@ class TokenService:
     kinds = KINDS
     waited_for = "tokens"
 
-    def __init__(self, topology, settings, source_dir, work_dir, arguments):
-        self._topology, self._settings, self._script = topology, settings, source_dir / "train_data.py"
+    def __init__(self, plan):
+        self._topology, self._settings, self._script = plan.topology, plan.settings, plan.source_dir / "train_data.py"
         self._up = set()
 
-    def servers(self):
-        host = self._topology.current
+    def servers(self, host):
         endpoint = self._settings.endpoint(host.name)
         server = [sys.executable, str(self._script)]
         found = [Server("worker", "worker", [port := endpoint.first_worker_port], [*server, "worker", str(port)])]

@@ -11,16 +11,15 @@ class ToyService(DataService):
     kinds = ("toy",)
     waited_for = "toys"
 
-    def __init__(self, topology, settings, source_dir, work_dir, arguments):
-        super().__init__(topology, settings, source_dir, work_dir, arguments)
-        self._heard = work_dir / "heard.json"
+    def __init__(self, plan):
+        super().__init__(plan)
+        self._heard = plan.paths.work_dir / "heard.json"
         self._up = False
 
-    def servers(self):
-        host = self._topology.current
+    def servers(self, host):
         words = "1" if host.role == "data" else "1000"
         port = self._settings.endpoint(host.name).first_worker_port
-        argv = [sys.executable, str(self._source_dir / "toy_server.py"), host.name, str(port), words]
+        argv = [sys.executable, str(self._plan.source_dir / "toy_server.py"), host.name, str(port), words]
         return [Server("toy", "toy-0", [port], argv, {"TOY": host.name})]
 
     def take_event(self, event):

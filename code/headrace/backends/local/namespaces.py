@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -147,7 +148,7 @@ def enter(
     switch_user = os.open(f"/proc/{switch_pid}/ns/user", os.O_RDONLY)
     syscalls.setns(switch_user, syscalls.CLONE_NEWUSER)
     syscalls.unshare(syscalls.CLONE_NEWNET | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS)
-    syscalls.set_host_name(name)
+    socket.sethostname(name)
     plug_in(switch_net, name, address)
     syscalls.mount("none", "/", "none", syscalls.MS_REC | syscalls.MS_PRIVATE)
     mount_base_dir(folder)

@@ -14,7 +14,6 @@ import hashlib
 import hmac
 import json
 import secrets
-import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,14 +63,13 @@ def _text(record: dict[str, Any], name: str) -> str:
 
 
 class ServerAuth:
-    """The server's side: answers hellos, verifies calls, signs replies. Thread-safe."""
+    """The server's side: answers hellos, verifies calls, signs replies. One thread uses it."""
 
     def __init__(self, secret: str, host: str) -> None:
         self._secret = secret.encode()
         self._host = host
         self._issuer = secrets.token_bytes(32)
         self._counters: dict[str, int] = {}
-        self._lock = threading.Lock()
 
     def hello(self, message: bytes) -> bytes:
         """Return the reply to a hello: this server's nonce, and the proof that it holds the secret."""
@@ -93,10 +91,9 @@ class ServerAuth:
         counter, body = record.get("counter"), _text(record, "body")
         if not isinstance(counter, int) or not _matches(record.get("mac"), _mac(key, "call", method, counter, body)):
             raise Refused("wrong secret")
-        with self._lock:
-            if counter <= self._counters.get(server_nonce, 0):
-                raise Refused("replayed message")
-            self._counters[server_nonce] = counter
+        if counter <= self._counters.get(server_nonce, 0):
+            raise Refused("replayed message")
+        self._counters[server_nonce] = counter
         return json.loads(body), _Seal(key, method, counter)
 
 

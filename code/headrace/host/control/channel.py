@@ -18,7 +18,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # Its own log lines about refused calls are noise here.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # Children are forked and exec'd at once.
@@ -28,6 +28,7 @@ import grpc
 from headrace.errors import SetupError
 from headrace.host.control.auth import ClientAuth, Refused, ServerAuth
 from headrace.host.log import HostLog
+from headrace.job.settings import CONTROL_HOSTS_VARIABLE
 
 SERVICE = "headrace.Control"
 MAX_MESSAGE_BYTES = 256 * 1024
@@ -47,11 +48,16 @@ Handler = Callable[[Body], Body]
 StreamHandler = Callable[[Body, AsyncIterator[bytes]], Coroutine[Any, Any, Body]]
 
 
+def control_hosts() -> dict[str, str]:
+    """Return where the hosts' control channels are reached, by host name; for programs that a rank or mpirun starts."""
+    return dict(pair.split("=", 1) for pair in os.environ.get(CONTROL_HOSTS_VARIABLE, "").split(",") if pair)
+
+
 class ControlServer:
     """This host's server of the control channel. Use as a context manager.
 
-    It runs on an event loop in its own thread. A call that a client begins and never completes
-    costs some memory; it blocks no other call.
+    It runs on an event loop in its own thread, which alone calls the handlers. A call that a client begins and never
+    completes costs some memory; it blocks no other call.
     """
 
     def __init__(self, address: str, host: str, secret: str, handlers: Mapping[str, Handler], log: HostLog,
@@ -115,9 +121,7 @@ class ControlServer:
             try:
                 return answer(message)
             except Refused as error:
-                self._refusals.add(f"{name} from {context.peer()}: {error}")
-                await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
-                raise AssertionError("abort raises") from error
+                await self._refuse(name, context, error)
 
         return grpc.unary_unary_rpc_method_handler(handle)
 
@@ -129,12 +133,15 @@ class ControlServer:
                 first = await asyncio.wait_for(messages.__anext__(), CALL_TIMEOUT_S)
                 body, seal = self._auth.open(name, first)
             except (Refused, asyncio.TimeoutError, StopAsyncIteration) as error:
-                self._refusals.add(f"{name} from {context.peer()}: {error}")
-                await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
-                raise AssertionError("abort raises") from error
+                await self._refuse(name, context, error)
             return seal.seal(await take(body, messages))
 
         return grpc.stream_unary_rpc_method_handler(handle)
+
+    async def _refuse(self, name: str, context: grpc.aio.ServicerContext, error: Exception) -> NoReturn:
+        self._refusals.add(f"{name} from {context.peer()}: {error}")
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+        raise AssertionError("abort raises") from error
 
     def _call(self, name: str, message: bytes) -> bytes:
         body, seal = self._auth.open(name, message)
@@ -150,7 +157,6 @@ class ControlClient:
         self._open()
 
     def _open(self) -> None:
-        self._methods: dict[str, grpc.UnaryUnaryMultiCallable] = {}
         self._channel = grpc.insecure_channel(
             self._address,
             options=[
@@ -201,9 +207,8 @@ class ControlClient:
             raise ControlError(str(error)) from error
 
     def _send(self, method: str, message: bytes, deadline: float) -> bytes:
-        if method not in self._methods:
-            self._methods[method] = self._channel.unary_unary(f"/{SERVICE}/{method}")
-        reply: bytes = self._methods[method](message, timeout=max(deadline - time.monotonic(), 0.001))
+        call = self._channel.unary_unary(f"/{SERVICE}/{method}")
+        reply: bytes = call(message, timeout=max(deadline - time.monotonic(), 0.001))
         return reply
 
 
@@ -216,16 +221,13 @@ class _RefusalLog:
 
     def __init__(self, log: HostLog) -> None:
         self._log = log
-        self._lock = threading.Lock()
         self._next = 0.0
         self._hidden = 0
 
     def add(self, text: str) -> None:
-        with self._lock:
-            now = time.monotonic()
-            if now < self._next:
-                self._hidden += 1
-                return
-            self._next = now + REFUSAL_LOG_INTERVAL_S
-            hidden, self._hidden = self._hidden, 0
-        self._log.say(f"control channel refused {text}" + (f" (and {hidden} more)" if hidden else ""))
+        now = time.monotonic()
+        if now < self._next:
+            self._hidden += 1
+            return
+        self._log.say(f"control channel refused {text}" + (f" (and {self._hidden} more)" if self._hidden else ""))
+        self._next, self._hidden = now + REFUSAL_LOG_INTERVAL_S, 0

@@ -15,14 +15,14 @@ import secrets
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+
+from headrace.host.control.channel import Body
 
 CHUNK_BYTES = 192 * 1024
 """Bytes of a file in one message; the control channel accepts messages up to 256 KiB."""
 CHUNK_TIMEOUT_S = 30.0
 SPARED_BYTES = 1 << 30
 """The bytes that stay free on the disk."""
-Body = dict[str, Any]
 
 
 class FileKeeper:

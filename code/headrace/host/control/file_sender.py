@@ -13,9 +13,9 @@ import sys
 import time
 from pathlib import Path
 
-from headrace.host.control.channel import ControlClient, ControlError
+from headrace.host.control.channel import ControlClient, ControlError, control_hosts
 from headrace.host.control.file_receiver import chunks_of
-from headrace.job.settings import CONTROL_HOSTS_VARIABLE, SECRET_VARIABLE, STARTUP_TIMEOUT_VARIABLE
+from headrace.job.settings import SECRET_VARIABLE, STARTUP_TIMEOUT_VARIABLE
 
 RETRY_S = 0.5
 SEND_TIMEOUT_S = 600.0
@@ -23,7 +23,7 @@ SEND_TIMEOUT_S = 600.0
 
 def main() -> int:
     files = [(Path(path), sha256) for path, sha256 in zip(sys.argv[1::2], sys.argv[2::2], strict=True)]
-    hosts = dict(pair.split("=", 1) for pair in os.environ.get(CONTROL_HOSTS_VARIABLE, "").split(",") if pair)
+    hosts = control_hosts()
     deadline = time.monotonic() + float(os.environ.get(STARTUP_TIMEOUT_VARIABLE) or 900)
     with concurrent.futures.ThreadPoolExecutor(max(len(hosts), 1)) as pool:
         failed = [error for error in pool.map(lambda host: _send(host, hosts[host], files, deadline), hosts) if error]

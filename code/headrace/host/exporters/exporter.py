@@ -31,38 +31,28 @@ class Exporter:
 
     def __init__(self, name: str, open_: Callable[[], Write], say: Callable[[str], None]) -> None:
         self._name, self._open, self._say = name, open_, say
-        self._records: queue.Queue[Record | None] = queue.Queue(MOST_WAITING)
+        self._records: queue.SimpleQueue[Record | None] = queue.SimpleQueue()
         self._failed = False
         self._dropped = self._in_hand = 0
         self._thread = threading.Thread(target=self._run, name=f"figures to {name}", daemon=True)
         self._thread.start()
 
     def put(self, record: Record) -> None:
-        """Queue a record, or drop it if the queue is full; never waits."""
-        try:
-            self._records.put_nowait(record)
-        except queue.Full:
+        """Queue a record, or drop it if `MOST_WAITING` wait already; never waits."""
+        if self._records.qsize() < MOST_WAITING:
+            self._records.put(record)
+        else:
             self._dropped += 1
 
     def close(self, last: Record) -> None:
         """Write the records that are left, and this one; give up after `CLOSE_S`."""
-        for record in (last, None):
-            while True:
-                try:
-                    self._records.put_nowait(record)
-                    break
-                except queue.Full:
-                    self._drop_oldest()
+        self._records.put(last)
+        self._records.put(None)
         self._thread.join(CLOSE_S)
         # One of the waiting items is None, which marks the end.
         left = self._in_hand + max(self._records.qsize() - 1, 0) if self._thread.is_alive() else 0
         if self._dropped + left:
             self._say(f"{self._name} was too slow, or did not answer: {self._dropped + left} records were dropped")
-
-    def _drop_oldest(self) -> None:
-        with contextlib.suppress(queue.Empty):
-            self._records.get_nowait()
-            self._dropped += 1
 
     def _run(self) -> None:
         write: Write | None = None

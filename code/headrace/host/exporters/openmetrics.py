@@ -46,18 +46,13 @@ def to_endpoint(port: int, job_name: str, say: Callable[[], None]) -> Write:
 
     def write(records: Sequence[Record]) -> None:
         for record in records:
-            take(record)
-
-    def take(record: Record) -> None:
-        for field, gauge in steps.items():
-            if field in record:
-                gauge.labels(job_name).set(float(record[field]) * OF_A_STEP[field][2])
-        for kind, gauges in of_parts.items():
-            for part, figures in record.get(kind, {}).items():
-                for field, gauge in gauges.items():
-                    if field in figures:
-                        gauge.labels(job_name, part).set(figures[field])
-        if "event" in record:
-            events.labels(job_name, record["event"]).inc()
+            for field in steps.keys() & record.keys():
+                steps[field].labels(job_name).set(float(record[field]) * OF_A_STEP[field][2])
+            for kind, gauges in of_parts.items():
+                for part, figures in record.get(kind, {}).items():
+                    for field in gauges.keys() & figures.keys():
+                        gauges[field].labels(job_name, part).set(figures[field])
+            if "event" in record:
+                events.labels(job_name, record["event"]).inc()
 
     return write

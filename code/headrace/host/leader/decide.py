@@ -1,23 +1,43 @@
-"""Decide whether the job has failed, from the events so far and from those that are overdue. No threads, no sockets."""
+"""Decide what the job waits for and whether it has failed, from the events so far and from those that are overdue.
+
+No threads, no sockets.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from headrace.cluster.topology import Topology
+from headrace.cluster.run_files import STOP_REQUEST
+from headrace.errors import DeadlineError
+from headrace.events import (
+    CHECKPOINTS_ON_REQUEST,
+    PREFLIGHT_FAILED,
+    PREFLIGHT_STARTED,
+    RANK_FAILED,
+    RANK_LEAVING,
+    Event,
+)
+from headrace.frameworks import FRAMEWORKS
 from headrace.host.failures import stopped
+from headrace.host.host_plan import HostPlan
 from headrace.host.inbox import RankSaid, Stamped
 from headrace.host.leader.peers import Hosts
-from headrace.host.leader.rank_watch import END_S, RankWatch
-from headrace.host.leader.stop_request import StopRequest
 from headrace.host.leader.watchdog import diagnose_start
 from headrace.host.log import HostLog
-from headrace.host.mpi.mpirun import ORTED
+from headrace.host.mpi.mpirun import MPIRUN, ORTED
 from headrace.host.services.contract import DataService
 from headrace.host.state import HostState
 from headrace.job.settings import Settings
 from headrace.outcome import RootCause
 
+END_S = 30.0
+"""Seconds that MPI may take to end once all ranks have left, or one has failed."""
+ABORT_S = 5.0
+"""Seconds that ranks may take to end once their preflight has failed."""
 ORTED_PATIENCE_S = 3.0
 """Seconds to wait for mpirun once an MPI daemon has ended: mpirun knows which rank failed, and reports it later."""
 
@@ -34,21 +54,18 @@ class Verdict:
 
 
 class Decider:
-    """Receives events from the main loop; `verdict` says whether they end the job.
+    """Receives events from the main loop. Says what is missing at the start, and whether the events end the job.
 
     Args:
         own: this host's state.
-        ranks: the number of ranks on all hosts.
-        started_as_rank: whether the toolkit's mpirun started this launcher; a signal then comes from mpirun.
+        hosts: the other hosts.
     """
 
-    def __init__(
-        self, topology: Topology, settings: Settings, service: DataService, own: HostState, hosts: Hosts,
-        stop: StopRequest, log: HostLog, ranks: int, started_as_rank: bool = False,
-    ) -> None:  # fmt: skip
-        self._topology, self._settings, self._service, self._own = topology, settings, service, own
-        self._hosts, self._stop, self._log, self._started_as_rank = hosts, stop, log, started_as_rank
-        self.ranks = RankWatch(settings, ranks)
+    def __init__(self, plan: HostPlan, service: DataService, own: HostState, hosts: Hosts, log: HostLog) -> None:
+        self._plan, self._topology, self._settings = plan, plan.topology, plan.settings
+        self._service, self._own, self._hosts, self._log = service, own, hosts, log
+        self._stop = StopRequest(plan.paths.signal_dir, plan.settings.stop_grace_s, log)
+        self.ranks = RankWatch(plan.settings, plan.world_size)
         self._orted_failed_at: float | None = None
 
     def take(self, stamped: Stamped) -> None:
@@ -58,9 +75,40 @@ class Decider:
             self._stop.take_event(happening.event)
             self.ranks.take_event(happening.event, at)
 
+    def missing_for_trainer(self) -> list[str]:
+        """Return what the trainer's start waits for: dnn hosts, and Horovod's installation."""
+        statuses = {self._own.host: {"installing": self._own.installing}, **self._hosts.present()}
+        installing = [host for host, status in statuses.items() if status.get("installing")]
+        installer = FRAMEWORKS[self._settings.framework].installer
+        installs = [f"{installer.what} to be installed on {', '.join(installing)}"] if installer and installing else []
+        return self._missing_hosts({host.name for host in self._topology.dnn_hosts}) + installs
+
+    def missing_for_data(self, reports: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        """Return what ranks wait for: hosts, and their servers."""
+        everyone = {host.name for host in self._topology.hosts}
+        return self._missing_hosts(everyone) + self._service.missing(reports, self._hosts.lost)
+
+    def give_up(self, missing: list[str]) -> None:
+        """Count the hosts that have never answered as lost, once the deadline has passed.
+
+        Raises:
+            DeadlineError: the job cannot go on; the message names what is missing.
+        """
+        silent = self._hosts.never_heard()
+        left = self._data_hosts_without(silent)
+        if silent and not any(map(self._needs, silent)) and len(left) >= self._settings.min_data_hosts:
+            for host in silent:
+                self.lose(host)
+            return
+        hints = "".join(f"; {host}: {error}" for host, error in self._hosts.errors.items() if error)
+        raise DeadlineError(
+            f"The job was not ready within startup_timeout_s={self._settings.startup_timeout_s:g}: still waiting for "
+            + " and ".join(missing) + hints
+        )  # fmt: skip
+
     def is_over(self, now: float) -> bool:
         """Return whether all ranks have finished their scripts and MPI has not ended within `END_S`."""
-        over = self.ranks.has_left(now)
+        over = now > self.ranks.ends_by
         if over:
             self._log.say(f"MPI still runs {END_S:g} s after all ranks have ended their scripts; terminating it")
         return over
@@ -81,29 +129,46 @@ class Decider:
                 return Verdict(cause)
         if verdict := self._stopped(now, stepping):
             return verdict
-        if self.ranks.has_not_started(now):
+        if now > self.ranks.starts_by:
             statuses = {self._own.host: self._own.status(), **self._hosts.statuses}
             cause = diagnose_start(self._own.host, self._settings.preflight_timeout_s, statuses)
             return Verdict(cause, stalled=True)
-        if self.ranks.has_not_aborted(now):
+        if now > self.ranks.aborts_by:
             return Verdict(RootCause(self._own.host, "trainer", "a rank failed"), ask_ranks=True)
         return None
 
     def lose(self, host: str) -> RootCause | None:
         """Count a host as lost; return the root cause if the job cannot go on without it."""
-        topology, settings, error = self._topology, self._settings, self._hosts.errors[host]
+        settings, error = self._settings, self._hosts.errors[host]
         self._hosts.lost.append(host)
         self._log.event("host_lost", host=host, error=error)
-        left = [each.name for each in topology.data_hosts if each.name not in self._hosts.lost]
+        left = self._data_hosts_without([])
         waited_s = settings.lease_s if host in self._hosts.statuses else settings.startup_timeout_s
         silence = f"the host has not answered for {waited_s:g} s ({error})"
-        if host in {each.name for each in topology.dnn_hosts} or self._service.needs(host):
+        if self._needs(host):
             return RootCause(host, "host", silence)
         if len(left) < settings.min_data_hosts:
             few = f"{silence}; {len(left)} data hosts are left, min_data_hosts is {settings.min_data_hosts}"
             return RootCause(host, "host", few)
         self._log.say(f"{host} is lost ({silence}); continuing with {', '.join(left)}")
         return None
+
+    def _needs(self, host: str) -> bool:
+        """Return whether the job cannot go on without a host, however many data hosts are left."""
+        return host in {each.name for each in self._topology.dnn_hosts} or self._service.needs(host)
+
+    def _data_hosts_without(self, hosts: Collection[str]) -> list[str]:
+        """Return the data hosts that are left if these are lost too."""
+        gone = {*hosts, *self._hosts.lost}
+        return [each.name for each in self._topology.data_hosts if each.name not in gone]
+
+    def _missing_hosts(self, among: Collection[str]) -> list[str]:
+        silent = [host for host in self._hosts.never_heard() if host in among]
+        present = self._hosts.present().items()
+        starting = [host for host, status in present if host in among and not status.get("servers_started")]
+        return ([f"first contact with {', '.join(silent)}"] if silent else []) + (
+            [f"the servers of {', '.join(starting)} to be started"] if starting else []
+        )
 
     def _failed_host(self, now: float) -> RootCause | None:
         """Return another host's failure; if its MPI daemon ended, wait first for mpirun to say why."""
@@ -120,16 +185,90 @@ class Decider:
 
     def _stopped(self, now: float, stepping: bool) -> Verdict | None:
         """Return the verdict on a stop request to any host, once the last checkpoint is saved or overdue."""
-        own = self._own
-        if self._started_as_rank and own.stop_signal:
-            return Verdict(ended_by_mpirun(own.host, own.stop_signal), ask_ranks=True)
-        requests = {own.host: own.stop_signal}
+        own, signal = self._own, self._own.stop_signal
+        if self._plan.rank and signal:  # from the toolkit's mpirun, which ends all ranks if one fails or on request
+            why = "a rank failed (its traceback is in this log), or the job was stopped"
+            cause = RootCause(own.host, MPIRUN, f"ended the ranks with {signal}: {why}", signal=signal)
+            return Verdict(cause, ask_ranks=True)
+        requests = {own.host: signal}
         requests |= {host: str(status.get("stop_signal", "")) for host, status in self._hosts.present().items()}
         asked = self._stop.due(requests, stepping, now)
         return Verdict(stopped(*asked)) if asked else None
 
 
-def ended_by_mpirun(host: str, signal_name: str) -> RootCause:
-    """Return the root cause of a signal from the toolkit's mpirun, which ends all ranks if one fails or on request."""
-    said = f"ended the ranks with {signal_name}: a rank failed (its traceback is in this log), or the job was stopped"
-    return RootCause(host, "mpirun", said, signal=signal_name)
+class RankWatch:
+    """Watches for ranks that do not start or do not end: MPI has no deadline for either, and Open MPI can hang.
+
+    Args:
+        ranks: the number of ranks on all hosts.
+    """
+
+    def __init__(self, settings: Settings, ranks: int) -> None:
+        self._settings, self._ranks = settings, ranks
+        self._left: set[str] = set()
+        self.starts_by = math.inf
+        """The moment at which MPI's start is overdue; infinity without a preflight or after its start."""
+        self.ends_by = math.inf
+        """The moment at which MPI's end is overdue, after all ranks have left."""
+        self.aborts_by = math.inf
+        """The moment at which all ranks should have ended, after one has failed."""
+
+    def begin(self, now: float) -> None:
+        """Note that the ranks are being started."""
+        if self._settings.preflight:
+            self.starts_by = now + self._settings.preflight_timeout_s
+
+    def take_event(self, event: Event, now: float) -> None:
+        """Note a rank's log event."""
+        if event.name == PREFLIGHT_STARTED:
+            self.starts_by = math.inf
+        elif event.name == PREFLIGHT_FAILED:
+            self.aborts_by = min(self.aborts_by, now + ABORT_S)
+        elif event.name == RANK_FAILED:
+            self.rank_failed(now)
+        elif event.name == RANK_LEAVING:
+            self._left.add(event.fields.get("rank", ""))
+            if len(self._left) == self._ranks:
+                self.ends_by = min(self.ends_by, now + END_S)
+
+    def rank_failed(self, now: float) -> None:
+        """Note that a rank has failed, as its event or its output says."""
+        self.aborts_by = min(self.aborts_by, now + END_S)
+
+
+class StopRequest:
+    """A stop request (SIGTERM on any host): the job saves one more checkpoint if possible, then ends."""
+
+    def __init__(self, signal_dir: Path, grace_s: float, log: HostLog) -> None:
+        self._signal_dir, self._grace_s, self._log = signal_dir, grace_s, log
+        self._answers = False
+        self._checkpoints = 0
+        self._asked_at: float | None = None
+        self._checkpoints_before = 0
+
+    def take_event(self, event: Event) -> None:
+        """Note a rank's log event."""
+        if event.name == CHECKPOINTS_ON_REQUEST:
+            self._answers = True
+        elif event.name == "checkpoint":
+            self._checkpoints += 1
+
+    def due(self, requests: Mapping[str, str], stepping: bool, now: float) -> tuple[str, str] | None:
+        """Return the host with the request and its signal, or None if there is none or rank 0 is saving a checkpoint.
+
+        Args:
+            requests: the signal that each host got; empty for none.
+            stepping: whether the ranks have made steps, so that there is something to save.
+            now: monotonic seconds.
+        """
+        asked = next(((host, signal_name) for host, signal_name in requests.items() if signal_name), None)
+        if asked is None:
+            return None
+        can_save = stepping and self._answers
+        if self._asked_at is None:
+            self._asked_at, self._checkpoints_before = now, self._checkpoints
+            if can_save:
+                self._log.say(f"{asked[0]} got {asked[1]}: asking for a checkpoint, then ending")
+                (self._signal_dir / STOP_REQUEST).touch()
+        saved = self._checkpoints > self._checkpoints_before
+        return asked if not can_save or saved or now - self._asked_at > self._grace_s else None

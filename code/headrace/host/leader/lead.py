@@ -6,29 +6,28 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.errors import HeadraceError
 from headrace.frameworks import FRAMEWORKS
 from headrace.host.control.channel import Body
 from headrace.host.exporters.choose import open_exporters
-from headrace.host.failures import failure_of, unexpected
-from headrace.host.host_run import HostRun
+from headrace.host.failures import cause_of, leave
+from headrace.host.host_run import PUBLISH_INTERVAL_S, HostRun
 from headrace.host.inbox import RankSaid, Stamped
 from headrace.host.leader.decide import Decider, Verdict
-from headrace.host.leader.deliver import deliver, settle, write_summary
 from headrace.host.leader.job_timeline import Timeline
 from headrace.host.leader.lease import Lease
 from headrace.host.leader.peers import Hosts
-from headrace.host.leader.readiness import Readiness
-from headrace.host.leader.stop_request import StopRequest
-from headrace.host.leader.summary import JobTimes
+from headrace.host.leader.summary import JobTimes, write_summary
 from headrace.host.leader.watchdog import StallWatchdog, diagnose
 from headrace.host.mpi.rank_processes import dump_ranks
 from headrace.host.services.contract import Decision
 from headrace.host.state import STARTING, STEPPING
+from headrace.host.usage.oom import explained
 from headrace.outcome import Outcome, RootCause
 
 DUMP_TIMEOUT_S = 3.0
 PROGRESS_INTERVAL_S = 5.0
+NEWS_TIMEOUT_S = 2.3
+"""Seconds to wait for a host's report once it has been asked for."""
 
 
 class Leader:
@@ -41,12 +40,7 @@ class Leader:
         self._times = JobTimes(run.started)
         self._decision: Decision | None = None
         self._hosts = Hosts(topology.peers(), settings.lease_s)
-        self._ready = Readiness(topology, settings, run.service, self._hosts)
-        stop = StopRequest(plan.paths.signal_dir, settings.stop_grace_s, run.log)
-        self._decider = Decider(
-            topology, settings, run.service, run.state, self._hosts, stop, run.log,
-            plan.ranks_per_host * len(topology.dnn_hosts), plan.rank is not None,
-        )  # fmt: skip
+        self._decider = Decider(plan, run.service, run.state, self._hosts, run.log)
         self._timeline = Timeline(topology, open_exporters(plan, run.log), run.service.worker_names())
         run.listeners += [self._hosts.take, self._decider.take, self._timeline.take, self._take]
         self._leases = [
@@ -61,32 +55,32 @@ class Leader:
         outcome = Outcome()
         try:
             run.start_servers()
-            self._wait_for(lambda: self._ready.missing_for_trainer(run.state.installing))
+            self._wait_for(self._decider.missing_for_trainer)
             self._train()
-        except HeadraceError as error:
-            run.state.fail(failure_of(error, run.state.host))
         except _Failed as failed:
             outcome = Outcome(failed.cause)
         except Exception as error:  # every host must hear of it, whatever failed
-            outcome = Outcome(unexpected(error, run.state.host, run.log))
+            cause = cause_of(error, run.state.host, run.log)
+            outcome = Outcome(run.state.failure or cause)
         if run.state.failure and not outcome.root_cause:
             outcome = Outcome(run.state.failure)
-        self._times.end()
+        self._times.reach("end", time.monotonic())
         if outcome.root_cause:
-            outcome = Outcome(settle(run, self._hosts, self._leases, self._times, outcome.root_cause))
+            outcome = Outcome(self._settle(outcome.root_cause))
         train_s = self._times.train_s()
         if train_s is not None:
             run.log.event("training_finished", status=outcome.status, train_s=train_s)
-        deliver(run, self._hosts, self._leases, outcome)
+        self._deliver(outcome)
         self._timeline.end(write_summary(run, self._hosts, self._times, outcome))
         return outcome
 
     def _train(self) -> None:
         """Run the trainer to its end. Raises `_Failed` with the root cause when anything ends the job."""
         run, plan, settings = self._run, self._run.plan, self._run.plan.settings
-        self._times.training_at = time.monotonic()
+        now = time.monotonic()
+        self._times.reach("trainer_started", now)
         run.log.event("training_started", hosts=len(plan.topology.dnn_hosts), ranks_per_host=plan.ranks_per_host)
-        self._decider.ranks.begin(self._times.training_at)
+        self._decider.ranks.begin(now)
         trainer = run.start_trainer()
         # The trainer imports and compiles meanwhile.
         self._wait_for(lambda: [] if trainer.ended or self._takes_batches() else self._missing_for_data())
@@ -105,7 +99,9 @@ class Leader:
             if watchdog.stepped:
                 run.ranks.progressed()
             if self._stepping:
-                self._timeline.look(self._statuses_heard(), self._hosts.lost, time.monotonic())
+                # This host's published status, because a new one takes long.
+                statuses = {run.state.host: run.state.published, **self._hosts.statuses}
+                self._timeline.look(statuses, self._hosts.lost, time.monotonic())
             if cause := run.ranks.ended_and_awaited():
                 self._fail(Verdict(cause, stalled=True))
             if silence_s is not None:
@@ -115,7 +111,7 @@ class Leader:
                 self._fail(Verdict(cause, stalled=True))
             run.wait()
         run.wait(0.0)  # takes the ranks' last events
-        self._times.end()
+        self._times.reach("end", time.monotonic())
 
     def _wait_for(self, missing: Callable[[], list[str]]) -> None:
         """Wait until nothing is missing; log what is, every few seconds. Raises `DeadlineError` at the deadline."""
@@ -145,17 +141,15 @@ class Leader:
         if missing and self._hosts.never_heard():
             self._give_up(missing, now)
         if not missing:
-            self._times.workers_ready_at = now
+            self._times.reach("workers_ready", now)
             if ready := self._run.service.ready(self._reports()):
                 self._run.log.event("workers_ready", n=ready, after_s=now - self._run.started)
         return missing
 
     def _give_up(self, missing: list[str], now: float) -> None:
-        """Count hosts as lost after the deadline. Raises `DeadlineError` or `_Failed` if the job cannot go on."""
+        """Count hosts as lost after the deadline. Raises `DeadlineError` if the job cannot go on."""
         if now - self._run.started > self._run.plan.settings.startup_timeout_s:
-            for host in self._ready.give_up(missing):
-                if cause := self._decider.lose(host):
-                    raise _Failed(cause)
+            self._decider.give_up(missing)
 
     def _takes_batches(self) -> bool:
         """Return whether ranks get batches. Some frameworks show it in any loop, others once ranks make steps."""
@@ -165,7 +159,7 @@ class Leader:
 
     @property
     def _stepping(self) -> bool:
-        return self._times.first_step_at is not None
+        return self._times.has_reached("first_step")
 
     def _missing_for_data(self) -> list[str]:
         """Return what ranks wait for; make the data service's decision for all hosts once it can be made."""
@@ -179,7 +173,7 @@ class Leader:
                 run.state.hear(self._decision.fields)
                 for lease in self._leases:
                     lease.hurry()
-        return self._ready.missing_for_data(reports)
+        return self._decider.missing_for_data(reports)
 
     def _check(self) -> None:
         """Raise `_Failed` if the job has failed."""
@@ -207,16 +201,63 @@ class Leader:
                 run.wait()
         raise _Failed(cause)
 
+    def _settle(self, cause: RootCause) -> RootCause:
+        """Return the root cause with the kernel's reason.
+
+        If the toolkit's mpirun started this launcher, it kills the launcher a second after one of its ranks has failed.
+        Then the root cause is written to its files before the reason is known, and again after.
+        """
+        self._write_down(cause)
+        cause = self._with_kernels_reason(cause)
+        self._write_down(cause)
+        return cause
+
+    def _write_down(self, cause: RootCause) -> None:
+        if self._run.plan.rank:
+            leave(self._run.plan.paths, cause)
+            write_summary(self._run, self._hosts, self._times, Outcome(cause), another_follows=True)
+
+    def _with_kernels_reason(self, cause: RootCause) -> RootCause:
+        """Return the root cause of a kill, with the kernel's reason (out of memory) if there is one.
+
+        mpirun may report the kill before the rank's host reports the reason. So this waits for that host's next report.
+        """
+        run, hosts = self._run, self._hosts
+        if cause.signal == "SIGKILL" and cause.process.startswith("rank") and cause.host in hosts.present():
+            # A report may be PUBLISH_INTERVAL_S old, and it must have been made after the kill.
+            run.wait_until(lambda: False, PUBLISH_INTERVAL_S + 0.2)
+            asked_at = time.monotonic()
+            next(lease for lease in self._leases if lease.host == cause.host).hurry()
+            run.wait_until(lambda: hosts.heard_at[cause.host] >= asked_at, NEWS_TIMEOUT_S)
+        return explained(cause, self._statuses().get(cause.host, {}).get("memory") or {})
+
+    def _deliver(self, outcome: Outcome) -> None:
+        """Tell every host the outcome while this host ends its children; one that is silent for a lease is lost."""
+        run, hosts = self._run, self._hosts
+        run.state.usage.freeze()
+        for lease in self._leases:
+            lease.deliver(outcome)
+        run.supervisor.teardown()
+        # As before the end, a host is lost only after a whole lease: on a bad link a call or two may fail.
+        run.wait_until(lambda: set(hosts.names) <= {*hosts.informed, *hosts.lost}, run.plan.settings.lease_s)
+        for lease in self._leases:
+            if lease.host not in hosts.informed and lease.host not in hosts.lost:
+                # It died so shortly before the end that its lease has not run out.
+                hosts.lost.append(lease.host)
+                error = f"has not received the outcome: {hosts.errors[lease.host] or 'no answer'}"
+                run.log.event("host_lost", host=lease.host, error=error)
+            lease.close()
+
     def _take(self, stamped: Stamped) -> None:
         """Note a rank's progress."""
         at, happening = stamped
         if isinstance(happening, RankSaid):
             name = happening.event.name
-            if name == "first_step" and self._times.first_step_at is None:
-                self._times.first_step_at = at
+            if name == "first_step":
+                self._times.reach("first_step", at)
                 self._run.state.set_phase(STEPPING)
-            elif name == "ideal_step" and self._times.stepping_at is None:
-                self._times.stepping_at = at
+            elif name == "ideal_step":
+                self._times.reach("trainer_ready", at)
 
     def _news(self) -> Body:
         """Return what every renewal tells a host; called by the leases' threads."""
@@ -228,10 +269,6 @@ class Leader:
         """Return the data service's reports, by host."""
         own = {self._run.state.host: self._run.state.report()}
         return own | {host: status.get("data") or {} for host, status in self._hosts.present().items()}
-
-    def _statuses_heard(self) -> dict[str, Mapping[str, Any]]:
-        """Return all hosts' latest statuses; this host's is the published one, because a new one takes long."""
-        return {self._run.state.host: self._run.state.published(), **self._hosts.statuses}
 
     def _statuses(self) -> dict[str, Mapping[str, Any]]:
         return {self._run.state.host: self._run.state.status(), **self._hosts.statuses}

@@ -38,7 +38,7 @@ class Lease:
         self._hurry = threading.Event()
         self._closed = threading.Event()
         self._outcome: Outcome | None = None
-        self._dump = threading.Event()
+        self._dump = False
         self._told: Body | None = None
         self._thread = threading.Thread(target=self._run, name=f"lease {host}", daemon=True)
         self._thread.start()
@@ -50,7 +50,7 @@ class Lease:
 
     def request_dump(self) -> None:
         """Ask the host to print the stacks of its ranks."""
-        self._dump.set()
+        self._dump = True
         self._hurry.set()
 
     def hurry(self) -> None:
@@ -80,19 +80,17 @@ class Lease:
 
     def _renew(self, client: ControlClient, outcome: Outcome | None) -> bool:
         """Call the host once; return whether it has answered."""
-        dump = self._dump.is_set()
-        if dump:
-            self._dump.clear()
+        dump = self._dump
         body: Body = {**self._news(), "dump": dump}
         if outcome:
             body["outcome"] = outcome.as_json()
         try:
             status = client.call("renew", body)
         except ControlError as error:
-            if dump:
-                self._dump.set()
             self._inbox.put(HostSilent(self.host, str(error)))
             return False
+        if dump:
+            self._dump = False
         told = {name: value for name, value in status.items() if name not in FIGURES}
         self._inbox.put(HostAnswered(self.host, status, news=told != self._told))
         self._told = told

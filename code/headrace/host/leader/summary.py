@@ -4,63 +4,52 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.cluster.run_files import TRAINER_REPORT
-from headrace.host.host_plan import HostPlan
+from headrace.cluster.run_files import SUMMARY, TRAINER_REPORT, write_json
+from headrace.cluster.topology import Host
+from headrace.host.host_run import HostRun
+from headrace.host.leader.peers import Hosts
 from headrace.host.leader.workers import workers
-from headrace.host.services.contract import DataService
 from headrace.job.limited_by import limited_by
 from headrace.outcome import Outcome
 from headrace.rank.context import EMPTY_REPORT
 
+STAGES = ("trainer_started", "workers_ready", "trainer_ready", "first_step")
 
-@dataclass
+
 class JobTimes:
-    """Moments of one job in monotonic seconds; None for a stage that it has not reached."""
+    """The moments, in monotonic seconds, at which a job reached its stages and its end."""
 
-    began_at: float
-    training_at: float | None = None
-    """The start of the trainer."""
-    workers_ready_at: float | None = None
-    stepping_at: float | None = None
-    """The moment at which the trainer was ready for its first step."""
-    first_step_at: float | None = None
-    training_ended_at: float | None = None
+    def __init__(self, began_at: float) -> None:
+        self._began_at = began_at
+        self._reached: dict[str, float] = {}
+
+    def reach(self, stage: str, at: float) -> None:
+        """Note the moment of a stage, or of `end`, unless it has been noted before."""
+        self._reached.setdefault(stage, at)
+
+    def has_reached(self, stage: str) -> bool:
+        return stage in self._reached
 
     def train_s(self) -> float | None:
-        """Return the seconds from the first step to training's end, or to now; None if training never began."""
-        begin = self.first_step_at or self.training_at
-        return None if begin is None else self._ended_at() - begin
+        """Return the seconds from the first step to training's end; None if training never began."""
+        begin = self._reached.get("first_step", self._reached.get("trainer_started"))
+        return None if begin is None else self._reached["end"] - begin
 
     def as_json(self) -> dict[str, Any]:
         """Return the summary's times; call it at the end of the teardown."""
+        since_s = {stage: round(at - self._began_at, 3) for stage, at in self._reached.items()}
         return {
-            "time_to_first_step_s": self._since_start(self.first_step_at) or 0.0,
-            "startup_s": {
-                "trainer_started": self._since_start(self.training_at),
-                "workers_ready": self._since_start(self.workers_ready_at),
-                "trainer_ready": self._since_start(self.stepping_at),
-                "first_step": self._since_start(self.first_step_at),
-            },
-            "teardown_s": round(time.monotonic() - self._ended_at(), 3),
+            "time_to_first_step_s": since_s.get("first_step", 0.0),
+            "startup_s": {stage: since_s.get(stage) for stage in STAGES},
+            "teardown_s": round(time.monotonic() - self._reached["end"], 3),
         }
 
-    def end(self) -> None:
-        """Note that training has ended, unless it has been noted before."""
-        self.training_ended_at = self._ended_at()
 
-    def _ended_at(self) -> float:
-        return self.training_ended_at or time.monotonic()
-
-    def _since_start(self, moment: float | None) -> float | None:
-        return None if moment is None else round(moment - self.began_at, 3)
-
-
-def take_trainer_report(output_dir: Path, *, leave_it: bool = False) -> dict[str, Any]:
+def _take_trainer_report(output_dir: Path, leave_it: bool) -> dict[str, Any]:
     """Return rank 0's report, and remove its file unless `leave_it`; zeros if training did not get that far."""
     path = output_dir / TRAINER_REPORT
     try:
@@ -72,49 +61,62 @@ def take_trainer_report(output_dir: Path, *, leave_it: bool = False) -> dict[str
     return EMPTY_REPORT | (report if isinstance(report, dict) else {})
 
 
-def build_summary(
-    plan: HostPlan,
-    service: DataService,
-    outcome: Outcome,
-    report: Mapping[str, Any],
-    statuses: Mapping[str, Mapping[str, Any]],
-    lost_hosts: list[str],
-    times: Mapping[str, Any],
+def write_summary(
+    run: HostRun, others: Hosts, times: JobTimes, outcome: Outcome, *, another_follows: bool = False
 ) -> dict[str, Any]:
-    """Return the summary, in the order in which people read it. `statuses` are the hosts' latest, by host name."""
-    settings, hosts = plan.settings, {}
-    for host in plan.topology.hosts:
-        status = statuses.get(host.name, {})
-        cpu = status.get("cpu", {})
-        hosts[host.name] = {
-            "group": host.group,
-            "instance_type": host.instance_type,
-            "exit_code": outcome.exit_code if host.name not in lost_hosts else None,
-            "lost": host.name in lost_hosts,
-            "cpus": cpu.get("cpus", 0),
-            "cpu_utilization": cpu.get("utilization", 0.0),
-            "cpu_s": cpu.get("seconds", {}),
-            "most_memory_bytes": cpu.get("most_memory_bytes", 0),
-            "memory_total_bytes": cpu.get("memory_total_bytes", 0),
-            "network_bytes": cpu.get("network_bytes"),
-            "gpu": cpu.get("gpu"),
-            "restarts": {kind: status.get("restarts", {}).get(kind, 0) for kind in service.kinds},
-        }
-    summary = {
-        "job_name": settings.job_name,
+    """Write the leader's `summary.json` and return its content. If it cannot be written, the log says so.
+
+    Args:
+        another_follows: whether a fuller summary follows, so that rank 0's report must stay.
+    """
+    plan, service, output_dir = run.plan, run.service, run.plan.paths.output_dir
+    # A first summary is in a hurry, so it uses the published status: a new one takes long on a busy machine.
+    own = run.state.published if another_follows else run.state.status()
+    statuses = {run.state.host: own, **others.statuses}
+    summary = {  # in the order in which people read it
+        "job_name": plan.settings.job_name,
         "outcome": outcome.status,
         "root_cause": outcome.root_cause and outcome.root_cause.as_json(),
-        "framework": settings.framework,
-        "training_script": settings.training_script,
+        "framework": plan.settings.framework,
+        "training_script": plan.settings.training_script,
         "tf_data_mode": service.mode,
         "is_hetero": plan.topology.is_hetero,
-        "local_workers": settings.local_workers,
-        **report,
-        **times,
-        "hosts": hosts,
+        "local_workers": plan.settings.local_workers,
+        **_take_trainer_report(output_dir, leave_it=another_follows),
+        **times.as_json(),
+        "hosts": {
+            host.name: _of_host(host, statuses.get(host.name, {}), service.kinds, outcome, host.name in others.lost)
+            for host in plan.topology.hosts
+        },
         "workers": workers(service.worker_names(), statuses),
     }
-    return {**summary, "limited_by": _limited_by(summary)}
+    summary["limited_by"] = _limited_by(summary)
+    try:
+        write_json(output_dir / SUMMARY, summary)
+    except OSError as error:
+        run.log.say(f"cannot write {output_dir / SUMMARY}: {error}")
+    return summary
+
+
+def _of_host(
+    host: Host, status: Mapping[str, Any], kinds: Sequence[str], outcome: Outcome, is_lost: bool
+) -> dict[str, Any]:
+    """Return the summary's part about a host, whose latest status this is."""
+    cpu = status.get("cpu", {})
+    return {
+        "group": host.group,
+        "instance_type": host.instance_type,
+        "exit_code": None if is_lost else outcome.exit_code,
+        "lost": is_lost,
+        "cpus": cpu.get("cpus", 0),
+        "cpu_utilization": cpu.get("utilization", 0.0),
+        "cpu_s": cpu.get("seconds", {}),
+        "most_memory_bytes": cpu.get("most_memory_bytes", 0),
+        "memory_total_bytes": cpu.get("memory_total_bytes", 0),
+        "network_bytes": cpu.get("network_bytes"),
+        "gpu": cpu.get("gpu"),
+        "restarts": {kind: status.get("restarts", {}).get(kind, 0) for kind in kinds},
+    }
 
 
 def _limited_by(summary: Mapping[str, Any]) -> str:

@@ -94,37 +94,38 @@ def diagnose(
         silence: the time without a step, and the setting that limits it, as text.
         waited_for: the data that ranks wait for; empty if no rank reads data through headrace.
     """
-    suspended = [(host, name) for host, status in statuses.items() for name in status.get("suspended", [])]
     missing = ranks.missing_in_allreduce()
     stalled = f"no step was made for {silence}"
-    for host, name in suspended:
-        waited = {"rank": " for it in an allreduce", "mpirun": ""}.get(
-            name.rstrip("0123456789"), " for data" if waited_for else ""
-        )
+    suspended = [(host, name) for host, status in statuses.items() for name in status.get("suspended", [])]
+    if suspended:
+        host, name = suspended[0]
+        waits = {"rank": " for it in an allreduce", "mpirun": ""}
+        waited = waits.get(name.rstrip("0123456789"), " for data" if waited_for else "")
         return RootCause(host, name, f"{stalled}: the trainer waited{waited}, and this process is suspended")
     if ranks.all_ended:
         why = (
             "the script has ended on all ranks, but their processes have not: look for a thread that is no daemon, an "
             "exit handler that waits, or a program that holds their output"
         )
-        return RootCause(leader, "trainer", f"{stalled}: {why}")
-    if ranks.wait_for_each_other or len(missing) == ranks.world_size > 1:
+    elif ranks.wait_for_each_other or len(missing) == ranks.world_size > 1:
         where = f" ({ranks.where_they_wait})" if ranks.where_they_wait else ""
         why = (
             f"the ranks wait for each other in different collectives{where}, so they made unequal numbers of steps: "
             "look for a dataset that ends earlier on one rank (filter and batch it before data.distribute), or a "
             "branch that not all ranks take"
         )
-        return RootCause(leader, "trainer", f"{stalled}: {why}")
-    if waits := ranks.waits_for_ends:
-        why = "; move what filters, batches or mixes elements at random before data.distribute"
-        why = why if waits.endswith("goes on") else ""
-        return RootCause(leader, "trainer", f"{stalled}: {waits}{why}")
-    if missing:
+    elif ends := ranks.waits_for_ends:
+        advice = "; move what filters, batches or mixes elements at random before data.distribute"
+        why = ends + (advice if ends.endswith("goes on") else "")
+    elif missing:
         host, name = missing[0]
         others = ", ".join(name for _, name in missing)
         return RootCause(host, name, f"{stalled}: the other ranks waited for {others} in an allreduce")
-    why = "no rank has read data through headrace, so the script itself hangs: the ranks' stacks in the log show where"
-    return RootCause(
-        leader, "trainer", f"{stalled}: all ranks waited for {waited_for}" if waited_for else f"{stalled}: {why}"
-    )
+    elif waited_for:
+        why = f"all ranks waited for {waited_for}"
+    else:
+        why = (
+            "no rank has read data through headrace, so the script itself hangs: the ranks' stacks in the log show "
+            "where"
+        )
+    return RootCause(leader, "trainer", f"{stalled}: {why}")

@@ -36,7 +36,7 @@ def workers(names: Mapping[str, str], statuses: Statuses) -> dict[str, Any]:
     found: dict[str, Any] = {
         name: {**zero, "processors": _processors(name, statuses), "share": {}} for name in names.values()
     }
-    for rank, first, last in receipts:
+    for rank, first, last in sorted(receipts, key=lambda receipt: (len(receipt[0]), receipt[0])):
         total = sum(batches for batches, _ in last.counts.values())
         for server, (batches, _) in last.counts.items():
             if worker := found.get(names.get(server, "")):
@@ -44,8 +44,6 @@ def workers(names: Mapping[str, str], statuses: Statuses) -> dict[str, Any]:
                 worker["share"][rank] = round(batches / total, 4) if total else 0.0
                 for figure, rate in _rates(first, last, server).items():
                     worker[figure] = round(worker[figure] + rate, 3)
-    for worker in found.values():
-        worker["share"] = dict(sorted(worker["share"].items(), key=lambda item: (len(item[0]), item[0])))
     return found
 
 
@@ -60,14 +58,13 @@ class WorkersOverTime:
         """Return the rates since the last call, by worker; none at the first call."""
         found: dict[str, dict[str, float]] = {}
         for rank, _, last in _receipts(statuses):
-            before = self._before.get(rank)
-            self._before[rank] = last
-            for server in last.counts if before else ():
-                name = self._names.get(server)
-                if before and name:
-                    figures = found.setdefault(name, dict.fromkeys(RATES, 0.0))
-                    for figure, rate in _rates(before, last, server).items():
-                        figures[figure] = round(figures[figure] + rate, 3)
+            before, self._before[rank] = self._before.get(rank), last
+            if not before:
+                continue
+            for server in last.counts.keys() & self._names.keys():
+                figures = found.setdefault(self._names[server], dict.fromkeys(RATES, 0.0))
+                for figure, rate in _rates(before, last, server).items():
+                    figures[figure] = round(figures[figure] + rate, 3)
         return found
 
 

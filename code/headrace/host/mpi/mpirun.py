@@ -1,4 +1,4 @@
-"""Find Open MPI's programs and build mpirun's command line and environment."""
+"""Find Open MPI's programs; build mpirun's command line, and the environment of MPI, NCCL, gloo, libfabric and gRPC."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shutil
 import socket
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -21,6 +21,12 @@ ORTED = "orted"
 LOOPBACK = "127.0.0.1"
 RANK_MODULE = "headrace.rank"
 """The module that starts a rank: `python -m headrace.rank -m mpi4py SCRIPT`."""
+# Instance types with an Elastic Fabric Adapter, and those of them whose adapter can read another host's memory (RDMA).
+# Source: sagemaker-training 5.1.4, SM_EFA_NCCL_INSTANCES and SM_EFA_RDMA_INSTANCES.
+_RDMA = frozenset(
+    f"ml.{name}" for name in ("p4d.24xlarge", "p4de.24xlarge", "p5.48xlarge", "p5e.48xlarge", "p6e-gb200.36xlarge")
+)
+_EFA = _RDMA | {"ml.g4dn.8xlarge", "ml.g4dn.12xlarge", "ml.g5.48xlarge", "ml.p3dn.24xlarge"}
 
 
 def find_program(name: str) -> str:
@@ -85,6 +91,32 @@ def mpi_environ(source_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
         **python_path(source_dir, environ),
         "PYTHONFAULTHANDLER": "1",
     }
+
+
+def network_environ(topology: Topology, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return network variables for the ranks, as the toolkit sets them for MPI; those already set are left out."""
+    instance_type, interface = topology.current.instance_type, shared_interface(topology)
+    wanted = {"NCCL_DEBUG": "WARN"} | (
+        {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface} if interface else {}
+    )
+    if instance_type in _EFA:
+        # EFA may deliver messages out of order, which NCCL's other protocols do not support.
+        wanted |= {"FI_PROVIDER": "efa", "NCCL_PROTO": "simple"}
+    if instance_type in _RDMA:
+        wanted["FI_EFA_USE_DEVICE_RDMA"] = "1"
+    return {name: value for name, value in wanted.items() if name not in environ}
+
+
+def without_proxy(hosts: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return variables by which gRPC, also TensorFlow's, reaches the job's hosts directly and not through a proxy.
+
+    Args:
+        hosts: the hosts' names and addresses.
+    """
+    if not any(environ.get(name) for name in ("grpc_proxy", "https_proxy", "http_proxy")):
+        return {}
+    direct = environ.get("no_grpc_proxy") or environ.get("no_proxy") or ""
+    return {"no_grpc_proxy": ",".join(filter(None, [direct, *hosts, "localhost", "127.0.0.1"]))}
 
 
 def python_path(source_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:

@@ -10,7 +10,6 @@ import re
 import shlex
 import socket
 import sys
-import threading
 from pathlib import Path
 
 from headrace.errors import InputError
@@ -54,12 +53,11 @@ def write_agent(work_dir: Path) -> None:
 
 
 class MpiDaemon:
-    """Accepts one request for this host's MPI daemon. Thread-safe."""
+    """Accepts one request for this host's MPI daemon. The control channel's thread alone asks."""
 
     def __init__(self, leader_address: str, work_dir: Path, inbox: Inbox) -> None:
         self._leader_address, self._work_dir, self._inbox = leader_address, work_dir, inbox
         self._leader = addresses_of(leader_address)  # looked up now, because a call must not wait for the look-up
-        self._lock = threading.Lock()
         self._asked = False
 
     def ask(self, body: Body) -> Body:
@@ -69,10 +67,9 @@ class MpiDaemon:
             arguments = checked_arguments(body.get("arguments"), leader, self._work_dir)
         except InputError as error:
             return {"error": str(error)}
-        with self._lock:
-            if self._asked:
-                return {"error": "the MPI daemon of this host has been started already"}
-            self._asked = True
+        if self._asked:
+            return {"error": "the MPI daemon of this host has been started already"}
+        self._asked = True
         self._inbox.put(MpiDaemonAsked(tuple(arguments)))
         return {}
 

@@ -8,6 +8,7 @@ import threading
 import urllib.parse
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from headrace.cluster.topology import Host
 from headrace.events import (
@@ -108,29 +109,29 @@ class RankLog:
                 self._fail(self._raised(event))
             elif event and event.name == PREFLIGHT_FAILED:
                 rank, said = _number(event.fields.get("rank", "")), urllib.parse.unquote(event.fields.get("error", ""))
-                host = event.fields.get("host") or self._host_of(rank)
-                self._fail(RootCause(host, f"rank{rank}", f"preflight: {said}", exit_code=1))
+                cause = self._of_rank(rank, f"preflight: {said}", exit_code=1)
+                self._fail(replace(cause, host=event.fields.get("host") or cause.host))
             else:
                 self._tails.setdefault(who, collections.deque(maxlen=LOG_TAIL_LINES)).append(text)
             if event:
                 return who, text
             if signalled := _SIGNALLED.search(text):
                 _, name, how = describe_return_code(-int(signalled["signal"]))
-                rank = int(signalled["rank"])
-                self._fail(RootCause(self._host_of(rank), f"rank{rank}", how, int(signalled["pid"]), signal=name))
+                self._fail(self._of_rank(int(signalled["rank"]), how, int(signalled["pid"]), signal=name))
             if lacks := _LACKS.search(text):
                 self._lacks = f"{lacks['what']}: {NO_ROOM}"
                 if who == MPIRUN and lacks["what"] != "OUT-OF-RESOURCE":  # a rank says more about that
                     self._fail(RootCause(self._leader, MPIRUN, f"cannot start the ranks: {self._lacks}"))
             elif _NO_MPI.search(text) and who != MPIRUN:
                 why = f"could not start MPI: {self._lacks or 'the lines above tell'}"
-                self._fail(RootCause(self._host_of(_number(who[4:])), who, why, exit_code=1))
+                self._fail(self._of_rank(_number(who[4:]), why, exit_code=1))
             if left := _LEFT.search(text):
-                self._fail(self._left(int(left["rank"]), WITHOUT_A_WORD))
+                self._fail(self._of_rank(int(left["rank"]), WITHOUT_A_WORD))
             elif left := _LEFT_RANK.search(text):
                 self._left_rank = int(left[1])
             elif (left := _LEFT_CODE.search(text)) and self._left_rank is not None:
-                self._fail(self._left(self._left_rank, f"exited with {left[1]}: {WITHOUT_A_WORD}", int(left[1])))
+                why = f"exited with {left[1]}: {WITHOUT_A_WORD}"
+                self._fail(self._of_rank(self._left_rank, why, exit_code=int(left[1])))
         return who, text
 
     def root_cause(self, fallback: RootCause) -> RootCause:
@@ -198,20 +199,20 @@ class RankLog:
 
     def _awaited(self, ended: int, waiting: int) -> RootCause:
         why = f"its script has ended, and rank{waiting} waits for it in a collective: all must stop at the same step"
-        return RootCause(self._host_of(ended), f"rank{ended}", why)
+        return self._of_rank(ended, why)
 
     def _fail(self, cause: RootCause) -> None:
         self._first_failure = self._first_failure or cause
 
-    def _left(self, rank: int, why: str, exit_code: int | None = None) -> RootCause:
-        return RootCause(self._host_of(rank), f"rank{rank}", why, exit_code=exit_code)
+    def _of_rank(self, rank: int, message: str, pid: int | None = None, **how: Any) -> RootCause:
+        return RootCause(self._host_of(rank), f"rank{rank}", message, pid, **how)
 
     def _raised(self, event: Event) -> RootCause:
         rank, pid, code = (_number(event.fields.get(name, "")) for name in ("rank", "pid", "exit_code"))
         if event.fields.get("broken") == "1" and self._ended_ranks - {rank}:  # it lost its connection to an ended rank
             return self._awaited(min(self._ended_ranks - {rank}), rank)
         message = f"raised {urllib.parse.unquote(event.fields.get('error', 'an exception'))}"
-        return RootCause(self._host_of(rank), f"rank{rank}", message, pid, exit_code=code)
+        return self._of_rank(rank, message, pid, exit_code=code)
 
     def _host_of(self, rank: int) -> str:
         index = rank // self._ranks_per_host

@@ -9,16 +9,17 @@ import psutil
 
 from headrace.host.log import HostLog
 from headrace.host.mpi import mpirun
-from headrace.linux.processes import descendants_running, is_stopped, signal_all
+from headrace.linux.processes import descendants, is_stopped, signal_all
 
 
 def rank_processes() -> dict[str, psutil.Process]:
     """Return the ranks that run on this host, by name."""
     found: dict[str, psutil.Process] = {}
-    for process in descendants_running(mpirun.RANK_MODULE):
+    for process in descendants():
         with contextlib.suppress(psutil.NoSuchProcess):
-            number = process.environ().get("OMPI_COMM_WORLD_RANK")
-            if number is not None:  # mpirun has the module in its command line too, but is no rank
+            # mpirun has the module in its command line too, but is no rank.
+            number = process.environ().get("OMPI_COMM_WORLD_RANK") if mpirun.RANK_MODULE in process.cmdline() else None
+            if number is not None:
                 found.setdefault(f"rank{number}", process)  # parents come first, so this is not a fork of the rank
     return found
 

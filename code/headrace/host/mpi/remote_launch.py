@@ -11,8 +11,8 @@ import shlex
 import sys
 
 from headrace.errors import InputError
-from headrace.host.control.channel import ControlClient, ControlError
-from headrace.job.settings import CONTROL_HOSTS_VARIABLE, SECRET_VARIABLE
+from headrace.host.control.channel import ControlClient, ControlError, control_hosts
+from headrace.job.settings import SECRET_VARIABLE
 
 LAUNCH_TIMEOUT_S = 20.0
 
@@ -33,9 +33,9 @@ def orted_arguments(words: list[str]) -> list[str]:
 def main() -> int:
     try:
         address, arguments = sys.argv[1], orted_arguments(sys.argv[2:])
-        hosts = [pair.split("=", 1) for pair in os.environ[CONTROL_HOSTS_VARIABLE].split(",")]
-        host, control = {control.rpartition(":")[0]: (host, control) for host, control in hosts}[address]
-        with ControlClient(control, host, os.environ[SECRET_VARIABLE]) as client:
+        # mpirun knows a host by its address.
+        by_address = {where.rpartition(":")[0]: (where, name) for name, where in control_hosts().items()}
+        with ControlClient(*by_address[address], os.environ[SECRET_VARIABLE]) as client:
             reply = client.call("start_mpi_daemon", {"arguments": arguments}, LAUNCH_TIMEOUT_S)
         if reply.get("error"):
             raise ControlError(str(reply["error"]))

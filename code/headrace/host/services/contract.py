@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from headrace.cluster.topology import Host, Topology
+from headrace.cluster.topology import Host
 from headrace.events import Event
-from headrace.job.settings import Settings
+from headrace.host.host_plan import HostPlan
 
 Report = Mapping[str, Any]
 """A report of a host's servers, as JSON-ready data; only the service that made it reads it."""
@@ -44,28 +43,6 @@ class Decision:
     note: str = ""
 
 
-def servers_of(host: Host, topology: Topology, settings: Settings) -> int:
-    """Return the number of servers on a host that make batches."""
-    off = settings.local_workers == "off" and topology.is_hetero and host.role == "dnn"
-    return 0 if off else settings.num_of_data_workers
-
-
-def server_name(number: int, settings: Settings) -> str:
-    """Return the name of a host's server that makes batches, by its number."""
-    return "worker" if settings.num_of_data_workers == 1 else f"worker-{number}"
-
-
-def servers_by_address(topology: Topology, settings: Settings, port_offset: int = 0) -> dict[str, str]:
-    """Return HOST/NAME of all servers that make batches, by ADDRESS:PORT."""
-    return {
-        f"{endpoint.address}:{endpoint.first_worker_port + number + port_offset}":
-            f"{host.name}/{server_name(number, settings)}"
-        for host in topology.hosts
-        for endpoint in [settings.endpoint(host.name)]
-        for number in range(servers_of(host, topology, settings))
-    }  # fmt: skip
-
-
 class DataService:
     """The data service of a job, seen from one host. If the toolkit starts MPI, each rank's process has one.
 
@@ -79,18 +56,13 @@ class DataService:
     waited_for = "data, or for itself"
     """The source of data in the watchdog's message, such as `data from the tf.data service`."""
 
-    def __init__(
-        self, topology: Topology, settings: Settings, source_dir: Path, work_dir: Path, arguments: Sequence[str]
-    ) -> None:
-        self._topology, self._settings = topology, settings
-        self._source_dir, self._work_dir = source_dir, work_dir
-        self._arguments = arguments
-        """The training script's arguments."""
+    def __init__(self, plan: HostPlan) -> None:
+        self._plan, self._topology, self._settings = plan, plan.topology, plan.settings
 
     # On every host
 
-    def servers(self) -> list[Server]:
-        """Return the servers to run on this host."""
+    def servers(self, host: Host) -> list[Server]:
+        """Return the servers to run on a host of the job."""
         return []
 
     def take_event(self, event: Event) -> None:
@@ -134,3 +106,21 @@ class DataService:
     def missing(self, reports: Mapping[str, Report], without: Collection[str]) -> list[str]:
         """Return a text for each thing that ranks still wait for; empty when all is ready."""
         return []
+
+    # For services whose every host has `num_of_data_workers` servers that make batches
+
+    def _workers(self, host: Host) -> dict[str, int]:
+        """Return the servers of a host that make batches: their ports, by name."""
+        settings = self._settings
+        if settings.local_workers == "off" and self._topology.is_hetero and host.role == "dnn":
+            return {}
+        first, count = settings.endpoint(host.name).first_worker_port, settings.num_of_data_workers
+        return {"worker" if count == 1 else f"worker-{number}": first + number for number in range(count)}
+
+    def _workers_by_address(self, port_offset: int = 0) -> dict[str, str]:
+        """Return HOST/NAME of all servers that make batches, by ADDRESS:PORT."""
+        return {
+            f"{self._settings.endpoint(host.name).address}:{port + port_offset}": f"{host.name}/{name}"
+            for host in self._topology.hosts
+            for name, port in self._workers(host).items()
+        }

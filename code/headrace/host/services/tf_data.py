@@ -8,24 +8,15 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from headrace.cluster.addresses import TRANSFER_PORT_OFFSET
-from headrace.cluster.topology import Topology
+from headrace.cluster.topology import Host
 from headrace.events import WORKER_OFFERS, Event
-from headrace.host.services.contract import (
-    WORKER_NICENESS_BESIDE_TRAINER,
-    DataService,
-    Decision,
-    Report,
-    Server,
-    server_name,
-    servers_by_address,
-    servers_of,
-)
-from headrace.job.settings import STALL_TIMEOUT_VARIABLE, Settings
+from headrace.host.host_plan import HostPlan
+from headrace.host.services.contract import WORKER_NICENESS_BESIDE_TRAINER, DataService, Decision, Report, Server
+from headrace.job.settings import STALL_TIMEOUT_VARIABLE
 from headrace.rank.context import GRPC
 
 LATE_WORKERS_S = 60.0
@@ -38,27 +29,24 @@ class TfDataService(DataService):
     mode = "service"
     waited_for = "data from the tf.data service"
 
-    def __init__(
-        self, topology: Topology, settings: Settings, source_dir: Path, work_dir: Path, arguments: Sequence[str]
-    ) -> None:
-        super().__init__(topology, settings, source_dir, work_dir, arguments)
-        self._protocol_file = work_dir / "data_transfer_protocol"  # holds the protocol, once it is decided
+    def __init__(self, plan: HostPlan) -> None:
+        super().__init__(plan)
+        self._protocol_file = plan.paths.work_dir / "data_transfer_protocol"  # holds the protocol, once it is decided
         self._offers: dict[str, str] = {}
         self._registered = 0
         self._enough_since: float | None = None
         self._decided = False
 
-    def servers(self) -> list[Server]:
-        host, settings = self._topology.current, self._settings
-        script = [sys.executable, "-u", str(self._source_dir / "train_data.py")]
+    def servers(self, host: Host) -> list[Server]:
+        settings, work_dir = self._settings, self._plan.paths.work_dir
+        script = [sys.executable, "-u", str(self._plan.source_dir / "train_data.py")]
         environ = {"CUDA_VISIBLE_DEVICES": "-1", STALL_TIMEOUT_VARIABLE: str(math.ceil(settings.stall_timeout_s))}
         servers, endpoint = [], settings.endpoint(host.name)
         if host == self._topology.dispatcher_host:
             port = endpoint.dispatcher_port
-            argv = [*script, "dispatcher", f"--port={port}", f"--work_dir={self._work_dir / 'dispatcher'}"]
+            argv = [*script, "dispatcher", f"--port={port}", f"--work_dir={work_dir / 'dispatcher'}"]
             servers.append(Server("dispatcher", "dispatcher", [port], argv, environ))
-        for number in range(servers_of(host, self._topology, settings)):
-            port = endpoint.first_worker_port + number
+        for name, port in self._workers(host).items():
             argv = [
                 *script, "worker", f"--port={port}", f"--address={endpoint.address}:{port}",
                 f"--transfer_address={endpoint.address}:{port + TRANSFER_PORT_OFFSET}",
@@ -66,7 +54,6 @@ class TfDataService(DataService):
                 f"--protocol_file={self._protocol_file}",
             ]  # fmt: skip
             nice = WORKER_NICENESS_BESIDE_TRAINER if host.role == "dnn" else 0
-            name = server_name(number, settings)
             servers.append(Server("worker", name, [port, port + TRANSFER_PORT_OFFSET], argv, environ, nice))
         return servers
 
@@ -110,7 +97,7 @@ class TfDataService(DataService):
         return Decision("data_transfer", {"protocol": protocol}, note)
 
     def worker_names(self) -> Mapping[str, str]:
-        return servers_by_address(self._topology, self._settings, TRANSFER_PORT_OFFSET)
+        return self._workers_by_address(TRANSFER_PORT_OFFSET)
 
     def ready(self, reports: Mapping[str, Report]) -> int:
         count = reports.get(self._topology.dispatcher_host.name, {}).get("registered_workers")
@@ -128,8 +115,7 @@ class TfDataService(DataService):
         return f"{endpoint.address}:{endpoint.dispatcher_port}"
 
     def _expected(self, without: Collection[str]) -> int:
-        present = [host for host in self._topology.hosts if host.name not in without]
-        return sum(servers_of(host, self._topology, self._settings) for host in present)
+        return sum(len(self._workers(host)) for host in self._topology.hosts if host.name not in without)
 
     def _all_offers(self, reports: Mapping[str, Report], without: Collection[str]) -> dict[str, str]:
         """Return the protocols by which workers can send batches, as far as reported, by `HOST/NAME`."""
@@ -144,7 +130,7 @@ class TfDataService(DataService):
         """Return whether the workers that the job needs have been there for `LATE_WORKERS_S`."""
         topology = self._topology
         heard = {worker.partition("/")[0] for worker in offers}
-        needed = {host.name for host in topology.dnn_hosts if servers_of(host, topology, self._settings)}
+        needed = {host.name for host in topology.dnn_hosts if self._workers(host)}
         needed.add(topology.dispatcher_host.name)
         data_hosts = sum(host.name in heard for host in topology.data_hosts)
         if not needed <= heard or data_hosts < min(self._settings.min_data_hosts, len(topology.data_hosts)):

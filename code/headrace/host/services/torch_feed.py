@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 
-from headrace.cluster.topology import Topology
+from headrace.cluster.topology import Host
 from headrace.events import FEED_READY, Event
-from headrace.host.services.contract import (
-    WORKER_NICENESS_BESIDE_TRAINER,
-    DataService,
-    Report,
-    Server,
-    server_name,
-    servers_by_address,
-    servers_of,
-)
-from headrace.job.settings import FEEDS_VARIABLE, STALL_TIMEOUT_VARIABLE, Settings
+from headrace.host.host_plan import HostPlan
+from headrace.host.mpi.mpirun import python_path
+from headrace.host.services.contract import WORKER_NICENESS_BESIDE_TRAINER, DataService, Report, Server
+from headrace.job.settings import FEEDS_VARIABLE, STALL_TIMEOUT_VARIABLE
 
 MODULE = "headrace.torch.feed.server"
 
@@ -30,32 +22,28 @@ class TorchFeed(DataService):
     mode = "service"
     waited_for = "each other, or for data from the feed servers"
 
-    def __init__(
-        self, topology: Topology, settings: Settings, source_dir: Path, work_dir: Path, arguments: Sequence[str]
-    ) -> None:
-        super().__init__(topology, settings, source_dir, work_dir, arguments)
+    def __init__(self, plan: HostPlan) -> None:
+        super().__init__(plan)
         self._ready: set[str] = set()
 
-    def servers(self) -> list[Server]:
-        host, settings = self._topology.current, self._settings
-        endpoint = settings.endpoint(host.name)
+    def servers(self, host: Host) -> list[Server]:
+        plan, settings = self._plan, self._settings
+        address = settings.endpoint(host.name).address
         environ = {
             "CUDA_VISIBLE_DEVICES": "-1",
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(self._source_dir), os.environ.get("PYTHONPATH")])),
+            **python_path(plan.source_dir, plan.environ),
             # A script, or Lightning, may ask MPI for its rank. It has none here, and MPI then needs no daemon.
             "OMPI_MCA_ess_singleton_isolated": "1",
             STALL_TIMEOUT_VARIABLE: str(math.ceil(settings.stall_timeout_s)),
         }
         servers = []
-        for number in range(servers_of(host, self._topology, settings)):
-            port = endpoint.first_worker_port + number
+        for name, port in self._workers(host).items():
             argv = [
-                sys.executable, "-u", "-m", MODULE, f"--port={port}", f"--address={endpoint.address}:{port}",
+                sys.executable, "-u", "-m", MODULE, f"--port={port}", f"--address={address}:{port}",
                 f"--share={settings.num_of_data_workers}",
                 # The ranks' own command: the servers run the script to make its dataset.
-                str(self._source_dir / settings.training_script), *self._arguments,
+                str(plan.source_dir / settings.training_script), *plan.script_arguments,
             ]  # fmt: skip
-            name = server_name(number, settings)
             nice = WORKER_NICENESS_BESIDE_TRAINER if host.role == "dnn" else 0
             servers.append(Server("worker", name, [port], argv, environ, nice))
         return servers
@@ -71,7 +59,7 @@ class TorchFeed(DataService):
         return {**super().trainer_environ(), FEEDS_VARIABLE: ",".join(self.worker_names())}
 
     def worker_names(self) -> Mapping[str, str]:
-        return servers_by_address(self._topology, self._settings)
+        return self._workers_by_address()
 
     def ready(self, reports: Mapping[str, Report]) -> int:
         return sum(len(self._ready_on(report)) for report in reports.values())
@@ -79,7 +67,7 @@ class TorchFeed(DataService):
     def missing(self, reports: Mapping[str, Report], without: Collection[str]) -> list[str]:
         missing = []
         for host in self._topology.hosts:
-            late = servers_of(host, self._topology, self._settings) - len(self._ready_on(reports.get(host.name, {})))
+            late = len(self._workers(host)) - len(self._ready_on(reports.get(host.name, {})))
             if late > 0 and host.name not in without:
                 missing.append(f"{late} feed server{'s' * (late > 1)} on {host.name}")
         return missing

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -22,13 +21,8 @@ SCAN_INTERVAL_S = 5.0
 """Seconds between searches for descendants, which read all processes of the machine; samples read known ones only."""
 
 
-def available_cpus() -> int:
-    """Return the number of CPUs that this process may use; it respects affinity, unlike the toolkit's SM_NUM_CPUS."""
-    return len(os.sched_getaffinity(0))
-
-
 class ResourceUsage:
-    """Measures CPU seconds by kind of child, ended ones too, from `mark` to `freeze`, and memory. Thread-safe.
+    """Measures CPU seconds by kind of child, ended ones too, from `mark` to `freeze`, and memory.
 
     Args:
         roots: returns kind, name and pid of every child that runs now.
@@ -49,47 +43,9 @@ class ResourceUsage:
         self._frozen: dict[str, Any] | None = None
         self._next_sample = self._next_scan = 0.0
         self._processes: list[tuple[Child, psutil.Process]] = []
-        self._lock = threading.Lock()
 
     def sample(self, force: bool = False) -> None:
         """Read CPU times and memory of all children; at most every `SAMPLE_INTERVAL_S` unless forced."""
-        with self._lock:
-            self._sample(force)
-
-    def mark(self) -> None:
-        """Start counting from zero, so that start-up is left out."""
-        with self._lock:
-            self._sample(force=True)
-            self._base, self._network_base, self._most_memory = self._totals(), self._network(), 0
-            if self._gpus:
-                self._gpus.mark()
-            self._since = time.monotonic()
-
-    def freeze(self) -> None:
-        """Stop counting, so that teardown is left out."""
-        with self._lock:
-            if self._frozen is None:
-                self._sample(force=True)
-                self._frozen = self._report()
-
-    def report(self) -> dict[str, Any]:
-        """Return the use since `mark`.
-
-        `utilization` (0 to 1 of the host's CPUs), `cpus`, `seconds` by kind of child, `seconds_by_name`, `over_s`,
-        `since` (monotonic); `memory_bytes` now and `most_memory_bytes`, in both of which each process counts shared
-        memory; `memory_total_bytes`; `network_bytes` `in` and `out`, None where the network is not this host's own;
-        `gpu`, see `Gpus.report`.
-        """
-        with self._lock:
-            return self._frozen or self._report()
-
-    def resident_bytes(self) -> dict[str, int]:
-        """Return the last known resident sizes of the recently largest processes, by pid."""
-        with self._lock:
-            sizes = sorted(((size, pid) for pid, (_, size) in self._resident.items()), reverse=True)
-        return {str(pid): size for size, pid in sizes[:REPORTED_SIZES]}
-
-    def _sample(self, force: bool) -> None:
         now = time.monotonic()
         if now < self._next_sample and not force:
             return
@@ -112,6 +68,59 @@ class ResourceUsage:
         self._resident = {pid: seen for pid, seen in self._resident.items() if seen[0] >= lately}
         self._most_memory = max(self._most_memory, self._memory_bytes)
 
+    def mark(self) -> None:
+        """Start counting from zero, so that start-up is left out."""
+        self.sample(force=True)
+        self._base, self._network_base, self._most_memory = self._totals(), self._network(), 0
+        if self._gpus:
+            self._gpus.mark()
+        self._since = time.monotonic()
+
+    def freeze(self) -> None:
+        """Stop counting, so that teardown is left out."""
+        if self._frozen is None:
+            self.sample(force=True)
+            self._frozen = self.report()
+
+    def report(self) -> dict[str, Any]:
+        """Return the use since `mark`.
+
+        `utilization` (0 to 1 of the host's CPUs), `cpus`, `seconds` by kind of child, `seconds_by_name`, `over_s`,
+        `since` (monotonic); `memory_bytes` now and `most_memory_bytes`, in both of which each process counts shared
+        memory; `memory_total_bytes`; `network_bytes` `in` and `out`, None where the network is not this host's own;
+        `gpu`, see `Gpus.report`.
+        """
+        if self._frozen:
+            return self._frozen
+        elapsed_s = max(time.monotonic() - self._since, 1e-3)
+        seconds: dict[str, float] = {}
+        by_name: dict[str, float] = {}
+        for (kind, name), total in self._totals().items():
+            spent = total - self._base.get((kind, name), 0.0)
+            seconds[kind] = round(seconds.get(kind, 0.0) + spent, 3)
+            by_name[name] = round(spent, 3)
+        cpus = len(os.sched_getaffinity(0))  # the toolkit's SM_NUM_CPUS ignores affinity
+        utilization = sum(seconds.values()) / (elapsed_s * cpus)
+        now, base = self._network(), self._network_base
+        return {
+            "utilization": round(min(utilization, 1.0), 4),
+            "cpus": cpus,
+            "seconds": seconds,
+            "seconds_by_name": by_name,
+            "since": self._since,
+            "over_s": round(elapsed_s, 3),
+            "memory_bytes": self._memory_bytes,
+            "most_memory_bytes": self._most_memory,
+            "memory_total_bytes": psutil.virtual_memory().total,
+            "network_bytes": {"in": now[0] - base[0], "out": now[1] - base[1]} if now and base else None,
+            "gpu": self._gpus.report() if self._gpus else None,
+        }
+
+    def resident_bytes(self) -> dict[str, int]:
+        """Return the last known resident sizes of the recently largest processes, by pid."""
+        sizes = sorted(((size, pid) for pid, (_, size) in self._resident.items()), reverse=True)
+        return {str(pid): size for size, pid in sizes[:REPORTED_SIZES]}
+
     def _network(self) -> tuple[int, int] | None:
         """Return the bytes in and out so far, without those within this host; None where the network is shared."""
         if not self._own_network:
@@ -124,27 +133,3 @@ class ResourceUsage:
         for child, seconds in self._seen.values():
             totals[child] += seconds
         return dict(totals)
-
-    def _report(self) -> dict[str, Any]:
-        elapsed_s = max(time.monotonic() - self._since, 1e-3)
-        seconds: dict[str, float] = {}
-        by_name: dict[str, float] = {}
-        for (kind, name), total in self._totals().items():
-            spent = total - self._base.get((kind, name), 0.0)
-            seconds[kind] = round(seconds.get(kind, 0.0) + spent, 3)
-            by_name[name] = round(spent, 3)
-        utilization = sum(seconds.values()) / (elapsed_s * available_cpus())
-        now, base = self._network(), self._network_base
-        return {
-            "utilization": round(min(utilization, 1.0), 4),
-            "cpus": available_cpus(),
-            "seconds": seconds,
-            "seconds_by_name": by_name,
-            "since": self._since,
-            "over_s": round(elapsed_s, 3),
-            "memory_bytes": self._memory_bytes,
-            "most_memory_bytes": self._most_memory,
-            "memory_total_bytes": psutil.virtual_memory().total,
-            "network_bytes": {"in": now[0] - base[0], "out": now[1] - base[1]} if now and base else None,
-            "gpu": self._gpus.report() if self._gpus else None,
-        }

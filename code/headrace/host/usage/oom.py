@@ -7,7 +7,6 @@ memory.events, v1's memory.oom_control) and for the whole machine (oom_kill in /
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,7 +16,6 @@ from typing import Any
 from headrace.outcome import RootCause
 
 JUST_NOW_S = 10.0
-WATCH_INTERVAL_S = 1.0
 _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 _REASON = "the kernel ran out of memory"
 _ADVICE = {
@@ -60,7 +58,7 @@ def _cgroup_files(root: Path) -> list[Path]:
 
 
 class KernelKills:
-    """Watches the kernel's counters; `watch` must be called about every second. Thread-safe."""
+    """Watches the kernel's counters, which must be asked for about every second, as a host's status does."""
 
     def __init__(
         self, read: Callable[[], Mapping[str, int]] = kernel_kills, clock: Callable[[], float] = time.monotonic
@@ -68,32 +66,19 @@ class KernelKills:
         self._read, self._clock = read, clock
         self._counts = dict(read())
         self._rose: dict[str, float] = {}
-        self._next = 0.0
-        self._lock = threading.Lock()
-
-    def watch(self) -> None:
-        """Look for new kills, at most every `WATCH_INTERVAL_S`."""
-        if self._clock() >= self._next:
-            self._next = self._clock() + WATCH_INTERVAL_S
-            self._look()
 
     def just_now(self) -> str:
         """Return where the kernel killed a process within `JUST_NOW_S`: `here` (this container), `machine` or empty."""
-        self._look()
-        since = self._clock() - JUST_NOW_S
-        with self._lock:
-            files = [file for file, at in self._rose.items() if at >= since]
+        now = self._clock()
+        for file, count in self._read().items():
+            if count > self._counts.get(file, 0):
+                self._rose[file] = now
+            self._counts[file] = count
+        files = [file for file, at in self._rose.items() if at >= now - JUST_NOW_S]
         if any("cgroup" in file for file in files):
             return "here"
         # A container's counter that has not risen outweighs the machine's that has.
         return "machine" if files and not any(file.endswith("memory.events") for file in self._counts) else ""
-
-    def _look(self) -> None:
-        with self._lock:
-            for file, count in self._read().items():
-                if count > self._counts.get(file, 0):
-                    self._rose[file] = self._clock()
-                self._counts[file] = count
 
 
 def explained(cause: RootCause, memory: Mapping[str, Any]) -> RootCause:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Callable, Sequence
@@ -98,27 +99,25 @@ def try_collectives(meeting: Meeting) -> dict[str, tuple[int, float]]:
     """Run each collective; return, on rank 0, its bytes per rank and the slowest rank's seconds in the best round."""
     found = {}
     for name, size, prepare in _collectives(meeting):
-        times = meeting.stage(name, range(meeting.size), _timed(meeting, name, prepare))
+        times = meeting.stage(name, range(meeting.size), functools.partial(_rounds, meeting, name, prepare))
         if times:
             found[name] = (size, min(max(rounds) for rounds in zip(*times.values(), strict=True)))
     return found
 
 
-def _timed(meeting: Meeting, name: str, prepare: Prepare) -> Callable[[], list[float]]:
-    def rounds() -> list[float]:
-        seconds, right = [], True
-        for _ in range(ROUNDS):
-            begin, is_right = prepare()
-            meeting.wait([meeting.comm.Ibarrier()], name, rest=False)
-            began = time.monotonic()
-            meeting.wait([begin()], name, rest=False)
-            seconds.append(time.monotonic() - began)
-            right &= bool(is_right())
-        if not right:
-            raise PreflightError(meeting.rank, f"{name}: {meeting.name(meeting.rank)} has wrong values")
-        return seconds
-
-    return rounds
+def _rounds(meeting: Meeting, name: str, prepare: Prepare) -> list[float]:
+    """Return the seconds of each round of a collective. Raises `PreflightError` if a value is wrong."""
+    seconds, right = [], True
+    for _ in range(ROUNDS):
+        begin, is_right = prepare()
+        meeting.wait([meeting.comm.Ibarrier()], name, rest=False)
+        began = time.monotonic()
+        meeting.wait([begin()], name, rest=False)
+        seconds.append(time.monotonic() - began)
+        right &= bool(is_right())
+    if not right:
+        raise PreflightError(meeting.rank, f"{name}: {meeting.name(meeting.rank)} has wrong values")
+    return seconds
 
 
 def _collectives(meeting: Meeting) -> list[tuple[str, int, Prepare]]:

@@ -42,15 +42,13 @@ class Meeting:
         comm: a communicator of mpi4py that no other code uses meanwhile.
         timeout_s: longest time of a stage in seconds.
         host: this rank's host.
-        clock: returns the time in seconds.
     """
 
-    def __init__(self, comm: Any, timeout_s: float, host: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, comm: Any, timeout_s: float, host: str) -> None:
         self.comm, self.rank, self.size = comm, comm.Get_rank(), comm.Get_size()
         self.hosts = [host if rank == self.rank else "" for rank in range(self.size)]
         """The host of each rank; empty texts until all ranks have sent theirs."""
         self._timeout_s = timeout_s
-        self._clock = clock
         self._deadline = 0.0
         self._sent: list[Any] = []
         self._at_work: set[int] = set()
@@ -104,7 +102,7 @@ class Meeting:
             if done:
                 return list(values or [])
             self._answer()
-            if self._clock() > self._deadline:
+            if time.monotonic() > self._deadline:
                 self._give_up(what, {rank for rank in self._at_work if not self.comm.iprobe(source=rank, tag=DONE)})
             if rest:
                 time.sleep(pause_s)
@@ -125,22 +123,28 @@ class Meeting:
 
     def _renew(self) -> None:
         limit_s = self._timeout_s if self.rank == 0 else MARGIN * self._timeout_s + ANSWER_S
-        self._deadline = self._clock() + limit_s
+        self._deadline = time.monotonic() + limit_s
 
     def _collect(self, tag: int, what: str) -> dict[int, Any]:
         """Receive, on rank 0, one message with this tag from each other rank; return them by rank."""
+        said = self._receive(tag, self._deadline)
+        if len(said) < self.size - 1:
+            self._give_up(what, set(range(1, self.size)) - set(said))
+        return said
+
+    def _receive(self, tag: int, deadline: float) -> dict[int, Any]:
+        """Receive a message with this tag from each other rank that sends one until the deadline."""
         pause_s = _REST_S[0]
         said: dict[int, Any] = {}
-        while len(said) < self.size - 1:
+        while True:
             for rank in range(1, self.size):
                 if rank not in said and self.comm.iprobe(source=rank, tag=tag):
                     said[rank] = self.comm.recv(source=rank, tag=tag)
                     pause_s = _REST_S[0]
-            if len(said) < self.size - 1 and self._clock() > self._deadline:
-                self._give_up(what, set(range(1, self.size)) - set(said))
+            if len(said) == self.size - 1 or time.monotonic() > deadline:
+                return said
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _REST_S[1])
-        return said
 
     def _answer(self) -> None:
         """Answer rank 0 if it asks whether this rank is alive."""
@@ -172,12 +176,5 @@ class Meeting:
         """Ask all other ranks, and return those that do not answer."""
         others = range(1, self.size)
         self._sent += [self.comm.isend(None, rank, ASKED) for rank in others]
-        here: set[int] = set()
-        deadline = self._clock() + ANSWER_S
-        while len(here) < len(others) and self._clock() < deadline:
-            for rank in others:
-                if rank not in here and self.comm.iprobe(source=rank, tag=HERE):
-                    self.comm.recv(source=rank, tag=HERE)
-                    here.add(rank)
-            time.sleep(_REST_S[1])
+        here = self._receive(HERE, time.monotonic() + ANSWER_S)
         return [rank for rank in others if rank not in here]
