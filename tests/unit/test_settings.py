@@ -8,7 +8,7 @@ from headrace.backends.sagemaker.cloud_options import FLAGS, CloudOptions, given
 from headrace.cli.flags import build_parser
 from headrace.cluster.addresses import Endpoint, encode_endpoints
 from headrace.errors import InputError
-from headrace.host.host_plan import script_arguments
+from headrace.host.script_arguments import script_arguments
 from headrace.job.settings import HYPERPARAMETERS, Settings, describe_settings, read_settings
 from headrace.rank.context import TrainerContext
 

@@ -1,8 +1,7 @@
-"""Facts that a host knows before it starts anything; the arguments and environments that it makes of them."""
+"""Facts that a host knows before it starts anything, and the environments that it makes of them for its children."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,15 +20,11 @@ from headrace.job.settings import (
     SECRET_VARIABLE,
     TRUST_NETWORK_VARIABLE,
     Settings,
-    pairs,
 )
 from headrace.rank.context import TrainerContext
 
 LONGEST_SOCKET_PATH, LONGEST_SOCKET_NAME = 107, 32
 """Most bytes of a socket's path (unix(7)), and of what Python's multiprocessing adds to its folder's path."""
-
-OF_TUNING_JOBS = "_tuning_"
-"""Prefix of the hyperparameters that SageMaker adds to each job of a tuning job."""
 
 
 @dataclass(frozen=True)
@@ -89,25 +84,6 @@ class HostPlan:
                 f"submit with start_job.py, set {SECRET_VARIABLE} to a random text in the job's environment, "
                 f"use the toolkit's own MPI, or set {TRUST_NETWORK_VARIABLE}=1 if nobody else is on this network"
             )
-
-
-def script_arguments(argv: Sequence[str], hyperparameters: Path) -> list[str]:
-    """Return the launcher's arguments that the user meant for the training script, as `--name value`.
-
-    Args:
-        hyperparameters: the host's hyperparameters.json. Others were added by SageMaker's toolkit.
-    """
-    try:
-        given = json.loads(hyperparameters.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        given = None
-    words: list[str] = []
-    for flag, value in pairs(argv):
-        name = flag.lstrip("-")
-        not_given = isinstance(given, dict) and name not in given
-        if not (name in HYPERPARAMETERS or name.startswith(OF_TUNING_JOBS) or not_given):
-            words += [flag, value]
-    return words
 
 
 def settings_environ(settings: Settings) -> dict[str, str]:

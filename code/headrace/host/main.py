@@ -20,11 +20,12 @@ from headrace.host.control.file_receiver import FileKeeper
 from headrace.host.control.secret import with_secret
 from headrace.host.failures import cause_of, leave, write_failure
 from headrace.host.follower import follow
-from headrace.host.host_plan import HostPlan, script_arguments, trainer_environ
+from headrace.host.host_plan import HostPlan, trainer_environ
 from headrace.host.host_run import host_run
 from headrace.host.leader.lead import Leader
 from headrace.host.log import HostLog
 from headrace.host.mpi.toolkit import become_rank, check_rank, toolkit_rank
+from headrace.host.script_arguments import script_arguments
 from headrace.host.services import data_service
 from headrace.host.services.contract import DataService
 from headrace.job.settings import VERSION_VARIABLE, read_base_dir, read_settings

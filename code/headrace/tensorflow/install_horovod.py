@@ -8,9 +8,9 @@ submission; wheels are kept in this folder too.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,7 +51,11 @@ def _find_recipe(source_dir: Path, store: Store | None, folder: Path) -> Path:
         raise SetupError(f"{recipe} is missing, and there is no S3 folder {WHEELS_VARIABLE} to fetch it from")
     archive = folder / RECIPE_ARCHIVE
     store.fetch(RECIPE_ARCHIVE, archive)
-    shutil.unpack_archive(archive, folder / "recipe")
+    with tarfile.open(archive) as tar:
+        if hasattr(tarfile, "data_filter"):
+            tar.extractall(folder / "recipe", filter="data")
+        else:
+            tar.extractall(folder / "recipe")
     return folder / "recipe"
 
 
