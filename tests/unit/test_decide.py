@@ -4,6 +4,7 @@ import io
 from pathlib import Path
 
 import pytest
+from headrace.cluster.run_files import WORK_DIR_VARIABLE
 from headrace.cluster.sagemaker import topology_from
 from headrace.errors import DeadlineError
 from headrace.events import CHECKPOINTS_ON_REQUEST, RANK_FAILED, RANK_LEAVING, Event
@@ -41,9 +42,9 @@ class Job:
 
     def __init__(self, tmp_path, **settings):
         self.out = io.StringIO()
-        settings = Settings(startup_timeout_s=100, lease_s=10, processes_per_host=1, work_dir=tmp_path, **settings)
+        settings = Settings(startup_timeout_s=100, lease_s=10, processes_per_host=1, **settings)
         log = HostLog("algo-3", self.out)
-        plan = HostPlan(TOPOLOGY, settings, Path("code"), [], {})
+        plan = HostPlan(TOPOLOGY, settings, Path("code"), [], {WORK_DIR_VARIABLE: str(tmp_path)})
         plan.paths.signal_dir.mkdir()
         self.service = TfDataService(plan)
         self.own = HostState("algo-3", ResourceUsage(lambda: []), self.service, Inbox(), lambda: [])
