@@ -10,6 +10,7 @@ import pytest
 from headrace.host.mpi.mpirun import find_program
 
 from tests.integration.service import service
+from tests.support import JOB_TIMEOUT_S
 
 CODE = Path(__file__).parents[2] / "code"
 RANKS = Path(__file__).parent / "ranks"
@@ -31,7 +32,7 @@ def mpirun(script, tmp_path, *argv, ranks=2):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=200,
+        timeout=JOB_TIMEOUT_S,
         check=False,
     )
 

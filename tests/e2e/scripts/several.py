@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 from headrace.tensorflow import data
 
-STEPS, MOST_EPOCHS = 50, 40
-PAUSE_S = 0.1
+STEPS, MOST_EPOCHS = 50, 300
+PAUSE_S = 0.2
 """After each epoch: here all hosts share the processors, and workers beside ranks get what these leave."""
 HOSTS = len(json.loads(os.environ["SM_HOSTS"]))
 CONFIG = str(Path(os.environ["SAGEMAKER_BASE_DIR"]) / "input/config/resourceconfig.json")
