@@ -11,4 +11,4 @@ class Ended(NamedTuple):
 
     succeeded: bool
     folder: Path | None
-    """The folder here with its results; None: it has left none."""
+    """The folder here with its results; None: there are no results."""

@@ -1,4 +1,4 @@
-"""`headrace runs`, `report` and `plan`: runs here, the newest first, and jobs on SageMaker by their names."""
+"""`headrace runs`, `report` and `plan`. A run is given by its folder; any other name is a job on SageMaker."""
 
 from __future__ import annotations
 

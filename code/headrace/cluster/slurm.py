@@ -111,7 +111,8 @@ def read_groups(environ: Mapping[str, str]) -> dict[str, list[str]]:
     """Return host names by group, in natural order; the data group comes first.
 
     Raises:
-        TopologyError: the job's number of components is not the number of groups that the script names.
+        TopologyError: the job's number of components is not the number of groups that the script names, or a group has
+            no list of nodes.
     """
     names, groups = _group_names(environ), {}
     for number, group in enumerate(names):

@@ -33,7 +33,7 @@ class ToolkitRank:
 
     world: int
     local: int
-    """The rank's number on its host, of which 0 supervises the host."""
+    """The rank's number on its host; rank 0 there supervises the host."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,11 @@ def settings_environ(settings: Settings) -> dict[str, str]:
 
 
 def trainer_environ(plan: HostPlan, of_service: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of mpirun, MPI daemons and ranks on this host; `of_service`: their data service's part."""
+    """Return the environment of mpirun, MPI daemons and ranks on this host.
+
+    Args:
+        of_service: the data service's variables.
+    """
     settings = plan.settings
     paths = plan.paths
     context = TrainerContext(

@@ -181,7 +181,7 @@ class HostRun:
 def host_run(plan: HostPlan, service: DataService, log: HostLog) -> Iterator[HostRun]:
     """Yield a running host; on exit end every child and remove the work folder.
 
-    A signal asks for the job's end, until this process has ended.
+    SIGTERM and SIGINT ask for the job's end from here on. Once the job has ended, this process ignores them.
     """
     host, leader = plan.topology.current.name, plan.topology.leader.name
     inbox = Inbox()

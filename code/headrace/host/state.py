@@ -60,7 +60,7 @@ class HostState:
         self.published: Body = self._status()
         """The status that was last published."""
 
-    # From the control channel's threads
+    # From the control channel's thread
 
     def renew(self, body: Body) -> Body:
         """Answer the leader's renewal, which has the job's phase, and the outcome if there is one."""

@@ -46,7 +46,7 @@ VERSION_VARIABLE = "HEADRACE_VERSION"
 MLFLOW_URI_VARIABLE, MLFLOW_EXPERIMENT_VARIABLE = "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"
 """MLflow's own variables; jobs get them from the environment of the submission."""
 CONTROL_HOSTS_VARIABLE = "HEADRACE_CONTROL_HOSTS"
-"""Variable with the addresses of the control channels: `name=address:port,…`. mpirun knows hosts by address only."""
+"""Variable with the addresses of the control channels: `name=address:port,…`."""
 JOB_NAME_VARIABLES = ("TRAINING_JOB_NAME", "SM_TRAINING_JOB_NAME")
 
 

@@ -16,6 +16,7 @@ import psutil
 POLL_S = 0.02
 UNKILLABLE_AFTER_S = 10.0
 LEFT_GRACE_S = 2.0
+"""Seconds between SIGTERM and SIGKILL for processes that a script left running."""
 
 
 def tree(pid: int) -> list[psutil.Process]:

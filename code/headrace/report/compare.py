@@ -79,7 +79,7 @@ def _cell(value: float | None, form: str) -> str:
 
 def _data(summary: Summary) -> str:
     hosts = sum(record["group"] == "data_group" for record in summary["hosts"].values())
-    return f"{summary['tf_data_mode']}, {hosts or 'no'} data hosts"
+    return f"{getattr(summary, 'as_read', summary).get('tf_data_mode', '-')}, {hosts or 'no'} data hosts"
 
 
 def _ranks(summary: Summary) -> str:

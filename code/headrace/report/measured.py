@@ -49,7 +49,7 @@ class Measured:
     own_step_s: float | None
     """Step time by the formulas for the run's own hosts; None: simulated hosts share processors in an unknown way."""
     least_step_s: float | None
-    """Lower bound of the step time, by the formulas, if each simulated host had processors of its own."""
+    """Step time by the formulas with processors of its own for each simulated host; no real step is shorter."""
     notes: tuple[str, ...]
     """Assumptions behind the figures, and figures that were not measured."""
 

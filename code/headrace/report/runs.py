@@ -51,7 +51,7 @@ _MOVES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Summary(dict[str, Any]):
-    """A `summary.json`. Values that an older run lacks are zero here, like those that were not measured."""
+    """A `summary.json`. Values that an older run lacks are zero, or a default, like those that were not measured."""
 
     folder: Path
     as_read: dict[str, Any]

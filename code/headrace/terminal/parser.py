@@ -33,7 +33,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def exit_status(prog: str, command: Callable[[], int]) -> int:
-    """Run a command; return its exit code: 0, 1 if it failed, 2 if the arguments are wrong."""
+    """Run a command, and print its error as one line; return 0, 1 if it failed, or 2 if the arguments are wrong."""
     print_every_character()
     try:
         code = command()

@@ -97,8 +97,8 @@ class Checkpoint:
             ) from error
         except (KeyError, ValueError, RuntimeError) as error:
             raise InputError(
-                f"the newest checkpoint is of another model, or keeps other state ({error!s:.300}); delete it, or give "
-                "another folder (--checkpoint_s3_uri)"
+                "the newest checkpoint is of another model, or keeps other state "
+                f"({' '.join(str(error).split())[:300]}); delete it, or give another folder (--checkpoint_s3_uri)"
             ) from error
         loader.load_state_dict(place)
         return int(place["epoch"])

@@ -55,7 +55,8 @@ def together(fits: Sequence[Fit]) -> dict[str, Any]:
     """Return the trainer's report of these fits: sums of counts, and means of measurements over all steps."""
     fits = [fit for fit in fits if fit.steps] or fits[-1:]
     with_ideal = [fit for fit in fits if fit.ideal_ms()]
-    ideal_from = "measured" if all(fit.times.ideal.ms for fit in with_ideal) else "waits"  # estimated from them
+    # "measured": on a batch in memory; "waits": estimated from the waits of steps.
+    ideal_from = "measured" if all(fit.times.ideal.ms for fit in with_ideal) else "waits"
     waits_for_nothing_ms, step_ms = _mean(Fit.mean_ideal_ms, with_ideal), _mean(Fit.step_ms, with_ideal)
     return {
         "train_s": round(sum(fit.train_s for fit in fits), 3),
@@ -95,7 +96,7 @@ def step_parts_ms(fits: Sequence[Fit]) -> dict[str, float | None]:
 
 
 def _mean_of_known(figure: Callable[[Fit], float], fits: Sequence[Fit]) -> float:
-    """Return the mean of a figure over all steps of the fits of which it is known, and not 0."""
+    """Return a figure's mean over the steps of those fits that know it; 0 means that it is not known."""
     return _mean(figure, [fit for fit in fits if figure(fit)])
 
 

@@ -153,7 +153,7 @@ def ignored(*codes: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def aws_errors(doing: str, absent: str = "", absent_codes: Collection[str] = ()) -> Iterator[None]:
-    """Turn errors of AWS and of the network into one line that says what to do; one with these codes says `absent`."""
+    """Turn errors of AWS and of the network into one line that says what to do; one of `absent_codes` says `absent`."""
     try:
         yield
     except HeadraceError:

@@ -1,6 +1,6 @@
 """Decide what the job waits for and whether it has failed, from the events so far and from those that are overdue.
 
-No threads, no sockets.
+No threads, no sockets; the one file that it writes asks rank 0 for a checkpoint.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class RankWatch:
         self._settings, self._ranks = settings, ranks
         self._left: set[str] = set()
         self.starts_by = math.inf
-        """The moment at which MPI's start is overdue; infinity without a preflight or after its start."""
+        """The moment at which MPI's start is overdue; infinity if there is no preflight, or once it has begun."""
         self.ends_by = math.inf
         """The moment at which MPI's end is overdue, after all ranks have left."""
         self.aborts_by = math.inf

@@ -33,9 +33,11 @@ def orted_arguments(words: list[str]) -> list[str]:
 def main() -> int:
     try:
         address, arguments = sys.argv[1], orted_arguments(sys.argv[2:])
-        # mpirun knows a host by its address.
-        by_address = {where.rpartition(":")[0]: (where, name) for name, where in control_hosts().items()}
-        with ControlClient(*by_address[address], os.environ[SECRET_VARIABLE]) as client:
+        # mpirun names a host by its address, or by the first part of one that is a name.
+        hosts = control_hosts()
+        known = {name: (where, name) for name, where in hosts.items()}
+        known |= {where.rpartition(":")[0]: (where, name) for name, where in hosts.items()}
+        with ControlClient(*known[address], os.environ[SECRET_VARIABLE]) as client:
             reply = client.call("start_mpi_daemon", {"arguments": arguments}, LAUNCH_TIMEOUT_S)
         if reply.get("error"):
             raise ControlError(str(reply["error"]))

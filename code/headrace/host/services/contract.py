@@ -107,7 +107,7 @@ class DataService:
         """Return a text for each thing that ranks still wait for; empty when all is ready."""
         return []
 
-    # For services whose every host has `num_of_data_workers` servers that make batches
+    # For services that make batches in `num_of_data_workers` servers per host.
 
     def _workers(self, host: Host) -> dict[str, int]:
         """Return the servers of a host that make batches: their ports, by name."""

@@ -58,7 +58,10 @@ def _cgroup_files(root: Path) -> list[Path]:
 
 
 class KernelKills:
-    """Watches the kernel's counters, which must be asked for about every second, as a host's status does."""
+    """Watches the kernel's counters. Call `just_now` about every second, as a host's status does.
+
+    A kill counts from the call that finds it.
+    """
 
     def __init__(
         self, read: Callable[[], Mapping[str, int]] = kernel_kills, clock: Callable[[], float] = time.monotonic

@@ -133,7 +133,7 @@ class Meeting:
         return said
 
     def _receive(self, tag: int, deadline: float) -> dict[int, Any]:
-        """Receive a message with this tag from each other rank that sends one until the deadline."""
+        """Receive one message with this tag from each other rank; return those that came by the deadline, by rank."""
         pause_s = _REST_S[0]
         said: dict[int, Any] = {}
         while True:

@@ -85,7 +85,7 @@ def broadcast_state(model: keras.Model, root_rank: int = 0) -> None:
 class Beginning(keras.callbacks.Callback):
     """Starts all ranks from one rank's state as soon as all weights exist: before the first step, or after it.
 
-    Every rank must call each method.
+    A method that one rank calls, all must call.
     """
 
     def __init__(self, root_rank: int = 0) -> None:

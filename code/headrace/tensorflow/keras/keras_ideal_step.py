@@ -42,10 +42,12 @@ def measure_ideal_step(model: keras.Model, dataset: Any, batch_size: int | None 
     if eagerly or not isinstance(dataset, tf.data.Dataset) or not broadcast.build(model, dataset.element_spec):
         return None
     broadcast.build_optimizer(model, model.optimizer)
+    made_up = None
+    if _says_enough(dataset.element_spec, batch_size):
+        made_up = tf.nest.map_structure(lambda spec: _made_up(spec, batch_size), dataset.element_spec)
+        _build_metrics(model, made_up)
     try:
-        if _says_enough(dataset.element_spec, batch_size):
-            made_up = tf.nest.map_structure(lambda spec: _made_up(spec, batch_size), dataset.element_spec)
-            _build_metrics(model, made_up)
+        if made_up is not None:
             # A model may refuse zeros, such as a length or an index into a vocabulary. Then all ranks refuse them.
             with contextlib.suppress(tf.errors.InvalidArgumentError):
                 return _measured(model, dataset, made_up)

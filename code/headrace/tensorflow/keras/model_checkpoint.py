@@ -127,8 +127,8 @@ class Checkpoint(StepCallback):
                     model.load_weights(weights)
             except (KeyError, ValueError) as error:
                 raise InputError(
-                    f"the newest checkpoint, {weights.parent}, is of another model ({error!s:.300}); delete it, or "
-                    "give another folder (--checkpoint_s3_uri)"
+                    f"the newest checkpoint, {weights.parent}, is of another model "
+                    f"({' '.join(str(error).split())[:300]}); delete it, or give another folder (--checkpoint_s3_uri)"
                 ) from error
             epoch, step = self._folder.place()
             record = self._folder.record(PROGRESS_FILE) or {}

@@ -83,7 +83,7 @@ class _Hub:
                 rank, link = key.data, self._links[key.data]
                 try:
                     message = _MESSAGE.unpack(receive(link, _MESSAGE.size, time.monotonic() + LIMIT_S))
-                except OSError:  # the rank is gone
+                except OSError:  # the rank is gone, or its message does not end
                     message = None
                     selector.unregister(link)
                     self._links.pop(rank).close()

@@ -33,6 +33,7 @@ _SEEDED_FROM = {"ShuffleDataset": 2, "ShuffleAndRepeatDataset": 2, "RandomDatase
 """Operations with seeds, and the number of the first input that is a seed or its counter."""
 _BUILDING = b"comes in where it goes out"
 _known: weakref.WeakKeyDictionary[DatasetGraph, dict[bool, _Fingerprints]] = weakref.WeakKeyDictionary()
+_contents: weakref.WeakKeyDictionary[DatasetGraph, dict[tuple[str, ...], bytes]] = weakref.WeakKeyDictionary()
 
 
 def told(graph: DatasetGraph) -> list[tuple[str, int]]:
@@ -49,7 +50,7 @@ def fingerprint(node: Node, seeds: bool = True) -> int:
     """Return 63 bits that identify a transformation and all that it reads; `seeds`: include the seeds of shuffles."""
     of_graph = _known.setdefault(node.graph, {})
     if seeds not in of_graph:
-        of_graph[seeds] = _Fingerprints(node.graph.definition, seeds)
+        of_graph[seeds] = _Fingerprints(node.graph.definition, seeds, _contents.setdefault(node.graph, {}))
     return of_graph[seeds].of(node.name)
 
 
@@ -90,35 +91,38 @@ class _Fingerprints:
     counter; and a process names functions in the order in which it makes them. So here an operation is described by its
     type, attributes and inputs, a function by its results, and a lookup table by its content. Values of variables are
     not compared, since they are state, such as that of a random number generator.
+
+    Args:
+        contents: the digests of constants, which may be large, by function, operation and attribute.
     """
 
-    def __init__(self, graph: Any, seeds: bool) -> None:
-        self._seeds = seeds
-        self._nodes = {node.name: node for node in graph.node}
+    def __init__(self, graph: Any, seeds: bool, contents: dict[tuple[str, ...], bytes]) -> None:
+        self._seeds, self._contents = seeds, contents
+        self._nodes = {"": {node.name: node for node in graph.node}}
         self._library = {function.signature.name: function for function in graph.library.function}
         self._functions: dict[str, bytes] = {}
         self._known: dict[str, bytes] = {}
 
     def of(self, name: str) -> int:
-        self._tell(name, self._nodes, self._known)
+        self._tell(name, "", self._known)
         return int.from_bytes(self._known[name][:8], "big") >> 1
 
     def _function(self, name: str) -> bytes:
         if name not in self._functions:
             self._functions[name] = _BUILDING
             function = self._library[name]
-            nodes = {node.name: node for node in function.node_def}
+            self._nodes[name] = {node.name: node for node in function.node_def}
             known = {each.name: f"argument {place}".encode() for place, each in enumerate(function.signature.input_arg)}
             gives = [function.ret[each.name] for each in function.signature.output_arg]
             for edge in (*gives, *function.control_ret.values()):
-                self._tell(_node_of(edge), nodes, known)
+                self._tell(_node_of(edge), name, known)
             also = sorted(known[_node_of(edge)] for edge in function.control_ret.values())
             self._functions[name] = _digest([*(_told(edge, known) for edge in gives), *also])
         return self._functions[name]
 
-    def _tell(self, name: str, nodes: Mapping[str, Any], known: dict[str, bytes]) -> None:
+    def _tell(self, name: str, function: str, known: dict[str, bytes]) -> None:
         """Add an operation, and all that it reads, to `known`; without recursion, since graphs are deep."""
-        waiting, begun = [name], set()
+        waiting, begun, nodes = [name], set(), self._nodes[function]
         while waiting:
             each = waiting[-1]
             missing = [of for of in map(_node_of, nodes[each].input) if of not in known] if each not in known else []
@@ -129,9 +133,9 @@ class _Fingerprints:
             waiting.pop()
             if each not in known:
                 known.update(dict.fromkeys(missing, _BUILDING))  # a loop of old control flow
-                known[each] = self._described(nodes[each], nodes, known)
+                known[each] = self._described(nodes[each], function, known)
 
-    def _described(self, node: Any, nodes: Mapping[str, Any], known: Mapping[str, bytes]) -> bytes:
+    def _described(self, node: Any, function: str, known: Mapping[str, bytes]) -> bytes:
         parts = [node.op.encode()]
         for name, value in sorted(node.attr.items()):
             if name.startswith("_") or name in _OF_THIS_PROCESS or (name == "token" and "PyFunc" in node.op):
@@ -140,7 +144,9 @@ class _Fingerprints:
             if functions := graphdef.called(value):
                 parts += [self._function(each.name) for each in functions if each.name in self._library]
             elif value.WhichOneof("value") == "tensor":
-                parts.append(_content(value.tensor))
+                key = (function, node.name, name)
+                self._contents[key] = self._contents.get(key) or _content(value.tensor)
+                parts.append(self._contents[key])
             elif name == "memory_region_name":  # mapped arrays: a file in the job's folder, named by its content
                 parts.append(Path(value.s.decode()).name.encode())
             else:
@@ -153,7 +159,7 @@ class _Fingerprints:
         if node.op == "AssignVariableOp":
             inputs = inputs[:1]
         if node.op == "LookupTableImportV2":
-            parts += _pairs([nodes[_node_of(each)] for each in inputs[1:]])
+            parts += _pairs([self._nodes[function][_node_of(each)] for each in inputs[1:]])
             inputs = inputs[:1]
         return _digest([*parts, b"inputs", *(_told(each, known) for each in inputs), b"after", *controls])
 

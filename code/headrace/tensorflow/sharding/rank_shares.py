@@ -1,8 +1,8 @@
 """Share out a dataset among ranks.
 
 Where its batches can be counted, each rank knows beforehand how many batches it has (`Share`). Ranks then need no
-agreement at an epoch's end: all make the same number of steps, and Keras knows that number. Ranks that read the data
-themselves get the blocks of a listing, or the records of a few files, dealt (`dealt`).
+agreement at an epoch's end: all make the same number of steps, and Keras knows that number. `dealt` deals the blocks of
+a listing, or the records of a few files, to ranks that read the data themselves.
 """
 
 from __future__ import annotations

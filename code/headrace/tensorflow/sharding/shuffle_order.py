@@ -3,8 +3,8 @@
 Neighbours are often of one kind: a folder of images is listed class by class. A worker shuffles only the blocks that it
 gets. If a block held consecutive elements, a worker with a single block would make batches of a single class.
 
-So the listing gets a new order in each pass and repetition, and workers need no shuffle of their own. With one of its
-own, every worker, even a slow one, would read a buffer full of elements before it gives the first one.
+So the listing gets a new order in each pass and repetition, and workers need no shuffle of their own. Otherwise every
+worker, even a slow one, would read a buffer full of elements, or all of them, before it gives the first one.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def _skip(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     return _cut(node.inputs[0], first + max(skipped, 0), count * int(skipped >= 0))
 
 
-def _one_of_several(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+def _of_several(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     several = int(node.value("num_shards" if node.op == "ShardDataset" else "batch_size"))
     return node.on([_cut(node.inputs[0], first * several, count * several)])
 
@@ -155,12 +155,12 @@ _CUTS = {
     "ZipDataset": _zip,
     "TakeDataset": _take,
     "SkipDataset": _skip,
-    "ShardDataset": _one_of_several,
+    "ShardDataset": _of_several,
     "ConcatenateDataset": _concatenate,
     "RepeatDataset": _repeat,
     "ShuffleDataset": _shuffle,
     **dict.fromkeys(FUNCTIONS, _functions),
-    **dict.fromkeys(BATCHES, _one_of_several),
+    **dict.fromkeys(BATCHES, _of_several),
 }
 
 
