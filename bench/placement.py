@@ -2,10 +2,10 @@
 
     python -m bench.placement [--repeats 8]
 
-The trainer has one processor and a data host the other. Beside the trainer something takes none, half or all of its
-processor. In the last situation the trainer itself needs three quarters of it, in many short turns, as one that
-launches an accelerator's kernels, and the data host alone can feed it. By turns of a few seconds within one job, since
-a machine whose speed changes does so for all of them:
+The trainer has one processor, and a data host has the other. In four situations another program takes none, half or
+all of the trainer's processor. In the fifth the trainer itself needs three quarters of its processor, in many short
+turns, like one that launches an accelerator's kernels, and the data host alone can feed it. The rates below are
+measured in one job, in turns of a few seconds, so that changes of the machine's speed affect all alike:
 
 "on", "off": images a second with the worker beside the trainer running, and suspended.
 "sum": the data host's worker alone, plus the trainer's worker alone on a processor that is as busy as in the job (with
@@ -134,7 +134,7 @@ def _job(source, times, launches, compute_ms, wait_ms):
 
 @contextlib.contextmanager
 def _going_nowhere(times, *cpus):
-    """Start a process on each of these processors that makes batches; yield each one with its file of lines."""
+    """On each of these processors, start a process that makes batches; yield each with the file of its lines."""
     found = {}
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         try:

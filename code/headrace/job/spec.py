@@ -144,7 +144,7 @@ class JobSpec:
                 if group not in groups:
                     raise InputError(
                         f"channel {channel.name!r} names group {group!r}; this job has {', '.join(groups)} "
-                        "(behind a location with an @, name its groups: NAME=URI@GROUP)"
+                        "(if the location itself has an @, append the groups: NAME=URI@GROUP)"
                     )
 
     def _check_source(self) -> None:

@@ -222,7 +222,7 @@ def _ideal_s(summary: Mapping[str, Any]) -> float:
 
 
 def _delivered(summary: Mapping[str, Any], figure: str) -> float:
-    """Return the sum of a figure over all workers; 0 if ranks did not count it."""
+    """Return the sum over all workers of a figure that ranks count for each; 0 if they did not count it."""
     return float(sum(worker.get(figure) or 0 for worker in summary.get("workers", {}).values()))
 
 

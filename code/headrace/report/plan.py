@@ -27,7 +27,7 @@ WHO_MAKES = {"trainer": "dnn hosts alone", "data": "data hosts alone", "both": "
 HEAD = ("", "batches made by", "data hosts", "step", "waiting", "limit", "samples/s", "$/hour", "$/million", "$/epoch")
 MOST_DATA_HOSTS = 8
 UNTOLD_UNTIL = 0.05
-"""The plan does not mention time outside of steps up to this share of training, since prices hardly change."""
+"""Up to this share of training, the plan does not mention time outside of steps: it hardly changes the price."""
 UNEXPLAINED_FROM = 0.2
 """Share of a step below which unexplained time counts as the formulas' error, not as something to look for."""
 
@@ -194,7 +194,7 @@ def _simulated_cpus(summary: dict[str, Any]) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="headrace plan", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder, or the name of a job on SageMaker")
-    parser.add_argument("--region", metavar="NAME", help="region of a job on SageMaker that is given by name")
+    parser.add_argument("--region", metavar="NAME", help="if a SageMaker job is given by its name: its region")
     parser.add_argument("--as", dest="stands_for", action="append", metavar="TYPE",
                         help="the instance type that a simulated run's dnn hosts stand for")  # fmt: skip
     parser.add_argument("--data_instance_type", action="append", metavar="TYPE",

@@ -56,7 +56,7 @@ class Workload:
     receive_cpu_s: float = 0.0
     send_cpu_s: float = 0.0
     computing_limit: str = ARITHMETIC
-    """The limit of a step that does not wait for data."""
+    """What limits the speed of a step that does not wait for data."""
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ class Shards:
 
     @classmethod
     def of_indices(cls, count: int, checkpoint: Checkpoint | None = None, seed: int = 0, block: int = BLOCK) -> Shards:
-        """Return a stream of the numbers from 0 to `count` - 1, in blocks, by which elements can be looked up."""
+        """Return a stream of the indices 0 to `count` - 1, by which elements can be looked up; they come in blocks."""
         return cls.of_dataset(tf.data.Dataset.range(count), checkpoint, seed, block)
 
     @classmethod
@@ -156,9 +156,9 @@ class Shards:
         return TaggedDataset(self, self.tagged())
 
     def tagged(self, cycle_length: int = 4) -> tf.data.Dataset:
-        """Return endless pairs `(tag, element)` from the ledger's position on; keep each tag with its element's result.
+        """Return endless pairs `(tag, element)` from the ledger's position on.
 
-        Every rank must call this, at the same step.
+        The caller must keep each tag with its element's result. Every rank must call this, at the same step.
 
         Args:
             cycle_length: units that are read at once.

@@ -73,7 +73,7 @@ def device() -> torch.device:
 
 
 class Moments:
-    """Moments on a device. A GPU notes them in its queue, without a wait, since Python runs ahead of it."""
+    """Points in time on a device. A GPU records them in its queue, without a wait, since Python runs ahead of it."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"

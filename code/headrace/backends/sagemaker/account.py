@@ -164,7 +164,7 @@ def aws_errors(doing: str, absent: str = "", absent_codes: Collection[str] = ())
             f"{doing}: no usable AWS credentials ({error}); run `aws configure` or `aws sso login`, or set AWS_PROFILE"
         ) from error
     except exceptions.ProfileNotFound as error:
-        raise InputError(f"{doing}: {error}; correct AWS_PROFILE or the AWS configuration, which names it") from error
+        raise InputError(f"{doing}: {error}; correct AWS_PROFILE, or the AWS configuration of profiles") from error
     except (exceptions.EndpointConnectionError, exceptions.ConnectionError, exceptions.HTTPClientError) as error:
         raise SetupError(f"{doing}: cannot reach AWS ({error}); check the network and --region") from error
     except exceptions.ClientError as error:

@@ -40,7 +40,7 @@ _LACKS = re.compile(r"(?:PMIX ERROR|ORTE_ERROR_LOG): (?P<what>OUT-OF-RESOURCE|[^
 _NO_MPI = re.compile(r"Local abort before MPI_INIT")
 _STALL_WORDS = [each.stall_words for each in FRAMEWORKS.values() if each.stall_words]
 MOST_TOLD = 4
-"""Most ranks in a message about where ranks wait."""
+"""The largest number of ranks in a message about where ranks wait."""
 _EXITED = re.compile(r"raised SystemExit: \d+")
 """Message of a script that has printed why it ends, such as click's usage errors."""
 NO_ROOM = "is its disk or /dev/shm full, or are too many files open?"
@@ -66,7 +66,7 @@ class RankLog:
         self._tails: dict[str, collections.deque[str]] = {}
         self._first_failure: RootCause | None = None
         self._missing_ranks: dict[int, str] = {}
-        """Ranks that others wait for, each with the first collective in which they do."""
+        """Ranks that others wait for, each with the first collective in which the others wait for it."""
         self._waiting_ranks: dict[int, str] = {}
         """Ranks that wait, each with the line of the script where it does."""
         self._ended_ranks: set[int] = set()

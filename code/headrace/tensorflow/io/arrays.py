@@ -31,7 +31,7 @@ ARRAY = "headrace_array_"
 
 
 def from_arrays(arrays: Any) -> tf.data.Dataset:
-    """Return a dataset of the rows of arrays, as `tf.data.Dataset.from_tensor_slices` does, for any size in a job.
+    """Return a dataset of the rows of arrays, as `tf.data.Dataset.from_tensor_slices` does; arrays may have any size.
 
     Args:
         arrays: a NumPy array or tensor of numbers, or a tuple or dictionary of them, of equal length.

@@ -18,7 +18,7 @@ from headrace.tensorflow.keras.steps import Logs
 from headrace.tensorflow.ranks import collectives
 
 _measured: weakref.WeakKeyDictionary[keras.Model, bool] = weakref.WeakKeyDictionary()
-"""Models that have `callbacks.Measure` on this rank; False once another rank is known to lack it."""
+"""For each model that has `callbacks.Measure` on this rank: False once another rank is known to lack it, else True."""
 
 
 def will_be_measured(model: keras.Model) -> None:

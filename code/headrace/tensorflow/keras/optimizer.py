@@ -162,9 +162,9 @@ def distributed_class(base: Any, how: Reduction) -> Any:
 def prepare(model: keras.Model) -> None:
     """Prepare a compiled model for its distributed optimizer; callbacks call it before Keras makes a step.
 
-    Under mixed_float16 `compile` wraps the given optimizer in a LossScaleOptimizer. That decides whether a step
-    overflowed before the inner optimizer averages. If one rank then left out a step, its next gradients would be
-    averaged with other ranks' gradients of this step. So the outer one averages, and all ranks decide alike.
+    Under mixed_float16 `compile` wraps the given optimizer in a LossScaleOptimizer. This wrapper decides first whether
+    the step overflowed; only then would the inner optimizer average. One rank could leave out a step, and its next
+    gradients would be averaged with the others' of this step. So the wrapper averages, and all ranks decide alike.
 
     XLA compilation, which Keras chooses by itself on a GPU, is turned off: Horovod has no XLA operations.
     """

@@ -28,7 +28,9 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
 
     def __init__(self, *args: Any, fused: bool = False, **options: Any) -> None:
         if fused:
-            raise InputError("SyncBatchNormalization(fused=True) hides what the ranks exchange: leave fused out")
+            raise InputError(
+                "SyncBatchNormalization: fused=True hides statistics that ranks must exchange; leave it out"
+            )
         super().__init__(*args, **options)
         self.supports_jit = False  # Horovod has no XLA operations
 

@@ -13,8 +13,8 @@ Numbers = tuple[int, int, int, int]
 SAY_AFTER_S = 15.0
 """Seconds without a message at the end of an epoch, after which rank 0 reports the ranks that others wait for."""
 FIRST_PATIENCE_S = 5.0
-"""Seconds that a rank waits before its second batch until all ranks have their first, so that each gets one of a short
-stream. After this time the rank goes on, since it may be the only reader."""
+"""Most seconds that a rank waits, before it takes its second batch, for all others to have their first. So each gets a
+batch even of a short stream. After this time the rank goes on, since it may be the only reader."""
 ENDED = 1
 """The flag of a rank that has no more batches of this epoch."""
 SOME_ENDED, ALL_ENDED, STARTED = 1, 2, 4

@@ -29,10 +29,10 @@ _STREAMS = 1 << 32
 
 
 def with_steps(stream: tf.data.Dataset, steps: int, own: int = 0) -> tf.data.Dataset:
-    """Return `steps` batches of a stream; if it has fewer, its last batch is repeated. TensorFlow knows the number.
+    """Return `steps` batches of a stream, whose last batch is repeated if it has fewer. TensorFlow knows their number.
 
     Args:
-        own: the stream's number of batches if it is certain. The stream is then read to its end, so caches are filled.
+        own: the number of batches that the stream has, if it is certain. It is then read to its end, to fill caches.
     """
     if own >= steps:
         first = stream.enumerate().filter(lambda at, _: at < steps).map(lambda _, batch: batch)

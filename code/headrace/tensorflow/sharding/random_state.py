@@ -80,9 +80,9 @@ def first_values(graph: DatasetGraph) -> list[Any]:
 
 
 def begin(seeds: Iterable[Any], which: str) -> None:
-    """Replace the first states in these constants by states computed from them and `which`.
+    """Replace the initial random states that these constants hold by states computed from them and `which`.
 
-    States that were equal stay equal: two layers with one seed draw alike, such as for an image and its mask.
+    States that were equal stay equal: two layers with one seed draw the same numbers, as for an image and its mask.
     """
     for each in seeds:
         before = tf.make_ndarray(each.attr["value"].tensor)

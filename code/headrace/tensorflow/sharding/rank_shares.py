@@ -42,7 +42,7 @@ class Share:
     batches: int
     """Batches of all ranks together."""
     most: int
-    """Batches in a large piece."""
+    """Number of batches in a piece of the larger size."""
 
     @property
     def _turns(self) -> int:

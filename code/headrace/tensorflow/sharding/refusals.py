@@ -116,7 +116,7 @@ def refuse_generator(graph: DatasetGraph) -> None:
         if "GeneratorDataset" in node.function_ops:
             raise InputError(
                 f"{node.where}: from_generator: every rank runs the generator from its start, and would train on the "
-                "same elements: have it leave out other ranks' (hvd.rank(), hvd.size()), and call "
+                "same elements: have it skip the elements of other ranks, by hvd.rank() and hvd.size(), and call "
                 "data.distribute(…, shared=False). Data hosts cannot run it: use TFRecords or data.from_arrays there"
             )
 
@@ -175,7 +175,7 @@ def refuse_costly(listing: Node, elements: int) -> None:
     """Raise `InputError` for a listing if making a part would cost making all elements before it."""
     if elements == INFINITE:
         raise refusal(listing, "the dataset has no end, and its elements cannot be looked up by number",
-                       "tf.data.Dataset.range(n) in place of the endless counter, or this before repeat()")  # fmt: skip
+                       "tf.data.Dataset.range(n), not an endless counter; or call this before repeat()")  # fmt: skip
     for node in listing.subtree():
         if elements > 1 and any(_COSTLY_OP.search(op) for op in node.function_ops):
             raise refusal(

@@ -228,7 +228,7 @@ class FeedClients:
         self._all: list[FeedClient] = []
 
     def begin(self, feeds: Feeds, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> FeedEpoch:
-        """Request the first batches of an epoch from an idle client, or from a new one; see `FeedClient.begin`."""
+        """Have an idle client, or a new one, request the first batches of an epoch; see `FeedClient.begin`."""
         if not self._idle:
             self._all.append(FeedClient(feeds))
             self._idle.append(self._all[-1])

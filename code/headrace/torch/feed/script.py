@@ -77,7 +77,7 @@ class _Process:
     begun = False
     """Whether the script has requested a batch."""
     trains = False
-    """Whether an optimizer has made a step after that."""
+    """Whether an optimizer has made a step since the script requested a batch."""
     steps = 0
     """Number of optimizer steps before the first batch."""
     hook: Any = None
@@ -154,10 +154,10 @@ def _nothing() -> None:
 
 
 def batch_asked_for() -> None:
-    """Note that the script requests a batch. A feed server stops the script here, and serves its loaders.
+    """Record that the script requests a batch. A feed server stops the script here, and serves its loaders.
 
     On a feed server this returns only when a rank asks for a loader that the script has not made yet. The script then
-    makes this pass over its loader, and goes on until it requests the next batch.
+    iterates over its own loader for this pass, and goes on until it requests the next batch.
     """
     if _process.hook is None and not _process.begun:
         _process.hook = register_optimizer_step_pre_hook(_step_made)

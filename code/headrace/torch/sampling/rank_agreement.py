@@ -21,7 +21,7 @@ from headrace.errors import DeadlineError, InputError
 
 FIRST_POLL_S, LONGEST_POLL_S = 0.0005, 0.02
 LAST_STEP_S = 10.0
-"""Longest time in seconds that rank 0, which holds the store, waits at a stream's end for the others to read it."""
+"""Most seconds that rank 0, at a stream's end, waits for the other ranks to read the store, which it holds."""
 STATES_KEPT = 8
 """Number of recent states of a shard that ranks publish, since ranks are a few steps apart."""
 _ENDED = 1 << 24

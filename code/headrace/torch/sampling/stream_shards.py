@@ -213,7 +213,7 @@ class StreamShards:
         if not known:
             raise InputError(
                 f"rank {self._rank} got no batch: its shard of the IterableDataset is empty, and others are not: "
-                f"{MORE_FILES}; or give shards= no more than there are files"
+                f"{MORE_FILES}; or set shards= to at most the number of files"
             )
         shard, number, of_shard = known[0], self._begun[known[0]] - 1, self._of_shard()
         source = open_shards(lambda lane, step: of_shard(shard=shard, number=number + step), 1)
