@@ -114,7 +114,9 @@ class Cluster:
             )  # fmt: skip
         self.hosts[name] = host
         wait_until(lambda: os.readlink(f"/proc/{host.pid}/ns/net") != os.readlink("/proc/self/ns/net"), "a network")
-        _ip(f"link add to-{name} mtu 9001 type veth peer name eth0 mtu 9001 netns {host.pid}")
+        # The same MAC address after it was brought back: the other hosts remember it for a while.
+        mac = f"02:00:00:00:00:{int(ADDRESSES[name]):02x}"
+        _ip(f"link add to-{name} mtu 9001 type veth peer name eth0 address {mac} mtu 9001 netns {host.pid}")
         _ip(f"link set to-{name} master {BRIDGE} up")
         assert host.stdin
         host.stdin.write(b"go\n")
