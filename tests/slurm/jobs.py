@@ -74,6 +74,7 @@ class Job:
     def wait_for_end(self) -> str:
         """The state in which the job has left the queue; nothing of it runs on any node then."""
         wait_until(lambda: not any(line.startswith(f"{self.id} ") for line in self.cluster.jobs()), "end")
+        wait_until(lambda: job_state(self.id) != "COMPLETING", "end on all nodes")
         return job_state(self.id)
 
     def cancel(self) -> None:
