@@ -150,7 +150,8 @@ def _play_simulated(case: Case, flags: tuple[str, ...], folder: Path) -> Played:
     gone = []
     if case.dies:
         logs = lambda: "".join(path.read_text() for path in results.glob("*.log"))  # noqa: E731
-        wait_for(lambda: "headrace event=step " in logs() or process.poll() is not None, "a step", END_S)
+        is_whole = lambda: all(f"headrace event={each} " in logs() for each in ("step", "workers_ready"))  # noqa: E731
+        wait_for(lambda: is_whole() or process.poll() is not None, "a step with all hosts", END_S)
         gone = _strike_simulated(process, results, *case.dies)
     run = finish(process, results)
     exit_codes = {host: record["exit_code"] for host, record in run.summary["hosts"].items() if host not in gone}

@@ -118,7 +118,9 @@ class ToolkitJob:
         return psutil.Process(self._running[host].pid).children(recursive=True)
 
     def wait_for_steps(self) -> None:
-        wait_for(lambda: self.events("step") or self._ended(), "a step", END_S)
+        """Wait until ranks make steps and the leader has heard of every host."""
+        is_whole = lambda: self.events("step") and self.events("workers_ready")  # noqa: E731
+        wait_for(lambda: is_whole() or self._ended(), "a step with all hosts", END_S)
         assert not self._ended(), f"{self._ended()} ended early:\n{self.tails()}"
 
     def _ended(self) -> list[str]:
