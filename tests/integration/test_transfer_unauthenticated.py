@@ -14,7 +14,7 @@ import tensorflow as tf
 from headrace.tensorflow.service.transfer import HANDSHAKE
 from headrace.training.handshake import LIMIT_S, NONCE_BYTES, PROOF_BYTES
 
-from tests.integration.service import SECRET, read, received, service
+from tests.integration.service import SECRET, read, received
 
 HELLO_BYTES = len(HANDSHAKE.magic) + NONCE_BYTES
 MANY = 2_000
@@ -54,21 +54,21 @@ UNAUTHENTICATED = ("nothing", "another protocol", "half a hello", "no proof", "a
 
 
 @pytest.mark.parametrize("name", UNAUTHENTICATED)
-def test_unauthenticated_get_no_element_and_cost_none(tmp_path, use, name):
-    with service(tmp_path / "work", 1) as running:
-        use(running.address)
-        batches = iter(read(tf.data.Dataset.range(300), sharding="dynamic", exact=True))
-        got = [int(next(batches))]
-        address = ("127.0.0.1", *running.transfer_ports.values())
-        for _ in range(20):
-            with socket.create_connection(address, 5) as client:
-                with contextlib.suppress(OSError):  # turned away before all was said
-                    client.sendall(unauthenticated_word(name, address))
-                    client.shutdown(socket.SHUT_WR)
-                answer = b"".join(iter(lambda client=client: received(client), b""))
-                assert len(answer) <= HELLO_BYTES, "more than a challenge"
-        got += [int(n) for n in batches]
-        assert sorted(got) == list(range(300)), "unauthenticated cost elements"
+def test_unauthenticated_get_no_element_and_cost_none(servers, use, name):
+    running = servers(1)
+    use(running.address)
+    batches = iter(read(tf.data.Dataset.range(300), sharding="dynamic", exact=True))
+    got = [int(next(batches))]
+    address = ("127.0.0.1", *running.transfer_ports.values())
+    for _ in range(20):
+        with socket.create_connection(address, 5) as client:
+            with contextlib.suppress(OSError):  # turned away before all was said
+                client.sendall(unauthenticated_word(name, address))
+                client.shutdown(socket.SHUT_WR)
+            answer = b"".join(iter(lambda client=client: received(client), b""))
+            assert len(answer) <= HELLO_BYTES, "more than a challenge"
+    got += [int(n) for n in batches]
+    assert sorted(got) == list(range(300)), "unauthenticated cost elements"
 
 
 def usual_admission_s(address):
