@@ -17,7 +17,7 @@ from headrace.terminal.parser import OneLineParser
 from headrace.terminal.tables import as_table
 
 OUTPUT_DIR = Path("runs")
-"""Folder to which results of jobs are fetched, the same as start_job.py's."""
+"""Folder to which results of jobs are fetched: the default of start_job.py's --output_dir."""
 HEAD = ("run", "ended", "outcome", "hosts", "script", "steps", "samples/s", "waiting for data")
 NO_SUMMARY = "no summary: it still runs, or was killed"
 

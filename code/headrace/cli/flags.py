@@ -46,7 +46,7 @@ WITHOUT_A_FLAG = (
 )  # fmt: skip
 DEFAULT_DATA_INSTANCES = 2
 MOST_CPUS = 8_192
-"""Most processors that Linux supports."""
+"""Largest number of processors that Linux supports."""
 HERE_ONLY = {"cpus": "--cpus", "isolation": "--isolation"}
 _OF_THE_ACCOUNT = (
     "role", "region", "image_uri", "framework_version", "output_s3_uri", "tag", "prices", "price", "retries",
@@ -59,7 +59,7 @@ YES_NO = argparse.BooleanOptionalAction
 def build_parser(
     prog: str = "start_job.py", source_dir: Path | None = None, place: str = ANYWHERE
 ) -> argparse.ArgumentParser:
-    """Return the parser, flags grouped as --help shows them. Flags of other places than `place` are unknown and None.
+    """Return the parser of a command's flags. Flags for places other than `place` are refused; their values are None.
 
     Args:
         prog: name of the command.
@@ -246,7 +246,7 @@ def _hyperparameters(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _not_for_hosts(arguments: argparse.Namespace) -> tuple[Path, ...]:
-    """Return folders that may lie in the source dir and hold no source: runs, channels, checkpoints."""
+    """Return the folders of runs, channels and checkpoints. They may lie in the source dir, but are no source."""
     uris = [Channel.parse(text).uri for text in arguments.channel] + [arguments.checkpoint_s3_uri or ""]
     if arguments.output_dir.resolve() == arguments.source_dir.resolve():
         raise InputError(f"--output_dir {arguments.output_dir} is --source_dir itself: hosts would get earlier runs")
@@ -254,7 +254,7 @@ def _not_for_hosts(arguments: argparse.Namespace) -> tuple[Path, ...]:
 
 
 def _channel(text: str, is_hetero: bool) -> Channel:
-    """Return the channel of a flag. In a homogeneous job dnn hosts see it, whatever their group is named."""
+    """Return the channel of a flag. Without data hosts, all hosts see it: `data_group` and `dnn_group` are removed."""
     channel = Channel.parse(text)
     if is_hetero:
         return channel

@@ -1,4 +1,4 @@
-"""Processors and prices of instance types: the dated table in instances.csv, with the user's own prices over it.
+"""Processors and prices of instance types, from the dated table instances.csv. The user's own prices come first.
 
 Used before a job (ranks per host, cost limits) and after it (cost, advice).
 """
@@ -29,7 +29,7 @@ class InstanceType:
     memory_gib: float
     network_gbps: float
     usd_per_hour: float | None
-    """Training price in dollars an hour; None: not known."""
+    """Training price in dollars an hour; None if not known."""
 
     def __post_init__(self) -> None:
         usd = self.usd_per_hour or 0.0
@@ -53,10 +53,10 @@ class InstanceTable:
         return self.types.get(name)
 
     def ranks_on(self, name: str, given: int | None) -> int:
-        """Return the ranks on a dnn host of this type: `given`, else one for each GPU.
+        """Return the number of ranks on a dnn host of this type: `given`, else one for each GPU.
 
         Raises:
-            InputError: `given` is more than the GPUs, or None while the table lacks the type.
+            InputError: `given` is more than the GPUs, or it is None and the table lacks the type.
         """
         kind = self.get(name)
         gpus = kind.gpus if kind else 0
@@ -71,7 +71,7 @@ class InstanceTable:
         return given
 
     def with_prices(self, texts: Iterable[str]) -> InstanceTable:
-        """Return this table with prices from `TYPE=USD_PER_HOUR` in place of its own.
+        """Return this table with the prices in `texts`, as `TYPE=USD_PER_HOUR`, in place of its own.
 
         Raises:
             InputError: a text is malformed, or names a type that the table lacks.
@@ -94,7 +94,7 @@ class InstanceTable:
 
 
 def read_instances(own: Path | None = None) -> InstanceTable:
-    """Read the built-in table; rows of the user's file, with the same columns, replace its rows.
+    """Read the built-in table. Rows of the user's file `own`, which has the same columns, replace its rows.
 
     Raises:
         InputError: the file cannot be read, or a row of it is wrong.

@@ -1,4 +1,4 @@
-"""Users' options for mpirun, checked where the job is submitted and read on the leader."""
+"""Check the user's options for mpirun: at submission, and again on the leader."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OWN_MPI_PARAMETERS = frozenset(
 """Parameters of Open MPI that users must not set."""
 _REFUSED = dict.fromkeys(("--", "-V", "--version", "-h", "--help", "-?"), "mpirun would not run the script")
 _REFUSED |= dict.fromkeys(("-n", "--n", "-np", "--np", "-c"), "say --processes_per_host")
-"""Words of mpirun's, and why they cannot be among the user's."""
+"""Options of mpirun that users must not give, each with the reason."""
 
 
 def split_mpi_options(text: str) -> tuple[str, ...]:

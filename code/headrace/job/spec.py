@@ -16,9 +16,9 @@ from headrace.job.source import refuse_shadows, source_files
 
 MAX_INSTANCE_GROUPS = 5
 MAX_INSTANCES = 1000
-"""The most instances of a group. SageMaker allows more; a larger number is taken for a typing error."""
+"""Largest number of instances in a group. SageMaker allows more, but a larger number is probably a typing error."""
 MAX_PROCESSES = 999
-"""The most workers, and the most ranks, of a host: workers' ports begin at 6001, and the transfer's at 7001."""
+"""Largest number of workers, and of ranks, on a host: worker ports begin at 6001, transfer ports at 7001."""
 LOCAL_PROCESSES_PER_HOST = 2
 """The default number of ranks of a simulated dnn host."""
 DISTRIBUTIONS = ("launcher", "mpi")
@@ -190,12 +190,12 @@ class JobSpec:
         }
 
     def hosts(self) -> dict[str, InstanceGroup]:
-        """Return the group of each host, by SageMaker's host names, `algo-1`, …; the data group comes first."""
+        """Return each host's group, by SageMaker's host names `algo-1`, `algo-2`, …; the data group comes first."""
         ordered = sorted(self.groups, key=lambda group: group.name != DATA_GROUP)
         members = [group for group in ordered for _ in range(group.count)]
         return {f"algo-{number}": group for number, group in enumerate(members, 1)}
 
 
 def as_flag(name: str, value: str) -> tuple[str, str]:
-    """Return a hyperparameter as the toolkit passes it to the entry script."""
+    """Return a hyperparameter as a flag and a value, as SageMaker's toolkit passes it to the entry script."""
     return f"--{name}" if len(name) > 1 else f"-{name}", value

@@ -81,7 +81,7 @@ class ServerAuth:
         return encode(nonce=server_nonce, proof=_mac(self._secret, "server", self._host, client_nonce, server_nonce))
 
     def open(self, method: str, message: bytes) -> tuple[dict[str, Any], _Seal]:
-        """Return the body of a call, and the seal for its reply. Raises `Refused` if it is forged or a replay."""
+        """Return the body of a call, and the seal for its reply. Raises `Refused` if the call is forged or a replay."""
         record = decode(message)
         client_nonce, server_nonce = _text(record, "client_nonce"), _text(record, "server_nonce")
         fresh, _, issued = server_nonce.partition(".")
@@ -133,7 +133,7 @@ class ClientAuth:
         return encode(nonce=self._nonce)
 
     def greeted(self, message: bytes) -> None:
-        """Begin the session with the server's reply. Raises `Refused` if the server does not hold the secret."""
+        """Begin the session, from the reply to `hello`. Raises `Refused` if the server does not hold the secret."""
         record = decode(message)
         self._server_nonce = _text(record, "nonce")
         proof = _mac(self._secret, "server", self._host, self._nonce, self._server_nonce)

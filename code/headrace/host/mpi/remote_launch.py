@@ -1,4 +1,4 @@
-"""mpirun's remote-launch agent: asks a host's launcher, over the control channel, to start the MPI daemon.
+"""mpirun's remote-launch agent: a program that asks a host's launcher over the control channel to start an MPI daemon.
 
 mpirun runs `AGENT HOST COMMAND…` (see `orted.write_agent`); the command is a line of shell that ends
 in `orted ARGUMENTS…`. The agent sends the arguments only: the host runs its own orted.

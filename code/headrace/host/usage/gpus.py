@@ -24,7 +24,7 @@ class Gpus:
     """Measures mean utilization, and highest memory use, of all GPUs together since `mark`.
 
     Args:
-        counts: returns whether a utilization sample counts now; on a host, whether its ranks are making steps.
+        counts: function that returns whether to count a sample now; on a host, whether its ranks are making steps.
     """
 
     def __init__(self, counts: Callable[[], bool] = lambda: True) -> None:
@@ -45,7 +45,8 @@ class Gpus:
     def report(self) -> dict[str, Any] | None:
         """Return the figures since `mark`, or None without GPUs.
 
-        `count`; `utilization` (0 to 1), `samples` and their sum `busy`; the most `memory_bytes`, `memory_total_bytes`.
+        `count` of GPUs; mean `utilization` (0 to 1), number of `samples`, their sum `busy`; highest `memory_bytes`, and
+        `memory_total_bytes`.
         """
         with self._lock:
             if not self._count:
