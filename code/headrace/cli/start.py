@@ -29,10 +29,10 @@ from headrace.job.phases import Phases
 from headrace.job.spec import JobSpec
 from headrace.terminal.parser import exit_status
 
-PREFLIGHT = """Run a job of dnn hosts alone whose ranks try MPI and then end: who is where, messages between hosts and
-within each, broadcast, gather and average, allreduce. Each answer is checked and timed; a table and preflight.json have
-the results. A slow link is marked; a rank or link that gives no sign ends the job by name. Flags are start_job.py's.
-To try MPI before a training: start_job.py --preflight ..."""
+PREFLIGHT = """Run a job of only dnn hosts, whose ranks test MPI and then end: messages between hosts and within a host,
+broadcast, gather and average, allreduce. Each answer is checked and timed; a table and preflight.json have the results.
+A slow link is marked; a rank or link that is silent ends the job and is named. Flags are start_job.py's.
+To test MPI before a training: start_job.py --preflight ..."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -142,7 +142,7 @@ def _spec_to_send(arguments: argparse.Namespace, table: InstanceTable) -> JobSpe
 def _submit(arguments: argparse.Namespace) -> int:
     for name, flag in HERE_ONLY.items():
         if getattr(arguments, name) is not None:
-            raise InputError(f"{flag} is for jobs on this machine (--no-is_cloud_job)")
+            raise InputError(f"{flag} is for jobs on this machine (--no-is_cloud_job): leave it out")
     table = read_instances(arguments.prices).with_prices(arguments.price or ())
     check_installation(("boto3", "pathspec", "packaging"))
     from headrace.backends.sagemaker.request_check import check_instance_type

@@ -114,7 +114,7 @@ class RunPaths:
         except FileExistsError as error:
             raise InputError(f"{self.folder} exists already; choose another --job_name, or delete it") from error
         except OSError as error:
-            raise InputError(f"cannot make the folder {self.folder}: {error.strerror}") from error
+            raise InputError(f"cannot make the folder {self.folder}: {error.strerror}; change --output_dir") from error
 
     @property
     def summary(self) -> Path:

@@ -62,7 +62,7 @@ def topology_from(config: Any, source: str, dnn_as_listed: bool = False) -> Topo
             f"{DATA_GROUP!r} and {DNN_GROUP!r}"
         )
     if not listed or list(groups) == [DATA_GROUP]:
-        raise TopologyError(f"{source}: no host in instance group {DNN_GROUP!r}; without it no host trains")
+        raise TopologyError(f"{source}: no host in instance group {DNN_GROUP!r}; add one, because only its hosts train")
     if dnn_as_listed:
         hosts = [host for host in hosts if host.role == "data"] + listed
     here = next((host for host in hosts if host.name == current), None)

@@ -117,11 +117,11 @@ def read_groups(environ: Mapping[str, str]) -> dict[str, list[str]]:
     for number, group in enumerate(names):
         variable = f"SLURM_JOB_NODELIST_HET_GROUP_{number}" if len(names) > 1 else "SLURM_JOB_NODELIST"
         if not environ.get(variable):
-            raise TopologyError(f"{GROUPS_VARIABLE} names {', '.join(names)}, and {variable} is not set")
+            raise TopologyError(f"{GROUPS_VARIABLE} names {', '.join(names)}, but {variable} is not set")
         groups[group] = sorted(expand_hosts(environ[variable]), key=natural_key)
     components = int(environ.get("SLURM_HET_SIZE") or 1)
     if components != len(names):
-        raise TopologyError(f"this job has {components} components, {GROUPS_VARIABLE} names {', '.join(names)}")
+        raise TopologyError(f"this job has {components} components, but {GROUPS_VARIABLE} names {', '.join(names)}")
     return dict(sorted(groups.items(), key=lambda pair: pair[0] != DATA_GROUP))
 
 

@@ -26,7 +26,7 @@ def write_failure(paths: HostPaths, text: str) -> None:
         paths.failure.parent.mkdir(parents=True, exist_ok=True)
         paths.failure.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
-        print(f"headrace: cannot write {paths.failure}: {error}", file=sys.stderr)
+        print(f"headrace: cannot write {paths.failure}, so SageMaker shows no reason: {error}", file=sys.stderr)
 
 
 def stopped(host: str, signal_name: str) -> RootCause:

@@ -226,7 +226,7 @@ def prepare_folders(plan: HostPlan) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
-            raise SetupError(f"Cannot write to {folder}: {error.strerror}") from error
+            raise SetupError(f"Cannot write to {folder}: {error.strerror}; the job must write there") from error
 
 
 def check_port_free(port: int, what: str) -> None:
@@ -238,4 +238,5 @@ def check_port_free(port: int, what: str) -> None:
             probe.bind(("0.0.0.0", port))  # where the servers listen
             probe.listen(1)
         except OSError as error:
-            raise SetupError(f"Port {port} for the {what} is in use on this host ({error.strerror})") from error
+            in_use = f"Port {port} for the {what} is in use on this host ({error.strerror})"
+            raise SetupError(f"{in_use}; end the program that listens there") from error

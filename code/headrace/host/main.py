@@ -36,7 +36,7 @@ from headrace.terminal.display import print_every_character
 HELP = """usage: launcher.py [--NAME VALUE ...] | --describe
 
 Runs this host's part of a headrace job. SageMaker starts it on every host with the job's hyperparameters as
---NAME VALUE. The training script gets those that are no settings of the launcher. --describe prints the topology
+--NAME VALUE. The training script gets those that are not settings of the launcher. --describe prints the topology
 (JSON on standard output, a table on standard error) and runs nothing."""
 
 
@@ -59,7 +59,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
             return 0
         source_dir = Path(entry).resolve().parent
         if not (source_dir / settings.training_script).is_file():
-            raise InputError(f"training_script {settings.training_script!r} is not in {source_dir}")
+            raise InputError(f"training_script {settings.training_script!r} is not in {source_dir}; name a file there")
         rank = toolkit_rank(environ)
         if rank:
             check_rank(rank, topology)

@@ -50,7 +50,7 @@ class Store:
             path = folder / str(name).rpartition("/")[2]
             self.fetch(name, path)
         except Exception as error:  # of boto3 or of the network, of any type
-            print(f"cannot fetch from {self._uri}, so it is built here: {error}", file=sys.stderr)
+            print(f"cannot fetch from {self._uri}, so this host builds the file: {error}", file=sys.stderr)
             self._reached = False
             return None
         print(f"using the build of an earlier job: {self._uri}/{name}", file=sys.stderr)
@@ -64,7 +64,7 @@ class Store:
             self._client.upload_file(str(path), self._bucket, f"{self._prefix}/{name}")
             print(f"kept {path.name} for the next job in {self._uri}", file=sys.stderr)
         except Exception as error:  # the next job builds it again
-            print(f"cannot keep {path.name} in {self._uri}: {error}", file=sys.stderr)
+            print(f"cannot keep {path.name} in {self._uri}, so the next job builds it again: {error}", file=sys.stderr)
 
 
 def open_store(environ: Mapping[str, str]) -> Store | None:

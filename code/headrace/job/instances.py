@@ -62,7 +62,7 @@ class InstanceTable:
         gpus = kind.gpus if kind else 0
         if given is None:
             if kind is None:
-                raise InputError(f"how many GPUs {name} has is not known; give --processes_per_host")
+                raise InputError(f"the number of GPUs of {name} is not known; give --processes_per_host")
             return max(gpus, 1)
         if given > gpus > 0:
             raise InputError(
@@ -85,10 +85,10 @@ class InstanceTable:
                     raise ValueError
             except ValueError:
                 raise InputError(
-                    f"--price {text!r} is not of the form TYPE=USD_PER_HOUR, ml.c5.18xlarge=3.67"
+                    f"--price {text!r} is not of the form TYPE=USD_PER_HOUR, such as ml.c5.18xlarge=3.67"
                 ) from None
             if name not in types:
-                raise InputError(f"--price names {name!r}, of which nothing is known; give a whole table with --prices")
+                raise InputError(f"--price names {name!r}, which is not in the table; give a table with it by --prices")
             types[name] = replace(types[name], usd_per_hour=usd)
         return replace(self, types=types, dated=self.dated + (f", but {', '.join(given)} as given" if given else ""))
 
@@ -118,14 +118,14 @@ def _read(path: Path) -> InstanceTable:
     try:
         columns, rows = tuple(reader.fieldnames or ()), list(reader)
     except csv.Error as error:
-        raise InputError(f"{path} is no table: {error}") from error
+        raise InputError(f"{path} is not a CSV table: {error}") from error
     if columns != COLUMNS:
         raise InputError(f"{path}: expected the columns {','.join(COLUMNS)}, found {','.join(columns)}")
     types: dict[str, InstanceType] = {}
     for row in rows:
         name = (row["instance_type"] or "").strip()
         if name in types:
-            raise InputError(f"{path}: {name!r} has two rows")
+            raise InputError(f"{path}: {name!r} has two rows; keep one")
         try:
             types[name] = InstanceType(
                 name, int(row["vcpus"]), int(row["gpus"]), row["gpu"].strip(), float(row["memory_gib"]),

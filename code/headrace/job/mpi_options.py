@@ -11,7 +11,7 @@ OWN_MPI_PARAMETERS = frozenset(
 )
 """Parameters of Open MPI that users must not set."""
 _REFUSED = dict.fromkeys(("--", "-V", "--version", "-h", "--help", "-?"), "mpirun would not run the script")
-_REFUSED |= dict.fromkeys(("-n", "--n", "-np", "--np", "-c"), "say --processes_per_host")
+_REFUSED |= dict.fromkeys(("-n", "--n", "-np", "--np", "-c"), "give --processes_per_host instead")
 """Options of mpirun that users must not give, each with the reason."""
 
 
@@ -27,7 +27,7 @@ def split_mpi_options(text: str) -> tuple[str, ...]:
     except ValueError as error:
         raise InputError(f"--custom_mpi_options {text!r}: {error}") from error
     if words and not words[0].startswith("-"):
-        raise InputError(f"--custom_mpi_options {text!r}: {words[0]!r} is no option")
+        raise InputError(f"--custom_mpi_options {text!r}: {words[0]!r} is not an option; begin with one")
     if taken := sorted(set(words) & OWN_MPI_PARAMETERS):
         raise InputError(f"--custom_mpi_options {text!r}: leave out {taken[0]}, which headrace's launcher sets")
     for word in filter(_REFUSED.get, words):

@@ -88,14 +88,14 @@ class Settings:
         choices=("", *TF_DATA_MODES),
     )
     framework: str = _setting(
-        DEFAULT.name, "what the training script uses; with it, which data service there is", choices=tuple(FRAMEWORKS)
+        DEFAULT.name, "framework of the training script, which also decides the data service", choices=tuple(FRAMEWORKS)
     )
     num_of_data_workers: int = _setting(1, "tf.data workers, or feed servers, per host", at_least=0)
     local_workers: str = _setting(
-        "on", "on: dnn hosts have them too, beside the trainer; off: data hosts alone", choices=LOCAL_WORKERS
+        "on", "on: dnn hosts run workers too, beside the trainer; off: data hosts only", choices=LOCAL_WORKERS
     )
     processes_per_host: int = _setting(0, "ranks per dnn host; 0: the host's GPUs, one when it has none", at_least=0)
-    training_script: str = _setting(DEFAULT.training_script, "what runs on the ranks, a path inside the source dir")
+    training_script: str = _setting(DEFAULT.training_script, "script that the ranks run, a path inside the source dir")
     startup_timeout_s: float = _setting(
         900.0, "how long hosts wait for each other at the start (image pulls differ by minutes)"
     )
@@ -108,16 +108,14 @@ class Settings:
     max_restarts: int = _setting(
         5, "restarts of one dispatcher or worker, in quick succession, before the job fails", at_least=0
     )
-    min_data_hosts: int = _setting(1, "the job goes on without lost data hosts while this many remain", at_least=0)
+    min_data_hosts: int = _setting(1, "the job goes on after the loss of data hosts if this many are left", at_least=0)
     metrics_port: int = _setting(
-        0, "where the leader serves OpenMetrics; 0: nowhere", at_least=0, at_most=(1 << 16) - 1
+        0, "port on which the leader serves OpenMetrics; 0: none", at_least=0, at_most=(1 << 16) - 1
     )
     preflight: str = _setting(
-        "", "first: the ranks try MPI before they train; only: they do nothing else", choices=PREFLIGHTS
+        "", "first: the ranks test MPI before they train; only: they do not train", choices=PREFLIGHTS
     )
-    preflight_timeout_s: float = _setting(
-        60.0, "how long a rank or a link may give no sign in one stage of the preflight"
-    )
+    preflight_timeout_s: float = _setting(60.0, "how long a rank or link may be silent in one stage of the preflight")
     base_dir: Path = Path("/opt/ml")
     secret: str = field(default="", repr=False)
     secret_is_derived: bool = False
@@ -134,7 +132,7 @@ class Settings:
             if each.metadata:
                 _check(each.name, getattr(self, each.name), **each.metadata)
         if is_own_port(self.metrics_port, self.num_of_data_workers):
-            raise InputError(f"metrics_port is {self.metrics_port}; expected a port that no server of the job has")
+            raise InputError(f"metrics_port is {self.metrics_port}; expected a port that no server of the job uses")
         if self.local_workers == "off" and self.min_data_hosts < 1:
             raise InputError(
                 "min_data_hosts is 0, but with local_workers off nobody else makes batches; give 1 or more"

@@ -131,7 +131,7 @@ def refuse_secrets(source_dir: Path, files: list[Path]) -> None:
                 found = _SECRET_TEXT.search(stream.read(_SCANNED_BYTES))
             if found is None:
                 continue
-        reason = f"its name is one of a secret ({pattern})" if pattern else "it holds what looks like a private key"
+        reason = f"its name looks like a secret's ({pattern})" if pattern else "it seems to hold a secret key"
         raise InputError(
             f"--source_dir holds {file}: {reason}, and it would be uploaded; "
             f"move it away, or name it in {source_dir / IGNORE_FILE}"
@@ -145,8 +145,8 @@ def refuse_too_much(source_dir: Path, files: list[Path], limit_bytes: int = MAX_
     if total > limit_bytes:
         largest = max(sizes, key=lambda file: sizes[file])
         raise InputError(
-            f"--source_dir {source_dir} holds {total / 1e6:.0f} MB (limit {limit_bytes / 1e6:.0f}), {largest} alone "
-            f"{sizes[largest] / 1e6:.0f}; move data to a --channel, and name files that hosts do not need in "
+            f"--source_dir {source_dir} holds {total / 1e6:.0f} MB (limit {limit_bytes / 1e6:.0f} MB), {largest} alone "
+            f"{sizes[largest] / 1e6:.0f} MB; move data to a --channel, and name files that hosts do not need in "
             f"{IGNORE_FILE}"
         )
 

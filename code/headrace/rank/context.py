@@ -63,7 +63,7 @@ class TrainerContext:
             raise InputError(f"{_PREFIX}TF_DATA_MODE is {self.tf_data_mode!r}; expected one of {TF_DATA_MODES}")
         if self.tf_data_mode == "service" and not (self.dispatcher or self.feeds):
             raise InputError(
-                f"{_PREFIX}TF_DATA_MODE is service, but neither {_PREFIX}DISPATCHER nor {_PREFIX}FEEDS is set"
+                f"{_PREFIX}TF_DATA_MODE is service, but neither {_PREFIX}DISPATCHER nor {_PREFIX}FEEDS is set; set one"
             )
 
     def environ(self) -> dict[str, str]:

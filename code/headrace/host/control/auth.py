@@ -58,7 +58,7 @@ def _text(record: dict[str, Any], name: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:  # half a surrogate pair, which JSON can express
-        raise Refused(f"{name} is no text") from error
+        raise Refused(f"{name} is not text") from error
     return value
 
 

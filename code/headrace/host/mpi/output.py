@@ -44,7 +44,7 @@ MOST_TOLD = 4
 _EXITED = re.compile(r"raised SystemExit: \d+")
 """Pattern of the error of a script that has printed why it exits, as click does for usage errors."""
 NO_ROOM = "is its disk or /dev/shm full, or are too many files open?"
-WITHOUT_A_WORD = "ended without a word, as os._exit does: raise an error, or let the script run to its end"
+WITHOUT_A_WORD = "ended without an error, as os._exit does: raise an error, or let the script run to its end"
 
 
 def _number(text: str) -> int:
