@@ -61,7 +61,7 @@ def test_a_parameter_of_the_users_takes_the_place_of_headraces():
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("-x 'A", "No closing quotation"), ("train.py", "not an option"), ("--mca plm_rsh_agent ssh", "leave out plm_rsh"),
+    [("-x 'A", "No closing quotation"), ("train.py", "be an option"), ("--mca plm_rsh_agent ssh", "leave out plm_rsh"),
      ("--version", "would not run the script"), ("-x A=1 --", "'--': mpirun would not"),
      ("-np 5", "give --processes_per_host instead")],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Flags of start_job.py, and the one job spec that they describe for every backend."""
+"""Flags of start_job.py and of `headrace run` and `submit`, and the job spec that they describe."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def _hyperparameters(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _not_for_hosts(arguments: argparse.Namespace) -> tuple[Path, ...]:
-    """Return the folders of runs, channels and checkpoints. They may lie in the source dir, but are no source."""
+    """Return the folders of runs, channels and checkpoints. They may lie in the source dir, but hold no source."""
     uris = [Channel.parse(text).uri for text in arguments.channel] + [arguments.checkpoint_s3_uri or ""]
     if arguments.output_dir.resolve() == arguments.source_dir.resolve():
         raise InputError(f"--output_dir {arguments.output_dir} is --source_dir; choose another, or hosts get old runs")

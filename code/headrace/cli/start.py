@@ -128,7 +128,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
 
 
 def _spec_to_send(arguments: argparse.Namespace, table: InstanceTable) -> JobSpec:
-    """Return the job's spec. Warn if the script does not compile with this Python, though the hosts' may be newer."""
+    """Return the job's spec. Warn if the script does not compile with this Python; the hosts' may be newer."""
     spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), table)
     script = spec.source_dir / spec.training_script
     try:

@@ -15,7 +15,7 @@ DISPATCHER_PORT = 6000
 FIRST_WORKER_PORT = 6001
 """The port of a host's first worker; its other workers listen on the ports that follow."""
 TRANSFER_PORT_OFFSET = 1000
-"""Number that is added to a worker's port, such as 6001, for its port of headrace's own transfer protocol, 7001."""
+"""Difference between a worker's port (6001) and its port for headrace's own transfer protocol (7001)."""
 CONTROL_PORT = 16000
 _PASSING = range(20_000, 32_000)
 """Ports for short-lived servers. Linux gives ports from 32768 up to connections, so these are lower."""

@@ -132,7 +132,7 @@ class RunPaths:
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a JSON file atomically, and its folder if missing."""
+    """Write a JSON file atomically; make its folder if that is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     partial.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

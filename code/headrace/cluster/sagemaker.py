@@ -18,8 +18,8 @@ FRAMEWORK_PARAMETERS = "SM_FRAMEWORK_PARAMS"
 def read_topology(base_dir: Path, environ: Mapping[str, str]) -> Topology:
     """Return the topology from `base_dir`'s resourceconfig.json, else from the `SM_*` variables.
 
-    SageMaker does not promise an order in the file, so hosts are put in natural order. Only if the SageMaker toolkit
-    starts MPI do dnn hosts keep the file's order: the toolkit gives rank 0 to the first of them (sagemaker-training
+    SageMaker does not promise an order in the file, so hosts are put in natural order. If the SageMaker toolkit starts
+    MPI, the dnn hosts keep the file's order, because the toolkit gives rank 0 to the first of them (sagemaker-training
     5.1, `Environment.get_master_hostname`).
 
     Raises:

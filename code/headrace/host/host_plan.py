@@ -128,8 +128,8 @@ def trainer_environ(plan: HostPlan, of_service: Mapping[str, str]) -> dict[str, 
         SECRET_VARIABLE: settings.secret,
         **FRAMEWORKS[settings.framework].rank_environ(facts),
         CONTROL_HOSTS_VARIABLE: ",".join(channels),
-        # MPI then starts before the framework is loaded, whose libraries have functions of the same names (hwloc's).
-        # Open MPI's must be found at once and not at their first call, or MPI's end calls the framework's and crashes.
+        # A preflight starts MPI before the framework is loaded. Both have functions of the same names (hwloc's). Open
+        # MPI's must be bound at once, not at their first call: else MPI's end would call the framework's and crash.
         **({"LD_BIND_NOW": "1"} if settings.preflight else {}),
     }
 

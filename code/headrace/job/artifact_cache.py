@@ -1,4 +1,4 @@
-"""An S3 folder in which hosts keep the files that they build, for later jobs. If a download fails, the host builds."""
+"""An S3 folder in which hosts keep files that they build, for later jobs. If a download fails, hosts build again."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Processors and prices of instance types, from the dated table instances.csv. The user's own prices come first.
+"""Processors and prices of instance types, from the dated table instances.csv. The user's own take precedence.
 
-Used before a job (ranks per host, cost limits) and after it (cost, advice).
+They are used before a job (ranks per host, cost limits) and after it (cost, advice).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class InstanceTable:
                     f"--price {text!r} is not of the form TYPE=USD_PER_HOUR, such as ml.c5.18xlarge=3.67"
                 ) from None
             if name not in types:
-                raise InputError(f"--price names {name!r}, which is not in the table; give a table with it by --prices")
+                raise InputError(f"--price names {name!r}, which the table lacks; give a table with it by --prices")
             types[name] = replace(types[name], usd_per_hour=usd)
         return replace(self, types=types, dated=self.dated + (f", but {', '.join(given)} as given" if given else ""))
 

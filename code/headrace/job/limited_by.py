@@ -1,4 +1,4 @@
-"""Find what limits the speed of a job's steps, from its summary. The report and the plan use the same answer."""
+"""Find what limits the speed of a job's steps, from its summary. The summary, the report and the plan use it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def split_mpi_options(text: str) -> tuple[str, ...]:
     except ValueError as error:
         raise InputError(f"--custom_mpi_options {text!r}: {error}") from error
     if words and not words[0].startswith("-"):
-        raise InputError(f"--custom_mpi_options {text!r}: {words[0]!r} is not an option; begin with one")
+        raise InputError(f"--custom_mpi_options {text!r}: the first word must be an option, not {words[0]!r}")
     if taken := sorted(set(words) & OWN_MPI_PARAMETERS):
         raise InputError(f"--custom_mpi_options {text!r}: leave out {taken[0]}, which headrace's launcher sets")
     for word in filter(_REFUSED.get, words):

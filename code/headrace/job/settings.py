@@ -135,7 +135,7 @@ class Settings:
             raise InputError(f"metrics_port is {self.metrics_port}; expected a port that no server of the job uses")
         if self.local_workers == "off" and self.min_data_hosts < 1:
             raise InputError(
-                "min_data_hosts is 0, but with local_workers off nobody else makes batches; give 1 or more"
+                "min_data_hosts is 0, but with local_workers off only data hosts make batches; give 1 or more"
             )
         if self.tf_data_mode == "service" and self.num_of_data_workers < 1:
             raise InputError("tf_data_mode service needs num_of_data_workers 1 or more")

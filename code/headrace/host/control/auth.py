@@ -63,7 +63,7 @@ def _text(record: dict[str, Any], name: str) -> str:
 
 
 class ServerAuth:
-    """The server's side: answers hellos, verifies calls, signs replies. One thread uses it."""
+    """The server's side of authentication: answers hellos, verifies calls, signs replies. Only one thread uses it."""
 
     def __init__(self, secret: str, host: str) -> None:
         self._secret = secret.encode()
@@ -119,7 +119,7 @@ class _Seal:
 
 
 class ClientAuth:
-    """The client's side of one session."""
+    """The client's side of authentication, for one session."""
 
     def __init__(self, secret: str, host: str) -> None:
         self._secret = secret.encode()

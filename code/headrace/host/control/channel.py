@@ -213,7 +213,7 @@ class ControlClient:
 
 
 class ControlError(Exception):
-    """A control call that failed; the text says why."""
+    """Raised if a control call fails; the text says why."""
 
 
 class _RefusalLog:

@@ -156,7 +156,7 @@ class RankLog:
             self._missing_ranks, self._waiting_ranks, self.waits_for_ends = {}, {}, ""
 
     def missing_in_allreduce(self) -> list[tuple[str, str]]:
-        """Return `(host, rank)` of ranks that others wait for: those in the framework's warnings, or the silent one."""
+        """Return `(host, rank)` of ranks that others wait for, from the framework's warnings or ranks' reports."""
         with self._lock:
             missing = list(self._missing_ranks)
             if self._waiting_ranks and not missing:

@@ -33,7 +33,7 @@ def orted_arguments(words: list[str]) -> list[str]:
 def main() -> int:
     try:
         address, arguments = sys.argv[1], orted_arguments(sys.argv[2:])
-        # mpirun names a host by its address, or by the first part of one that is a name.
+        # mpirun names a host by its address or, if that is a name, by the first part of the name.
         hosts = control_hosts()
         known = {name: (where, name) for name, where in hosts.items()}
         known |= {where.rpartition(":")[0]: (where, name) for name, where in hosts.items()}

@@ -1,4 +1,4 @@
-"""Utilization and memory of this host's GPUs, from NVIDIA's management library; no figures where that is missing.
+"""Utilization and memory of this host's GPUs, from NVIDIA's management library. Without it there are no figures.
 
 The library's calls can hang with a broken driver, so a separate thread makes them.
 """
@@ -72,7 +72,7 @@ class Gpus:
         except Exception:
             return  # no library, no driver or no GPU: then there are no figures
         while handles and not self._closed.wait(SAMPLE_S):
-            # A figure may fail at times, or always: utilization does on a part of a GPU.
+            # A figure may be missing at times, or always: a part of a GPU has no utilization.
             with contextlib.suppress(Exception):
                 memory = [pynvml.nvmlDeviceGetMemoryInfo(each) for each in handles]
                 with self._lock:

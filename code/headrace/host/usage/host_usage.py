@@ -18,7 +18,7 @@ Child = tuple[str, str]
 SAMPLE_INTERVAL_S = 0.5
 REPORTED_SIZES = 32
 SCAN_INTERVAL_S = 5.0
-"""Seconds between searches for new descendants. A search reads all processes of the machine; a sample, known ones."""
+"""Seconds between searches for new descendants, which read all processes. A sample reads only the known ones."""
 
 
 class ResourceUsage:
@@ -27,7 +27,7 @@ class ResourceUsage:
     Args:
         roots: function that returns kind, name and pid of every child that runs now.
         own_network: whether this host's network is its own; simulated hosts may share the machine's.
-        gpus: the figures of the GPUs to include in reports; None: there are none.
+        gpus: the figures of the GPUs to include in reports; None if there are none.
     """
 
     def __init__(

@@ -80,7 +80,7 @@ class KernelKills:
         files = [file for file, at in self._rose.items() if at >= now - JUST_NOW_S]
         if any("cgroup" in file for file in files):
             return "here"
-        # A container's counter that has not risen outweighs the machine's that has.
+        # If the container's own counter has not risen, the machine's does not count.
         return "machine" if files and not any(file.endswith("memory.events") for file in self._counts) else ""
 
 
