@@ -92,16 +92,16 @@ def _add_job_flags(parser: argparse.ArgumentParser, source_dir: Path, place: str
                      help="batches from tf.data service (PyTorch: feed servers), or made by the training process "
                           "(default: service with a data group, else local)")  # fmt: skip
     if place == ANYWHERE:
-        job.add_argument("--is_cloud_job", action=YES_NO, default=True, help="on SageMaker, or on this machine")
+        job.add_argument("--is_cloud_job", action=YES_NO, default=True, help="run on SageMaker, or on this machine")
     elif place == HERE:  # so that arguments of start_job.py work here too
         job.add_argument("--no-is_cloud_job", dest="is_cloud_job", action="store_false", help=argparse.SUPPRESS)
-    job.add_argument("--is_hetero", action=YES_NO, default=True, help="data_group and dnn_group, or dnn hosts alone")
+    job.add_argument("--is_hetero", action=YES_NO, default=True, help="use data hosts and dnn hosts, or only dnn hosts")
     job.add_argument("--source_dir", type=as_given, default=source_dir, metavar="DIR",
                      help="folder that every host gets: training script, its modules (%(default)s)")  # fmt: skip
     job.add_argument(
         "--training_script", metavar="FILE", help="script that ranks run (train_dnn.py, with PyTorch train_torch.py)"
     )
-    job.add_argument("--job_name", metavar="NAME", help="default: made from mode and UTC time")
+    job.add_argument("--job_name", metavar="NAME", help="name of the job (default: made from mode and UTC time)")
     job.add_argument("--output_dir", type=as_given, default=Path("runs"), metavar="DIR",
                      help="runs and results are written to DIR/JOB_NAME (%(default)s)")  # fmt: skip
     job.add_argument("--hyperparameter", action="append", default=[], metavar="NAME=VALUE",
@@ -143,7 +143,7 @@ def _add_cloud_flags(parser: argparse.ArgumentParser) -> None:
     cloud.add_argument("--wait", action=YES_NO, default=True, help="follow the job and its logs to the end")
     cloud.add_argument("--role", metavar="ARN", help="the job's IAM role, ARN or name (default: SAGEMAKER_ROLE)")
     cloud.add_argument("--region", metavar="NAME", help="AWS region (default: from the AWS configuration)")
-    cloud.add_argument("--image_uri", metavar="URI", help="default: AWS's training image of the framework")
+    cloud.add_argument("--image_uri", metavar="URI", help="image (default: AWS's training image of the framework)")
     cloud.add_argument(
         "--framework_version", metavar="V", help="version of the framework in that image (default: the one tested)"
     )
@@ -152,7 +152,7 @@ def _add_cloud_flags(parser: argparse.ArgumentParser) -> None:
     cloud_options.add_flags(cloud)
     cloud.add_argument("--distribution", choices=DISTRIBUTIONS, default=DISTRIBUTIONS[0],
                        help="who starts MPI: headrace's launcher, or the SageMaker toolkit (%(default)s)")  # fmt: skip
-    cloud.add_argument("--tag", action="append", metavar="KEY=VALUE", help="repeatable")
+    cloud.add_argument("--tag", action="append", metavar="KEY=VALUE", help="tag of the job; repeatable")
     cloud.add_argument("--retries", type=int, metavar="N", help="tries when SageMaker has no capacity (default: 5)")
     cloud.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly price of a type; repeatable")
     cloud.add_argument("--prices", type=Path, metavar="CSV", help="your price table, with the columns of instances.csv")
