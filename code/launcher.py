@@ -1,4 +1,4 @@
-"""The entry point on every host: SageMaker starts it, so does the simulated cluster."""
+"""The entry point on every host of a job: on SageMaker, on Slurm and on simulated hosts."""
 
 from headrace.host.main import entry_point
 

@@ -1,4 +1,4 @@
-"""One tf.data service server of this host: a dispatcher or a worker. Started by launcher.py."""
+"""Run a server of tf.data service, a dispatcher or a worker. The launcher starts it."""
 
 import sys
 

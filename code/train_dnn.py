@@ -1,6 +1,6 @@
 """The training script, run on every rank. This is the file to copy and edit: your data, your model.
 
-It runs alone too (`python code/train_dnn.py`), on one process with data made in that process.
+It also runs alone, in one process that makes its own data: `python code/train_dnn.py`.
 """
 
 import argparse
@@ -19,13 +19,13 @@ POLICIES = ["float32", "mixed_bfloat16", "mixed_float16"]
 
 
 def make_datasets(args, checkpoint):
-    """Return uint8 training batches, the number of their examples and classes, and this rank's held-out batches."""
-    if not args.channel:  # something to preprocess, to measure with
+    """Return training batches (uint8), the numbers of examples and classes, and this rank's held-out batches."""
+    if not args.channel:  # made-up images, for measurements
         return images.made_up(args.batch_size, args.image_size, classes=10), 10_240, 10, None
     folder = Path(args.channel)
     decode = lambda record: images.decode_example(record, args.image_size)  # noqa: E731
     augment = lambda x, y: (images.augment(x, rotation=0.02, zoom=0.1, shift=0.05), y)  # noqa: E731
-    # The files in another order each epoch. A job that is started again goes on where this one was stopped.
+    # Each epoch reads the files in another order. A job that is started again goes on where this one stopped.
     shards = data.Shards.of_files(sorted(folder.glob("train-*.tfrecord")), checkpoint)
     train = shards.map(decode).shuffle(512).batch(args.batch_size, drop_remainder=True).map(augment)
     held_out = tf.data.TFRecordDataset(sorted(map(str, folder.glob("test-*.tfrecord"))))
@@ -56,22 +56,22 @@ def main():
     parser.add_argument("--model", choices=["resnet50", "small_cnn"], default="resnet50")
     parser.add_argument("--batch_size", type=int, default=32, help="per rank")
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--steps_per_epoch", type=int, default=0, help="default: the dataset's size")
-    parser.add_argument("--learning_rate", type=float, default=0.001, help="of one rank; scaled by their number")
+    parser.add_argument("--steps_per_epoch", type=int, default=0, help="default: one pass over the dataset")
+    parser.add_argument("--learning_rate", type=float, default=0.001, help="of one rank; scaled by the number of ranks")
     parser.add_argument("--warmup_epochs", type=float, default=1.0)
-    parser.add_argument("--image_size", type=int, default=32, help="pixels; images of the channel are resized")
+    parser.add_argument("--image_size", type=int, default=32, help="pixels to which images are resized")
     parser.add_argument("--mixed_precision", choices=POLICIES, default=POLICIES[0])
     parser.add_argument("--channel", default=os.environ.get("SM_CHANNEL_TRAINING", ""), help="folder of TFRecords")
     parser.add_argument("--log_every", type=int, default=10, help="steps between two log events")
     args, _ = parser.parse_known_args()
 
-    hvd.init()  # takes this rank's GPU, so before the first tensor
+    hvd.init()  # chooses this rank's GPU, so it comes before the first tensor
     keras.mixed_precision.set_global_policy(args.mixed_precision)
     checkpoint = callbacks.Checkpoint()
     train, examples, classes, held_out = make_datasets(args, checkpoint)
     if hvd.rank() == 0:
-        print(f"training on {args.channel or 'made-up images: no channel named training is seen here'}")
-    # What comes before `distribute` runs on the data hosts' workers, what comes after it here.
+        print(f"training on {args.channel or 'made-up images: this host has no channel named training'}")
+    # What comes before `distribute` runs on the data hosts' workers; what comes after it runs here.
     train = data.prefetch_to_device(data.distribute(train).prefetch(tf.data.AUTOTUNE))
     steps = args.steps_per_epoch or max(examples // (args.batch_size * hvd.size()), 1)
 

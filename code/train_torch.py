@@ -20,12 +20,12 @@ parser = argparse.ArgumentParser(allow_abbrev=False)
 parser.add_argument("--model", choices=["resnet50", "small_cnn"], default="resnet50")
 parser.add_argument("--batch_size", type=int, default=32, help="per rank")
 parser.add_argument("--epochs", type=int, default=2)
-parser.add_argument("--steps_per_epoch", type=int, default=0, help="default: the dataset's size")
-parser.add_argument("--learning_rate", type=float, default=0.001, help="for one rank; multiplied by their number")
+parser.add_argument("--steps_per_epoch", type=int, default=0, help="default: one pass over the dataset")
+parser.add_argument("--learning_rate", type=float, default=0.001, help="of one rank; scaled by the number of ranks")
 parser.add_argument("--image_size", type=int, default=32, help="pixels to which images are resized")
 parser.add_argument("--channel", default=os.environ.get("SM_CHANNEL_TRAINING", ""), help="folder of digits.npz")
-parser.add_argument("--num_workers", type=int, default=0, help="processes per rank, without data hosts")
-parser.add_argument("--examples", type=int, default=2048, help="number of made-up images without a channel")
+parser.add_argument("--num_workers", type=int, default=0, help="processes per rank, if the job has no data hosts")
+parser.add_argument("--examples", type=int, default=2048, help="number of made-up images if there is no channel")
 parser.add_argument("--log_every", type=int, default=10, help="steps between two log events")
 args, _ = parser.parse_known_args()
 
@@ -51,7 +51,7 @@ class Digits(torch.utils.data.Dataset):
 
 
 class MadeUp(torch.utils.data.Dataset):
-    """Random pixels, blurred: images that are expensive to preprocess, to measure with where there is no data."""
+    """Blurred random pixels: images that are expensive to make, for measurements without a dataset."""
 
     def __len__(self):
         return args.examples
@@ -71,7 +71,7 @@ def convolution(inputs, outputs, size, stride=1):
 
 
 class Bottleneck(nn.Module):
-    """1×1, 3×3 and 1×1 convolutions beside a shortcut (He, Zhang, Ren, Sun, 2015); the stride is the 3×3's."""
+    """1×1, 3×3 and 1×1 convolutions beside a shortcut (He, Zhang, Ren, Sun, 2015). The 3×3 has the stride."""
 
     def __init__(self, inputs, width, stride):
         super().__init__()
@@ -111,14 +111,14 @@ held_out = Digits(args.channel, "test", augmented=False) if args.channel else No
 if headrace.torch.rank() == 0:
     print(f"training on {args.channel or 'made-up images: this host has no channel named training'}")
 
-# Loaders: as torch's. Data hosts make the batches, where the job has any; device= copies each beside the step before.
+# Loaders with torch's arguments. Data hosts make the batches if there are any; device= copies during the step before.
 options = {"num_workers": args.num_workers, "device": device}
 loader = headrace.torch.DataLoader(train, args.batch_size, shuffle=True, drop_last=True, **options)
 test_loader = headrace.torch.DataLoader(held_out, args.batch_size, **options) if args.channel else ()
 
 
 def pixels(images):
-    """Floats between 0 and 1, made here, so that one byte a pixel travels."""
+    """Return floats between 0 and 1. They are made here, so that a pixel travels as one byte."""
     return (images.float() / 255).to(memory_format=torch.channels_last)
 
 
@@ -143,7 +143,7 @@ def step(batch):
     return len(labels), loss.detach() * len(labels), (scores.argmax(1) == labels).sum()
 
 
-# What a step takes that waits for nothing: a few on made-up images, after which all state is put back.
+# Time some steps that never wait: they use made-up images, and all state is restored after them.
 size = (args.batch_size, 3, args.image_size, args.image_size)
 made_up = torch.randint(0, 256, size, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 training.measure_ideal_step(step, (made_up, torch.zeros(args.batch_size, dtype=torch.int64)))

@@ -17,7 +17,7 @@ COMMANDS = {
     "train": {
         "run": ("headrace.cli.start:run", "train here, on simulated hosts of this machine; free"),
         "submit": ("headrace.cli.start:submit", "train on SageMaker or Slurm; shows the price first"),
-        "preflight": ("headrace.cli.start:preflight", "only try MPI: who is where, every link, collectives"),
+        "preflight": ("headrace.cli.start:preflight", "only test MPI: every link between hosts, collectives"),
     },
     "look at runs": {
         "runs": ("headrace.cli.finished_runs:list_runs", "list the runs in runs/"),

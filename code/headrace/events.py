@@ -39,7 +39,7 @@ _EVENT = re.compile(r"\bheadrace event=(?P<name>\w+)(?P<fields>(?: \w+=\S*)*)")
 
 @contextlib.contextmanager
 def keep_going() -> Iterator[None]:
-    """Context that prints an exception and continues after it, for threads that others depend on."""
+    """Print an exception in the block instead of raising it, for threads that must not end."""
     try:
         yield
     except Exception:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LONGEST_LINE_BYTES = 1000
-"""Longest log line that is sent with an outcome, since a lease renewal, which contains it, has a size limit."""
+"""Largest number of bytes of a log line that is sent with an outcome, because messages between hosts have a limit."""
 LOG_TAIL_LINES = 30
 """Number of lines of a failed process's log that are sent with the root cause."""
 
@@ -82,7 +82,7 @@ class Outcome:
 
 
 def _shortened(text: str, most_bytes: int) -> str:
-    """Return the beginning of a text, at most this many bytes in UTF-8."""
+    """Return the beginning of a text, at most `most_bytes` bytes in UTF-8."""
     return text.encode(errors="replace")[:most_bytes].decode(errors="ignore")
 
 

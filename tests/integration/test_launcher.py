@@ -55,7 +55,7 @@ def test_help_is_for_people_and_a_hyperparameter_named_help_is_none(tmp_path):
     [
         (None, [], "this is not a SageMaker host"),
         ({"current_host": "algo-7"}, [], "current_host 'algo-7' is not among the hosts"),
-        ({"hosts": []}, [], "no host trains"),
+        ({"hosts": []}, [], "only its hosts train"),
         ({}, ["--num_of_data_workers", "x"], "invalid int value: 'x'"),
         ({}, ["--training_script", "none.py"], "'none.py' is not in"),
         ({}, ["--tf_data_mode", "remote"], "expected one of service, local"),

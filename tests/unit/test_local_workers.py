@@ -41,7 +41,7 @@ def test_a_late_data_host_is_not_waited_for_for_ever():
 
 
 def test_without_data_hosts_somebody_has_to_make_batches():
-    with pytest.raises(InputError, match="nobody else makes batches"):
+    with pytest.raises(InputError, match="only data hosts make batches"):
         Settings(local_workers="off", min_data_hosts=0)
     with pytest.raises(InputError, match="expected one of on, off"):
         Settings(local_workers="auto")

@@ -110,7 +110,7 @@ def test_what_looks_like_a_secret_is_refused_until_it_is_ignored(tmp_path, name,
 
 def test_too_much_is_refused_and_the_largest_file_is_named(tmp_path):
     write(tmp_path, a_dot_py="x" * 10, weights_dot_bin="x" * 2_000_000)
-    with pytest.raises(InputError, match=r"holds 2 MB \(limit 1\), weights.bin alone 2"):
+    with pytest.raises(InputError, match=r"holds 2 MB \(limit 1 MB\), weights.bin alone 2 MB"):
         refuse_too_much(tmp_path, source_files(tmp_path), limit_bytes=1_000_000)
 
 

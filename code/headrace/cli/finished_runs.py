@@ -17,7 +17,7 @@ from headrace.terminal.parser import OneLineParser
 from headrace.terminal.tables import as_table
 
 OUTPUT_DIR = Path("runs")
-"""Folder to which results of jobs are fetched, the same as start_job.py's."""
+"""Folder to which results of jobs are fetched: the default of start_job.py's --output_dir."""
 HEAD = ("run", "ended", "outcome", "hosts", "script", "steps", "samples/s", "waiting for data")
 NO_SUMMARY = "no summary: it still runs, or was killed"
 
@@ -32,7 +32,7 @@ def _folder_of(run: Path, region: str | None) -> Path:
             f"{OUTPUT_DIR / run} has no summary: the job still runs, or was killed before it could leave one"
         )
     if len(run.parts) != 1:
-        raise InputError(f"{run}: no such folder")
+        raise InputError(f"{run}: no such folder; give a run's folder, or the name of a job")
     check_installation(("boto3",))
     from headrace.backends.sagemaker.results import fetch_job
 
@@ -49,7 +49,7 @@ def list_runs(argv: Sequence[str]) -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=OUTPUT_DIR, metavar="DIR", help="(%(default)s)")
     folder: Path = parser.parse_args(argv).folder
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; `headrace run` makes it, --output_dir names another")
+        raise InputError(f"{folder}: no such folder; give the one that --output_dir named (default: runs)")
     found = sorted(filter(_is_run, folder.iterdir()), key=_ended_at, reverse=True)
     if not found:
         print(f"no runs in {folder}")

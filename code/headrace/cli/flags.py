@@ -1,4 +1,4 @@
-"""Flags of start_job.py, and the one job spec that they describe for every backend."""
+"""Flags of start_job.py and of `headrace run` and `submit`, and the job spec that they describe."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WITHOUT_A_FLAG = (
 )  # fmt: skip
 DEFAULT_DATA_INSTANCES = 2
 MOST_CPUS = 8_192
-"""Most processors that Linux supports."""
+"""Largest number of processors that Linux supports."""
 HERE_ONLY = {"cpus": "--cpus", "isolation": "--isolation"}
 _OF_THE_ACCOUNT = (
     "role", "region", "image_uri", "framework_version", "output_s3_uri", "tag", "prices", "price", "retries",
@@ -59,7 +59,7 @@ YES_NO = argparse.BooleanOptionalAction
 def build_parser(
     prog: str = "start_job.py", source_dir: Path | None = None, place: str = ANYWHERE
 ) -> argparse.ArgumentParser:
-    """Return the parser, flags grouped as --help shows them. Flags of other places than `place` are unknown and None.
+    """Return the parser of a command's flags. Flags for places other than `place` are refused; their values are None.
 
     Args:
         prog: name of the command.
@@ -92,29 +92,29 @@ def _add_job_flags(parser: argparse.ArgumentParser, source_dir: Path, place: str
                      help="batches from tf.data service (PyTorch: feed servers), or made by the training process "
                           "(default: service with a data group, else local)")  # fmt: skip
     if place == ANYWHERE:
-        job.add_argument("--is_cloud_job", action=YES_NO, default=True, help="on SageMaker, or on this machine")
+        job.add_argument("--is_cloud_job", action=YES_NO, default=True, help="run on SageMaker, or on this machine")
     elif place == HERE:  # so that arguments of start_job.py work here too
         job.add_argument("--no-is_cloud_job", dest="is_cloud_job", action="store_false", help=argparse.SUPPRESS)
-    job.add_argument("--is_hetero", action=YES_NO, default=True, help="data_group and dnn_group, or dnn hosts alone")
+    job.add_argument("--is_hetero", action=YES_NO, default=True, help="use data hosts and dnn hosts, or only dnn hosts")
     job.add_argument("--source_dir", type=as_given, default=source_dir, metavar="DIR",
-                     help="what every host gets: the training script and what it needs (%(default)s)")  # fmt: skip
+                     help="folder that every host gets: training script, its modules (%(default)s)")  # fmt: skip
     job.add_argument(
-        "--training_script", metavar="FILE", help="what the ranks run (train_dnn.py, with PyTorch train_torch.py)"
+        "--training_script", metavar="FILE", help="script that ranks run (train_dnn.py, with PyTorch train_torch.py)"
     )
-    job.add_argument("--job_name", metavar="NAME", help="default: mode and UTC time")
+    job.add_argument("--job_name", metavar="NAME", help="name of the job (default: made from mode and UTC time)")
     job.add_argument("--output_dir", type=as_given, default=Path("runs"), metavar="DIR",
-                     help="runs, or a job's results, land in DIR/JOB_NAME (%(default)s)")  # fmt: skip
+                     help="runs and results are written to DIR/JOB_NAME (%(default)s)")  # fmt: skip
     job.add_argument("--hyperparameter", action="append", default=[], metavar="NAME=VALUE",
-                     help="reaches the training script as --NAME VALUE; repeatable")  # fmt: skip
+                     help="passed to the training script as --NAME VALUE; repeatable")  # fmt: skip
     job.add_argument("--channel", action="append", default=[], metavar="NAME=URI[@GROUP[,GROUP]]",
                      help="data for these groups: s3://… in the cloud, a folder here; repeatable")  # fmt: skip
     job.add_argument("--checkpoint_s3_uri", metavar="URI",
                      help="where checkpoints are kept and found again: s3://… in the cloud, a folder here")  # fmt: skip
-    job.add_argument("--batch_size", type=int, metavar="N", help="per rank")
+    job.add_argument("--batch_size", type=int, metavar="N", help="examples in a batch of one rank")
     job.add_argument("--epochs", type=int, metavar="N")
     job.add_argument("--steps_per_epoch", type=int, metavar="N")
     job.add_argument("--preflight", nargs="?", const="first", choices=["first", "only"],
-                     help="first test MPI between the ranks: links, collectives; only: do not train")  # fmt: skip
+                     help="first: test MPI between the ranks, then train; only: test, do not train")  # fmt: skip
     job.add_argument("--metrics_port", type=int, metavar="PORT",
                      help="port where the leader serves OpenMetrics to anybody (default: none)")  # fmt: skip
 
@@ -134,7 +134,7 @@ def _add_host_flags(parser: argparse.ArgumentParser, place: str) -> None:
     hosts.add_argument("--processes_per_host", type=int, metavar="N",
                        help=f"ranks per dnn host (default: its GPUs; {LOCAL_PROCESSES_PER_HOST} here)")  # fmt: skip
     hosts.add_argument("--custom_mpi_options", default="", metavar="TEXT",
-                       help="more options for mpirun, with =: --custom_mpi_options='-x NAME=VALUE'")  # fmt: skip
+                       help="more options for mpirun; write --custom_mpi_options='-x NAME=VALUE'")  # fmt: skip
 
 
 def _add_cloud_flags(parser: argparse.ArgumentParser) -> None:
@@ -142,8 +142,8 @@ def _add_cloud_flags(parser: argparse.ArgumentParser) -> None:
     cloud.add_argument("--dry_run", action="store_true", help="print the CreateTrainingJob request, send nothing")
     cloud.add_argument("--wait", action=YES_NO, default=True, help="follow the job and its logs to the end")
     cloud.add_argument("--role", metavar="ARN", help="the job's IAM role, ARN or name (default: SAGEMAKER_ROLE)")
-    cloud.add_argument("--region", metavar="NAME", help="default: that of the AWS configuration")
-    cloud.add_argument("--image_uri", metavar="URI", help="default: AWS's training image of the framework")
+    cloud.add_argument("--region", metavar="NAME", help="AWS region (default: from the AWS configuration)")
+    cloud.add_argument("--image_uri", metavar="URI", help="image (default: AWS's training image of the framework)")
     cloud.add_argument(
         "--framework_version", metavar="V", help="version of the framework in that image (default: the one tested)"
     )
@@ -152,10 +152,10 @@ def _add_cloud_flags(parser: argparse.ArgumentParser) -> None:
     cloud_options.add_flags(cloud)
     cloud.add_argument("--distribution", choices=DISTRIBUTIONS, default=DISTRIBUTIONS[0],
                        help="who starts MPI: headrace's launcher, or the SageMaker toolkit (%(default)s)")  # fmt: skip
-    cloud.add_argument("--tag", action="append", metavar="KEY=VALUE", help="repeatable")
+    cloud.add_argument("--tag", action="append", metavar="KEY=VALUE", help="tag of the job; repeatable")
     cloud.add_argument("--retries", type=int, metavar="N", help="tries when SageMaker has no capacity (default: 5)")
-    cloud.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly price; repeatable")
-    cloud.add_argument("--prices", type=Path, metavar="CSV", help="your own table, with the columns of instances.csv")
+    cloud.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly price of a type; repeatable")
+    cloud.add_argument("--prices", type=Path, metavar="CSV", help="your price table, with the columns of instances.csv")
 
 
 def _add_flags_of_runs_here(parser: argparse.ArgumentParser) -> None:
@@ -212,7 +212,7 @@ def parse_cpus(text: str, is_hetero: bool) -> dict[str, frozenset[int]]:
             cpus = frozenset(cpu for item in listed.split(",") for cpu in _cpu_range(item))
         except ValueError as error:
             raise InputError(
-                f"--cpus {part!r} is not of the form GROUP=LIST, such as data_group=0,2-3, or no machine has so many"
+                f"--cpus {part!r} is not of the form GROUP=LIST, such as data_group=0,2-3, or a number is too large"
             ) from error
         if group not in groups:
             raise InputError(f"--cpus names group {group!r}; this job has {', '.join(groups)}")
@@ -240,27 +240,27 @@ def _hyperparameters(arguments: argparse.Namespace) -> dict[str, str]:
         if not separator:
             raise InputError(f"--hyperparameter {text!r} is not of the form NAME=VALUE")
         if name in given:
-            raise InputError(f"hyperparameter {name!r} is given twice")
+            raise InputError(f"hyperparameter {name!r} is given twice; give it once")
         given[name] = value
     return given
 
 
 def _not_for_hosts(arguments: argparse.Namespace) -> tuple[Path, ...]:
-    """Return folders that may lie in the source dir and hold no source: runs, channels, checkpoints."""
+    """Return the folders of runs, channels and checkpoints. They may lie in the source dir, but hold no source."""
     uris = [Channel.parse(text).uri for text in arguments.channel] + [arguments.checkpoint_s3_uri or ""]
     if arguments.output_dir.resolve() == arguments.source_dir.resolve():
-        raise InputError(f"--output_dir {arguments.output_dir} is --source_dir itself: hosts would get earlier runs")
+        raise InputError(f"--output_dir {arguments.output_dir} is --source_dir; choose another, or hosts get old runs")
     return (arguments.output_dir, *(as_given(uri) for uri in uris if uri and not uri.startswith("s3://")))
 
 
 def _channel(text: str, is_hetero: bool) -> Channel:
-    """Return the channel of a flag. In a homogeneous job dnn hosts see it, whatever their group is named."""
+    """Return the channel of a flag. Without data hosts, all hosts see it: `data_group` and `dnn_group` are removed."""
     channel = Channel.parse(text)
     if is_hetero:
         return channel
     if set(channel.groups) == {DATA_GROUP}:
         raise InputError(
-            f"channel {channel.name!r} is for data_group alone, and this job has none: no host would see it"
+            f"channel {channel.name!r} is only for data_group, which this job lacks: no host would see it; leave it out"
         )
     return replace(channel, groups=tuple(each for each in channel.groups if each not in (DNN_GROUP, DATA_GROUP)))
 

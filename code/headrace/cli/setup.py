@@ -1,4 +1,4 @@
-"""`headrace setup`: what pip cannot bring, built for this Python once and kept: Horovod, and the transfer library."""
+"""`headrace setup`: build what pip cannot install, once for this Python: Horovod and the transfer library."""
 
 from __future__ import annotations
 

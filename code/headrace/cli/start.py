@@ -29,10 +29,10 @@ from headrace.job.phases import Phases
 from headrace.job.spec import JobSpec
 from headrace.terminal.parser import exit_status
 
-PREFLIGHT = """Run a job of dnn hosts alone whose ranks try MPI and then end: who is where, messages between hosts and
-within each, broadcast, gather and average, allreduce. Each answer is checked and timed; a table and preflight.json have
-the results. A slow link is marked; a rank or link that gives no sign ends the job by name. Flags are start_job.py's.
-To try MPI before a training: start_job.py --preflight ..."""
+PREFLIGHT = """Run a job of only dnn hosts, whose ranks test MPI and then end: messages between hosts and within a host,
+broadcast, gather and average, allreduce. Each answer is checked and timed; a table and preflight.json have the results.
+A slow link is marked; a rank or link that is silent ends the job and is named. Flags are start_job.py's.
+To test MPI before a training: start_job.py --preflight ..."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -51,7 +51,7 @@ def run(argv: Sequence[str]) -> int:
 def submit(argv: Sequence[str]) -> int:
     """Submit the current folder's project (`headrace submit`) to SageMaker or Slurm.
 
-    Ask before a job on SageMaker that can cost more than a little.
+    Ask for confirmation before a job on SageMaker that can cost more than a little.
     """
     chosen = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     chosen.add_argument("--to")
@@ -77,7 +77,7 @@ def start(argv: Sequence[str]) -> int:
 
 
 def preflight(argv: Sequence[str]) -> int:
-    """Run a job of dnn hosts alone whose ranks try MPI and do nothing else (`headrace preflight`)."""
+    """Run a job of only dnn hosts, whose ranks test MPI and do not train (`headrace preflight`)."""
     parser = _with_yes(build_parser("headrace preflight"))
     parser.description = PREFLIGHT
     return _main(parser, ["--no-is_hetero", "--preflight", "only", *argv], _run_or_submit)
@@ -128,7 +128,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
 
 
 def _spec_to_send(arguments: argparse.Namespace, table: InstanceTable) -> JobSpec:
-    """Return the job's spec. Warn of a syntax error before hosts are billed; their Python may be newer and take it."""
+    """Return the job's spec. Warn if the script does not compile with this Python; the hosts' may be newer."""
     spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), table)
     script = spec.source_dir / spec.training_script
     try:
@@ -142,7 +142,7 @@ def _spec_to_send(arguments: argparse.Namespace, table: InstanceTable) -> JobSpe
 def _submit(arguments: argparse.Namespace) -> int:
     for name, flag in HERE_ONLY.items():
         if getattr(arguments, name) is not None:
-            raise InputError(f"{flag} is for jobs on this machine (--no-is_cloud_job)")
+            raise InputError(f"{flag} is for jobs on this machine (--no-is_cloud_job): leave it out")
     table = read_instances(arguments.prices).with_prices(arguments.price or ())
     check_installation(("boto3", "pathspec", "packaging"))
     from headrace.backends.sagemaker.request_check import check_instance_type
@@ -161,7 +161,7 @@ def _submit_to_slurm(arguments: argparse.Namespace) -> int:
 
 
 def _told(ended: Ended | None) -> int:
-    """Print a few lines on a job that ran elsewhere, if it has ended; return the exit status."""
+    """Print the results of a job on SageMaker or Slurm, if it has ended; return the exit status."""
     if ended and ended.folder and RunPaths(ended.folder).summary.is_file():
         from headrace.report.runs import describe_run, read_summary
 

@@ -15,13 +15,13 @@ DISPATCHER_PORT = 6000
 FIRST_WORKER_PORT = 6001
 """The port of a host's first worker; its other workers listen on the ports that follow."""
 TRANSFER_PORT_OFFSET = 1000
-"""Distance from a worker's port to its port for headrace's own protocol (`tensorflow/service/transfer`): 6001, 7001."""
+"""Difference between a worker's port (6001) and its port for headrace's own transfer protocol (7001)."""
 CONTROL_PORT = 16000
 _PASSING = range(20_000, 32_000)
-"""Ports for short-lived servers, below 32768, where Linux's range for connections begins."""
+"""Ports for short-lived servers. Linux gives ports from 32768 up to connections, so these are lower."""
 ENDPOINTS_VARIABLE = "HEADRACE_ENDPOINTS"
-"""The environment variable with the addresses of hosts that have no names and ports of their own, such as simulated
-hosts on loopback addresses; written by `encode_endpoints`."""
+"""Environment variable with the hosts' addresses and ports, if these are not the host names and the usual ports, as on
+simulated hosts. `encode_endpoints` makes its value."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Endpoint:
 
     @property
     def control_address(self) -> str:
-        """Where the host's control channel is reached."""
+        """The `ADDRESS:PORT` of the host's control channel."""
         return f"{self.address}:{self.control_port}"
 
 
@@ -59,7 +59,7 @@ def read_endpoints(text: str) -> dict[str, Endpoint]:
 
 
 def is_own_port(port: int, workers: int) -> bool:
-    """Return whether one of the job's servers may use the port, if a host has this number of workers."""
+    """Return whether a server of the job may use the port on a host with this number of workers."""
     worker_ports = range(FIRST_WORKER_PORT, FIRST_WORKER_PORT + max(workers, 1))
     return (
         port in (DISPATCHER_PORT, CONTROL_PORT) or port in worker_ports or port - TRANSFER_PORT_OFFSET in worker_ports
@@ -67,7 +67,7 @@ def is_own_port(port: int, workers: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return free ports, outside the range from which Linux gives ports to connections.
+    """Return `count` free ports, outside the range from which Linux gives ports to connections.
 
     Raises:
         SetupError: fewer than `count` ports are free.
@@ -79,4 +79,4 @@ def free_ports(count: int) -> list[int]:
             found.append(port)
         if len(found) == count:
             return found
-    raise SetupError(f"fewer than {count} ports from {_PASSING[0]} to {_PASSING[-1]} are free")
+    raise SetupError(f"fewer than {count} ports from {_PASSING[0]} to {_PASSING[-1]} are free; end other programs")

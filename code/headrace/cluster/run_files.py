@@ -18,29 +18,29 @@ TENSORBOARD = "tensorboard"
 CHECKPOINTS = "checkpoints"
 PREFLIGHT_REPORT = "preflight.json"
 TRAINER_REPORT = "trainer.json"
-"""Rank 0's part of the summary; the leader's launcher removes it from the output folder."""
+"""Rank 0's part of the summary. The leader's launcher takes it into the summary and removes the file."""
 ROOT_CAUSE = "root_cause.json"
-"""The root cause as a host sees it; the one in the leader's summary counts."""
+"""The root cause as one host sees it. If hosts differ, the root cause in the leader's summary is right."""
 STOP_REQUEST = "stop"
 """The file in the signal folder that asks rank 0 for a checkpoint now."""
 ARRAYS_FOLDER = "arrays"
-"""The folder of arrays that workers read, in the work folder, which is also the ranks' temporary folder."""
+"""The folder of array files that workers read. It lies in the work folder, which is also the ranks' TMPDIR."""
 WORK_DIR_VARIABLE = "HEADRACE_WORK_DIR"
-"""The variable with the folder of a host's temporary files, where that is not in its base folder."""
+"""Environment variable with the folder for a host's temporary files, if that is outside its base folder."""
 REPORT, PLOTS = "report.html", "plots"
 """The output of `headrace report`, in the run's folder."""
 RESULTS = (SUMMARY, METRICS, TENSORBOARD, PREFLIGHT_REPORT)
-"""The leader's results for users, in its output folder and later in the run's."""
+"""Results for users. The leader writes them to its output folder; later they are in the run's folder."""
 
 
 def as_given(text: str) -> Path:
-    """Return a user's path or file:// address with ~ expanded, which the shell does not do in --flag=~/folder."""
+    """Return a user's path or file:// address as a path. Expand ~, because shells do not in --flag=~/folder."""
     return Path(os.path.expanduser(text.removeprefix("file://")))
 
 
 @dataclass(frozen=True)
 class HostPaths:
-    """A host's folders below its base folder, `/opt/ml`, in SageMaker's layout."""
+    """A host's folders below a base folder (`/opt/ml` on SageMaker), in SageMaker's layout."""
 
     base_dir: Path
     own_work_dir: str = ""
@@ -60,7 +60,7 @@ class HostPaths:
 
     @property
     def channel_dir(self) -> Path:
-        """The folder that has a folder for each channel."""
+        """The folder with one subfolder for each channel."""
         return self.base_dir / "input" / "data"
 
     @property
@@ -114,7 +114,7 @@ class RunPaths:
         except FileExistsError as error:
             raise InputError(f"{self.folder} exists already; choose another --job_name, or delete it") from error
         except OSError as error:
-            raise InputError(f"cannot make the folder {self.folder}: {error.strerror}") from error
+            raise InputError(f"cannot make the folder {self.folder}: {error.strerror}; change --output_dir") from error
 
     @property
     def summary(self) -> Path:
@@ -132,7 +132,7 @@ class RunPaths:
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a JSON file atomically, and its folder if missing."""
+    """Write a JSON file atomically; make its folder if that is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     partial.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

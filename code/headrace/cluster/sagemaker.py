@@ -12,18 +12,18 @@ from headrace.cluster.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP, 
 from headrace.errors import TopologyError
 
 FRAMEWORK_PARAMETERS = "SM_FRAMEWORK_PARAMS"
-"""The toolkit's own hyperparameters, `sagemaker_…`, as JSON."""
+"""Environment variable with the hyperparameters of SageMaker's toolkit, `sagemaker_…`, as JSON."""
 
 
 def read_topology(base_dir: Path, environ: Mapping[str, str]) -> Topology:
     """Return the topology from `base_dir`'s resourceconfig.json, else from the `SM_*` variables.
 
     SageMaker does not promise an order in the file, so hosts are put in natural order. If the SageMaker toolkit starts
-    MPI, it gives rank 0 to the first dnn host listed (sagemaker-training 5.1, `Environment.get_master_hostname`). Then
-    the dnn hosts stay in the file's order.
+    MPI, the dnn hosts keep the file's order, because the toolkit gives rank 0 to the first of them (sagemaker-training
+    5.1, `Environment.get_master_hostname`).
 
     Raises:
-        TopologyError: neither exists, or the content contradicts itself.
+        TopologyError: neither the file nor the variables exist, or their content contradicts itself.
     """
     path = HostPaths(base_dir).resource_config
     try:
@@ -36,14 +36,14 @@ def read_topology(base_dir: Path, environ: Mapping[str, str]) -> Topology:
 
 
 def toolkit_starts_mpi(environ: Mapping[str, str]) -> bool:
-    """Return whether the SageMaker toolkit starts MPI, from its parameters, which every host gets."""
+    """Return whether the SageMaker toolkit starts MPI. The toolkit's parameters say so on every host."""
     parameters = _json(environ.get(FRAMEWORK_PARAMETERS) or "{}", FRAMEWORK_PARAMETERS)
     ways = ("sagemaker_mpi_enabled", "sagemaker_distributed_dataparallel_enabled")
     return isinstance(parameters, dict) and any(parameters.get(way) for way in ways)
 
 
 def topology_from(config: Any, source: str, dnn_as_listed: bool = False) -> Topology:
-    """Return the topology in the content of a resourceconfig.json; `source` names it in errors."""
+    """Return the topology in the content of a resourceconfig.json. `source` is the file's name for errors."""
     try:
         current, interface = config["current_host"], str(config.get("network_interface_name") or "eth0")
         groups = _groups(config)
@@ -62,7 +62,7 @@ def topology_from(config: Any, source: str, dnn_as_listed: bool = False) -> Topo
             f"{DATA_GROUP!r} and {DNN_GROUP!r}"
         )
     if not listed or list(groups) == [DATA_GROUP]:
-        raise TopologyError(f"{source}: no host in instance group {DNN_GROUP!r}; without it no host trains")
+        raise TopologyError(f"{source}: no host in instance group {DNN_GROUP!r}; add one, because only its hosts train")
     if dnn_as_listed:
         hosts = [host for host in hosts if host.role == "data"] + listed
     here = next((host for host in hosts if host.name == current), None)
@@ -101,7 +101,7 @@ def _json(text: str, source: str) -> Any:
 
 
 def _groups(config: Mapping[str, Any]) -> dict[str, tuple[str, Sequence[str]]]:
-    """Return instance type and host names by group name."""
+    """Return each group's instance type and host names, by the group's name."""
     if listed := config.get("instance_groups"):
         return {each["instance_group_name"]: (each.get("instance_type") or "", each["hosts"]) for each in listed}
     group = config.get("current_group_name") or HOMOGENEOUS_GROUP

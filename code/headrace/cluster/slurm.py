@@ -1,8 +1,7 @@
-"""A host of a Slurm job: read the topology from Slurm's variables; make the launcher's environment and folders.
+"""Prepare a host of a Slurm job: make SageMaker's variables from Slurm's, and make the host's folders.
 
-The batch script (`headrace.backends.slurm.batch_script`) exports the variables that are named here. From Slurm's
-variables and these, this module makes those that SageMaker sets. So nothing else in the launcher, and no training
-script, asks which of the two it runs on.
+The batch script (`headrace.backends.slurm.batch_script`) exports further variables, which are named here. Because of
+this module, neither the rest of the launcher nor a training script asks whether it runs on Slurm or on SageMaker.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ from headrace.errors import InputError, TopologyError
 RUN_VARIABLE = "HEADRACE_RUN"
 """Variable with the run's folder, which all hosts share. Only hosts of a Slurm job have it."""
 GROUPS_VARIABLE = "HEADRACE_SLURM_GROUPS"
-"""Variable with the groups of the job's components, in their order: `dnn_group,data_group`."""
+"""Variable with the instance group of each component of the Slurm job, in order: `dnn_group,data_group`."""
 CHANNELS_VARIABLE = "HEADRACE_SLURM_CHANNELS"
 """Variable with the job's channels, one a line: `NAME=FOLDER@GROUP,GROUP`."""
 PORTS_VARIABLE = "HEADRACE_SLURM_PORTS"
-"""Variable with the ports in a row that the job needs on shared nodes; not set: the job is alone there."""
+"""Variable with the number of consecutive ports that the job needs on shared nodes; not set if it shares none."""
 SECRET_VARIABLE = "HEADRACE_JOB_SECRET"
 SECRET_FILE = "secret"
-"""File of the secret in the run's folder, for its owner alone."""
+"""File in the run's folder with the job's secret. Only its owner may read it."""
 FREE_PORTS = 800
-"""Ports from 6000 to slurmctld's 6817 that dispatchers and workers of all jobs on a node share."""
+"""Number of ports that all jobs on a node share for dispatchers and workers: from 6000, below slurmctld's 6817."""
 LAUNCHER_PREFIXES = ("SLURM", "SBATCH_", "SRUN_", "PMI_", "PMI2_", "PMIX_", "OMPI_", "PRTE_", "I_MPI_")
-"""Prefixes of variables that make mpirun use Slurm's launcher, or a rank take itself for one of Slurm's tasks."""
+"""Prefixes of variables to remove: mpirun would use Slurm's launcher, or MPI would take a rank for a Slurm task."""
 
 
 def enter_host(environ: Mapping[str, str]) -> dict[str, str]:
@@ -111,23 +110,23 @@ def read_groups(environ: Mapping[str, str]) -> dict[str, list[str]]:
     """Return host names by group, in natural order; the data group comes first.
 
     Raises:
-        TopologyError: the job's number of components is not the number of groups that the script names, or a group has
-            no list of nodes.
+        TopologyError: the job has more or fewer components than the script names groups, or a group has no list of
+            nodes.
     """
     names, groups = _group_names(environ), {}
     for number, group in enumerate(names):
         variable = f"SLURM_JOB_NODELIST_HET_GROUP_{number}" if len(names) > 1 else "SLURM_JOB_NODELIST"
         if not environ.get(variable):
-            raise TopologyError(f"{GROUPS_VARIABLE} names {', '.join(names)}, and {variable} is not set")
+            raise TopologyError(f"{GROUPS_VARIABLE} names {', '.join(names)}, but {variable} is not set")
         groups[group] = sorted(expand_hosts(environ[variable]), key=natural_key)
     components = int(environ.get("SLURM_HET_SIZE") or 1)
     if components != len(names):
-        raise TopologyError(f"this job has {components} components, {GROUPS_VARIABLE} names {', '.join(names)}")
+        raise TopologyError(f"this job has {components} components, but {GROUPS_VARIABLE} names {', '.join(names)}")
     return dict(sorted(groups.items(), key=lambda pair: pair[0] != DATA_GROUP))
 
 
 def expand_hosts(text: str) -> list[str]:
-    """Expand Slurm's short form of a list: `gpu[01-03,7],login` is gpu01, gpu02, gpu03, gpu7 and login."""
+    """Return the host names in Slurm's short form: `gpu[01-03,7],login` is gpu01, gpu02, gpu03, gpu7 and login."""
     names: list[str] = []
     for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
         pieces = [_numbers(piece[1:-1]) if piece.startswith("[") else [piece]
@@ -137,10 +136,10 @@ def expand_hosts(text: str) -> list[str]:
 
 
 def port_offset(job_id: int, needed: int) -> int:
-    """Return how far a job's ports lie above the usual ones, so that jobs with nearby numbers can share a node.
+    """Return the number to add to a job's ports, so that jobs with nearby numbers can share a node.
 
     Args:
-        needed: number of ports in a row that a host needs; 0: the job is alone on it.
+        needed: number of consecutive ports that the job needs on a node; 0 if the job is alone there.
     """
     return job_id % (FREE_PORTS // needed) * needed if needed else 0
 
@@ -150,7 +149,7 @@ def _group_names(environ: Mapping[str, str]) -> list[str]:
 
 
 def _numbers(text: str) -> list[str]:
-    """Expand a list of numbers: `01-03,7` is 01, 02, 03, 7."""
+    """Return the numbers in Slurm's short form: `01-03,7` is 01, 02, 03 and 7."""
     found: list[str] = []
     for item in text.split(","):
         first, _, last = item.partition("-")
@@ -167,7 +166,7 @@ def _visible_channels(text: str, group: str) -> Iterable[tuple[str, str]]:
 
 
 def _prepare(run: Path, paths: HostPaths, is_leader: bool) -> None:
-    """Prepare the host's folder in the run's: the leader's results are the run's, and hosts share its checkpoints."""
+    """Make the host's folder in the run's folder. Links put checkpoints and the leader's results beside it."""
     try:
         paths.output_dir.parent.mkdir(parents=True, exist_ok=True)
         paths.model_dir.mkdir(exist_ok=True)

@@ -1,6 +1,6 @@
 """The topology of a job: hosts, instance groups, roles, the dispatcher's host and the leader.
 
-Every host computes the same topology without asking another (`headrace.cluster.sagemaker`).
+Each host computes the topology by itself, and all get the same one (`headrace.cluster.sagemaker`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Topology:
-    """All hosts of the job, and the current one. Hosts are in natural order, unless the toolkit starts MPI."""
+    """All hosts of the job, in the order of `read_topology`, and the host on which this process runs."""
 
     hosts: tuple[Host, ...]
     current: Host
@@ -91,7 +91,7 @@ class Topology:
         """Return the topology as a text table.
 
         Args:
-            servers: returns the names of the servers that a host runs.
+            servers: function that returns the names of a host's servers.
         """
         rows = [("host", "group", "instance type", "role", "runs")]
         for host in self.hosts:

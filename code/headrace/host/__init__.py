@@ -1,1 +1,1 @@
-"""Code that runs on every host, for any framework."""
+"""The launcher: code that runs on every host of a job, whatever the framework."""

@@ -1,4 +1,4 @@
-"""Make root causes from stop requests and errors, and write them where they are looked for."""
+"""Make a failed job's root cause from a signal or an error, and write it to files."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from headrace.outcome import RootCause
 
 
 def leave(paths: HostPaths, cause: RootCause) -> None:
-    """Write the root cause where people and SageMaker look for it. May be called again."""
+    """Write the root cause to SageMaker's failure file and to `root_cause.json`. May be called more than once."""
     write_failure(paths, "\n".join([cause.one_line(), *cause.log_tail]))
     with contextlib.suppress(OSError):
         write_json(paths.output_dir / ROOT_CAUSE, cause.as_json())
 
 
 def write_failure(paths: HostPaths, text: str) -> None:
-    """Write the file in which SageMaker looks for the reason of a failure."""
+    """Write the text to the file that SageMaker shows as the job's FailureReason."""
     try:
         paths.failure.parent.mkdir(parents=True, exist_ok=True)
         paths.failure.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
-        print(f"headrace: cannot write {paths.failure}: {error}", file=sys.stderr)
+        print(f"headrace: cannot write {paths.failure}, so SageMaker shows no reason: {error}", file=sys.stderr)
 
 
 def stopped(host: str, signal_name: str) -> RootCause:
@@ -35,7 +35,7 @@ def stopped(host: str, signal_name: str) -> RootCause:
 
 
 def cause_of(error: Exception, host: str, log: HostLog) -> RootCause:
-    """Return the root cause of a job that an error ended; write the traceback of an unexpected one to the log."""
+    """Return the root cause of a job that an error ended. If the error is unexpected, log its traceback."""
     if isinstance(error, HeadraceError):
         return RootCause(host, LAUNCHER, str(error), os.getpid(), exit_code=error.exit_code)
     for line in "".join(traceback.format_exception(error)).splitlines():

@@ -1,4 +1,4 @@
-"""Run a host that is not the leader: keep its children until the leader tells the outcome, or is gone."""
+"""Run a host that is not the leader, until the leader sends the job's outcome or falls silent."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from headrace.host.mpi.mpirun import ORTED
 from headrace.outcome import Outcome, RootCause
 
 STOP_MARGIN_S = 5.0
-"""Seconds, beyond the leader's own limit, that a host with a stop request waits for the outcome."""
+"""Seconds that a host with a stop request waits for the outcome after `stop_grace_s`, the leader's limit."""
 UNHEARD_FAILURE_S = 60.0
-"""Seconds that a failed host waits for the leader's first call, to report its failure."""
+"""Seconds that a failed host waits for the leader's first call, so that it can report the failure."""
 
 
 def follow(run: HostRun) -> Outcome:
-    """Run this host; return the leader's outcome, or a failure if the leader is gone."""
+    """Run this host; return the outcome that the leader sent, or a failure if the leader is silent."""
     settings, leader = run.plan.settings, run.plan.topology.leader.name
 
     def attempt(work: Callable[[], object]) -> None:

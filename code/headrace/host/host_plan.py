@@ -1,4 +1,4 @@
-"""Facts that a host knows before it starts anything, and the environments that it makes of them for its children."""
+"""The facts that a host knows before it starts processes, and the environment variables of those processes."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from headrace.job.settings import (
 from headrace.rank.context import TrainerContext
 
 LONGEST_SOCKET_PATH, LONGEST_SOCKET_NAME = 107, 32
-"""Most bytes of a socket's path (unix(7)), and of what Python's multiprocessing adds to its folder's path."""
+"""Limits in bytes: the path of a Unix socket (unix(7)), and the name that Python's multiprocessing adds to a folder."""
 
 
 @dataclass(frozen=True)
 class ToolkitRank:
-    """The rank that this launcher was started as."""
+    """The MPI rank of this launcher, if the SageMaker toolkit's mpirun started it."""
 
     world: int
     local: int
-    """The rank's number on its host; rank 0 there supervises the host."""
+    """The rank's number among the ranks of its host. Local rank 0 supervises the host."""
 
 
 @dataclass(frozen=True)
 class HostPlan:
-    """All that a host needs to know before it starts anything."""
+    """The facts that a host needs before it starts processes: topology, settings, script and environment."""
 
     topology: Topology
     settings: Settings
@@ -65,17 +65,17 @@ class HostPlan:
 
     @property
     def trainer_name(self) -> str:
-        """Name of the process that this host starts for the trainer: mpirun, or the toolkit's rank."""
+        """Name of the process with which this host trains: `mpirun`, or `rankN` if the toolkit starts the ranks."""
         return f"rank{self.rank.world}" if self.rank else mpirun.MPIRUN
 
     @property
     def takes_mpi_daemon(self) -> bool:
-        """True if the leader's mpirun may ask this host for its MPI daemon."""
+        """True if the leader's mpirun may ask this host to start an MPI daemon."""
         topology = self.topology
         return topology.current.role == "dnn" and not topology.is_leader and self.rank is None
 
     def refuse_open_launch(self) -> None:
-        """Raise `InputError` if anybody could make this job's hosts run programs."""
+        """Raise `InputError` if anyone on the network could start programs on this job's hosts."""
         settings, several = self.settings, len(self.topology.dnn_hosts) > 1
         if several and self.rank is None and settings.secret_is_derived and not settings.trust_network:
             raise InputError(
@@ -99,7 +99,7 @@ def trainer_environ(plan: HostPlan, of_service: Mapping[str, str]) -> dict[str, 
     """Return the environment of mpirun, MPI daemons and ranks on this host.
 
     Args:
-        of_service: the data service's variables.
+        of_service: the variables by which ranks find the data service.
     """
     settings = plan.settings
     paths = plan.paths
@@ -128,8 +128,8 @@ def trainer_environ(plan: HostPlan, of_service: Mapping[str, str]) -> dict[str, 
         SECRET_VARIABLE: settings.secret,
         **FRAMEWORKS[settings.framework].rank_environ(facts),
         CONTROL_HOSTS_VARIABLE: ",".join(channels),
-        # MPI then starts before the framework is loaded, whose libraries have functions of the same names (hwloc's).
-        # Open MPI's must be found at once and not at their first call, or MPI's end calls the framework's and crashes.
+        # A preflight starts MPI before the framework is loaded. Both have functions of the same names (hwloc's). Open
+        # MPI's must be bound at once, not at their first call: else MPI's end would call the framework's and crash.
         **({"LD_BIND_NOW": "1"} if settings.preflight else {}),
     }
 
@@ -148,9 +148,9 @@ def python_environ(plan: HostPlan) -> dict[str, str]:
 
 
 def _temporary_files(plan: HostPlan) -> dict[str, str]:
-    """Return the folder of temporary files, where they are removed even when their process is killed.
+    """Return the variable TMPDIR: the work folder, which is removed even if a process in it was killed.
 
-    Empty on a simulated host whose folder is too deep for the sockets that a framework's processes make there.
+    Return nothing if the folder's path is too long for the sockets that a framework makes there.
     """
     folder = str(plan.paths.work_dir)
     too_long = len(os.fsencode(folder)) + LONGEST_SOCKET_NAME > LONGEST_SOCKET_PATH

@@ -1,4 +1,4 @@
-"""One host's run, from the start of its servers to its exit code: its children, its state, its inbox."""
+"""The run of one host, from the start of its servers to the end of its child processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TRAINER = "trainer"
 
 @dataclass
 class HostRun:
-    """A running host. Its main loop, `Leader` or `follow`, calls `check_children` and `wait` in turn."""
+    """A running host. The main loop (`Leader` or `follow`) calls `check_children` and `wait` in turn."""
 
     plan: HostPlan
     log: HostLog
@@ -54,11 +54,11 @@ class HostRun:
     ranks: RankLog
     started: float = field(default_factory=time.monotonic)
     listeners: list[Callable[[Stamped], None]] = field(default_factory=list)
-    """Functions that get each event in the main loop, after the state."""
+    """Functions that the main loop calls with each event, after it has updated the state."""
     _next_publication: float = 0.0
 
     def start_servers(self) -> None:
-        """Start this host's servers, and the installation of Horovod if the trainer lacks it.
+        """Start this host's servers, and the installation of Horovod if the trainer needs it and it is missing.
 
         Raises:
             SetupError: a server's port is taken.
@@ -114,7 +114,7 @@ class HostRun:
         return self.supervisor.start(spec)
 
     def check_children(self) -> None:
-        """Restart servers that died; record any other child's failure as this host's."""
+        """Restart servers that died. If another child process failed, record that as this host's failure."""
         for ended in self.supervisor.poll():
             cause = ended.root_cause(self.state.host)
             if ended.spec.kind == TRAINER and ended.return_code:
@@ -133,9 +133,9 @@ class HostRun:
             self.state.publish()
 
     def failed_rank(self, fallback: RootCause) -> RootCause:
-        """Return the failure of the rank that failed first, from mpirun's output or else from this host's rank files.
+        """Return the failure of the rank that failed first, from mpirun's output or else from the ranks' failure files.
 
-        If the toolkit starts the ranks, the launcher reads the output of one rank only, so the files come first.
+        If the toolkit starts the ranks, this launcher sees the output of only one, so it reads the files first.
         """
         left = first_failure(self.plan.paths.signal_dir, self.state.host)
         if left and self.plan.rank:
@@ -144,7 +144,7 @@ class HostRun:
         return left if left and (found is fallback or WITHOUT_A_WORD in found.message) else found
 
     def wait(self, timeout_s: float = TICK_S) -> None:
-        """Wait for news or until the next tick, and act on all events.
+        """Act on events until one of them brings news, at most for `timeout_s`.
 
         Raises:
             SetupError: the MPI daemon cannot be started.
@@ -166,7 +166,7 @@ class HostRun:
                 return
 
     def wait_until(self, is_done: Callable[[], bool], limit_s: float) -> None:
-        """Act on events until something is done, or the time is over."""
+        """Act on events until `is_done` returns True or `limit_s` seconds have passed."""
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline and not is_done():
             self.wait()
@@ -181,7 +181,7 @@ class HostRun:
 def host_run(plan: HostPlan, service: DataService, log: HostLog) -> Iterator[HostRun]:
     """Yield a running host; on exit end every child and remove the work folder.
 
-    SIGTERM and SIGINT ask for the job's end from here on. Once the job has ended, this process ignores them.
+    From now on, SIGTERM and SIGINT request the job's end. Once the job has ended, this process ignores them.
     """
     host, leader = plan.topology.current.name, plan.topology.leader.name
     inbox = Inbox()
@@ -226,7 +226,7 @@ def prepare_folders(plan: HostPlan) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
-            raise SetupError(f"Cannot write to {folder}: {error.strerror}") from error
+            raise SetupError(f"Cannot write to {folder}: {error.strerror}; the job must write there") from error
 
 
 def check_port_free(port: int, what: str) -> None:
@@ -238,4 +238,5 @@ def check_port_free(port: int, what: str) -> None:
             probe.bind(("0.0.0.0", port))  # where the servers listen
             probe.listen(1)
         except OSError as error:
-            raise SetupError(f"Port {port} for the {what} is in use on this host ({error.strerror})") from error
+            in_use = f"Port {port} for the {what} is in use on this host ({error.strerror})"
+            raise SetupError(f"{in_use}; end the program that listens there") from error

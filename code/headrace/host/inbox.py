@@ -27,14 +27,14 @@ class RankSaid:
 
 @dataclass(frozen=True)
 class LeaderSaid:
-    """A renewal of the lease by the leader, with the message that it sent."""
+    """A lease renewal from the leader, with its content."""
 
     body: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class MpiDaemonAsked:
-    """A request by the leader's mpirun for this host's MPI daemon, with orted's arguments."""
+    """A request of the leader's mpirun to start this host's MPI daemon (orted), with its arguments."""
 
     arguments: tuple[str, ...]
 
@@ -48,12 +48,12 @@ class StopAsked:
 
 @dataclass(frozen=True)
 class HostAnswered:
-    """Another host's status, in its reply to a renewal. Occurs on the leader."""
+    """Another host's status, from its reply to a lease renewal. Occurs on the leader."""
 
     host: str
     status: Mapping[str, Any]
     news: bool = True
-    """Whether the status has changed in more than its figures."""
+    """True if the status differs from the one before in more than measurements."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ class HostInformed:
 
 Happening = ServerSaid | RankSaid | LeaderSaid | MpiDaemonAsked | StopAsked | HostAnswered | HostSilent | HostInformed
 Stamped = tuple[float, Happening]
-"""An event after the moment at which it was put, in monotonic seconds."""
+"""A pair: the moment at which an event was put, in monotonic seconds, and the event."""
 
 
 class Inbox:
-    """The events since the loop last looked. `put` may be called from any thread and from signal handlers."""
+    """The events that the main loop has not taken yet. Any thread and any signal handler may call `put`."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Stamped] = queue.SimpleQueue()  # the queue whose put is reentrant

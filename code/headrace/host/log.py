@@ -1,4 +1,4 @@
-"""One log stream per host: every line of every process, after its time, host and role."""
+"""The log of one host: each line of each process, with time, host and role in front."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LAUNCHER = "launcher"
 
 
 class HostLog:
-    """Writes whole lines to one stream, from any thread."""
+    """Writes a host's log in whole lines. Any thread may call it."""
 
     def __init__(self, host: str, stream: TextIO | None = None) -> None:
         self._host = host
@@ -25,7 +25,7 @@ class HostLog:
         self._lock = threading.Lock()
 
     def line(self, role: str, text: str) -> None:
-        """Write one line after `TIME HOST ROLE`; the time is UTC."""
+        """Write one line with UTC time, host and role in front; drop it if it is a framework's noise."""
         if _NOISE.search(text):
             return
         now = datetime.datetime.now(datetime.timezone.utc)
@@ -38,9 +38,9 @@ class HostLog:
                 pass  # The log's reader is gone or its disk is full; the job goes on and its outcome still counts.
 
     def say(self, text: str) -> None:
-        """Write a line as the launcher."""
+        """Write a line with the launcher as its role."""
         self.line(LAUNCHER, text)
 
     def event(self, event_name: str, /, **fields: object) -> None:
-        """Write a log event as the launcher (see `headrace.events`)."""
+        """Write a log event (see `headrace.events`) with the launcher as its role."""
         self.line(LAUNCHER, format_event(event_name, **fields))

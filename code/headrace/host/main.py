@@ -36,12 +36,12 @@ from headrace.terminal.display import print_every_character
 HELP = """usage: launcher.py [--NAME VALUE ...] | --describe
 
 Runs this host's part of a headrace job. SageMaker starts it on every host with the job's hyperparameters as
---NAME VALUE. The training script gets those that are no settings of the launcher. --describe prints the topology
+--NAME VALUE. The training script gets those that are not settings of the launcher. --describe prints the topology
 (JSON on standard output, a table on standard error) and runs nothing."""
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
-    """Run the launcher; return its exit code. `entry` is the entry script's path; its folder is the source dir."""
+    """Run the launcher and return its exit code. `entry` is the path of launcher.py, which lies in the source dir."""
     # A person typed a lone -h: hyperparameters come as pairs, and one of them may be named `h`.
     if list(argv) in (["-h"], ["--help"]):
         print(HELP)
@@ -59,7 +59,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
             return 0
         source_dir = Path(entry).resolve().parent
         if not (source_dir / settings.training_script).is_file():
-            raise InputError(f"training_script {settings.training_script!r} is not in {source_dir}")
+            raise InputError(f"training_script {settings.training_script!r} is not in {source_dir}; name a file there")
         rank = toolkit_rank(environ)
         if rank:
             check_rank(rank, topology)
@@ -77,7 +77,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
 
 
 def run_host(plan: HostPlan, service: DataService) -> int:
-    """Run one host to the job's end; return the outcome's exit code."""
+    """Run this host until the job ends; return the exit code of the job's outcome."""
     host = plan.topology.current.name
     log = HostLog(host)
     try:
@@ -130,7 +130,7 @@ def _log_topology(topology: Topology, service: DataService, log: HostLog) -> Non
 
 
 def entry_point(entry: str) -> None:
-    """Run the launcher and exit; for `launcher.py`."""
+    """Run the launcher, then end this process with its exit code. launcher.py calls this."""
     print_every_character("utf-8")
     code = main(sys.argv[1:], dict(os.environ), entry)
     sys.stdout.flush()

@@ -1,7 +1,7 @@
-"""One host's state, which it reports to the leader. The main loop alone changes it.
+"""The state of one host, which the host reports to the leader. Only the main loop changes it.
 
-The control channel answers a renewal with the status that the loop last published. So a reply never waits for a busy
-loop, and nothing changes while it is read.
+When the leader renews the lease, the host replies with the status that the main loop last published. So the reply
+never waits for a busy loop, and the status does not change while it is read.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class HostState:
         self.service = service
         self._kernel_kills = KernelKills()
         self.restarts: dict[str, int] = {}
-        """Restarts so far, by kind of server."""
+        """Number of restarts so far, by kind of server."""
         self.servers_started = False
         self.installing = False
-        """Whether something that the trainer needs is being installed."""
+        """True while a package that the trainer needs is being installed."""
         self.failure: RootCause | None = None
         self.stop_signal = ""
-        """The signal that asked for the job's end; empty if none came."""
+        """Name of the signal that requested the job's end; empty if none came."""
         self.outcome: Outcome | None = None
-        """The job's outcome, once the leader has told it."""
+        """The job's outcome; None until the leader has sent it."""
         self._inbox = inbox
         self._find_suspended = suspended  # returns suspended processes; slow, so called once a renewal
         self._find_received = received  # returns the batches that this host's ranks have received
@@ -55,15 +55,15 @@ class HostState:
         self._phase = STARTING
         self._last_heard: float | None = None
         self.dump_requested = False
-        """Whether the leader has asked for the ranks' stacks, which are not printed yet."""
+        """True if the leader has asked for the ranks' stacks and they are not printed yet."""
         self._report: Report = {}
         self.published: Body = self._status()
-        """The status that was last published."""
+        """The status that this host sends in reply to lease renewals."""
 
     # From the control channel's thread
 
     def renew(self, body: Body) -> Body:
-        """Answer the leader's renewal, which has the job's phase, and the outcome if there is one."""
+        """Return the published status. `body` is the leader's renewal: the job's phase and, at the end, its outcome."""
         self._inbox.put(LeaderSaid(body))
         return self.published
 
@@ -84,12 +84,12 @@ class HostState:
         self.publish()
 
     def publish(self) -> None:
-        """Make the current status the reply to renewals."""
+        """Make the current status the reply to lease renewals."""
         self._received = self._find_received()
         self.published = self._status()
 
     def hear(self, decision: Mapping[str, Any]) -> None:
-        """Tell this host's data service what the leader has decided for the data services of all hosts."""
+        """Pass the leader's decision on to this host's data service."""
         self._guarded(lambda: self.service.hear(decision))
 
     def report(self) -> Report:
@@ -108,7 +108,7 @@ class HostState:
             self.publish()
 
     def memory(self) -> Body:
-        """Return the kernel's recent kills for lack of memory, and what processes held; empty if there were none."""
+        """Return the report of a recent out-of-memory kill, with the sizes of processes; empty if there was none."""
         killed = self._kernel_kills.just_now()
         return {"killed": killed, "resident_bytes": self.usage.resident_bytes()} if killed else {}
 
@@ -117,13 +117,13 @@ class HostState:
         return None if self._last_heard is None else now - self._last_heard
 
     def set_phase(self, phase: str) -> None:
-        """Note the job's phase; CPU time counts from the first step, because start-up comes before it."""
+        """Note the job's phase. At the first step, start to count CPU time, so that start-up is left out."""
         if phase == STEPPING and self._phase != STEPPING:
             self._phase = STEPPING
             self.usage.mark()
 
     def status(self) -> Body:
-        """Return this host's current status, as the leader gets it."""
+        """Return this host's current status, in the form that the leader gets."""
         self._suspended, self._received = self._find_suspended(), self._find_received()
         return self._status()
 
@@ -154,7 +154,7 @@ class HostState:
             self.hear(body["decision"])
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """Run the data service's code; an error in it becomes this host's failure, and the main loop goes on."""
+        """Run code of the data service. If it raises, record the error as this host's failure and go on."""
         try:
             work()
         except Exception as error:

@@ -1,4 +1,4 @@
-"""The supervisor starts a host's children, restarts the servers among them, and ends them all.
+"""The supervisor starts a host's child processes, restarts servers that end, and finally ends all children.
 
 Each child runs in its own session and dies with this process. A thread reads its output, writes it to the log and
 passes log events on. The main loop calls `poll`, which restarts children and returns those that ended for good.
@@ -23,23 +23,23 @@ from headrace.outcome import LOG_TAIL_LINES, RootCause, describe_return_code
 FIRST_BACK_OFF_S = 0.5
 LONGEST_BACK_OFF_S = 8.0
 FORGIVEN_AFTER_S = 600.0
-"""Seconds after which a running child has recovered: its earlier restarts no longer count against the cap."""
+"""Seconds that a child must run until its earlier restarts no longer count towards `max_restarts`."""
 MAX_LINE_CHARS = 16_384
 READ_REST_S = 1.0
-"""Seconds to wait for an ended child's last lines; another process may hold its pipe open."""
+"""Seconds to wait for the last output of an ended child, whose pipe another process may hold open."""
 
 FINAL_EXIT = InputError.exit_code
-"""The exit code of a server that is not restarted, because it would fail again."""
+"""Exit code by which a server shows that it would fail again. It is then not restarted."""
 
 
 @dataclass(frozen=True)
 class ChildSpec:
-    """A child's command, and what to do when it ends."""
+    """The command of a child process, and what to do with its output and its end."""
 
     kind: str
-    """The kind of child: a kind of server, `trainer`, `mpi-daemon` or `installer`. Restarts are counted by kind."""
+    """`trainer`, `mpi-daemon`, `installer` or the kind of a server. Restarts are counted by kind."""
     name: str
-    """The kind, with a number if a host has several; the prefix of its log lines."""
+    """Name in front of the child's log lines: the kind, with a number if a host has several of the kind."""
     argv: Sequence[str]
     environ: Mapping[str, str]
     cwd: Path
@@ -47,7 +47,7 @@ class ChildSpec:
     """Whether to start the child again, on the same port, when it ends."""
     nice: int = 0
     label: Callable[[str], tuple[str, str]] | None = field(default=None, compare=False)
-    """Function that splits an output line into its author and its text; by default the child's name and the line."""
+    """Function that returns author and text of an output line; if None, the child is the author of all lines."""
     on_event: Callable[[Event], None] | None = field(default=None, compare=False)
     """Function that the reader's thread calls with each log event in the output."""
 
@@ -87,7 +87,7 @@ class Ended:
 
 
 def spawn(spec: ChildSpec) -> subprocess.Popen[bytes]:
-    """Start a child in its own session and at its priority; it dies with this process."""
+    """Start a child in its own session, with its own priority. It dies when this process dies."""
     try:
         process = subprocess.Popen(
             prctl.child_command(spec.argv, spec.nice),
@@ -137,7 +137,7 @@ class Supervisor:
         return child
 
     def poll(self) -> list[Ended]:
-        """Restart children that are due; return those that have ended for good since the last call."""
+        """Restart children whose restart is due; return those that have ended for good since the last call."""
         ended: list[Ended] = []
         for child in self.children:
             if child.ended:
@@ -164,14 +164,14 @@ class Supervisor:
         return ended
 
     def restarts(self) -> dict[str, int]:
-        """Return the restarts so far, by kind."""
+        """Return the number of restarts so far, by kind of child."""
         counts: collections.Counter[str] = collections.Counter()
         for child in self.children:
             counts[child.spec.kind] += child.restarts
         return dict(counts)
 
     def running(self) -> list[tuple[str, str, int]]:
-        """Return kind, name and pid of the children that run."""
+        """Return kind, name and pid of each child that is running."""
         running = [child for child in self.children if not child.ended and child.restart_at is None]
         return [(child.spec.kind, child.spec.name, child.process.pid) for child in running]
 
@@ -180,7 +180,7 @@ class Supervisor:
         return [name for _, name, pid in self.running() if processes.is_stopped(pid)]
 
     def teardown(self) -> None:
-        """End every child and all their descendants: TERM, one shared deadline, KILL, reap."""
+        """End all children and their descendants: SIGTERM, one shared deadline, SIGKILL, reap."""
         for child in self.children:
             child.restart_at, child.ended = None, True
         killed = processes.end_all_descendants(self._grace_s)
@@ -226,6 +226,6 @@ class Supervisor:
                 spec.on_event(event)
         except Exception as error:  # one misread line must not end the reader: the pipe would fill and block the child
             who, text = spec.name, line
-            self._log.say(f"cannot read a line of {spec.name} ({type(error).__name__}: {error})")
+            self._log.say(f"cannot interpret a line of {spec.name}, logged as it is: {type(error).__name__}: {error}")
         child.tail.append(text if who == spec.name else f"{who}: {text}")
         self._log.line(who, text)

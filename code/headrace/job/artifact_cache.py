@@ -1,4 +1,4 @@
-"""An S3 folder in which hosts keep what they build, for the next job. If a download fails, the host builds instead."""
+"""An S3 folder in which hosts keep files that they build, for later jobs. If a download fails, hosts build again."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from headrace.errors import SetupError
 from headrace.job.settings import WHEELS_VARIABLE
 
 LIBRARY_FOLDER = "headrace_transfer"
-"""The folder of the transfer's library, beside TensorFlow; the file's name says which versions it was built for."""
+"""The folder of the transfer library, beside TensorFlow. A file's name says for which versions it was built."""
 LIBRARY_KEY = "transfer"
-"""The folder of the transfer's library in the store."""
+"""The folder of the transfer library in the store."""
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 60
 ATTEMPTS = 2
-"""The number of tries; few, so that a host that cannot reach S3 builds instead of waiting minutes."""
+"""Number of attempts of a call to S3. It is small, so that a host without S3 builds instead of waiting for minutes."""
 
 
 class Store:
-    """The folder `HEADRACE_WHEELS`, `s3://BUCKET/PREFIX`."""
+    """The S3 folder that the variable `HEADRACE_WHEELS` names: `s3://BUCKET/PREFIX`."""
 
     def __init__(self, uri: str, client: Any) -> None:
         self._uri = uri.rstrip("/")
@@ -50,21 +50,21 @@ class Store:
             path = folder / str(name).rpartition("/")[2]
             self.fetch(name, path)
         except Exception as error:  # of boto3 or of the network, of any type
-            print(f"cannot fetch from {self._uri}, so it is built here: {error}", file=sys.stderr)
+            print(f"cannot fetch from {self._uri}, so this host builds the file: {error}", file=sys.stderr)
             self._reached = False
             return None
         print(f"using the build of an earlier job: {self._uri}/{name}", file=sys.stderr)
         return path
 
     def keep(self, path: Path, name: str) -> None:
-        """Upload a file for the next job, unless the store could not be reached before."""
+        """Upload a file for later jobs, unless a download has failed before."""
         if not self._reached:
             return
         try:
             self._client.upload_file(str(path), self._bucket, f"{self._prefix}/{name}")
             print(f"kept {path.name} for the next job in {self._uri}", file=sys.stderr)
         except Exception as error:  # the next job builds it again
-            print(f"cannot keep {path.name} in {self._uri}: {error}", file=sys.stderr)
+            print(f"cannot keep {path.name} in {self._uri}, so the next job builds it again: {error}", file=sys.stderr)
 
 
 def open_store(environ: Mapping[str, str]) -> Store | None:

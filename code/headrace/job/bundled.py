@@ -1,4 +1,4 @@
-"""Find headrace's files for hosts and for new projects: beside the package in a checkout, inside it once installed."""
+"""Find headrace's files for hosts and for new projects: beside the package in a checkout, else inside the package."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from headrace.frameworks import FRAMEWORKS
 
 PACKAGE = Path(__file__).resolve().parents[1]
 INSTALLED = PACKAGE / "own"
-"""The folder in the wheel for the files that are beside the package in a checkout (see pyproject.toml)."""
+"""The installed package's folder for files that lie beside the package in a checkout (see pyproject.toml)."""
 SCRIPTS = ("launcher.py", "train_data.py")
-"""headrace's scripts on hosts, beside the training script and the package."""
+"""Scripts of headrace that hosts get, beside the training script and the package."""
 REQUIREMENTS, CONSTRAINTS = "requirements.txt", "constraints.txt"
 TRAINING_SCRIPTS = {name: framework.training_script for name, framework in FRAMEWORKS.items()}
 
@@ -21,6 +21,6 @@ def own_folder() -> Path:
 
 
 def recipe_folder(recipe: str) -> Path:
-    """The folder of a framework's build recipe. On hosts, which have only the source dir, it does not exist."""
+    """Return the folder of a framework's build recipe. It does not exist on hosts, which have only the source dir."""
     installed = INSTALLED / recipe
     return installed if installed.is_dir() else PACKAGE.parents[1] / recipe

@@ -1,6 +1,6 @@
-"""Processors and prices of instance types: the dated table in instances.csv, with the user's own prices over it.
+"""Processors and prices of instance types, from the dated table instances.csv. The user's own take precedence.
 
-Used before a job (ranks per host, cost limits) and after it (cost, advice).
+They are used before a job (ranks per host, cost limits) and after it (cost, advice).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class InstanceType:
     memory_gib: float
     network_gbps: float
     usd_per_hour: float | None
-    """Training price in dollars an hour; None: not known."""
+    """Training price in dollars an hour; None if not known."""
 
     def __post_init__(self) -> None:
         usd = self.usd_per_hour or 0.0
@@ -53,16 +53,16 @@ class InstanceTable:
         return self.types.get(name)
 
     def ranks_on(self, name: str, given: int | None) -> int:
-        """Return the ranks on a dnn host of this type: `given`, else one for each GPU.
+        """Return the number of ranks on a dnn host of this type: `given`, else one for each GPU.
 
         Raises:
-            InputError: `given` is more than the GPUs, or None while the table lacks the type.
+            InputError: `given` is more than the GPUs, or it is None and the table lacks the type.
         """
         kind = self.get(name)
         gpus = kind.gpus if kind else 0
         if given is None:
             if kind is None:
-                raise InputError(f"how many GPUs {name} has is not known; give --processes_per_host")
+                raise InputError(f"the number of GPUs of {name} is not known; give --processes_per_host")
             return max(gpus, 1)
         if given > gpus > 0:
             raise InputError(
@@ -71,7 +71,7 @@ class InstanceTable:
         return given
 
     def with_prices(self, texts: Iterable[str]) -> InstanceTable:
-        """Return this table with prices from `TYPE=USD_PER_HOUR` in place of its own.
+        """Return this table with the prices in `texts`, as `TYPE=USD_PER_HOUR`, in place of its own.
 
         Raises:
             InputError: a text is malformed, or names a type that the table lacks.
@@ -85,16 +85,16 @@ class InstanceTable:
                     raise ValueError
             except ValueError:
                 raise InputError(
-                    f"--price {text!r} is not of the form TYPE=USD_PER_HOUR, ml.c5.18xlarge=3.67"
+                    f"--price {text!r} is not of the form TYPE=USD_PER_HOUR, such as ml.c5.18xlarge=3.67"
                 ) from None
             if name not in types:
-                raise InputError(f"--price names {name!r}, of which nothing is known; give a whole table with --prices")
+                raise InputError(f"--price names {name!r}, which the table lacks; give a table with it by --prices")
             types[name] = replace(types[name], usd_per_hour=usd)
         return replace(self, types=types, dated=self.dated + (f", but {', '.join(given)} as given" if given else ""))
 
 
 def read_instances(own: Path | None = None) -> InstanceTable:
-    """Read the built-in table; rows of the user's file, with the same columns, replace its rows.
+    """Read the built-in table. Rows of the user's file `own`, which has the same columns, replace its rows.
 
     Raises:
         InputError: the file cannot be read, or a row of it is wrong.
@@ -118,14 +118,14 @@ def _read(path: Path) -> InstanceTable:
     try:
         columns, rows = tuple(reader.fieldnames or ()), list(reader)
     except csv.Error as error:
-        raise InputError(f"{path} is no table: {error}") from error
+        raise InputError(f"{path} is not a CSV table: {error}") from error
     if columns != COLUMNS:
         raise InputError(f"{path}: expected the columns {','.join(COLUMNS)}, found {','.join(columns)}")
     types: dict[str, InstanceType] = {}
     for row in rows:
         name = (row["instance_type"] or "").strip()
         if name in types:
-            raise InputError(f"{path}: {name!r} has two rows")
+            raise InputError(f"{path}: {name!r} has two rows; keep one")
         try:
             types[name] = InstanceType(
                 name, int(row["vcpus"]), int(row["gpus"]), row["gpu"].strip(), float(row["memory_gib"]),

@@ -1,4 +1,4 @@
-"""The limit of a job's steps, from its summary; the report, the plan and the summary use the same one."""
+"""Find what limits the speed of a job's steps, from its summary. The summary, the report and the plan use it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ COPYING = "copying to the GPU"
 PROCESS = "the training process"
 GPU = "the GPU"
 ARITHMETIC = "the model's arithmetic"
-"""The limit of a training on CPUs, or on a GPU whose utilization is not known."""
+"""The limit of training on CPUs, or on a GPU whose utilization is not known."""
 INPUT_BOUND_FROM = 0.1
-"""Share of a step spent waiting from which it matters who makes the batches."""
+"""Share of a step, 0 to 1. If steps wait for a smaller share, the computation is their limit, not the data."""
 BUSY_FROM = 0.85
-"""Share of a step without waiting from which a busy GPU is its limit."""
+"""Share of a step without waiting, 0 to 1. If the GPU is busy for at least this share, the GPU is the limit."""
 FEW_SAMPLES = 5
-"""Looks at a GPU, one a second, below which its utilization means nothing."""
+"""Number of utilization samples of a GPU, one a second, that are needed for a meaningful mean."""
 REMEDIES = {
     COPYING: "What helps: copy beside the step before, from pinned memory (PyTorch: the loader's device=; TensorFlow: "
     "data.prefetch_to_device), and smaller types on the way (uint8).",
@@ -54,7 +54,7 @@ def computing_limit(summary: Mapping[str, Any]) -> str:
 
 
 def gpu_busy_share(summary: Mapping[str, Any]) -> float | None:
-    """Return the share of an ideal step in which the ranks' GPUs are busy, at most 1; None: it is not known."""
+    """Return the share of an ideal step in which the ranks' GPUs are busy, at most 1; None if it is not known."""
     dnn = [host for host in summary["hosts"].values() if host["group"] != DATA_GROUP]
     ranks, ideal_ms = summary["world_size"] / max(len(dnn), 1), summary["ideal_step_time_ms"]
     found = [host["gpu"] for host in dnn if host.get("gpu")]

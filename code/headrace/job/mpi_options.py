@@ -1,4 +1,4 @@
-"""Users' options for mpirun, checked where the job is submitted and read on the leader."""
+"""Check the user's options for mpirun: at submission, and again on the leader."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ OWN_MPI_PARAMETERS = frozenset(
 )
 """Parameters of Open MPI that users must not set."""
 _REFUSED = dict.fromkeys(("--", "-V", "--version", "-h", "--help", "-?"), "mpirun would not run the script")
-_REFUSED |= dict.fromkeys(("-n", "--n", "-np", "--np", "-c"), "say --processes_per_host")
-"""Words of mpirun's, and why they cannot be among the user's."""
+_REFUSED |= dict.fromkeys(("-n", "--n", "-np", "--np", "-c"), "give --processes_per_host instead")
+"""Options of mpirun that users must not give, each with the reason."""
 
 
 def split_mpi_options(text: str) -> tuple[str, ...]:
@@ -27,7 +27,7 @@ def split_mpi_options(text: str) -> tuple[str, ...]:
     except ValueError as error:
         raise InputError(f"--custom_mpi_options {text!r}: {error}") from error
     if words and not words[0].startswith("-"):
-        raise InputError(f"--custom_mpi_options {text!r}: {words[0]!r} is no option")
+        raise InputError(f"--custom_mpi_options {text!r}: the first word must be an option, not {words[0]!r}")
     if taken := sorted(set(words) & OWN_MPI_PARAMETERS):
         raise InputError(f"--custom_mpi_options {text!r}: leave out {taken[0]}, which headrace's launcher sets")
     for word in filter(_REFUSED.get, words):

@@ -1,4 +1,4 @@
-"""The progress of a job, from its hosts' log events: hosts, workers, training and the time left, checkpoints."""
+"""The progress of a running job, from its hosts' log events: hosts, workers, steps, time left, checkpoints."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Phases:
 
     @classmethod
     def of(cls, spec: JobSpec) -> Phases:
-        """Return the phases of this job, before it begins."""
+        """Return the progress of a job that has not begun."""
         makers = [group for group in spec.groups if spec.local_workers == "on" or group != spec.dnn_group]
         hosts = sum(group.count for group in makers) if spec.tf_data_mode == "service" else 0
         return cls(len(spec.hosts()), hosts * spec.num_of_data_workers)
@@ -63,7 +63,7 @@ class Phases:
         return self._phase != before
 
     def take_line(self, line: str) -> None:
-        """Note the event in a line of the job's log, which begins with the host, if there is one."""
+        """Note the event in a line of the job's log, if the line has one. The line must begin with the host's name."""
         if event := parse_event(line):
             self.take(line.split(" ", 1)[0], event)
 

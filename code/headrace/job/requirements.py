@@ -14,7 +14,7 @@ from headrace.errors import InputError
 from headrace.job.bundled import CONSTRAINTS, PACKAGE, REQUIREMENTS
 
 NOT_FOR_HOSTS = "# Hosts are not told of the rest"
-"""The line of code/constraints.txt after which the versions do not apply to hosts: users may choose others there."""
+"""The line in code/constraints.txt below which versions do not apply to hosts, where users may choose others."""
 
 
 def host_constraints(own: Path) -> str:
@@ -24,7 +24,7 @@ def host_constraints(own: Path) -> str:
 
 
 def join_requirements(theirs: Path | bytes | None, own: Path) -> str:
-    """Return the user's and headrace's requirements as one text. A line for headrace is dropped: hosts get its files.
+    """Return the user's and headrace's requirements, without the user's line for headrace: hosts get headrace as files.
 
     Raises:
         InputError: the user's file is not UTF-8, or has hashes, which headrace's lines lack.
@@ -45,7 +45,7 @@ def join_requirements(theirs: Path | bytes | None, own: Path) -> str:
 
 
 def refuse_clashes(requirements: str, constraints: str) -> None:
-    """Raise `InputError` for a requirement that no version within the constraints meets: pip would fail on hosts."""
+    """Raise `InputError` if no version meets both a requirement and a constraint: pip would fail on hosts."""
     for asked in _parsed(requirements):
         told = [each for each in _parsed(constraints) if canonicalize_name(each.name) == canonicalize_name(asked.name)]
         if told and not any(_agree(asked.specifier, each.specifier) for each in told):
@@ -56,7 +56,7 @@ def refuse_clashes(requirements: str, constraints: str) -> None:
 
 
 def _parsed(text: str) -> Iterator[Requirement]:
-    """Yield the lines that name a package and its versions; skip others, such as options and links."""
+    """Yield the requirements on packages; skip other lines, such as options and links."""
     for line in text.splitlines():
         try:
             yield Requirement(line.partition(" #")[0].strip())
@@ -65,7 +65,7 @@ def _parsed(text: str) -> Iterator[Requirement]:
 
 
 def _agree(one: SpecifierSet, other: SpecifierSet) -> bool:
-    """Return whether some version meets both; it suffices to try those that a side names and those just above."""
+    """Return whether some version meets both. It is enough to try the versions that they name, and those just above."""
     named = {each.version.removesuffix(".*") for each in (*one, *other)} or {"0"}
     near = [version for name in named for version in (name, f"{name}.1")]
     return any(one.contains(each, prereleases=True) and other.contains(each, prereleases=True) for each in near)

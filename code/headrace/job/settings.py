@@ -1,7 +1,7 @@
-"""Settings of a host for its part of the job, read once at the start from hyperparameters and environment.
+"""The launcher's settings on a host, read once at the start from hyperparameters and environment variables.
 
-After that, the launcher sees the frozen `Settings`. What ranks and servers need besides `TrainerContext` reaches them
-in variables named here.
+After that, the launcher uses only the frozen `Settings`. Ranks and servers get what they need from environment
+variables: those of `TrainerContext`, and those that are named here.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from headrace.job.mpi_options import split_mpi_options
 from headrace.terminal.parser import OneLineParser
 
 MOST_SECONDS = 1e9
-"""Most seconds of a setting, thirty years: waits are given in whole nanoseconds, which would overflow."""
+"""Largest value of a setting in seconds, thirty years: a longer wait, given in nanoseconds, would overflow."""
 MIN_LEASE_S = 5.0
-"""Shortest lease: renewals come every 1 to 2.5 s, time out after 3 s, and a slow reply must not look like a death."""
+"""Shortest lease in seconds: renewals come every 1 to 2.5 s and time out after 3 s, and one may be slow."""
 TF_DATA_MODES = ("service", "local")
 LOCAL_WORKERS = ("on", "off")
 PREFLIGHTS = ("", "first", "only")
@@ -34,9 +34,9 @@ SECRET_VARIABLE = "HEADRACE_JOB_SECRET"
 PLACEHOLDER_SECRET = "made-at-submission"
 """Secret that `--dry_run` prints; no job may have it."""
 STARTUP_TIMEOUT_VARIABLE = "HEADRACE_STARTUP_TIMEOUT_S"
-"""Variable with the seconds that ranks wait for hosts which are not there yet."""
+"""Variable with the seconds that ranks wait for hosts that have not started yet."""
 TRUST_NETWORK_VARIABLE = "HEADRACE_TRUST_NETWORK"
-"""Variable that is 1 if nobody but the job's hosts reaches them, so that a derived secret is enough for MPI too."""
+"""Variable that is 1 if nobody else is on the network of the job's hosts. A derived secret is then enough for MPI."""
 MPI_OPTIONS_VARIABLE = "HEADRACE_MPI_OPTIONS"
 """Variable with further options for mpirun, as one text."""
 PREFLIGHT_VARIABLE = "HEADRACE_PREFLIGHT"
@@ -44,7 +44,7 @@ PREFLIGHT_TIMEOUT_VARIABLE = "HEADRACE_PREFLIGHT_TIMEOUT_S"
 VERSION_VARIABLE = "HEADRACE_VERSION"
 """Variable with the version of headrace that submitted the job."""
 MLFLOW_URI_VARIABLE, MLFLOW_EXPERIMENT_VARIABLE = "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"
-"""MLflow's own variables; jobs get them from the environment of the submission."""
+"""MLflow's own variables. A job gets the values that they have where it is submitted."""
 CONTROL_HOSTS_VARIABLE = "HEADRACE_CONTROL_HOSTS"
 """Variable with the addresses of the control channels: `name=address:port,…`."""
 JOB_NAME_VARIABLES = ("TRAINING_JOB_NAME", "SM_TRAINING_JOB_NAME")
@@ -53,14 +53,14 @@ JOB_NAME_VARIABLES = ("TRAINING_JOB_NAME", "SM_TRAINING_JOB_NAME")
 def _setting(
     default: Any, text: str, at_least: float | None = None, at_most: float | None = None, choices: Sequence[str] = ()
 ) -> Any:
-    """Return a field that arrives as a hyperparameter, with its text and range. `_s` in its name: seconds above 0."""
+    """Return a field for a hyperparameter, with its description and range. A name in `_s` means seconds above 0."""
     return field(default=default, metadata={"text": text, "at_least": at_least, "at_most": at_most, "choices": choices})
 
 
 def _check(
     name: str, value: Any, text: str, at_least: float | None, at_most: float | None, choices: Sequence[str]
 ) -> None:
-    """Raise `InputError` when a value is outside of its range."""
+    """Raise `InputError` if a value is outside its range."""
     if choices and value not in choices:
         raise InputError(f"{name} is {value!r}; expected one of {', '.join(filter(None, choices))} ({text})")
     if name.endswith("_s") and not 0 < value <= MOST_SECONDS:
@@ -80,7 +80,7 @@ def describe_settings(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of this host for its part of the job. Times are seconds."""
+    """The launcher's settings on this host. Times are in seconds."""
 
     tf_data_mode: str = _setting(
         "",
@@ -88,14 +88,14 @@ class Settings:
         choices=("", *TF_DATA_MODES),
     )
     framework: str = _setting(
-        DEFAULT.name, "what the training script uses; with it, which data service there is", choices=tuple(FRAMEWORKS)
+        DEFAULT.name, "framework of the training script, which also decides the data service", choices=tuple(FRAMEWORKS)
     )
     num_of_data_workers: int = _setting(1, "tf.data workers, or feed servers, per host", at_least=0)
     local_workers: str = _setting(
-        "on", "on: dnn hosts have them too, beside the trainer; off: data hosts alone", choices=LOCAL_WORKERS
+        "on", "on: dnn hosts run workers too, beside the trainer; off: data hosts only", choices=LOCAL_WORKERS
     )
     processes_per_host: int = _setting(0, "ranks per dnn host; 0: the host's GPUs, one when it has none", at_least=0)
-    training_script: str = _setting(DEFAULT.training_script, "what runs on the ranks, a path inside the source dir")
+    training_script: str = _setting(DEFAULT.training_script, "script that the ranks run, a path inside the source dir")
     startup_timeout_s: float = _setting(
         900.0, "how long hosts wait for each other at the start (image pulls differ by minutes)"
     )
@@ -108,25 +108,23 @@ class Settings:
     max_restarts: int = _setting(
         5, "restarts of one dispatcher or worker, in quick succession, before the job fails", at_least=0
     )
-    min_data_hosts: int = _setting(1, "the job goes on without lost data hosts while this many remain", at_least=0)
+    min_data_hosts: int = _setting(1, "the job goes on after the loss of data hosts if this many are left", at_least=0)
     metrics_port: int = _setting(
-        0, "where the leader serves OpenMetrics; 0: nowhere", at_least=0, at_most=(1 << 16) - 1
+        0, "port on which the leader serves OpenMetrics; 0: none", at_least=0, at_most=(1 << 16) - 1
     )
     preflight: str = _setting(
-        "", "first: the ranks try MPI before they train; only: they do nothing else", choices=PREFLIGHTS
+        "", "first: the ranks test MPI before they train; only: they do not train", choices=PREFLIGHTS
     )
-    preflight_timeout_s: float = _setting(
-        60.0, "how long a rank or a link may give no sign in one stage of the preflight"
-    )
+    preflight_timeout_s: float = _setting(60.0, "how long a rank or link may be silent in one stage of the preflight")
     base_dir: Path = Path("/opt/ml")
     secret: str = field(default="", repr=False)
     secret_is_derived: bool = False
     """True if the secret comes from the job's ARN, which others know."""
     trust_network: bool = False
-    """True if the job goes on with a derived secret as its only protection against programs of others."""
+    """True if the user accepts a derived secret as the only protection against programs of others."""
     job_name: str = ""
     custom_mpi_options: tuple[str, ...] = ()
-    """Further words of mpirun's command line."""
+    """The user's options for mpirun, as words of its command line."""
     endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -134,10 +132,10 @@ class Settings:
             if each.metadata:
                 _check(each.name, getattr(self, each.name), **each.metadata)
         if is_own_port(self.metrics_port, self.num_of_data_workers):
-            raise InputError(f"metrics_port is {self.metrics_port}; expected a port that no server of the job has")
+            raise InputError(f"metrics_port is {self.metrics_port}; expected a port that no server of the job uses")
         if self.local_workers == "off" and self.min_data_hosts < 1:
             raise InputError(
-                "min_data_hosts is 0, but with local_workers off nobody else makes batches; give 1 or more"
+                "min_data_hosts is 0, but with local_workers off only data hosts make batches; give 1 or more"
             )
         if self.tf_data_mode == "service" and self.num_of_data_workers < 1:
             raise InputError("tf_data_mode service needs num_of_data_workers 1 or more")
@@ -145,7 +143,7 @@ class Settings:
             raise InputError(f"training_script is {self.training_script!r}; expected a path inside the source dir")
 
     def endpoint(self, host: str) -> Endpoint:
-        """Return the address of `host`: its name, unless the environment says otherwise."""
+        """Return the address and ports of `host`: its name and the usual ports, unless `endpoints` has others."""
         return self.endpoints.get(host) or Endpoint(host)
 
 
@@ -154,10 +152,10 @@ HYPERPARAMETERS = tuple(each.name for each in fields(Settings) if each.metadata)
 
 
 def parse_settings(argv: Sequence[str]) -> dict[str, Any]:
-    """Return the launcher's own settings among `--name value` hyperparameters; the others are the script's.
+    """Return the launcher's settings among `--name value` hyperparameters. The other ones belong to the script.
 
     Raises:
-        InputError: a value is of the wrong type, or the arguments are no such pairs.
+        InputError: a value has the wrong type, or the arguments are not pairs.
     """
     parser = OneLineParser(prog="launcher.py", add_help=False, argument_default=argparse.SUPPRESS)
     for each in fields(Settings):
@@ -196,7 +194,7 @@ def read_settings(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
 
 
 def without_password(uri: str) -> str:
-    """Return a URI without its name and password, for the log."""
+    """Return a URI without user name and password, for the log."""
     return re.sub(r"//[^/@]*@", "//", uri)
 
 

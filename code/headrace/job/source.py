@@ -29,7 +29,7 @@ MAX_SOURCE_BYTES, MAX_SOURCE_FILES = 200 * 1024 * 1024, 50_000
 _LIBRARIES = frozenset(("grpc", "mpi4py", "numpy", "psutil")).union(*(each.modules for each in FRAMEWORKS.values()))
 _IMPORTED_BY_NOBODY = frozenset(("antigravity", "idlelib", "this", "trace", "turtle", "turtledemo"))
 IMPORTED_ON_HOSTS = _LIBRARIES | (sys.stdlib_module_names - _IMPORTED_BY_NOBODY)
-"""Modules of Python and of libraries that a launcher, a rank or what these import may need."""
+"""Names of modules, of Python and of libraries, that hosts may import. The user's files must not shadow them."""
 _SECRET_NAMES = (
     ".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*",
     ".netrc", ".pypirc", ".npmrc", "credentials", "credentials.json", "*service_account*.json", "*.kdbx",
@@ -46,7 +46,7 @@ def source_files(source_dir: Path, left_out: Collection[Path] = ()) -> list[Path
     Links are followed: hosts get their targets.
 
     Args:
-        left_out: folders and files that hosts do not get, wherever they are; `source_dir` itself has no effect here.
+        left_out: folders and files that hosts do not get. `source_dir` itself is never left out.
 
     Raises:
         InputError: a file or an ignore file cannot be read, or there are too many files.
@@ -90,7 +90,7 @@ def host_files(source_dir: Path, left_out: Collection[Path] = ()) -> dict[Path, 
 
 
 def write_files(files: Mapping[Path, Path | bytes], folder: Path) -> None:
-    """Write files, given by path in the folder, as `host_files` returns them."""
+    """Write files into a folder. `files` has file or content by relative path, as `host_files` returns it."""
     for place, content in files.items():
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, bytes):
@@ -100,7 +100,7 @@ def write_files(files: Mapping[Path, Path | bytes], folder: Path) -> None:
 
 
 def refuse_shadows(source_dir: Path, theirs: Collection[Path]) -> None:
-    """Raise `InputError` if one of the user's files would replace one of headrace's, or shadow a library's module."""
+    """Raise `InputError` if a user's file would replace a file of headrace, or shadow a module that hosts import."""
     for file in theirs:
         module = file.stem if len(file.parts) == 1 else file.parts[0] if file.name == "__init__.py" else ""
         if file.suffix == ".py" and len(file.parts) <= 2 and module in IMPORTED_ON_HOSTS:
@@ -131,7 +131,7 @@ def refuse_secrets(source_dir: Path, files: list[Path]) -> None:
                 found = _SECRET_TEXT.search(stream.read(_SCANNED_BYTES))
             if found is None:
                 continue
-        reason = f"its name is one of a secret ({pattern})" if pattern else "it holds what looks like a private key"
+        reason = f"its name looks like a secret's ({pattern})" if pattern else "it seems to hold a secret key"
         raise InputError(
             f"--source_dir holds {file}: {reason}, and it would be uploaded; "
             f"move it away, or name it in {source_dir / IGNORE_FILE}"
@@ -145,8 +145,8 @@ def refuse_too_much(source_dir: Path, files: list[Path], limit_bytes: int = MAX_
     if total > limit_bytes:
         largest = max(sizes, key=lambda file: sizes[file])
         raise InputError(
-            f"--source_dir {source_dir} holds {total / 1e6:.0f} MB (limit {limit_bytes / 1e6:.0f}), {largest} alone "
-            f"{sizes[largest] / 1e6:.0f}; move data to a --channel, and name files that hosts do not need in "
+            f"--source_dir {source_dir} holds {total / 1e6:.0f} MB (limit {limit_bytes / 1e6:.0f} MB), {largest} alone "
+            f"{sizes[largest] / 1e6:.0f} MB; move data to a --channel, and name files that hosts do not need in "
             f"{IGNORE_FILE}"
         )
 

@@ -16,9 +16,9 @@ from headrace.job.source import refuse_shadows, source_files
 
 MAX_INSTANCE_GROUPS = 5
 MAX_INSTANCES = 1000
-"""The most instances of a group. SageMaker allows more; a larger number is taken for a typing error."""
+"""Largest number of instances in a group. SageMaker allows more, but a larger number is probably a typing error."""
 MAX_PROCESSES = 999
-"""The most workers, and the most ranks, of a host: workers' ports begin at 6001, and the transfer's at 7001."""
+"""Largest number of workers, and of ranks, on a host: worker ports begin at 6001, transfer ports at 7001."""
 LOCAL_PROCESSES_PER_HOST = 2
 """The default number of ranks of a simulated dnn host."""
 DISTRIBUTIONS = ("launcher", "mpi")
@@ -46,7 +46,7 @@ class InstanceGroup:
             raise InputError(f"{self.name} has {self.count} instances; a group has 1 to {MAX_INSTANCES}{instead}")
         if self.instance_type and not re.fullmatch(r"ml\.[a-z0-9\-]+\.[a-z0-9]+", self.instance_type):
             raise InputError(
-                f"{self.name}: {self.instance_type!r} is no instance type; expected one like ml.c5.18xlarge"
+                f"{self.name}: {self.instance_type!r} is not an instance type; expected one like ml.c5.18xlarge"
             )
 
 
@@ -60,7 +60,7 @@ class Channel:
 
     def __post_init__(self) -> None:
         if not _CHANNEL_NAME.fullmatch(self.name) or not self.name.strip("."):
-            raise InputError(f"channel name {self.name!r} is not made of 1 to 64 letters, digits, '.', '-' and '_'")
+            raise InputError(f"channel name {self.name!r} must be 1 to 64 letters, digits, '.', '-' and '_'")
         if not self.uri:
             raise InputError(f"channel {self.name!r} has no location; write --channel {self.name}=URI")
 
@@ -122,7 +122,7 @@ class JobSpec:
                 raise InputError(f"hyperparameter name {name!r} may hold letters, digits, '_' and '-' only")
             if name.startswith("sagemaker_"):
                 raise InputError(
-                    f"hyperparameter {name!r} would not reach the script: sagemaker_… are for SageMaker's toolkit"
+                    f"hyperparameter {name!r} would not reach the script: sagemaker_… are the toolkit's; rename it"
                 )
             if _NO_ARGUMENT.search(value):
                 raise InputError(f"hyperparameter {name!r} is {value!r}, which no program can get as an argument")
@@ -138,7 +138,7 @@ class JobSpec:
         seen = set()
         for channel in self.channels:
             if channel.name in seen:
-                raise InputError(f"channel {channel.name!r} is given twice")
+                raise InputError(f"channel {channel.name!r} is given twice; give it once")
             seen.add(channel.name)
             for group in channel.groups:
                 if group not in groups:
@@ -162,7 +162,7 @@ class JobSpec:
         if Path(self.training_script) not in theirs:
             raise InputError(
                 f"--training_script {self.training_script} would not reach the hosts: a .gitignore, --output_dir, a "
-                "--channel or --checkpoint_s3_uri names it or its folder, or it lies in a virtual environment"
+                "--channel or --checkpoint_s3_uri names it or its folder, or it lies in a virtual environment: move it"
             )
         refuse_shadows(self.source_dir, theirs)
 
@@ -190,12 +190,12 @@ class JobSpec:
         }
 
     def hosts(self) -> dict[str, InstanceGroup]:
-        """Return the group of each host, by SageMaker's host names, `algo-1`, …; the data group comes first."""
+        """Return each host's group, by SageMaker's host names `algo-1`, `algo-2`, …; the data group comes first."""
         ordered = sorted(self.groups, key=lambda group: group.name != DATA_GROUP)
         members = [group for group in ordered for _ in range(group.count)]
         return {f"algo-{number}": group for number, group in enumerate(members, 1)}
 
 
 def as_flag(name: str, value: str) -> tuple[str, str]:
-    """Return a hyperparameter as the toolkit passes it to the entry script."""
+    """Return a hyperparameter as a flag and a value, as SageMaker's toolkit passes it to the entry script."""
     return f"--{name}" if len(name) > 1 else f"-{name}", value

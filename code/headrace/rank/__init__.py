@@ -1,1 +1,1 @@
-"""Code that runs in each rank, and its messages to and from the launcher of its host."""
+"""Code that runs in each rank, and the variables and files by which ranks and launchers communicate."""

@@ -1,11 +1,11 @@
 """Start one rank: `python -m headrace.rank -m mpi4py SCRIPT ARGS…`.
 
-mpirun runs it, or the launcher that the toolkit's mpirun has started as that rank.
+mpirun starts this program, or the launcher does if the toolkit's mpirun has started the launcher as that rank.
 
-The script runs under mpi4py's runner. Beyond that, a rank dies with its MPI daemon, prints the
-stacks of all its threads on SIGUSR1, and an uncaught exception ends all ranks at once: it is
-announced in the log and MPI aborts, before exit handlers can wait for other ranks for ever.
-A program that the script started and left running ends with it: it would keep mpirun waiting.
+mpi4py runs the script. This module adds four things. A rank dies with its MPI daemon. On SIGUSR1 it prints the stacks
+of all its threads. After an uncaught exception it logs the error and aborts MPI. This ends all ranks at once, before
+exit handlers can wait for other ranks for ever. Programs that the script left running are ended with the rank, because
+they would keep mpirun waiting.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from headrace.rank.liveness import Watch
 from headrace.rank.preflight.run import run_preflight
 
 LOST_PEER_S = 2.0
-"""Seconds that a rank waits before it reports a lost connection to another rank, whose own end is known by then."""
+"""Seconds that a rank waits before it reports a lost connection, so that the lost rank's own failure comes first."""
 _over: list[bool] = []
-"""Flag that is set when the script has come to its end: the list is then not empty."""
+"""Flag that the script has ended: the list is then not empty."""
 
 
 def main() -> None:
@@ -89,7 +89,7 @@ def _failed(script: str, error: BaseException) -> None:
 
 
 def _thread_failed(script: str, thread: threading.ExceptHookArgs) -> None:
-    """Let a thread's error pass, as Python does. But if the thread trained and lost another rank, end the rank."""
+    """Print a thread's error, as Python does. If the thread trained and lost another rank, end this rank too."""
     error = thread.exc_value
     in_threads = (each for each in FRAMEWORKS.values() if each.trains_in_threads)
     if error and not _over and any(each.lost_peer(error, text_of(error)) for each in in_threads):
@@ -106,7 +106,7 @@ def _script_is_over() -> None:
 
 
 def _leave() -> None:
-    """Leave MPI in the last exit handler. Nothing is lost if MPI never ends, so the launcher bounds the wait."""
+    """Leave MPI, in the last exit handler. If MPI hangs here, nothing is lost: the launcher has a time limit for it."""
     end_children()
     for framework in FRAMEWORKS.values():
         framework.before_leaving()
@@ -121,14 +121,14 @@ def _say_how_far(event: str) -> None:
 
 
 def _watch() -> Watch | None:
-    """Begin to show the launcher that this rank lives; return None without a launcher."""
+    """Start the thread that shows the launcher that this rank is alive; return None if there is no launcher."""
     folder = TrainerContext.from_environ(os.environ).signal_dir
     number = os.environ.get("OMPI_COMM_WORLD_RANK", "")
     return Watch(folder, int(number)) if folder.name and number.isdecimal() else None
 
 
 def _own_trace(error: BaseException, script: str) -> list[str]:
-    """Return the traceback as the script's author knows it: from the script on, without what started it."""
+    """Return the traceback from the script's first frame on, without the frames that started the script."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != script:
         trace = trace.tb_next
@@ -136,7 +136,7 @@ def _own_trace(error: BaseException, script: str) -> list[str]:
 
 
 def _abort(code: int, error: str, trace: Sequence[str] = (), broken: bool = False) -> None:
-    """Report the failure and end all ranks. `broken`: another rank's end has broken a connection."""
+    """Report the failure and end all ranks. `broken`: this rank failed because its connection to another rank broke."""
     for each in last_words:
         with contextlib.suppress(Exception):
             each()

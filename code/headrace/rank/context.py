@@ -34,7 +34,7 @@ EMPTY_REPORT: dict[str, Any] = {
     "train_s": 0.0,
     "final_metrics": {},
 }
-"""The report before the first step."""
+"""Rank 0's report before the first step, with every field."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +54,16 @@ class TrainerContext:
     signal_dir: Path = Path()
     """Folder in which ranks of this host show progress and find a stop request; unset without a launcher."""
     local_workers: str = "on"
-    """`off` if no tf.data worker runs on this rank's host."""
+    """`off` if no tf.data worker runs on this rank's host, else `on`."""
     protocol_file: str = ""
-    """File in which the launcher writes the protocol for batches once it is chosen; empty without a launcher."""
+    """File to which the launcher writes the protocol for batches, once it is chosen; empty without a launcher."""
 
     def __post_init__(self) -> None:
         if self.tf_data_mode not in TF_DATA_MODES:
             raise InputError(f"{_PREFIX}TF_DATA_MODE is {self.tf_data_mode!r}; expected one of {TF_DATA_MODES}")
         if self.tf_data_mode == "service" and not (self.dispatcher or self.feeds):
             raise InputError(
-                f"{_PREFIX}TF_DATA_MODE is service, but neither {_PREFIX}DISPATCHER nor {_PREFIX}FEEDS is set"
+                f"{_PREFIX}TF_DATA_MODE is service, but neither {_PREFIX}DISPATCHER nor {_PREFIX}FEEDS is set; set one"
             )
 
     def environ(self) -> dict[str, str]:

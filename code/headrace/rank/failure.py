@@ -1,7 +1,7 @@
-"""The file that a failed rank leaves in the signal folder for its host's launcher, written before it ends.
+"""The failure file, in which a failed rank tells its host's launcher the reason before it ends.
 
-The log says the same to people. But the launcher reads only the output of what it started: where SageMaker's toolkit
-starts the ranks, that is one of them. Each file also records its time, so the earliest failure can be found.
+The log has the same reason. But if SageMaker's toolkit starts the ranks, the launcher sees the output of only one of
+them. Each file records a time, so that the earliest failure can be found.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _PLACES = re.compile(
     r"[^\n]*$",
     re.MULTILINE,
 )
-"""Lines that name a place in Python, C++ or a graph, not the error."""
+"""Pattern of lines that name a place in Python, in C++ or in a graph, and not the error."""
 
 last_words: list[Callable[[], None]] = []
 """Functions to call before a failed rank ends, since its exit handlers do not run."""
 
 
 def leave_failure(folder: Path, rank: int, exit_code: int, error: str, trace: list[str]) -> None:
-    """Write this rank's file, whole or not at all; do nothing without a launcher.
+    """Write this rank's failure file, whole or not at all. Without a launcher, do nothing.
 
     Args:
-        folder: `TrainerContext.signal_dir`, which has no name without a launcher.
+        folder: `TrainerContext.signal_dir`; without a launcher, it is an empty path.
         error: the exception as one line.
         trace: the traceback's lines.
     """
@@ -57,7 +57,7 @@ def leave_failure(folder: Path, rank: int, exit_code: int, error: str, trace: li
 
 
 def text_of(error: BaseException) -> str:
-    """Return an error's text; empty if the script's own class raises in `__str__`."""
+    """Return an error's text, or an empty text if the error's own `__str__` raises."""
     try:
         return str(error)
     except Exception:
@@ -65,7 +65,7 @@ def text_of(error: BaseException) -> str:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return an exception as one line, without the text that frameworks add, and with the reason for an exit."""
+    """Return an exception as one line. Text that frameworks add is left out; for SystemExit, the reason is added."""
     if isinstance(error, SystemExit):
         why = _why_it_exits(error)
         said = f"SystemExit: {error.code}" if isinstance(error.code, int) else _joined(str(error.code).splitlines())
@@ -87,7 +87,7 @@ def _advice(error: BaseException, said: str) -> str:
 
 
 def _joined(lines: Sequence[str]) -> str:
-    """Join lines without those of tracebacks; keep the beginning and the end of a long text."""
+    """Join lines to one, without lines of tracebacks; leave out the middle of a long text."""
     if len(lines) < 2:
         return "".join(lines)
     said = " ".join(_PLACES.sub("", "\n".join(lines)).split())
@@ -100,7 +100,7 @@ def _cut(line: str) -> str:
 
 
 def _why_it_exits(leaving: SystemExit) -> str:
-    """Return argparse's message, or the error that the script or click was handling at its exit; else empty."""
+    """Return why the script called exit: argparse's message, or the error that it was handling; empty if unknown."""
     for frame, _ in traceback.walk_tb(leaving.__traceback__):
         if frame.f_code is argparse.ArgumentParser.error.__code__:
             return str(frame.f_locals.get("message", ""))
@@ -113,7 +113,7 @@ def _why_it_exits(leaving: SystemExit) -> str:
 
 
 def first_failure(folder: Path, host: str) -> RootCause | None:
-    """Return the earliest failure that a rank of this host left a file about; None if there is none."""
+    """Return the earliest failure in the failure files of this host's ranks; None if there are no files."""
     found = []
     for path in folder.glob(f"{PREFIX}*.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):

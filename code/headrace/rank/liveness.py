@@ -1,7 +1,7 @@
-"""Signs of life of a rank: files that it touches, in a folder that the launcher of its host watches.
+"""Signs of life of a rank: files that the rank touches in the signal folder, which the launcher watches.
 
 The rank touches `rankN` when it has made a step, taken a batch or finished a collective. It touches `moved-rankN` when
-its main thread is at another place of the program than before. That is a weaker sign: the thread may loop for ever.
+its main thread has moved to another place in the program. That is a weaker sign: the thread may loop for ever.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _counters: list[Callable[[], int]] = [lambda: _noted]
 
 
 def note_progress() -> None:
-    """Note that the rank has made progress, such as a batch that it took. This is cheap enough to call for each."""
+    """Note that the rank has made progress, such as taking a batch. This is cheap enough for every batch."""
     global _noted
     _noted += 1
 
@@ -50,7 +50,7 @@ def innermost_frame(thread: int) -> FrameType | None:
 
 
 class Watch:
-    """Thread that touches a rank's signs of life when its counters or its main thread have moved, until `stop`."""
+    """A thread that touches a rank's files whenever a counter has grown or the main thread has moved, until `stop`."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._strong, self._weak = folder / f"rank{rank}", folder / f"moved-rank{rank}"
@@ -64,7 +64,7 @@ class Watch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread. The script is over, and the objects that the counters read may be gone."""
+        """Stop the thread. After the script's end, the objects that the counters read may no longer exist."""
         self._stopped.set()
         self._thread.join(2 * LOOK_EVERY_S)
         with contextlib.suppress(OSError):
@@ -79,7 +79,7 @@ class Watch:
                     self._say_once(error)
 
     def _show_life(self) -> None:
-        """Touch the files whose sign has changed. If that fails, the next look tries again."""
+        """Touch the rank's files if it has made progress or moved. If that fails, the next call tries again."""
         counts = self._counts
         with keep_going():
             counts = [counter() for counter in list(_counters)]

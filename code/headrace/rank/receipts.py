@@ -1,4 +1,4 @@
-"""Counts of batches that each rank received from each worker, in files `received-rankN` of the signal folder."""
+"""Counts of the batches that a rank received from each worker, in the file `received-rankN` of the signal folder."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 PREFIX = "received-rank"
 WRITE_EVERY_S = 2.0
 Counts = Mapping[str, tuple[int, int]]
-"""Number of batches and bytes, by HOST:PORT of the worker."""
+"""Numbers of received batches and bytes, by HOST:PORT of the worker."""
 _sources: list[Callable[[], Counts]] = []
 
 
 def add_source(source: Callable[[], Counts]) -> None:
-    """Register a function that returns this process's counts, which never decrease. Another thread calls it."""
+    """Register a function that returns this process's counts, which must never decrease. Another thread calls it."""
     _sources.append(source)
 
 
@@ -41,10 +41,10 @@ class Counter:
 
 
 class Receipts:
-    """Writes one rank's file.
+    """Writes the file with one rank's counts.
 
-    The file holds the counts at two times: `first`, the first time with any batch, and `last`, the latest change. The
-    difference gives the rate without the start, when pipelines are still cold.
+    The file holds the counts at two times: `first`, when the first batches had come, and `last`, the latest change.
+    The difference gives the rate without the start, when pipelines are still cold.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:

@@ -58,12 +58,12 @@ def _text(record: dict[str, Any], name: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:  # half a surrogate pair, which JSON can express
-        raise Refused(f"{name} is no text") from error
+        raise Refused(f"{name} is not text") from error
     return value
 
 
 class ServerAuth:
-    """The server's side: answers hellos, verifies calls, signs replies. One thread uses it."""
+    """The server's side of authentication: answers hellos, verifies calls, signs replies. Only one thread uses it."""
 
     def __init__(self, secret: str, host: str) -> None:
         self._secret = secret.encode()
@@ -81,7 +81,7 @@ class ServerAuth:
         return encode(nonce=server_nonce, proof=_mac(self._secret, "server", self._host, client_nonce, server_nonce))
 
     def open(self, method: str, message: bytes) -> tuple[dict[str, Any], _Seal]:
-        """Return the body of a call, and the seal for its reply. Raises `Refused` if it is forged or a replay."""
+        """Return the body of a call, and the seal for its reply. Raises `Refused` if the call is forged or a replay."""
         record = decode(message)
         client_nonce, server_nonce = _text(record, "client_nonce"), _text(record, "server_nonce")
         fresh, _, issued = server_nonce.partition(".")
@@ -119,7 +119,7 @@ class _Seal:
 
 
 class ClientAuth:
-    """The client's side of one session."""
+    """The client's side of authentication, for one session."""
 
     def __init__(self, secret: str, host: str) -> None:
         self._secret = secret.encode()
@@ -133,7 +133,7 @@ class ClientAuth:
         return encode(nonce=self._nonce)
 
     def greeted(self, message: bytes) -> None:
-        """Begin the session with the server's reply. Raises `Refused` if the server does not hold the secret."""
+        """Begin the session, from the reply to `hello`. Raises `Refused` if the server does not hold the secret."""
         record = decode(message)
         self._server_nonce = _text(record, "nonce")
         proof = _mac(self._secret, "server", self._host, self._nonce, self._server_nonce)

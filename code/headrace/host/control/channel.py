@@ -1,4 +1,4 @@
-"""The control channel: authenticated gRPC on port 16000, a few small calls, a deadline on each.
+"""The control channel between hosts: authenticated gRPC on port 16000, with a deadline on each of a few small calls.
 
 Every host runs a server. The leader calls `renew` on every other host every 1 to 2.5 s, headrace's MPI agent calls
 `start_mpi_daemon`, and a rank that sends files calls `has` and `keep`. Unauthenticated clients, malformed messages and
@@ -32,10 +32,10 @@ from headrace.job.settings import CONTROL_HOSTS_VARIABLE
 
 SERVICE = "headrace.Control"
 MAX_MESSAGE_BYTES = 256 * 1024
-"""Most bytes of a call, since any client may send one."""
+"""Largest call in bytes. It is small because clients can send calls before they are authenticated."""
 MAX_REPLY_BYTES = 16 << 20
-"""Most bytes of a reply. A dnn host's status has the counts of all workers for each of its ranks: 1,000 hosts with
-8 workers, and 8 ranks, make 5 MB."""
+"""Largest reply in bytes. A dnn host's status has a count for each worker and each of its ranks: 8,000 workers on 1,000
+hosts, and 8 ranks, make 5 MB."""
 CALL_TIMEOUT_S = 3.0
 REFUSAL_LOG_INTERVAL_S = 5.0
 SILENT_MS = 5000
@@ -49,15 +49,15 @@ StreamHandler = Callable[[Body, AsyncIterator[bytes]], Coroutine[Any, Any, Body]
 
 
 def control_hosts() -> dict[str, str]:
-    """Return where the hosts' control channels are reached, by host name; for programs that a rank or mpirun starts."""
+    """Return `ADDRESS:PORT` of the control channels, by host name. Programs that a rank or mpirun starts call this."""
     return dict(pair.split("=", 1) for pair in os.environ.get(CONTROL_HOSTS_VARIABLE, "").split(",") if pair)
 
 
 class ControlServer:
     """This host's server of the control channel. Use as a context manager.
 
-    It runs on an event loop in its own thread, which alone calls the handlers. A call that a client begins and never
-    completes costs some memory; it blocks no other call.
+    It runs an event loop in its own thread. Only this thread calls the handlers. A call that a client begins and never
+    completes costs some memory, but it blocks no other call.
     """
 
     def __init__(self, address: str, host: str, secret: str, handlers: Mapping[str, Handler], log: HostLog,
@@ -126,7 +126,7 @@ class ControlServer:
         return grpc.unary_unary_rpc_method_handler(handle)
 
     def _stream(self, name: str, take: StreamHandler) -> grpc.RpcMethodHandler:
-        """Return the handler of a stream: its first message is authenticated and announces the raw ones after it."""
+        """Return the handler of a stream: one authenticated message, which announces the raw messages after it."""
 
         async def handle(messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
             try:
@@ -149,7 +149,7 @@ class ControlServer:
 
 
 class ControlClient:
-    """Calls one host. Not thread-safe: one client, one thread."""
+    """Makes calls to one host. Not thread-safe: each thread needs its own client."""
 
     def __init__(self, address: str, host: str, secret: str) -> None:
         self._address, self._secret, self._host = address, secret, host
@@ -178,10 +178,10 @@ class ControlClient:
     def call(
         self, method: str, body: Body, timeout_s: float = CALL_TIMEOUT_S, chunks: Iterable[bytes] | None = None
     ) -> Body:
-        """Make one authenticated call; for the method of a stream, send raw messages after it.
+        """Make one authenticated call and return the reply. `chunks`: raw messages to send after it, if it is a stream.
 
         Raises:
-            ControlError: no reply comes, or one that is not authentic.
+            ControlError: no reply came in time, or the reply is not authentic.
         """
         deadline = time.monotonic() + timeout_s
         try:
@@ -213,7 +213,7 @@ class ControlClient:
 
 
 class ControlError(Exception):
-    """A control call that failed; the text says why."""
+    """Raised if a control call fails; the text says why."""
 
 
 class _RefusalLog:

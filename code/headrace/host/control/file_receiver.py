@@ -1,4 +1,4 @@
-"""Receive files over the control channel: arrays that a rank has and that workers on other hosts read.
+"""Receive files over the control channel: arrays that a rank sends and that workers on other hosts read.
 
 A file has the same path on every host, in the host's working folder, and is named by its content. An authenticated
 call announces the file and its SHA-256; raw messages with its content follow. A file that does not match is discarded.

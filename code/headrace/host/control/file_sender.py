@@ -2,7 +2,7 @@
 
 Usage: `python -m headrace.host.control.file_sender FILE SHA256 [FILE SHA256 …]`
 
-Each host gets the files that it lacks. A host that does not answer yet is retried until the job's start is overdue.
+Each host gets the files that it lacks. A host that does not answer is retried until `startup_timeout_s`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> int:
 
 
 def _send(host: str, address: str, files: list[tuple[Path, str]], deadline: float) -> str:
-    """Send a host its files; return why that failed, or an empty text."""
+    """Send a host the files that it lacks; return the reason of a failure, or an empty text."""
     with ControlClient(address, host, os.environ[SECRET_VARIABLE]) as client:
         while True:
             try:

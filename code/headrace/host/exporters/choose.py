@@ -1,4 +1,4 @@
-"""Open a job's exporters: its files always, the others if they are configured."""
+"""Open a job's exporters: always those to files, and the others if they are configured."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def open_exporters(plan: HostPlan, log: HostLog) -> list[Exporter]:
 
 
 def to_file(path: Path) -> Write:
-    """Return a function that appends records to this file, in one write each, so that rank 0's lines stay whole."""
+    """Return a function that appends records to this file. Each call writes once, so that rank 0's lines stay whole."""
 
     def write(records: Sequence[Record]) -> None:
         # Rank 0 writes the steps, and the summary has its own file.

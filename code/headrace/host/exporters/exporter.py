@@ -12,21 +12,21 @@ from typing import Any
 from headrace.job.settings import without_password
 
 Record = Mapping[str, Any]
-"""A record of figures: `time`, and rank 0's `step`, `step_ms`, …, or `groups`, `workers`, `event` and `what`, or
-the job's `summary`."""
+"""A record of figures. Besides `time` it has rank 0's `step`, `step_ms`, …; or `groups`; or `workers`; or `event` and
+`what`; or the job's `summary`."""
 Write = Callable[[Sequence[Record]], None]
 MOST_WAITING = 1000
 """The number of records that may wait to be written; further ones are dropped."""
 CLOSE_S = 2.0
-"""Seconds that the end of a job waits for the records that are left."""
+"""Seconds that the end of a job waits until the last records are written."""
 
 
 class Exporter:
-    """Writes records to one destination; each write takes all records that have come since the last.
+    """Writes records to one destination. Each write takes all records that came since the write before.
 
     Args:
-        open_: returns the function that writes records; both are called in the exporter's thread.
-        say: logs the first failure, and how many records were dropped.
+        open_: function that returns the function that writes records. The exporter's thread calls both.
+        say: function that logs a message: the first failure, and the number of dropped records.
     """
 
     def __init__(self, name: str, open_: Callable[[], Write], say: Callable[[str], None]) -> None:
@@ -45,7 +45,7 @@ class Exporter:
             self._dropped += 1
 
     def close(self, last: Record) -> None:
-        """Write the records that are left, and this one; give up after `CLOSE_S`."""
+        """Write the waiting records and the last one; give up after `CLOSE_S`."""
         self._records.put(last)
         self._records.put(None)
         self._thread.join(CLOSE_S)

@@ -1,6 +1,6 @@
 """Export the hosts' usage and the workers' rates to TensorBoard, in the folder that rank 0 writes to.
 
-It needs the `tensorboard` package alone: the launcher imports no framework.
+It needs only the `tensorboard` package, because the launcher imports no framework.
 """
 
 from __future__ import annotations

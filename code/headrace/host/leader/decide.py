@@ -1,6 +1,6 @@
-"""Decide what the job waits for and whether it has failed, from the events so far and from those that are overdue.
+"""Decide what the job waits for and whether it has failed, from the events so far and from deadlines.
 
-No threads, no sockets; the one file that it writes asks rank 0 for a checkpoint.
+This module has no threads and no sockets. The only file that it writes asks rank 0 for a checkpoint.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ ORTED_PATIENCE_S = 3.0
 
 @dataclass(frozen=True)
 class Verdict:
-    """The job has failed, with this root cause."""
+    """The decision that the job has failed, with its root cause."""
 
     cause: RootCause
     stalled: bool = False
     """Whether to print the ranks' stacks."""
     ask_ranks: bool = False
-    """Whether the trainer's log may name the rank that failed first."""
+    """Whether the ranks' output may name the rank that failed first, which is then the root cause."""
 
 
 class Decider:
-    """Receives events from the main loop. Says what is missing at the start, and whether the events end the job.
+    """Takes events from the main loop; returns what is missing at the start, and whether the job has failed.
 
     Args:
         own: this host's state.
@@ -76,7 +76,7 @@ class Decider:
             self.ranks.take_event(happening.event, at)
 
     def missing_for_trainer(self) -> list[str]:
-        """Return what the trainer's start waits for: dnn hosts, and Horovod's installation."""
+        """Return what the start of the trainer waits for: dnn hosts, or Horovod's installation."""
         statuses = {self._own.host: {"installing": self._own.installing}, **self._hosts.present()}
         installing = [host for host, status in statuses.items() if status.get("installing")]
         installer = FRAMEWORKS[self._settings.framework].installer
@@ -84,15 +84,15 @@ class Decider:
         return self._missing_hosts({host.name for host in self._topology.dnn_hosts}) + installs
 
     def missing_for_data(self, reports: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """Return what ranks wait for: hosts, and their servers."""
+        """Return what ranks wait for before they get batches: hosts, or their servers."""
         everyone = {host.name for host in self._topology.hosts}
         return self._missing_hosts(everyone) + self._service.missing(reports, self._hosts.lost)
 
     def give_up(self, missing: list[str]) -> None:
-        """Count the hosts that have never answered as lost, once the deadline has passed.
+        """Count the hosts that have never answered as lost. Called once the start's deadline has passed.
 
         Raises:
-            DeadlineError: the job cannot go on; the message names what is missing.
+            DeadlineError: the job cannot go on without what is missing; the message names it.
         """
         silent = self._hosts.never_heard()
         left = self._data_hosts_without(silent)
@@ -107,14 +107,14 @@ class Decider:
         )  # fmt: skip
 
     def is_over(self, now: float) -> bool:
-        """Return whether all ranks have finished their scripts and MPI has not ended within `END_S`."""
+        """Return whether MPI still runs `END_S` after all ranks have finished their scripts."""
         over = now > self.ranks.ends_by
         if over:
             self._log.say(f"MPI still runs {END_S:g} s after all ranks have ended their scripts; terminating it")
         return over
 
     def verdict(self, now: float, stepping: bool) -> Verdict | None:
-        """Return why the job has failed, or None.
+        """Return the verdict if the job has failed, else None.
 
         Args:
             now: monotonic seconds.
@@ -154,11 +154,11 @@ class Decider:
         return None
 
     def _needs(self, host: str) -> bool:
-        """Return whether the job cannot go on without a host, however many data hosts are left."""
+        """Return whether the loss of this host ends the job, even if enough data hosts are left."""
         return host in {each.name for each in self._topology.dnn_hosts} or self._service.needs(host)
 
     def _data_hosts_without(self, hosts: Collection[str]) -> list[str]:
-        """Return the data hosts that are left if these are lost too."""
+        """Return the data hosts that are left if `hosts` are lost too."""
         gone = {*hosts, *self._hosts.lost}
         return [each.name for each in self._topology.data_hosts if each.name not in gone]
 
@@ -171,7 +171,7 @@ class Decider:
         )
 
     def _failed_host(self, now: float) -> RootCause | None:
-        """Return another host's failure; if its MPI daemon ended, wait first for mpirun to say why."""
+        """Return another host's failure, or None. The end of an MPI daemon counts later: mpirun may yet say why."""
         for status in self._hosts.present().values():
             if not isinstance(status.get("failure"), dict):
                 continue
@@ -184,7 +184,7 @@ class Decider:
         return None
 
     def _stopped(self, now: float, stepping: bool) -> Verdict | None:
-        """Return the verdict on a stop request to any host, once the last checkpoint is saved or overdue."""
+        """Return the verdict if any host got a stop request and the last checkpoint is saved or overdue; else None."""
         own, signal = self._own, self._own.stop_signal
         if self._plan.rank and signal:  # from the toolkit's mpirun, which ends all ranks if one fails or on request
             why = "a rank failed (its traceback is in this log), or the job was stopped"
@@ -197,7 +197,7 @@ class Decider:
 
 
 class RankWatch:
-    """Watches for ranks that do not start or do not end: MPI has no deadline for either, and Open MPI can hang.
+    """Deadlines for the start and the end of ranks. MPI itself has none, and Open MPI can hang.
 
     Args:
         ranks: the number of ranks on all hosts.
@@ -207,11 +207,11 @@ class RankWatch:
         self._settings, self._ranks = settings, ranks
         self._left: set[str] = set()
         self.starts_by = math.inf
-        """The moment at which MPI's start is overdue; infinity if there is no preflight, or once it has begun."""
+        """Deadline for the preflight to begin, in monotonic seconds; infinity if there is none or it has begun."""
         self.ends_by = math.inf
-        """The moment at which MPI's end is overdue, after all ranks have left."""
+        """Deadline for MPI to end, in monotonic seconds; infinity until all ranks have left."""
         self.aborts_by = math.inf
-        """The moment at which all ranks should have ended, after one has failed."""
+        """Deadline for all ranks to end, in monotonic seconds; infinity until a rank has failed."""
 
     def begin(self, now: float) -> None:
         """Note that the ranks are being started."""
@@ -232,7 +232,7 @@ class RankWatch:
                 self.ends_by = min(self.ends_by, now + END_S)
 
     def rank_failed(self, now: float) -> None:
-        """Note that a rank has failed, as its event or its output says."""
+        """Note that a rank has failed. The rank's event says so, or its output."""
         self.aborts_by = min(self.aborts_by, now + END_S)
 
 
@@ -254,7 +254,7 @@ class StopRequest:
             self._checkpoints += 1
 
     def due(self, requests: Mapping[str, str], stepping: bool, now: float) -> tuple[str, str] | None:
-        """Return the host with the request and its signal, or None if there is none or rank 0 is saving a checkpoint.
+        """Return the host with a stop request and its signal; None without a request or while rank 0 saves its state.
 
         Args:
             requests: the signal that each host got; empty for none.

@@ -27,7 +27,7 @@ class Timeline:
         self._lost: set[str] = set()
 
     def take(self, stamped: Stamped) -> None:
-        """Export a rank's steps or checkpoint."""
+        """Export the figures of a rank's step event, or a checkpoint; ignore other events."""
         _, happening = stamped
         if not isinstance(happening, RankSaid):
             return
@@ -38,7 +38,7 @@ class Timeline:
             self._put(figures)
 
     def look(self, statuses: Mapping[str, Mapping[str, Any]], lost: Sequence[str], now: float) -> None:
-        """Export news from the hosts' latest statuses, and figures every `INTERVAL_S`."""
+        """Export restarts and lost hosts from the hosts' latest statuses, and figures every `INTERVAL_S`."""
         for host in set(lost) - self._lost:
             self._put({"event": "host_lost", "what": f"{host} lost"})
         self._lost = set(lost)
@@ -56,7 +56,7 @@ class Timeline:
                 self._put({"workers": workers})
 
     def end(self, summary: Mapping[str, Any]) -> None:
-        """Export the summary at the job's end; wait a moment for the records that are left."""
+        """Export the summary at the job's end; wait a moment until all records are written."""
         for exporter in self._exporters:
             exporter.close({"time": time.time(), "summary": summary})
 
@@ -77,7 +77,7 @@ class Timeline:
 
 
 def _step(fields: Mapping[str, str]) -> dict[str, float]:
-    """Return rank 0's figures, or none if they are no numbers."""
+    """Return the figures in a step event of rank 0; empty if they are not numbers."""
     try:
         figures = {name: float(fields[name]) for name in STEP_FIELDS}
     except (KeyError, ValueError):
@@ -86,13 +86,13 @@ def _step(fields: Mapping[str, str]) -> dict[str, float]:
 
 
 def _counts(restarts: Any) -> dict[str, int]:
-    """Return the valid counts in what another host sent, which may be anything."""
+    """Return the valid counts of restarts, by kind. Another host sent them, so they may be anything."""
     found = restarts if isinstance(restarts, Mapping) else {}
     return {str(kind): count for kind, count in found.items() if isinstance(count, int)}
 
 
 def _since(before: Any, now: Any) -> dict[str, float]:
-    """Return a host's figures between two reports, or none if these are malformed or of the same moment."""
+    """Return a host's figures between two reports; empty if the reports are malformed or have the same time."""
     try:
         same_count = now.get("since") == before.get("since")  # else counting restarted, at the first step
         return _figures(before, now) if same_count and now["over_s"] > before["over_s"] else {}

@@ -31,7 +31,7 @@ NEWS_TIMEOUT_S = 2.3
 
 
 class Leader:
-    """One job, led from the first dnn host."""
+    """The leader of a job, on the first dnn host."""
 
     def __init__(self, run: HostRun) -> None:
         plan = run.plan
@@ -114,7 +114,7 @@ class Leader:
         self._times.reach("end", time.monotonic())
 
     def _wait_for(self, missing: Callable[[], list[str]]) -> None:
-        """Wait until nothing is missing; log what is, every few seconds. Raises `DeadlineError` at the deadline."""
+        """Wait until nothing is missing; log what is missing every few seconds. Raises `DeadlineError` when overdue."""
         run = self._run
         next_progress = run.started + PROGRESS_INTERVAL_S
         while True:
@@ -132,7 +132,7 @@ class Leader:
             run.wait()
 
     def _await_late(self) -> list[str]:
-        """Return what is still missing once training runs; hosts that never answered are lost at the deadline.
+        """Return what is still missing while training runs. At the deadline, count hosts that never answered as lost.
 
         A late server joins whenever it is ready: beside a busy trainer it may take long to start.
         """
@@ -147,12 +147,12 @@ class Leader:
         return missing
 
     def _give_up(self, missing: list[str], now: float) -> None:
-        """Count hosts as lost after the deadline. Raises `DeadlineError` if the job cannot go on."""
+        """After the deadline, count silent hosts as lost. Raises `DeadlineError` if the job cannot go on."""
         if now - self._run.started > self._run.plan.settings.startup_timeout_s:
             self._decider.give_up(missing)
 
     def _takes_batches(self) -> bool:
-        """Return whether ranks get batches. Some frameworks show it in any loop, others once ranks make steps."""
+        """Return whether ranks get batches. Some frameworks show this at the first batch, others at the first step."""
         plan = self._run.plan
         shown = FRAMEWORKS[plan.settings.framework].shows_batches and any(plan.paths.signal_dir.glob("rank[0-9]*"))
         return shown or self._stepping
@@ -162,7 +162,7 @@ class Leader:
         return self._times.has_reached("first_step")
 
     def _missing_for_data(self) -> list[str]:
-        """Return what ranks wait for; make the data service's decision for all hosts once it can be made."""
+        """Return what ranks wait for. Once the data service can decide for all hosts, pass its decision on."""
         run, reports = self._run, self._reports()
         if self._decision is None:
             self._decision = run.service.decide(reports, self._hosts.lost, time.monotonic())
@@ -202,10 +202,10 @@ class Leader:
         raise _Failed(cause)
 
     def _settle(self, cause: RootCause) -> RootCause:
-        """Return the root cause with the kernel's reason.
+        """Return the root cause, with the kernel's reason if there is one.
 
-        If the toolkit's mpirun started this launcher, it kills the launcher a second after one of its ranks has failed.
-        Then the root cause is written to its files before the reason is known, and again after.
+        The toolkit's mpirun kills its launchers one second after a rank has failed. So under the toolkit, the root
+        cause is written to its files at once, and again when the reason is known.
         """
         self._write_down(cause)
         cause = self._with_kernels_reason(cause)
@@ -232,7 +232,7 @@ class Leader:
         return explained(cause, self._statuses().get(cause.host, {}).get("memory") or {})
 
     def _deliver(self, outcome: Outcome) -> None:
-        """Tell every host the outcome while this host ends its children; one that is silent for a lease is lost."""
+        """Send every host the outcome while this host ends its children. A host that is silent for a lease is lost."""
         run, hosts = self._run, self._hosts
         run.state.usage.freeze()
         for lease in self._leases:
@@ -249,7 +249,7 @@ class Leader:
             lease.close()
 
     def _take(self, stamped: Stamped) -> None:
-        """Note a rank's progress."""
+        """Note the stage that a rank's event shows."""
         at, happening = stamped
         if isinstance(happening, RankSaid):
             name = happening.event.name
@@ -260,7 +260,7 @@ class Leader:
                 self._times.reach("trainer_ready", at)
 
     def _news(self) -> Body:
-        """Return what every renewal tells a host; called by the leases' threads."""
+        """Return the content of a lease renewal: phase and decision. The leases' threads call this."""
         decision = self._decision
         phase = STEPPING if self._stepping else STARTING
         return {"phase": phase, "decision": dict(decision.fields) if decision else None}

@@ -1,6 +1,6 @@
 """The leader's lease with one other host: a thread renews it until the outcome is delivered.
 
-A host may be silent for `Settings.lease_s`; this module decides how often it is called.
+A host may be silent for `Settings.lease_s`. This module decides how often the leader calls it.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from headrace.outcome import Outcome
 
 RENEW_INTERVAL_S = 1.0
 STEPPING_INTERVAL_S = 2.5
-"""Seconds between calls once steps are made: there is little news then, and each call takes CPU from the trainer."""
+"""Seconds between calls during training. There is little news then, and each call takes CPU time from the trainer."""
 FIGURES = ("cpu", "memory", "suspended", "received")
-"""Fields that change with each status; a change in these alone does not wake the main loop."""
+"""Fields that differ in each status. A change in only these does not wake the main loop."""
 RENEWALS_PER_LEASE = 4
-"""The least number of calls within a lease, if each is answered at once."""
+"""Least number of calls within a lease, if the host answers each at once."""
 
 
 class Lease:
-    """Calls `renew` on one host again and again, and puts each reply or failure into the inbox.
+    """Calls `renew` on one host at intervals, and puts each reply or failure into the inbox.
 
     Args:
-        news: returns what each call tells the host, such as the job's phase.
+        news: function that returns the content of a call, such as the job's phase.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Lease:
         self._thread.start()
 
     def deliver(self, outcome: Outcome) -> None:
-        """Tell the host the outcome, now and again until it answers."""
+        """Send the host the outcome now, and repeat that until the host answers."""
         self._outcome = outcome
         self._hurry.set()
 

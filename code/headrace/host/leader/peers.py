@@ -10,7 +10,7 @@ from headrace.host.inbox import HostAnswered, HostInformed, HostSilent, Stamped
 
 
 class Hosts:
-    """Receives events from the main loop; uses no clock and no socket."""
+    """The other hosts as the main loop's events describe them. Uses no clock and no socket."""
 
     def __init__(self, hosts: tuple[Host, ...], lease_s: float) -> None:
         self.names = tuple(host.name for host in hosts)
@@ -46,5 +46,5 @@ class Hosts:
         return [host for host in self.names if host not in self.statuses and host not in self.lost]
 
     def overdue(self, now: float) -> list[str]:
-        """Return the hosts that have answered before, but not for `lease_s`."""
+        """Return the hosts that have answered before, but not in the last `lease_s` seconds."""
         return [host for host, at in self.heard_at.items() if host not in self.lost and now - at > self._lease_s]

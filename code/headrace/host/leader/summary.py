@@ -50,7 +50,7 @@ class JobTimes:
 
 
 def _take_trainer_report(output_dir: Path, leave_it: bool) -> dict[str, Any]:
-    """Return rank 0's report, and remove its file unless `leave_it`; zeros if training did not get that far."""
+    """Return rank 0's report, or zeros if there is none. Remove the report's file unless `leave_it`."""
     path = output_dir / TRAINER_REPORT
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
@@ -67,7 +67,7 @@ def write_summary(
     """Write the leader's `summary.json` and return its content. If it cannot be written, the log says so.
 
     Args:
-        another_follows: whether a fuller summary follows, so that rank 0's report must stay.
+        another_follows: whether a fuller summary follows, which needs rank 0's report again.
     """
     plan, service, output_dir = run.plan, run.service, run.plan.paths.output_dir
     # A first summary is in a hurry, so it uses the published status: a new one takes long on a busy machine.
@@ -101,7 +101,7 @@ def write_summary(
 def _of_host(
     host: Host, status: Mapping[str, Any], kinds: Sequence[str], outcome: Outcome, is_lost: bool
 ) -> dict[str, Any]:
-    """Return the summary's part about a host, whose latest status this is."""
+    """Return a host's part of the summary, from its latest status."""
     cpu = status.get("cpu", {})
     return {
         "group": host.group,

@@ -1,4 +1,4 @@
-"""The stall watchdog: detect a trainer that has hung because it makes no steps, and name what it waits for."""
+"""The stall watchdog: find out that the trainer makes no more steps, and name what it waits for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.host.mpi.output import RankLog
 from headrace.outcome import RootCause
 
 STILL_S = 10.0
-"""Seconds without movement of any main thread after which ranks that wait for each other count as hung."""
+"""Seconds after which ranks that wait for each other count as hung, if no main thread has moved meanwhile."""
 _REDUCERS = " or ".join(each.stall_words.reducer for each in FRAMEWORKS.values() if each.stall_words)
 
 

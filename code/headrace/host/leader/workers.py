@@ -23,10 +23,10 @@ class _Receipt:
 def workers(names: Mapping[str, str], statuses: Statuses) -> dict[str, Any]:
     """Return the summary's figures of each worker, by its name.
 
-    `batches` is the count since the start, and `share`, 0 to 1 by rank, the part of the rank's batches that came from
-    this worker. `batches_per_s` and `bytes_per_s` are sums over all ranks, each since its first batches. These are None
-    if batches travel over gRPC, where ranks do not count. `processors` is the mean number of processors that the
-    worker's processes kept busy since the first step.
+    `batches` is the count since the start. `share` has, by rank, the part of the rank's batches that came from this
+    worker, 0 to 1. `batches_per_s` and `bytes_per_s` are sums over all ranks; each rank counts from its first batches.
+    Counts and rates are None if batches travel over gRPC, where ranks do not count. `processors` is the mean number of
+    processors that the worker's processes kept busy since the first step.
 
     Args:
         names: HOST/NAME of each worker by HOST:PORT, see `DataService.worker_names`.
@@ -48,14 +48,14 @@ def workers(names: Mapping[str, str], statuses: Statuses) -> dict[str, Any]:
 
 
 class WorkersOverTime:
-    """Measures how fast each worker delivers between two calls of `look`."""
+    """Measures how fast each worker delivers batches between two calls of `look`."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = names
         self._before: dict[str, _Receipt] = {}
 
     def look(self, statuses: Statuses) -> dict[str, dict[str, float]]:
-        """Return the rates since the last call, by worker; none at the first call."""
+        """Return the rates since the last call, by worker; empty at the first call."""
         found: dict[str, dict[str, float]] = {}
         for rank, _, last in _receipts(statuses):
             before, self._before[rank] = self._before.get(rank), last

@@ -32,8 +32,8 @@ _EFA = _RDMA | {"ml.g4dn.8xlarge", "ml.g4dn.12xlarge", "ml.g5.48xlarge", "ml.p3d
 def find_program(name: str) -> str:
     """Return the path of an Open MPI program: beside this Python, else on PATH.
 
-    Links in the path are resolved: mpirun passes its folder to the ranks, and ranks with two different paths of the
-    same folder wait for each other for ever.
+    Links in the path are resolved, because mpirun passes its folder to the ranks: ranks that get different paths of
+    the same folder wait for each other for ever.
     """
     found = shutil.which(name, path=sysconfig.get_path("scripts")) or shutil.which(name)
     if not found:
@@ -108,7 +108,7 @@ def network_environ(topology: Topology, environ: Mapping[str, str]) -> dict[str,
 
 
 def without_proxy(hosts: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return variables by which gRPC, also TensorFlow's, reaches the job's hosts directly and not through a proxy.
+    """Return variables that make gRPC, also TensorFlow's, reach the job's hosts directly and not through a proxy.
 
     Args:
         hosts: the hosts' names and addresses.
@@ -125,7 +125,7 @@ def python_path(source_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def hosts_of_ranks(topology: Topology, settings: Settings) -> tuple[Host, ...]:
-    """Return the host of each `ranks_per_host` ranks, in the order of the ranks."""
+    """Return the hosts in the order of the ranks: each runs `ranks_per_host` consecutive ranks."""
     hosts = topology.dnn_hosts
     return (topology.leader,) * len(hosts) if _one_machine(settings, hosts) else hosts
 
@@ -136,9 +136,9 @@ def _one_machine(settings: Settings, hosts: Sequence[Host]) -> bool:
 
 
 def shared_interface(topology: Topology) -> str:
-    """Return the network interface that the hosts share: the named one, else that of this host's address; else "".
+    """Return the network interface that the hosts share: the configured one, else the one with this host's address.
 
-    It is the loopback if this host has no other address, because all hosts are then on one machine.
+    It is the loopback if this host has no other address: then all hosts are on one machine. "" if none is found.
     """
     names = {name for _, name in socket.if_nameindex()}
     if topology.network_interface in names:

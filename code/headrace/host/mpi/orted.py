@@ -1,7 +1,7 @@
 """Serve the `start_mpi_daemon` call: the leader's mpirun asks for this host's MPI daemon (orted).
 
-A daemon runs every program that its mpirun asks for. So a host that trains starts one daemon in its life, and that one
-reports to the leader. Its arguments are those that Open MPI 4.1 passes; the caller cannot choose a program or a folder.
+A daemon runs every program that its mpirun asks for. So a host starts only one daemon, which may report only to the
+leader. It accepts the arguments that Open MPI 4.1 passes; the caller cannot choose a program or a folder.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _FORMS = {
     "plm": "rsh",
     "plm_rsh_no_tree_spawn": "1",
 }
-"""Patterns of the values of the parameters that tell a daemon its place in the job."""
+"""Parameters that tell a daemon its place in the job, each with the pattern of its values."""
 _TUNING = re.compile(r"(btl|coll|hwloc|mpi|mtl|oob|opal|osc|pml|pmix|rmaps)(_(?!.*(path|dir|file|agent|command))\w+)?")
-"""Communication parameters. Users may set them: mpirun passes on the `OMPI_MCA_…` variables of its environment."""
+"""Pattern of communication parameters. Users may set these, because mpirun passes on its `OMPI_MCA_…` variables."""
 _FOLDERS = ("orte_tmpdir_base", "btl_vader_backing_directory")
 _AGENT = "plm_rsh_agent"
 _LEADER = "orte_hnp_uri"
@@ -40,9 +40,9 @@ _TRANSPORT = re.compile(r"(?P<kind>tcp6?)://(?P<addresses>[^/;]+):(?P<port>\d+)"
 
 
 def agent_command(work_dir: Path) -> str:
-    """Return the command by which mpirun starts a daemon on another host: the script of `write_agent`.
+    """Return the command with which mpirun starts a daemon on another host: the script that `write_agent` writes.
 
-    The script hides Python's path, which may have spaces and colons: mpirun would split the command there.
+    A script is needed because mpirun splits its command at spaces and colons, which Python's path may have.
     """
     return f"/bin/sh {work_dir / AGENT_FILE}"
 
@@ -53,7 +53,7 @@ def write_agent(work_dir: Path) -> None:
 
 
 class MpiDaemon:
-    """Accepts one request for this host's MPI daemon. The control channel's thread alone asks."""
+    """Accepts one request to start this host's MPI daemon. Only the control channel's thread calls `ask`."""
 
     def __init__(self, leader_address: str, work_dir: Path, inbox: Inbox) -> None:
         self._leader_address, self._work_dir, self._inbox = leader_address, work_dir, inbox
@@ -61,7 +61,7 @@ class MpiDaemon:
         self._asked = False
 
     def ask(self, body: Body) -> Body:
-        """Request the daemon with these arguments; the reply has an `error` if that is refused."""
+        """Accept a request for the daemon, or return a reply with an `error`."""
         leader = self._leader or addresses_of(self._leader_address)
         try:
             arguments = checked_arguments(body.get("arguments"), leader, self._work_dir)

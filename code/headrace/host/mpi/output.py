@@ -1,4 +1,4 @@
-"""Reader of the trainer's output: whose line it is, which rank failed first, which ranks others wait for."""
+"""Read the trainer's output: which rank wrote a line, which rank failed first, which ranks others wait for."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _STALL_WORDS = [each.stall_words for each in FRAMEWORKS.values() if each.stall_w
 MOST_TOLD = 4
 """The largest number of ranks in a message about where ranks wait."""
 _EXITED = re.compile(r"raised SystemExit: \d+")
-"""Message of a script that has printed why it ends, such as click's usage errors."""
+"""Pattern of the error of a script that has printed why it exits, as click does for usage errors."""
 NO_ROOM = "is its disk or /dev/shm full, or are too many files open?"
-WITHOUT_A_WORD = "ended without a word, as os._exit does: raise an error, or let the script run to its end"
+WITHOUT_A_WORD = "ended without an error, as os._exit does: raise an error, or let the script run to its end"
 
 
 def _number(text: str) -> int:
@@ -55,7 +55,7 @@ class RankLog:
     """Reader of the trainer's output that tells who wrote each line and which rank failed first. Thread-safe.
 
     Args:
-        trainer: writer of the lines without a tag: mpirun, or the one rank whose output this is.
+        trainer: author of the lines without mpirun's tag: mpirun, or the only rank whose output this is.
     """
 
     def __init__(self, leader: str, hosts: Sequence[Host], ranks_per_host: int, trainer: str = MPIRUN) -> None:
@@ -66,23 +66,23 @@ class RankLog:
         self._tails: dict[str, collections.deque[str]] = {}
         self._first_failure: RootCause | None = None
         self._missing_ranks: dict[int, str] = {}
-        """Ranks that others wait for, each with the first collective in which the others wait for it."""
+        """Ranks that others wait for, each with the first collective that waits for it."""
         self._waiting_ranks: dict[int, str] = {}
-        """Ranks that wait, each with the line of the script where it does."""
+        """Ranks that wait in a collective, each with the line of the script where it waits."""
         self._ended_ranks: set[int] = set()
         self.world_size = len(hosts) * ranks_per_host
         self.waits_for_ends = ""
-        """Sentence on which rank waits for which to say that a stream is over; empty if none has waited long."""
+        """Sentence about a rank that waits long for others to say whether a stream goes on; empty if none does."""
         self.reads_data = False
         """True if a rank has said that its script reads data through headrace."""
         self.lines = 0
-        """Number of lines that the ranks have printed, without a reducer's complaints."""
+        """Number of lines that the ranks have printed, without the framework's warnings about missing ranks."""
         self._left_rank: int | None = None
         self._lacks = ""
         self._lock = threading.Lock()
 
     def label(self, line: str) -> tuple[str, str]:
-        """Return `(rankN, text)` for a rank's line, `(mpirun, line)` for mpirun's own."""
+        """Take one line; return its author and its text: `(rankN, text)` if a rank wrote it, else `(mpirun, line)`."""
         match = _TAG.match(line)
         # mpirun also tags the middle of a line when a rank wrote it in two pieces.
         who, text = (f"rank{match['rank']}", _TAG.sub("", line)) if match else (self._trainer, line)
@@ -135,7 +135,7 @@ class RankLog:
         return who, text
 
     def root_cause(self, fallback: RootCause) -> RootCause:
-        """The first failed rank with the last lines it said; mpirun's own end when no rank is known."""
+        """Return the failure of the rank that failed first, with its last lines; `fallback` if no rank is known."""
         with self._lock:
             failure = self._first_failure
             if failure is None:
@@ -156,7 +156,7 @@ class RankLog:
             self._missing_ranks, self._waiting_ranks, self.waits_for_ends = {}, {}, ""
 
     def missing_in_allreduce(self) -> list[tuple[str, str]]:
-        """Return `(host, rank)` of ranks that others wait for: the reducer's list, or those that report no wait."""
+        """Return `(host, rank)` of ranks that others wait for, from the framework's warnings or ranks' reports."""
         with self._lock:
             missing = list(self._missing_ranks)
             if self._waiting_ranks and not missing:
@@ -168,7 +168,7 @@ class RankLog:
 
     @property
     def wait_for_each_other(self) -> bool:
-        """True if the reducer has named every rank as missing: they wait in different collectives, for ever."""
+        """True if the framework warns that every rank is missing: they wait in different collectives, for ever."""
         with self._lock:
             return len(self._missing_ranks) == self.world_size > 1
 
@@ -189,7 +189,7 @@ class RankLog:
             return self._ended_ranks == set(range(self.world_size))
 
     def ended_and_awaited(self) -> RootCause | None:
-        """Return a rank whose script has ended while all others wait in a collective, for ever; None if none has."""
+        """Return the root cause if a rank's script has ended and all others wait in a collective; else None."""
         with self._lock:
             wait = set(self._waiting_ranks)
             if not (wait and self._ended_ranks and wait | self._ended_ranks == set(range(self.world_size))):

@@ -1,4 +1,4 @@
-"""mpirun's remote-launch agent: asks a host's launcher, over the control channel, to start the MPI daemon.
+"""mpirun's remote-launch agent: a program that asks a host's launcher over the control channel to start an MPI daemon.
 
 mpirun runs `AGENT HOST COMMAND…` (see `orted.write_agent`); the command is a line of shell that ends
 in `orted ARGUMENTS…`. The agent sends the arguments only: the host runs its own orted.
@@ -33,7 +33,7 @@ def orted_arguments(words: list[str]) -> list[str]:
 def main() -> int:
     try:
         address, arguments = sys.argv[1], orted_arguments(sys.argv[2:])
-        # mpirun names a host by its address, or by the first part of one that is a name.
+        # mpirun names a host by its address or, if that is a name, by the first part of the name.
         hosts = control_hosts()
         known = {name: (where, name) for name, where in hosts.items()}
         known |= {where.rpartition(":")[0]: (where, name) for name, where in hosts.items()}

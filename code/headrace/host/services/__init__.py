@@ -1,4 +1,4 @@
-"""The data services: the choice for a job, and the interface that the launcher uses (`contract`)."""
+"""The data services, which make batches for ranks: the choice for a job, and their common interface (`contract`)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ SERVICES: dict[str, Callable[[HostPlan], DataService]] = {
     "torch_feed": TorchFeed,
     "local": DataService,
 }
-"""Constructors by name."""
+"""Constructors of the data services, by name."""
 
 
 def data_service(plan: HostPlan) -> DataService:
-    """Make the data service that `tf_data_mode` names; by default the framework's if there is a data group, else none.
+    """Make the data service that `tf_data_mode` asks for; by default `service` if there is a data group, else `local`.
 
     Raises:
         InputError: batches must come from workers, but `num_of_data_workers` is 0.

@@ -1,4 +1,4 @@
-"""The interface of a data service, with the answers of local mode. Nothing else in `host` knows which service runs."""
+"""The interface of a data service. Other code of `host` uses only this, and does not know which service runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.host.host_plan import HostPlan
 Report = Mapping[str, Any]
 """A report of a host's servers, as JSON-ready data; only the service that made it reads it."""
 KINDS = ("dispatcher", "worker")
-"""Kinds of servers whose restarts every summary counts, zero where there are none."""
+"""Kinds of servers whose restarts are in every summary, as zero if a job has no such servers."""
 WORKER_NICENESS_BESIDE_TRAINER = 19
 """Niceness of workers on a dnn host: they use only CPU time that the trainer leaves over. At 10, a worker's many
 threads took a third of a processor that the trainer could have used."""
@@ -24,19 +24,19 @@ class Server:
     """A server of this host: its kind, its ports, its command. The launcher restarts it when it ends."""
 
     kind: str
-    """Group in which its CPU time and its restarts are summed."""
+    """The kind of server. CPU time and restarts are summed by kind."""
     name: str
-    """Its kind, with a number where a host has several of the kind."""
+    """The kind, with a number if a host has several servers of the kind."""
     ports: Sequence[int]
     argv: Sequence[str]
     environ: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables that it needs beside the host's own."""
+    """Environment variables that the server needs in addition to the host's."""
     nice: int = 0
 
 
 @dataclass(frozen=True)
 class Decision:
-    """A single decision of the leader for all hosts: a log event, and a note for people."""
+    """A decision that the leader makes once, for all hosts: a log event, and a note for people."""
 
     event: str
     fields: Mapping[str, str]
@@ -46,13 +46,13 @@ class Decision:
 class DataService:
     """The data service of a job, seen from one host. If the toolkit starts MPI, each rank's process has one.
 
-    This class itself is local mode: each rank makes its batches, so there is no server to start or to wait for.
+    This base class is local mode: each rank makes its batches, so there is no server to start or to wait for.
     """
 
     mode = "local"
     """The mode in the summary: `service` or `local`."""
     kinds: Sequence[str] = KINDS
-    """The kinds of its servers."""
+    """The kinds of the service's servers."""
     waited_for = "data, or for itself"
     """The source of data in the watchdog's message, such as `data from the tf.data service`."""
 
@@ -66,14 +66,14 @@ class DataService:
         return []
 
     def take_event(self, event: Event) -> None:
-        """Take in a log event of one of this host's servers."""
+        """Note a log event of one of this host's servers."""
 
     def report(self) -> Report:
         """Return a copy of this host's report; it reaches the leader with the next renewal."""
         return {}
 
     def hear(self, decision: Mapping[str, Any]) -> None:
-        """Take in the fields of the leader's decision; called repeatedly."""
+        """Note the leader's decision, given as its fields. This is called repeatedly."""
 
     def trainer_environ(self) -> dict[str, str]:
         """Return the environment variables by which this host's ranks find their data; see `TrainerContext`."""
@@ -86,11 +86,11 @@ class DataService:
         return False
 
     def decide(self, reports: Mapping[str, Report], without: Collection[str], now: float) -> Decision | None:
-        """Return the decision that all hosts need before they are ready; None if it is still open or not needed.
+        """Return the decision that all hosts need before they are ready; None if it is not possible yet, or not needed.
 
         Args:
             reports: reports received so far, by host.
-            without: hosts that the job continues without.
+            without: lost hosts, without which the job continues.
             now: monotonic seconds.
         """
         return None
@@ -100,7 +100,7 @@ class DataService:
         return {}
 
     def ready(self, reports: Mapping[str, Report]) -> int:
-        """Return how many servers can serve ranks."""
+        """Return the number of servers that are ready to serve ranks."""
         return 0
 
     def missing(self, reports: Mapping[str, Report], without: Collection[str]) -> list[str]:

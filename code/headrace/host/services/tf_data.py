@@ -1,7 +1,7 @@
 """tf.data service: a dispatcher on one host, and `num_of_data_workers` workers on every host.
 
-Before workers register, they report the protocol by which they can send batches. A rank reads from all workers by one
-protocol, so the leader chooses one that all have (ADR 12).
+Before workers register, they report the protocol with which they can send batches. A rank uses one protocol with all
+workers, so the leader chooses one that all have (ADR 12).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.job.settings import STALL_TIMEOUT_VARIABLE
 from headrace.rank.context import GRPC
 
 LATE_WORKERS_S = 60.0
-"""Seconds that ranks wait for a late host once there are enough others; it may be building the transfer library."""
+"""Seconds that ranks wait for late hosts once there are enough others. A late host may build the transfer library."""
 
 
 class TfDataService(DataService):
@@ -93,7 +93,7 @@ class TfDataService(DataService):
         unable = sorted(worker for worker, protocol in offers.items() if protocol == GRPC)
         protocol = GRPC if unable else next(iter(offers.values()))
         slow = bool(unable) and len(unable) < len(offers)
-        note = f"batches travel over gRPC, at half the rate: {', '.join(unable)} can do nothing else" if slow else ""
+        note = f"batches travel over gRPC, at half the rate: {', '.join(unable)} cannot send faster" if slow else ""
         return Decision("data_transfer", {"protocol": protocol}, note)
 
     def worker_names(self) -> Mapping[str, str]:
@@ -118,7 +118,7 @@ class TfDataService(DataService):
         return sum(len(self._workers(host)) for host in self._topology.hosts if host.name not in without)
 
     def _all_offers(self, reports: Mapping[str, Report], without: Collection[str]) -> dict[str, str]:
-        """Return the protocols by which workers can send batches, as far as reported, by `HOST/NAME`."""
+        """Return the protocol that each worker has reported so far, by `HOST/NAME` of the worker."""
         found: dict[str, str] = {}
         for host, report in reports.items():
             offers = report.get("offers")
@@ -127,7 +127,7 @@ class TfDataService(DataService):
         return found
 
     def _enough(self, offers: Mapping[str, str], now: float) -> bool:
-        """Return whether the workers that the job needs have been there for `LATE_WORKERS_S`."""
+        """Return whether the workers that the job needs have been ready for `LATE_WORKERS_S`."""
         topology = self._topology
         heard = {worker.partition("/")[0] for worker in offers}
         needed = {host.name for host in topology.dnn_hosts if self._workers(host)}

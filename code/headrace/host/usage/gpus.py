@@ -1,4 +1,4 @@
-"""Utilization and memory of this host's GPUs, from NVIDIA's management library; no figures where that is missing.
+"""Utilization and memory of this host's GPUs, from NVIDIA's management library. Without it there are no figures.
 
 The library's calls can hang with a broken driver, so a separate thread makes them.
 """
@@ -24,7 +24,7 @@ class Gpus:
     """Measures mean utilization, and highest memory use, of all GPUs together since `mark`.
 
     Args:
-        counts: returns whether a utilization sample counts now; on a host, whether its ranks are making steps.
+        counts: function that returns whether to count a sample now; on a host, whether its ranks are making steps.
     """
 
     def __init__(self, counts: Callable[[], bool] = lambda: True) -> None:
@@ -45,7 +45,8 @@ class Gpus:
     def report(self) -> dict[str, Any] | None:
         """Return the figures since `mark`, or None without GPUs.
 
-        `count`; `utilization` (0 to 1), `samples` and their sum `busy`; the most `memory_bytes`, `memory_total_bytes`.
+        `count` of GPUs; mean `utilization` (0 to 1), number of `samples`, their sum `busy`; highest `memory_bytes`, and
+        `memory_total_bytes`.
         """
         with self._lock:
             if not self._count:
@@ -71,7 +72,7 @@ class Gpus:
         except Exception:
             return  # no library, no driver or no GPU: then there are no figures
         while handles and not self._closed.wait(SAMPLE_S):
-            # A figure may fail at times, or always: utilization does on a part of a GPU.
+            # A figure may be missing at times, or always: a part of a GPU has no utilization.
             with contextlib.suppress(Exception):
                 memory = [pynvml.nvmlDeviceGetMemoryInfo(each) for each in handles]
                 with self._lock:

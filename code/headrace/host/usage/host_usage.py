@@ -18,16 +18,16 @@ Child = tuple[str, str]
 SAMPLE_INTERVAL_S = 0.5
 REPORTED_SIZES = 32
 SCAN_INTERVAL_S = 5.0
-"""Seconds between searches for descendants, which read all processes of the machine; samples read known ones only."""
+"""Seconds between searches for new descendants, which read all processes. A sample reads only the known ones."""
 
 
 class ResourceUsage:
-    """Measures CPU seconds by kind of child, ended ones too, from `mark` to `freeze`, and memory.
+    """Measures memory, and CPU seconds by kind of child, from `mark` to `freeze`. Ended children count too.
 
     Args:
-        roots: returns kind, name and pid of every child that runs now.
+        roots: function that returns kind, name and pid of every child that runs now.
         own_network: whether this host's network is its own; simulated hosts may share the machine's.
-        gpus: the figures of the GPUs to include in reports; None: there are none.
+        gpus: the figures of the GPUs to include in reports; None if there are none.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class ResourceUsage:
     def report(self) -> dict[str, Any]:
         """Return the use since `mark`.
 
-        `utilization` (0 to 1 of the host's CPUs), `cpus`, `seconds` by kind of child, `seconds_by_name`, `over_s`,
-        `since` (monotonic); `memory_bytes` now and `most_memory_bytes`, in both of which each process counts shared
-        memory; `memory_total_bytes`; `network_bytes` `in` and `out`, None where the network is not this host's own;
-        `gpu`, see `Gpus.report`.
+        CPU: `utilization` (0 to 1 of the host's CPUs), `cpus`, CPU `seconds` by kind of child, `seconds_by_name`, the
+        `over_s` that have passed `since` (monotonic). Memory: `memory_bytes` now and `most_memory_bytes`, where each
+        process counts shared memory; `memory_total_bytes`. `network_bytes` `in` and `out`, None if the network is not
+        this host's own. `gpu`: see `Gpus.report`.
         """
         if self._frozen:
             return self._frozen
@@ -117,12 +117,12 @@ class ResourceUsage:
         }
 
     def resident_bytes(self) -> dict[str, int]:
-        """Return the last known resident sizes of the recently largest processes, by pid."""
+        """Return the resident sizes of the largest processes, as last seen, in bytes by pid."""
         sizes = sorted(((size, pid) for pid, (_, size) in self._resident.items()), reverse=True)
         return {str(pid): size for size, pid in sizes[:REPORTED_SIZES]}
 
     def _network(self) -> tuple[int, int] | None:
-        """Return the bytes in and out so far, without those within this host; None where the network is shared."""
+        """Return the bytes received and sent so far, except within this host; None if other hosts share the network."""
         if not self._own_network:
             return None
         cards = [each for name, each in psutil.net_io_counters(pernic=True).items() if name != "lo"]

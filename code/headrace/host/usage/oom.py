@@ -27,7 +27,7 @@ _ADVICE = {
 
 
 def kernel_kills(root: Path = Path("/")) -> dict[str, int]:
-    """Return the kernel's counters of out-of-memory kills, by file, as far as this kernel and container have them."""
+    """Return the kernel's counters of out-of-memory kills, by file. Files that are missing here are left out."""
     found = {}
     for path in (root / "proc/vmstat", *_cgroup_files(root)):
         try:
@@ -60,7 +60,7 @@ def _cgroup_files(root: Path) -> list[Path]:
 class KernelKills:
     """Watches the kernel's counters. Call `just_now` about every second, as a host's status does.
 
-    A kill counts from the call that finds it.
+    The time of a kill is the time of the call that finds it.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class KernelKills:
         files = [file for file, at in self._rose.items() if at >= now - JUST_NOW_S]
         if any("cgroup" in file for file in files):
             return "here"
-        # A container's counter that has not risen outweighs the machine's that has.
+        # If the container's own counter has not risen, the machine's does not count.
         return "machine" if files and not any(file.endswith("memory.events") for file in self._counts) else ""
 
 

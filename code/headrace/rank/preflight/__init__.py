@@ -1,5 +1,5 @@
-"""Test of MPI by the ranks that will train, before they train: the hosts, every link, every kind of collective.
+"""The preflight: before training, the ranks test MPI, on the links between them and with every kind of collective.
 
-`headrace preflight` runs it, and so does `--preflight` on a job. The values of each answer are checked, and its time is
-measured. Every wait has a deadline, at which a silent rank or link is named.
+`headrace preflight` runs it, and so does a job with `--preflight`. Each test checks the values that arrive and measures
+the time. Every wait has a deadline, and an error names the rank or link that was silent.
 """

@@ -13,23 +13,23 @@ import numpy as np
 from headrace.rank.preflight.meeting import Meeting, PreflightError
 
 PING_BYTES, LOAD_BYTES, GATHERED_BYTES, REDUCED_BYTES = 8, 4 << 20, 64, 16 << 20
-"""Bytes of messages for latency and for bandwidth, of gathered metrics, and of a small network's gradients."""
+"""Sizes in bytes: messages that measure latency and bandwidth, gathered metrics, and gradients of a small network."""
 PINGS, LOADS, ROUNDS = 200, 12, 3
 ENOUGH_S = 0.4
 """Longest time in seconds for which one kind of message is repeated."""
 ALL_PAIRS_HOSTS = 8
-"""Largest number of hosts of which all pairs are tried. With more hosts: neighbours, and each host with the first."""
+"""Largest number of hosts whose pairs are all tested. With more hosts, only neighbours and pairs with the first are."""
 NAMED_PAIRS = 3
-"""Most pairs of ranks that a message names."""
+"""Largest number of pairs of ranks that a message names."""
 PING_TAG = 20
 
 Prepared = tuple[Callable[[], Any], Callable[[], Any]]
-"""Function that begins a collective, and one that checks all values. Both keep the buffers alive, unlike a request."""
+"""Two functions: one begins a collective, the other checks its values. They keep the buffers alive; requests do not."""
 Prepare = Callable[[], Prepared]
 
 
 def links(hosts: Sequence[str]) -> list[list[tuple[int, int]]]:
-    """Return the pairs of ranks to try: first one pair of hosts at a time, then pairs inside all hosts at once.
+    """Return lists of pairs of ranks to test at once: first each pair of hosts alone, then pairs within all hosts.
 
     Args:
         hosts: the host of each rank.
@@ -68,7 +68,7 @@ def try_links(meeting: Meeting, pairs: Sequence[tuple[int, int]]) -> list[tuple[
 
 
 def _there_and_back(meeting: Meeting, other: int, is_first: bool, size: int, times: int, what: str) -> float:
-    """Return the shortest round trip in s. A message's first byte says whether it is the last one."""
+    """Return the shortest round trip in seconds. The first byte of a message says whether it is the last message."""
     comm = meeting.comm
     sent, got = _pattern(size), np.empty(size, np.uint8)
     best, started = float("inf"), time.monotonic()
@@ -96,7 +96,7 @@ def _pattern(size: int) -> Any:
 
 
 def try_collectives(meeting: Meeting) -> dict[str, tuple[int, float]]:
-    """Run each collective; return, on rank 0, its bytes per rank and the slowest rank's seconds in the best round."""
+    """Run each collective. On rank 0, return its bytes per rank and the slowest rank's seconds in the best round."""
     found = {}
     for name, size, prepare in _collectives(meeting):
         times = meeting.stage(name, range(meeting.size), functools.partial(_rounds, meeting, name, prepare))

@@ -16,7 +16,7 @@ COME, GO, DONE, ASKED, HERE = range(1, 6)
 ANSWER_S = 3.0
 """Seconds that a rank may take to answer that it is alive. It looks for the question every few milliseconds."""
 MARGIN = 2.0
-"""Factor by which the others wait longer than rank 0, which knows more and should therefore report first."""
+"""Factor by which other ranks wait longer than rank 0. Rank 0 knows more, so it should be the first to report."""
 _REST_S = (0.0002, 0.005)
 
 Result = TypeVar("Result")
@@ -47,12 +47,12 @@ class Meeting:
     def __init__(self, comm: Any, timeout_s: float, host: str) -> None:
         self.comm, self.rank, self.size = comm, comm.Get_rank(), comm.Get_size()
         self.hosts = [host if rank == self.rank else "" for rank in range(self.size)]
-        """The host of each rank; empty texts until all ranks have sent theirs."""
+        """The host of each rank; empty texts for other ranks until all have sent theirs."""
         self._timeout_s = timeout_s
         self._deadline = 0.0
         self._sent: list[Any] = []
         self._at_work: set[int] = set()
-        """Ranks that work together with rank 0, while it works itself; used on rank 0 only."""
+        """Other ranks that work in this stage, while rank 0 works too. Only rank 0 uses this."""
 
     def stage(self, what: str, members: Collection[int], work: Callable[[], Result]) -> dict[int, Result]:
         """Have the members work at the same time. Return each member's result on rank 0, and nothing on other ranks.

@@ -64,7 +64,7 @@ class Link:
 
 
 def run_preflight(environ: Mapping[str, str]) -> None:
-    """Test MPI with all other ranks, and end all of them if a test fails."""
+    """Test MPI together with all other ranks. If a test fails, end all ranks."""
     # Imported here, before MPI starts, so that the other ranks do not wait for this rank's import of numpy.
     from headrace.rank.preflight.checks import links, try_collectives, try_links
     from headrace.rank.preflight.meeting import Meeting, PreflightError
@@ -107,7 +107,7 @@ def _about(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _everywhere(meeting: Any, hosts: list[str]) -> list[str]:
-    """Send rank 0's list of hosts to all ranks, and return it."""
+    """Send rank 0's list of hosts to all ranks; return that list on every rank."""
     if meeting.rank:
         got: list[str] = meeting.wait([meeting.comm.irecv(HOSTS_BYTES, source=0, tag=HOSTS_TAG)], "who is where")[0]
         return got
