@@ -1,0 +1,16 @@
+"""Run by test_horovod.py: several scripts in one process on each rank, since TensorFlow's import takes most of a short one.
+
+Arguments: a folder, and the scripts; each gets a folder of its own within it.
+"""
+
+import runpy
+import sys
+from pathlib import Path
+
+folder, *scripts = map(Path, sys.argv[1:])
+sys.path.insert(0, str(Path(__file__).parent))
+for script in scripts:
+    own = folder / script.stem / "checkpoints"
+    own.mkdir(parents=True, exist_ok=True)
+    sys.argv[1:] = [str(own)]
+    runpy.run_path(str(Path(__file__).with_name(script.name)))
