@@ -105,7 +105,7 @@ def _is_mappable(array: Any) -> bool:
 
 
 def _stored(array: NDArray[Any]) -> Path:
-    """Write an array to a file named by its content, and return the path. The host's launcher deletes it at the end."""
+    """Write an array to a file named by its content; return the path. It is deleted with the host's working folder."""
     content = array.reshape(-1).view(np.uint8)
     digest = hashlib.sha256(content.data).hexdigest()
     path = Path(tempfile.gettempdir()) / ARRAYS_FOLDER / f"{digest}.bin"
