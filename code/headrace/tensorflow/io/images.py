@@ -1,7 +1,6 @@
 """Image operations on whole batches of uint8 pixels, for tf.data pipelines that run on the workers.
 
-One operation on a batch costs far less than one call for each image. No operation keeps state, so any host can run
-them.
+One operation on a batch costs far less than one call for each image. No operation keeps state, so any host can run it.
 """
 
 from __future__ import annotations

@@ -30,8 +30,7 @@ _HANDSHAKE = Handshake(b"hdranks1", b"headrace ranks")
 _RANK = struct.Struct("!q")
 _MESSAGE = struct.Struct("!qqqq")
 Decide = Callable[[int, Numbers | None], Iterable[Numbers]]
-"""Function that takes a rank and its message (None: the rank is gone), and returns messages to all ranks. Each second
-it gets rank -1 and None."""
+"""Function of a rank and its message (None: it is gone; rank -1, None: each second). Returns messages to all ranks."""
 
 
 class _Hub:
