@@ -27,7 +27,7 @@ class Finding:
     """Place in the script: `file:line: transformation`."""
     cost: str
     gain: float | None
-    """How many times better the fix is; None if that depends on the data and the host."""
+    """Factor by which the fix improves this, such as 2; None if that depends on the data and the host."""
     gain_of: str
     """What the fix improves, in words, such as `fewer bytes on the wire`."""
     is_estimate: bool

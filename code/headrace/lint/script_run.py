@@ -24,7 +24,7 @@ _LAUNCHER_WORDS = ("HEADRACE_TF_DATA_MODE", "HEADRACE_DISPATCHER")
 
 
 class _Reached(BaseException):
-    """Raised when the script is about to train. It is not an `Exception`, so that handlers in the script miss it."""
+    """Raised when the script is about to train. It is a BaseException: the script's `except Exception` lets it pass."""
 
 
 @dataclass
@@ -75,7 +75,7 @@ def run_to_training(script: Path, arguments: Sequence[str], show_traceback: bool
 
 
 class _Look:
-    """Iterator that stops the script when it trains: at a `for` loop or the second `next`. One `next` is a look."""
+    """Iterator that stops the script where it trains: at a `for` loop, or at the second `next`."""
 
     def __init__(self, begin: Callable[[], Iterator[Any]], dataset: tf.data.Dataset, captured: Captured) -> None:
         self._begin, self._dataset, self._captured = begin, dataset, captured

@@ -98,7 +98,7 @@ class Measure(StepCallback):
 
 
 def _numbers(logs: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield each metric's name and number. One with a number for each class, such as F1Score, is NAME_0, NAME_1 …"""
+    """Yield each metric's name and value; if it has a value for each class, as F1Score has: NAME_0, NAME_1 …"""
     for name, value in logs.items():
         flat = np.asarray(value, np.float64).ravel().tolist()
         yield from [(name, flat[0])] if len(flat) == 1 else [(f"{name}_{i}", each) for i, each in enumerate(flat)]

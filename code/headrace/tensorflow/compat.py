@@ -53,7 +53,7 @@ def name_of_function(function: Any) -> str:
 
 
 def argument_of(dataset: Any, name: str) -> Any:
-    """Return an argument of a dataset's transformation, such as `count` or `batch_size`; None if it has no such."""
+    """Return an argument of a dataset's transformation, such as `count` or `batch_size`; None if there is none."""
     return getattr(dataset, f"_{name}", None)
 
 

@@ -25,7 +25,7 @@ from headrace.training.freed_memory import keep_freed_memory
 __all__ = ["Distribution", "Shards", "distribute", "from_arrays", "prefetch_to_device", "seed", "split_by_rank"]
 
 TENSORFLOWS_PARALLELISM = 16
-"""Parallel calls with which TensorFlow starts an AUTOTUNE stage, on a host with as many processors or more."""
+"""Parallel calls with which TensorFlow starts an AUTOTUNE stage, on a host with at least as many processors."""
 ON_DEVICE = 2
 """Batches that `prefetch_to_device` keeps ready in a GPU's memory."""
 _SEED_STRIDE = 1_000_003
@@ -159,7 +159,7 @@ def prefetch_to_device(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def seed(base: int, epoch: int = 0, rank: int = 0) -> int:
-    """Return a seed made from `base`: another one for each epoch and rank, and the same at every call."""
+    """Return a seed made from `base`: a different one for each epoch and rank, and the same at every call."""
     return (base * _SEED_STRIDE + epoch) * _SEED_STRIDE + rank & 0x7FFF_FFFF_FFFF_FFFF
 
 

@@ -27,7 +27,7 @@ class Distribution:
     """`dynamic`: the workers split the elements (or the files that the dataset begins with), and make each once; `off`:
     each worker makes the whole dataset, so repeat and shuffle it."""
     shared: bool = True
-    """True: all ranks have one dataset and split its stream. False: each rank has all of its own dataset."""
+    """True: all ranks have one dataset and split its stream. False: each rank gets all of its own dataset."""
     coordinated: bool = False
     """True: in each step one worker makes the batches of all ranks. Use it for data that is bucketed by length: the
     batches of a step are then of similar length, and no rank waits for another rank's longer batch."""

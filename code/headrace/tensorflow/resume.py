@@ -156,7 +156,7 @@ class Shards:
         return TaggedDataset(self, self.tagged())
 
     def tagged(self, cycle_length: int = 4) -> tf.data.Dataset:
-        """Return endless pairs `(tag, element)`, without the elements that were trained on.
+        """Return endless pairs `(tag, element)` of the elements that are still to be trained on.
 
         The caller must keep each tag with its element's result. Every rank must call this, at the same step.
 

@@ -105,7 +105,7 @@ def _is_mappable(array: Any) -> bool:
 
 
 def _stored(array: NDArray[Any]) -> Path:
-    """Write an array to a file named by its content; return the path. It is deleted with the host's working folder."""
+    """Store an array in a file named by its content; return the path. The file goes with the host's working folder."""
     content = array.reshape(-1).view(np.uint8)
     digest = hashlib.sha256(content.data).hexdigest()
     path = Path(tempfile.gettempdir()) / ARRAYS_FOLDER / f"{digest}.bin"
@@ -119,6 +119,6 @@ def _stored(array: NDArray[Any]) -> Path:
     except OSError as error:
         raise InputError(
             f"{array.nbytes / 2**30:.2f} GiB of arrays cannot be written to {path.parent} ({error.strerror}): "
-            "write them to files that all hosts see (TFRecords, say), or free disk space there"
+            "free disk space there, or read the data from files that all hosts see, such as TFRecords"
         ) from error
     return path

@@ -63,7 +63,7 @@ def build(model: keras.Model, spec: Any) -> bool:
 
 
 def build_optimizer(model: keras.Model, optimizer: Any) -> None:
-    """Make the optimizer's state if the model has weights. An optimizer that is built before them never gets any."""
+    """Make the optimizer's state if the model has weights. An optimizer that is built without any never gets state."""
     if optimizer is not None and not optimizer.built and is_built(model):
         optimizer.build(model.trainable_variables)
 
@@ -125,7 +125,7 @@ class Beginning(keras.callbacks.Callback):
 
 
 class BroadcastGlobalVariablesCallback(Beginning):
-    """Starts all ranks from the state of `root_rank`: before the first step, or after it if it makes the weights."""
+    """Starts all ranks from the state of `root_rank`: before the first step, or after it if that makes the weights."""
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)

@@ -86,7 +86,7 @@ def _value(batch: tf.Tensor, spec: Any) -> Any:
 
 
 class _Rank:
-    """Exchanges messages with rank 0 about this rank's streams, in two threads. tf.data's threads call no method."""
+    """Exchanges messages with rank 0 about this rank's streams, in two threads. tf.data's threads never call it."""
 
     def __init__(self) -> None:
         with tf.device("CPU:0"):
@@ -103,7 +103,7 @@ class _Rank:
         atexit.register(self._close)
 
     def open(self, name: str, uneven: str) -> _Stream:
-        """Return a new stream, whose epochs end when the ranks agree on it."""
+        """Return a new stream. Its epochs end where the ranks agree."""
         self._names.append((name, uneven))
         self._streams.append(_Stream(self, len(self._streams), name, uneven))
         return self._streams[-1]

@@ -30,7 +30,7 @@ _HANDSHAKE = Handshake(b"hdranks1", b"headrace ranks")
 _RANK = struct.Struct("!q")
 _MESSAGE = struct.Struct("!qqqq")
 Decide = Callable[[int, Numbers | None], Iterable[Numbers]]
-"""Function of a rank and its message (None: it is gone; rank -1, None: each second). Returns messages to all ranks."""
+"""Function of a rank and its message (None: it is gone) or, each second, of -1 and None. Returns messages to all."""
 
 
 class _Hub:

@@ -25,11 +25,11 @@ _ALIKE = (
     "own: data.distribute(…, shared=False)"
 )
 Found = tuple[bool, list[tuple[str, int]]]
-"""Whether a dataset has no end; and fingerprints that must agree on all ranks, each with its place in the script."""
+"""A pair: whether a dataset is endless, and the fingerprints that ranks must share, with places in the script."""
 _OF_THIS_PROCESS = ("seed", "seed2", "metadata", "container", "shared_name", "debug_name")
 """Attributes that may differ in equal datasets: names of resources, and seeds, since each process may draw its own."""
 _SEEDED_FROM = {"ShuffleDataset": 2, "ShuffleAndRepeatDataset": 2, "RandomDataset": 0}
-"""Operations with seeds. From the input with this index on, their inputs are seeds and the counter of seeds."""
+"""Operations with seeds, each with the index of its first input that is a seed or a counter of seeds."""
 _BUILDING = b"comes in where it goes out"
 _known: weakref.WeakKeyDictionary[DatasetGraph, dict[bool, _Fingerprints]] = weakref.WeakKeyDictionary()
 _contents: weakref.WeakKeyDictionary[DatasetGraph, dict[tuple[str, ...], bytes]] = weakref.WeakKeyDictionary()
@@ -178,7 +178,7 @@ def _told(edge: str, known: Mapping[str, bytes]) -> bytes:
 
 
 def _pairs(constants: list[Any]) -> list[bytes]:
-    """Return the keys and values of a lookup table in a fixed order, since tables have an order of their own."""
+    """Return the keys and values of a lookup table in a fixed order, since a table's own order varies."""
     if any(each.op != "Const" for each in constants):
         return []
     tensors = [each.attr["value"].tensor for each in constants]

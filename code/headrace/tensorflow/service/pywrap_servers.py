@@ -1,8 +1,8 @@
 """TensorFlow's own tf.data service servers without TensorFlow's Python: half a second to start instead of four.
 
-Dispatcher and worker are C++: two calls of an extension module start them. TensorFlow's Python, which makes
-`import tensorflow` slow, is not used by a server. So this module imports the extension without running the `__init__`
-of the packages above it. If that fails, it imports all of TensorFlow.
+Two calls of a C++ extension module start a dispatcher or a worker, and kernels of its shared library make the batches.
+Servers do not need the Python that makes `import tensorflow` slow. So this module imports the extension without running
+the `__init__` of the packages above it. If that fails, it imports all of TensorFlow.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from headrace.training.freed_memory import keep_freed_memory
 SERVER_NAME_VARIABLE = "HEADRACE_SERVER_NAME"
 REGISTERED_POLL_S = 0.1
 HEARTBEAT_INTERVAL_MS = 1_000
-"""Milliseconds between a worker's reports to the dispatcher, whose reply brings tasks for new datasets."""
+"""Milliseconds between a worker's reports to the dispatcher. The replies bring tasks for new datasets."""
 
 
 def main(argv: Sequence[str]) -> int:

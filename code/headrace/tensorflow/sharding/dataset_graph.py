@@ -24,7 +24,7 @@ _DATASET_OP = re.compile(r"Dataset(V\d)?$")
 _NO_DATASETS = ("DatasetToGraph", "DatasetFromGraph")
 _SINK = "_Retval"
 LARGE_BYTES = 64 << 10
-"""Constants above this size are left out of a graph that is made only to ask for a dataset's size."""
+"""Size in bytes above which constants are left out of a graph that is made only to ask for a dataset's size."""
 _TOO_LONG = "the dataset has too many transformations in a row: do not concatenate in a loop, interleave over a list"
 
 

@@ -1,4 +1,4 @@
-"""Find and change what a dataset's functions write: random states differ by rank or pass, all else is refused."""
+"""Give a dataset's random generators other states in each rank or pass. Refuse functions that write anything else."""
 
 from __future__ import annotations
 

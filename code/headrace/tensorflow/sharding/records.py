@@ -40,7 +40,7 @@ class Records:
     stride: int
     """Number of records from one known place to the next."""
     places: Sequence[tuple[int, int]]
-    """The file's number and the first byte of every `stride`-th record."""
+    """The file's number and the record's offset in bytes, for every `stride`-th record."""
     bytes: int
     """The size of all files together."""
 

@@ -27,7 +27,7 @@ from headrace.tensorflow.sharding.split_points import SPLITS_PER_S, Source, find
 FEW_FILES = 4
 """Fewest files per rank. With fewer, ranks that read the files themselves share records instead of files."""
 WORKER_AHEAD = 2
-"""Batches that a worker makes ahead of requests: it may not get a processor when a request comes."""
+"""Batches that a worker makes ahead of requests, since it may not get a processor when a request comes."""
 _FORGETTING = ("InterleaveDataset", "GroupByWindowDataset")
 
 
