@@ -59,7 +59,7 @@ def wide_wire(subject: Subject) -> Iterator[Finding]:
         layer = "Lambda(tf.image.per_image_standardization)" if by_image else "Rescaling(1 / 255)"
         fix = f"stay uint8 up to distribute, and scale in the model: keras.layers.{layer}"
     else:
-        origin, narrow_type = "which a narrower type may hold", "numbers of half the width"
+        origin, narrow_type = "which a narrower type holds only if the values fit", "numbers of half the width"
         fix = "if the values fit: tf.cast before distribute, and back in the model"
     if wide:
         cost = f"{', '.join(wide)}, {origin}: {size_text(now)} a batch, {size_text(then)} as {narrow_type}"

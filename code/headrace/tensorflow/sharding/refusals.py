@@ -146,7 +146,7 @@ def refuse_endings(graph: DatasetGraph, endless: bool, how: Distribution) -> Non
     if how.sharding == "off" and how.exact:
         raise InputError(
             f"{graph.where}: with sharding='off' every worker makes the whole dataset. It is finite, so each element "
-            "would come once from every worker. Add .repeat() before .batch(), leave sharding at 'dynamic', or allow "
+            "would come once for every worker. Add .repeat() before .batch(), leave sharding at 'dynamic', or allow "
             "it with exact=False"
         )
 
