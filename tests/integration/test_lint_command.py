@@ -103,7 +103,7 @@ UNUSABLE = {
     "is no Python": ("x = = 1", "mine.py:1: SyntaxError: invalid syntax"),
     "never distributes": (filled(distribute=""), "mine.py came to fit without calling"),
     "ends": ("import keras", "mine.py ended without calling headrace.tensorflow.data.distribute"),
-    "exits": ("raise SystemExit(3)", "mine.py ended itself with exit code 3"),
+    "exits": ("raise SystemExit(3)", "mine.py exited with code 3 before training"),
     "misuses distribute": (
         filled(distribute="data.distribute(train, sharding='random')"),
         "mine.py:10: InputError: sharding is 'random'; expected one of dynamic, off",

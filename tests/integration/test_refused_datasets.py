@@ -41,7 +41,7 @@ def test_a_chain_that_a_loop_makes_is_read_or_refused_with_what_to_write_instead
     assert DatasetGraph(rows).sink.size == 602
     for _ in range(1200):
         rows = rows.concatenate(tf.data.Dataset.range(2))
-    with pytest.raises(InputError, match="where a loop concatenates, interleave over a list"):
+    with pytest.raises(InputError, match="do not concatenate in a loop, interleave over a list"):
         DatasetGraph(rows)
 
 

@@ -1,4 +1,4 @@
-"""Test for functions of elements that could take whole batches instead."""
+"""Find out whether a map's function could take a whole batch instead of one element."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SIMPLE_OPS = {*PIXELS_THROUGH, "Placeholder", "Const", "NoOp", "Shape", "Random
 
 
 def batch_size_after(pipeline: Pipeline, stage: Stage) -> int:
-    """Return the size of the batches that a map's elements go into, if the map could stand after batching; else 0."""
+    """Return the size of the batches that follow a map, if the map could be moved after them; else 0."""
     between: list[Stage] = []
     for each in pipeline.after(stage):
         if each.kind in ("Batch", "ParallelBatch"):
@@ -35,7 +35,10 @@ def batch_size_after(pipeline: Pipeline, stage: Stage) -> int:
 
 
 def how_batchable(stage: Stage, size: int) -> str:
-    """Return how a function can take batches: `vectorised` by TensorFlow, `native` by its operations; else empty."""
+    """Return how a map's function could take batches of `size` elements; empty if it could not.
+
+    `native`: as it is, since all its operations take batches. `vectorised`: through `tf.vectorized_map`.
+    """
     if any(_NOT_BATCHABLE.search(op) for op in stage.ops) or only_regroups(stage):
         return ""
     if not all(is_fixed(spec) and spec.dtype != tf.string for spec in [*stage.inputs[0].spec, *stage.spec]):
@@ -53,9 +56,9 @@ def how_batchable(stage: Stage, size: int) -> str:
 
 
 def _vectorised(stage: Stage) -> Callable[..., Any]:
-    """Return a map's function for a batch of elements, as `tf.vectorized_map` makes it, with no loop left.
+    """Return a function that applies a map's function to a whole batch, through `tf.vectorized_map`.
 
-    A call of it raises ValueError if TensorFlow cannot vectorise the function.
+    Calling the returned function raises ValueError if TensorFlow cannot vectorise the map's function.
     """
     function = functions_of(stage.dataset)[0].function
     return lambda *batch: tf.vectorized_map(

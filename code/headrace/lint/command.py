@@ -21,11 +21,11 @@ def main(argv: Sequence[str]) -> int:
     parser = OneLineParser(prog="headrace lint", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print the findings as a JSON list")
     parser.add_argument("--traceback", action="store_true", help="if the script raises, print the full traceback")
-    parser.add_argument("script", type=Path, help="training script; it runs until it would train")
+    parser.add_argument("script", type=Path, help="training script; it is run up to its training")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
     given = parser.parse_args(argv)
     if not given.script.is_file():
-        parser.error(f"there is no script {given.script}")
+        parser.error(f"there is no script {given.script}; check the path")
     # Before TensorFlow is loaded: pipelines need no GPU, and TensorFlow's log is no part of the findings.
     os.environ |= {"CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -1,4 +1,4 @@
-"""Application of all rules to the datasets of a script."""
+"""Apply all rules to the datasets of a script."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def examine(captured: Captured) -> list[Finding]:
 
 
 def _refused(wire: tf.data.Dataset, place: str, sharding: str) -> list[Finding]:
-    """Return what `data.distribute` would refuse in a job with data hosts, in the same words."""
+    """Return a finding with the error that `data.distribute` would raise in a job with data hosts, if any."""
     try:
         graph = DatasetGraph(wire, place.partition(": ")[0])
         refusals.refuse_python(graph)
@@ -46,7 +46,7 @@ def _refused(wire: tf.data.Dataset, place: str, sharding: str) -> list[Finding]:
             find_sources(graph)
     except InputError as error:
         cost, _, fix = str(error).partition(". Write ")
-        return [Finding("refused", place, cost, None, "it runs at all", False, fix or "as it says")]
+        return [Finding("refused", place, cost, None, "the job can start", False, fix or "as the cost says")]
     return []
 
 

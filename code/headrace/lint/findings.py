@@ -1,4 +1,4 @@
-"""Findings, the subject that rules examine, and small functions that rules share."""
+"""What all lint rules share: the pipeline that they examine, their findings, and small functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.lint.pipeline import PASSING, Pipeline, Stage
 COSTLY = re.compile(
     r"Decode|Resize|Conv|Pool|ImageProjective|Adjust|HSV|ReadFile|FFT|MatMul|Spectrogram|CropAndResize|ScaleAndTranslate"
 )
-"""Pattern of operations that are worth a core of their own."""
+"""Pattern of the names of operations that are slow enough to run on several cores."""
 BETWEEN = (*PASSING, "Cache")
 
 
@@ -27,9 +27,9 @@ class Finding:
     """Place in the script: `file:line: transformation`."""
     cost: str
     gain: float | None
-    """Factor of the improvement; None: it depends on the data and the host."""
+    """Factor by which the fix improves this, such as 2; None if that depends on the data and the host."""
     gain_of: str
-    """The improvement in words, such as `fewer bytes on the wire`."""
+    """What the fix improves, in words, such as `fewer bytes on the wire`."""
     is_estimate: bool
     """True if the gain was measured once, with other data; False if it follows from the pipeline."""
     fix: str
@@ -49,7 +49,7 @@ class Subject:
 
 
 def by_gain(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings sorted: refusals first, then by falling gain, unknown gains last."""
+    """Return the findings sorted: refusals first, then the largest gains, then unknown gains."""
     return sorted(findings, key=lambda finding: (finding.rule != "refused", -(finding.gain or 0.0)))
 
 
@@ -67,7 +67,7 @@ def size_text(count: float) -> str:
 
 
 def only_regroups(stage: Stage) -> bool:
-    """Return whether a function only renames and regroups components."""
+    """Return whether a stage's function only renames and regroups the components of an element."""
     return stage.ops <= {"Placeholder", "Identity", "NoOp", "Const"}
 
 

@@ -12,13 +12,13 @@ import tensorflow as tf
 from headrace.tensorflow import compat
 
 Start = Callable[[Any], bool]
-"""Function that tells whether a mark starts at a tensor."""
+"""Function that takes a tensor and returns whether to mark it, so that `flow` follows its values."""
 Consumer = tuple[str, Any]
-"""An operation or a stage as a pair: its type (`crop` if it cuts a part out) or kind, and its first result."""
+"""A use of marked tensors: an operation's type (`crop` if it cuts out a part) or stage's kind, and its first result."""
 BATCHES = ("Batch", "ParallelBatch", "PaddedBatch", "DenseToRaggedBatch")
 MAPS = ("Map", "ParallelMap")
 PASSING = ("Options", "Prefetch", "Shuffle", "Repeat", "Take", "Skip", "Shard", "AssertCardinality", "IgnoreErrors")
-"""Stages that pass elements on unchanged."""
+"""Kinds of stages that pass elements on unchanged."""
 PIXELS_THROUGH = {
     "Add", "AddV2", "AdjustContrastv2", "AdjustHue", "AdjustSaturation", "AvgPool", "Cast", "ClipByValue", "ConcatV2",
     "CropAndResize", "DepthwiseConv2dNative", "Div", "EnsureShape", "ExpandDims", "GatherV2", "Identity", "IdentityN",
@@ -27,7 +27,7 @@ PIXELS_THROUGH = {
     "Round", "ScaleAndTranslate", "Select", "SelectV2", "Slice", "Squeeze", "StopGradient", "StridedSlice", "Sub",
     "Transpose", *BATCHES, "Cache",
 }  # fmt: skip
-"""Operations and stages after which pixels are still pixels, so that a byte for each is enough."""
+"""Operations and stages that make pixels of pixels, so that one byte is still enough for each value."""
 _RANDOM = re.compile(r"Random|Rng|TruncatedNormal|Multinomial|Stateful(Uniform|StandardNormal)")
 _CALLS = {
     "PartitionedCall": ("f",),
@@ -45,7 +45,7 @@ class Stage:
     kind: str
     """TensorFlow's class name without `Dataset` and version: `Map`, `ParallelMap`, `Shuffle`, …"""
     where: str
-    """`file:line` that made the dataset."""
+    """Line of the script that made the dataset, as `file:line`."""
     inputs: tuple[Stage, ...]
 
     @property
@@ -55,7 +55,7 @@ class Stage:
 
     @property
     def function_name(self) -> str:
-        """The user's name of the stage's function; empty if it has none."""
+        """The name of the stage's function in the script, such as `lambda`; empty if the stage has no function."""
         for each in compat.functions_of(self.dataset):
             name = compat.name_of_function(each)
             return "lambda" if name == "<lambda>" else name
@@ -63,12 +63,12 @@ class Stage:
 
     @property
     def in_code(self) -> str:
-        """The stage's function as a fix writes it."""
+        """The name of the stage's function in a suggested fix; `…` for a lambda."""
         return "…" if self.function_name == "lambda" else self.function_name
 
     @property
     def spec(self) -> list[Any]:
-        """The specs of an element's components."""
+        """The specification of each component of an element."""
         return list(tf.nest.flatten(self.dataset.element_spec))
 
     @property
@@ -118,7 +118,7 @@ class Pipeline:
 
 
 def static(value: Any) -> int:
-    """Return a numeric argument of a dataset; -1 if it is not known."""
+    """Return the value of a dataset's numeric argument; -1 if it is not known before the dataset runs."""
     known = None if value is None else tf.get_static_value(value)
     return -1 if known is None else int(known)
 
@@ -129,12 +129,12 @@ def batch_size(stage: Stage) -> int:
 
 
 def flow(stage: Stage, start: Start, through: Collection[str], consumers: list[Consumer]) -> list[bool]:
-    """Return for each component of a stage's elements whether it is made of marked tensors.
+    """Return, for each component of a stage's elements, whether it is made from marked tensors.
 
     Args:
-        start: tells whether a mark starts at a tensor.
-        through: operations whose result is marked if an operand is.
-        consumers: receives all other uses of marked tensors.
+        start: returns whether to mark a tensor.
+        through: operations and stages whose result is marked if an operand is.
+        consumers: a list to which all other users of marked tensors are added.
     """
     given = [mark for each in stage.inputs for mark in flow(each, start, through, consumers)]
     if stage.kind in MAPS:
@@ -151,7 +151,7 @@ def flow(stage: Stage, start: Start, through: Collection[str], consumers: list[C
 def flow_in_graph(
     graph: Any, given: Sequence[bool], start: Start, through: Collection[str], consumers: list[Consumer]
 ) -> list[bool]:
-    """Return for each result of a function whether it is made of marked tensors; `given` marks arguments (`flow`)."""
+    """Return, for each result of a function, whether it is made from marked tensors. `given`: its arguments' marks."""
     marks: dict[str, bool] = {tensor.name: mark for tensor, mark in zip(graph.inputs, given, strict=False)}
     for op in graph.get_operations():
         marked = [marks.get(tensor.name, False) for tensor in op.inputs]
@@ -179,7 +179,7 @@ def called(graph: Any, op: Any) -> list[Any]:
 
 
 def inner_maps(stage: Stage) -> list[Any]:
-    """Return the graphs of maps inside a stage's function, such as that of `interleave`."""
+    """Return the graphs of the maps inside a stage's function, such as the function of an `interleave`."""
     return [
         compat.function_in(graph, op.get_attr("f").name)
         for graph in stage.graphs

@@ -26,17 +26,17 @@ from headrace.lint.pipeline import (
 from headrace.tensorflow.compat import argument_of
 
 LARGE_VALUES = 1024
-"""Values of a component, per example, from which its type matters: a 32 × 32 image has this many pixels."""
+"""Fewest values per example for which a component's type matters: the pixels of a 32 × 32 image."""
 CACHE_LIMIT_BYTES = 2**30
 """Bytes that are safe to cache on any data host: the smallest in instances.csv has 8 GiB."""
 BATCHING, CROP = 1.5, 1.4
-"""Gains of `images.augment` on 32 images of 64 × 64 at once, and of a 224 × 224 crop from a JPEG of 375 × 500, measured
-on one core of a two-core x86-64 machine with TensorFlow 2.21."""
+"""Speed-up of `images.augment` on 32 images of 64 × 64 at once, and of decoding only a 224 × 224 crop of a 375 × 500
+JPEG. Both were measured on one core of a two-core x86-64 machine with TensorFlow 2.21."""
 _ASKS_SHAPE = {"Shape", "Size", "Rank", "ShapeN"}
 
 
 def wide_wire(subject: Subject) -> Iterator[Finding]:
-    """Find floats that go to `distribute` where fewer bytes would do."""
+    """Find large float components that go to `distribute`, although a narrower type could carry them."""
     end = subject.pipeline.end
     from_pixels = flow(end, lambda tensor: getattr(tensor, "dtype", None) == tf.uint8, PIXELS_THROUGH, [])
     shapes = _batch_shapes(subject)
@@ -59,7 +59,7 @@ def wide_wire(subject: Subject) -> Iterator[Finding]:
         layer = "Lambda(tf.image.per_image_standardization)" if by_image else "Rescaling(1 / 255)"
         fix = f"stay uint8 up to distribute, and scale in the model: keras.layers.{layer}"
     else:
-        origin, narrow_type = "a narrower type will do only if the values fit", "half as wide"
+        origin, narrow_type = "which a narrower type holds only if the values fit", "numbers of half the width"
         fix = "if the values fit: tf.cast before distribute, and back in the model"
     if wide:
         cost = f"{', '.join(wide)}, {origin}: {size_text(now)} a batch, {size_text(then)} as {narrow_type}"
@@ -80,7 +80,7 @@ def map_before_batch(subject: Subject) -> Iterator[Finding]:
             f"lambda batch: tf.vectorized_map({name}, batch)")  # fmt: skip
         fix = f".batch({size}).map({call if how == 'vectorised' else f'{name} for a batch'}, …)"
         cost = f"called once per element, where one call could make a batch of {size}"
-        yield Finding("map-before-batch", where(stage), cost, BATCHING, "faster, this map", True, fix)
+        yield Finding("map-before-batch", where(stage), cost, BATCHING, "faster for this map", True, fix)
 
 
 def no_cache(subject: Subject) -> Iterator[Finding]:
@@ -100,9 +100,9 @@ def no_cache(subject: Subject) -> Iterator[Finding]:
     size = elements * sum(math.prod(spec.shape) * spec.dtype.size for spec in last.spec)
     if size > CACHE_LIMIT_BYTES:
         return
-    cost = f"{elements} elements are made again in every epoch; made, they are {size_text(size)}"
+    cost = f"{elements} elements are made again in every epoch; a cache of them takes {size_text(size)}"
     fix = f".cache() after .map({last.in_code}), before shuffle and repeat"
-    yield Finding("no-cache", where(last), cost, None, "none of it from the second epoch on", False, fix)
+    yield Finding("no-cache", where(last), cost, None, "no such work from the second epoch on", False, fix)
 
 
 def decode_then_crop(subject: Subject) -> Iterator[Finding]:
@@ -129,7 +129,7 @@ def decode_then_crop(subject: Subject) -> Iterator[Finding]:
 
 
 def _batch_shapes(subject: Subject) -> list[list[int]] | None:
-    """Return the shapes of a batch; None if they are not known."""
+    """Return the shape of each component of a batch; None if one is not known."""
     end = subject.pipeline.end
     size = next((batch_size(each) for each in [end, *end.before()] if each.kind in BATCHES), -1)
     if not all(isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None for spec in end.spec):
@@ -147,7 +147,7 @@ def _is_made_alike(stage: Stage) -> bool:
 
 
 def _crop_size(crop: Any) -> list[int | None]:
-    """Return the rows and columns that an operation cuts out; None for each that is not known."""
+    """Return the numbers of rows and of columns that an operation cuts out; None for a number that is not known."""
     if crop.shape.rank and all(crop.shape[:2]):
         return list(crop.shape[:2])
     begin, end = (tf.get_static_value(crop.op.inputs[place]) for place in (1, 2))

@@ -20,12 +20,12 @@ def shuffle_after_batch(subject: Subject) -> Iterator[Finding]:
         size, buffer = batch_size(above[batches[0]]), static(argument_of(stage.dataset, "buffer_size"))
         cost = f"the same {size} elements always come together, and its buffer holds {buffer} batches"
         fix = f".shuffle({buffer}).batch({size}): shuffle before batch"
-        yield Finding("shuffle-after-batch", where(stage), cost, float(max(size, 1)), "less memory, this buffer",
+        yield Finding("shuffle-after-batch", where(stage), cost, float(max(size, 1)), "less memory for this buffer",
                       False, fix)  # fmt: skip
 
 
 def no_prefetch(subject: Subject) -> Iterator[Finding]:
-    """Find trainers that ask for a batch only when they need it."""
+    """Find trainers that request a batch only when a step needs it."""
     if subject.trainer is None or any(stage.kind == "Prefetch" for stage in subject.trainer):
         return
     place = where(subject.trainer[-1]) if subject.trainer else subject.distributed_at
@@ -41,7 +41,7 @@ def sequential_map(subject: Subject) -> Iterator[Finding]:
         if stage.kind != "Map" or only_regroups(stage) or stage.ops & set(PYTHON_OPS):
             continue
         if costly := sorted({each[0] for op in stage.ops if (each := COSTLY.search(op))}):
-            cost = f"one call at a time, on one core, of what takes long ({', '.join(costly)})"
+            cost = f"slow operations ({', '.join(costly)}) run one call at a time, on one core"
             yield Finding("sequential-map", where(stage), cost, None, "as many calls at once as a data host has cores",
                           False, f".map({stage.in_code}, num_parallel_calls=tf.data.AUTOTUNE)")  # fmt: skip
 
@@ -60,7 +60,7 @@ def sequential_interleave(subject: Subject) -> Iterator[Finding]:
 
 
 def _unchanged(stage: Stage) -> Iterator[Stage]:
-    """Yield the stages before the given one, nearest first, as long as they map, batch or pass on elements."""
+    """Yield the stages before the given one, nearest first, up to one that does not map, batch or pass on elements."""
     while len(stage.inputs) == 1 and stage.inputs[0].kind in (*BETWEEN, *MAPS, *BATCHES):
         stage = stage.inputs[0]
         yield stage

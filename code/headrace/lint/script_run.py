@@ -1,4 +1,4 @@
-"""Run a training script up to the moment it would train, and keep the datasets that it made on the way."""
+"""Run a training script until it would begin to train, and keep the datasets that it has made by then."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ _LAUNCHER_WORDS = ("HEADRACE_TF_DATA_MODE", "HEADRACE_DISPATCHER")
 
 
 class _Reached(BaseException):
-    """Raised when the script is about to train. It is no `Exception`, so that no handler in the script catches it."""
+    """Raised when the script is about to train. It is a BaseException: the script's `except Exception` lets it pass."""
 
 
 @dataclass
 class Captured:
-    """Datasets that a script made before it would have trained."""
+    """The datasets that a script made before its training."""
 
     wires: list[tf.data.Dataset] = field(default_factory=list)
     """Datasets that `data.distribute` was given, in order."""
     shardings: list[str] = field(default_factory=list)
     """The `sharding` argument of each call of `data.distribute`, in the same order."""
     sources: dict[int, str] = field(default_factory=dict)
-    """`file:line` of the script by `id` of the dataset made there. Only `kept` datasets and their inputs are alive."""
+    """Lines of the script (`file:line`) that made datasets, by each dataset's `id`. `kept` keeps these ids valid."""
     distributed: list[tf.data.Dataset] = field(default_factory=list)
     """Datasets that `data.distribute` returned, in the same order."""
     trained: tf.data.Dataset | None = None
-    """Dataset that training would have read; None: the script ended before."""
+    """Dataset that training would have read; None if the script ended before its training."""
     kept: list[tf.data.Dataset] = field(default_factory=list)
 
 
 def run_to_training(script: Path, arguments: Sequence[str], show_traceback: bool = False) -> Captured:
-    """Run `script` as `__main__` until it calls `fit` or loops over a distributed dataset, except over one batch.
+    """Run `script` as `__main__` until it calls `fit`, or loops over more than one batch of a distributed dataset.
 
     Raises:
         InputError: the script does not exist, raised, or never called `data.distribute`.
@@ -61,7 +61,7 @@ def run_to_training(script: Path, arguments: Sequence[str], show_traceback: bool
         ended = f"came to {reached}"
     except SystemExit as exit_:
         if exit_.code not in (None, 0):
-            raise InputError(f"{script} ended itself with exit code {exit_.code} before it would train") from None
+            raise InputError(f"{script} exited with code {exit_.code} before training: check its arguments") from None
     except Exception as error:  # the script may raise anything
         if show_traceback:
             traceback.print_exc()
@@ -69,13 +69,13 @@ def run_to_training(script: Path, arguments: Sequence[str], show_traceback: bool
         raise InputError(f"{_line_of(error, script)}: {type(error).__name__}: {reason}") from error
     if not captured.wires:
         raise InputError(
-            f"{script} {ended} without calling headrace.tensorflow.data.distribute: there is no pipeline to look at"
+            f"{script} {ended} without calling headrace.tensorflow.data.distribute: call it with the training dataset"
         )
     return captured
 
 
 class _Look:
-    """Iterator for a script: a `for` loop trains, but the first `next` may only look at a batch."""
+    """Iterator that stops the script where it trains: at a `for` loop, or at the second `next`."""
 
     def __init__(self, begin: Callable[[], Iterator[Any]], dataset: tf.data.Dataset, captured: Captured) -> None:
         self._begin, self._dataset, self._captured = begin, dataset, captured
@@ -99,7 +99,7 @@ class _Look:
 
 
 def _is_one_batch(dataset: tf.data.Dataset) -> bool:
-    """Return whether a dataset is `take(1)`, with which a script looks at a batch before it trains."""
+    """Return whether a dataset is `take(1)`: scripts read such a dataset to look at a batch, not to train."""
     return type(dataset).__name__ == "_TakeDataset" and int(compat.argument_of(dataset, "count")) == 1
 
 
@@ -175,7 +175,7 @@ def _is_made_from(dataset: tf.data.Dataset, source: tf.data.Dataset) -> bool:
 
 
 def _line_of(error: Exception, script: Path) -> str:
-    """Return the `file:line` of the script that raised the error, or that has the syntax error."""
+    """Return the line of the script, as `file:line`, that raised the error or has the syntax error."""
     if isinstance(error, SyntaxError) and error.filename == str(script):
         return f"{script}:{error.lineno}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(script)]

@@ -1,4 +1,4 @@
-"""What a training script gives `model.fit`, or uses in its own loop: measurements, and checkpoints to resume from."""
+"""Callbacks for `model.fit`, and `Training` for custom loops: they measure training and keep checkpoints."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ __all__ = ["Checkpoint", "Measure", "Training", "on_rank_0"]
 
 
 class Measure(StepCallback):
-    """Measures training steps. Give it to `fit` on every rank, after the broadcast callback; rank 0 writes its figures.
+    """Measures training steps. Give it to `fit` on every rank, after the broadcast callback; rank 0 writes the figures.
 
-    Before training it measures the ideal step time. While training it writes step time, samples/s
-    over all ranks and the input-bound share (1 − ideal ÷ actual step time) as log events, to
-    `metrics.jsonl` and as TensorBoard scalars; at the end, the trainer's part of `summary.json`.
+    Before training it measures the ideal step time. During training it writes step time, samples/s over all ranks and
+    the input-bound share (1 − ideal ÷ actual step time) as log events, to `metrics.jsonl` and as TensorBoard scalars.
+    At the end it writes the trainer's part of `summary.json`.
 
     Args:
         dataset: the dataset that `fit` trains on.
-        batch_size: samples of one rank in a step.
+        batch_size: samples that one rank takes in a step.
         log_every: steps between two log events.
     """
 
@@ -78,7 +78,7 @@ class Measure(StepCallback):
         self._step_began = now
 
     def _take_last(self) -> None:
-        """Give the meter the last steps of an epoch as soon as their end is known."""
+        """Report an epoch's last steps to the meter, once they have ended."""
         ended, ended_at = self.ended()
         if ended > self._told:
             self._take(ended, ended_at)
@@ -98,14 +98,14 @@ class Measure(StepCallback):
 
 
 def _numbers(logs: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield names and numbers; a metric with a number for each class, such as F1Score, yields NAME_0, NAME_1 …"""
+    """Yield each metric's name and value; if it has a value for each class, as F1Score has: NAME_0, NAME_1 …"""
     for name, value in logs.items():
         flat = np.asarray(value, np.float64).ravel().tolist()
         yield from [(name, flat[0])] if len(flat) == 1 else [(f"{name}_{i}", each) for i, each in enumerate(flat)]
 
 
 class Training:
-    """Measures a custom loop over epochs and steps; every rank must make the same ones.
+    """Measures a custom training loop. Every rank must run the same epochs and steps.
 
         training = callbacks.Training(model, optimizer, batch_size=32, checkpoint=callbacks.Checkpoint())
         for epoch in training.epochs(5):
@@ -113,16 +113,16 @@ class Training:
                 loss = train_step(x, y)
             training.end_epoch(loss=loss)
 
-    It starts all ranks from rank 0's weights (after the first step if that makes them), or from the checkpoint, and
-    averages metrics (in `end_epoch`) and moving statistics over the ranks. The input-bound share is the share of time
-    that `steps` waits for a batch.
+    All ranks start from the checkpoint, or else from rank 0's weights, even if the first step makes these. `end_epoch`
+    averages metrics and moving statistics over the ranks. The input-bound share is the share of time that `steps`
+    waits for a batch.
 
     Args:
         model: the model to train.
-        optimizer: the model's optimizer; its state is broadcast, and held by checkpoints, too.
-        batch_size: samples of one rank in a step.
+        optimizer: the model's optimizer; its state is broadcast and kept in checkpoints.
+        batch_size: samples that one rank takes in a step.
         log_every: steps between two log events.
-        checkpoint: keeps a checkpoint of each epoch, and resumes from the newest one; None: there are no checkpoints.
+        checkpoint: keeps a checkpoint of each epoch, and resumes from the newest one. None: no checkpoints.
     """
 
     def __init__(self, model: keras.Model, optimizer: keras.optimizers.Optimizer, batch_size: int,
@@ -138,7 +138,7 @@ class Training:
             model.optimizer = optimizer  # where checkpoints look for it
 
     def epochs(self, epochs: int) -> Iterator[int]:
-        """Yield the epochs that are still to be trained, counted from 0."""
+        """Yield the number of each epoch that is still to be trained; the first epoch is 0."""
         checkpoint = self._checkpoint
         first, self._epochs = 0, epochs
         if checkpoint:
@@ -157,7 +157,7 @@ class Training:
             self._meter.end()
 
     def steps(self, dataset: tf.data.Dataset, steps: int | None = None) -> Iterator[Any]:
-        """Yield `steps` batches of an epoch, or all. As in `fit`, each epoch continues an endless dataset."""
+        """Yield the batches of an epoch: `steps`, or all. As in `fit`, the next epoch continues an endless dataset."""
         checkpoint = self._checkpoint
         if checkpoint:
             checkpoint.set_params({"epochs": 0, "steps": steps})
@@ -204,9 +204,10 @@ class Training:
 
 
 def on_rank_0(*given: keras.callbacks.Callback) -> list[keras.callbacks.Callback]:
-    """Return these callbacks on rank 0, and none on the others. Use it for ModelCheckpoint, which writes files.
+    """Return these callbacks on rank 0, and none on other ranks.
 
-    Likewise for TensorBoard. Callbacks that change training (EarlyStopping, ReduceLROnPlateau) belong on all ranks,
-    after `MetricAverageCallback`, since all must decide alike. `callbacks.Checkpoint` replaces BackupAndRestore.
+    Use it for callbacks that write files: ModelCheckpoint and TensorBoard. Callbacks that change training, such as
+    EarlyStopping, belong on all ranks, after `MetricAverageCallback`, so that all ranks decide alike. In place of
+    BackupAndRestore use `callbacks.Checkpoint`.
     """
     return list(given) if collectives.rank() == 0 else []

@@ -1,6 +1,6 @@
-"""`headrace image --check`: whether TensorFlow, Keras, Horovod and MPI of this image or environment work together.
+"""`headrace image --check`: try whether TensorFlow, Keras, Horovod and MPI work together in this image.
 
-Each part is tried in its own process, so a crash becomes a line of the table and does not end it.
+Each part is tried in its own process, so a crash only marks that part as bad in the table.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ tell(True, headrace.__version__, f"grpc {grpc.__version__}, psutil {psutil.__ver
 """
 CHECKS = {"tensorflow": _TENSORFLOW, "keras": _KERAS, "horovod": _HOROVOD, "mpi": _MPI, "headrace": _HEADRACE}
 RANKS = {"horovod": 2, "mpi": 2}
-"""Ranks for checks that need MPI: they run under mpirun, as in a job."""
+"""Number of ranks for each check that needs MPI. Such a check runs under mpirun, as in a job."""
 _TELL = """
 import json, os
 MPIRUN = {mpirun!r}
@@ -77,12 +77,12 @@ def main(argv: Sequence[str]) -> int:
         print(f"{'ok ' if ok else 'BAD'}  {name:<11} {version:<9} {note}")
     bad = [name for name, ok, _, _ in rows if not ok]
     if bad:
-        raise SetupError(f'{sys.executable} cannot train: {", ".join(bad)}; see docs/submit.md, "The image"')
+        raise SetupError(f'{sys.executable} cannot train: {", ".join(bad)} failed; see docs/submit.md, "The image"')
     return 0
 
 
 def try_part(program: str, ranks: int = 0) -> tuple[bool, str, str]:
-    """Return whether a part works (on that many ranks, if any), its version, and a note about it."""
+    """Return whether a part works, its version, and a note. `ranks`: ranks to start by mpirun; 0: without mpirun."""
     mpirun = shutil.which("mpirun", path=sysconfig.get_path("scripts")) or shutil.which("mpirun")
     if ranks and not mpirun:
         return False, "-", "mpirun is not installed"

@@ -31,7 +31,7 @@ OVERRIDDEN = ((keras.optimizers.Optimizer, "_clip_gradients"), (keras.layers.Bat
 
 
 def layers_of(model: keras.Model) -> Sequence[keras.layers.Layer]:
-    """Return the layers of a model, and their layers, in the order in which they were made."""
+    """Return all layers of a model, nested ones too, in the order in which they were made."""
     return list(model._flatten_layers(include_self=False))
 
 
@@ -42,7 +42,7 @@ def inputs_of(dataset: Any) -> Sequence[tf.data.Dataset]:
 
 
 def functions_of(dataset: Any) -> Sequence[Any]:
-    """Return the functions that a dataset calls for its elements: `function` is TensorFlow's, `_func` the user's."""
+    """Return a dataset's functions, each with its traced form (`function`) and the user's Python function (`_func`)."""
     functions: Sequence[Any] = dataset._functions()
     return functions
 
@@ -53,12 +53,12 @@ def name_of_function(function: Any) -> str:
 
 
 def argument_of(dataset: Any, name: str) -> Any:
-    """Return an argument of a dataset's transformation, such as `count` or `batch_size`; None where there is none."""
+    """Return an argument of a dataset's transformation, such as `count` or `batch_size`; None if there is none."""
     return getattr(dataset, f"_{name}", None)
 
 
 def function_in(graph: Any, name: str) -> Any:
-    """Return the graph of a function that a function's graph calls."""
+    """Return the graph of the function that `graph` calls by this name."""
     return graph._get_function(name).graph
 
 
@@ -68,13 +68,13 @@ def variant_of(dataset: Any) -> tf.Tensor:
 
 
 def graph_of(dataset: tf.data.Dataset) -> bytes:
-    """Return a dataset's GraphDef, serialized as for workers. It holds the present values of variables."""
+    """Return a dataset's GraphDef, serialized as workers get it, with the present values of variables."""
     text: bytes = dataset._as_serialized_graph(external_state_policy=ExternalStatePolicy.IGNORE).numpy()
     return text
 
 
 def registered_dataset(**how: Any) -> tf.data.Dataset:
-    """Return a dataset that workers make. TensorFlow's public function cannot set how often to ask for its end."""
+    """Return a dataset that workers make. The public function cannot set how often to ask whether a pass has ended."""
     return data_service_ops._from_dataset_id(**how)
 
 
@@ -84,7 +84,7 @@ def optional_of(variant: tf.Tensor, spec: Any) -> tf.experimental.Optional:
 
 
 def global_generator() -> tf.random.Generator | None:
-    """Return TensorFlow's global random generator, or None. The public function would create a missing one."""
+    """Return TensorFlow's global random generator, or None if there is none. The public function would make one."""
     generator: tf.random.Generator | None = stateful_random_ops.global_generator
     return generator
 
@@ -95,6 +95,6 @@ def arguments_of(op: str) -> Any:
 
 
 def global_seed() -> int | None:
-    """Return the seed that `tf.random.set_seed` was given, or None."""
+    """Return the seed that the script gave `tf.random.set_seed`, or None."""
     seed: int | None = context.global_seed()
     return seed

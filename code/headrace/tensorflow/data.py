@@ -1,4 +1,4 @@
-"""The data path: one line in a script has the data service make a dataset's batches.
+"""What a training script calls for its data. With `distribute`, the data service makes a dataset's batches.
 
 The recommended order of a pipeline: shuffle → repeat → map → batch → distribute → cast on the trainer → prefetch.
 """
@@ -25,9 +25,9 @@ from headrace.training.freed_memory import keep_freed_memory
 __all__ = ["Distribution", "Shards", "distribute", "from_arrays", "prefetch_to_device", "seed", "split_by_rank"]
 
 TENSORFLOWS_PARALLELISM = 16
-"""Parallelism that TensorFlow gives an AUTOTUNE stage at first; it is lower on a host with fewer processors."""
+"""Parallel calls with which TensorFlow starts an AUTOTUNE stage, on a host with at least as many processors."""
 ON_DEVICE = 2
-"""Batches that wait in a GPU's memory."""
+"""Batches that `prefetch_to_device` keeps ready in a GPU's memory."""
 _SEED_STRIDE = 1_000_003
 
 
@@ -53,12 +53,12 @@ def distribute(
 
     1. Every rank calls `data.distribute` with the same whole dataset, in the same order.
     2. Stages before the call run on the workers; stages after it run on the rank.
-    3. In an epoch without faults the ranks together get exactly the elements of plain tf.data, each as often; pairs
-       and batches of pairs stay intact.
+    3. In an epoch without faults the ranks together get exactly the elements of plain tf.data, each the same number
+       of times. Pairs and batches of pairs stay intact.
     4. Order, fresh random draws and where batches are cut may differ. Python functions (`py_function`,
        `from_generator`) are refused.
-    5. What cannot be split exactly is refused by name, with what to write instead; `exact=False` hands it over
-       unchecked.
+    5. A dataset that cannot be split exactly is refused. The error names the transformation and what to write
+       instead; `exact=False` skips this check.
     6. Training uses `.repeat()` and `steps_per_epoch`, or a finite stream without `steps_per_epoch`. That one ends for
        all ranks after the same number of batches (`uneven="pad"`: a rank that runs out repeats its last batch;
        `"drop"`: all end with the shortest).
@@ -135,7 +135,7 @@ def _distributed(dataset: tf.data.Dataset, how: Distribution, job_name: str) -> 
 
 
 def split_by_rank(dataset: tf.data.Dataset, *, uneven: str = "keep", name: str = "held_out") -> tf.data.Dataset:
-    """Return this rank's part of a dataset that every rank reads itself in both modes, such as a small held-out set.
+    """Return this rank's part of a dataset, such as a small held-out set. The rank makes it without data hosts.
 
     The promises of `distribute` hold here too. With `uneven="keep"` ranks may have unequal numbers of batches, and
     `MetricAverageCallback` still adds metrics up exactly.
@@ -159,15 +159,15 @@ def prefetch_to_device(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def seed(base: int, epoch: int = 0, rank: int = 0) -> int:
-    """Return a seed for this epoch and rank: different for each pair, and the same at every call."""
+    """Return a seed made from `base`: a different one for each epoch and rank, and the same at every call."""
     return (base * _SEED_STRIDE + epoch) * _SEED_STRIDE + rank & 0x7FFF_FFFF_FFFF_FFFF
 
 
 def _on_trainer(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Return the dataset without tf.data's autotuning thread, which can sleep up to a minute when an iterator ends.
 
-    See docs/tensorflow-autotune.md. An AUTOTUNE stage then keeps its initial parallelism: this rank's share of the
-    host's processors, so that a large host uses them all, but at least TensorFlow's own initial parallelism.
+    See docs/tensorflow-autotune.md. An AUTOTUNE stage then keeps its initial parallelism. It is this rank's share of
+    the host's processors, so that a large host uses them all, or TensorFlow's own value if that is larger.
     """
     options = tf.data.Options()
     options.autotune.enabled = False

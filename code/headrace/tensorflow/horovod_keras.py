@@ -3,7 +3,7 @@
 Import this module instead: `import headrace.tensorflow.horovod_keras as hvd`. Horovod's own Keras
 module does not work with Keras 3; its TensorFlow module does, and this one runs on it.
 
-Horovod has no XLA operations here, so `hvd.callbacks` and headrace's callbacks turn `jit_compile` off.
+Horovod is built without XLA operations, so `hvd.callbacks` and headrace's callbacks turn `jit_compile` off.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return Horovod's own attribute, for names that do not touch Keras, such as `broadcast_object` or `Max`."""
+    """Return Horovod's own attribute for a name that has nothing to do with Keras, such as `broadcast_object`."""
     if name.startswith("_"):
         raise AttributeError(name)
     if name == "elastic":
-        raise AttributeError("headrace has no hvd.elastic: callbacks.Checkpoint resumes on another number of ranks")
+        raise AttributeError("headrace has no hvd.elastic: use callbacks.Checkpoint, to resume on any number of ranks")
     if name == "join":
         raise AttributeError(
             "headrace has no hvd.join(), since Horovod's can make ranks wait for each other for ever: give all ranks "
@@ -84,7 +84,7 @@ def __getattr__(name: str) -> Any:
 
 
 def allreduce(value: Any, *args: Any, **options: Any) -> Any:
-    """Reduce a value as Horovod's `allreduce` does, numbers and lists too: `hvd.allreduce(model.evaluate(…))`."""
+    """Reduce a tensor, number or list over all ranks, as Horovod does, such as `hvd.allreduce(model.evaluate(…))`."""
     is_tensor = isinstance(value, (tf.Tensor, tf.Variable, tf.IndexedSlices, np.ndarray, np.generic))
     return _hvd.allreduce(value if is_tensor else tf.convert_to_tensor(value), *args, **options)
 
@@ -92,12 +92,12 @@ def allreduce(value: Any, *args: Any, **options: Any) -> Any:
 def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     optimizer: keras.optimizers.Optimizer | str, *args: Any, **how: Any
 ) -> keras.optimizers.Optimizer:
-    """Make an optimizer average the gradients of all ranks before it applies them. Start Horovod if that is not done.
+    """Make an optimizer average the gradients of all ranks before it applies them. Start Horovod if needed.
 
     The optimizer keeps its class name and configuration, so a model saved with it loads anywhere as a plain Keras
     model. With `gradient_accumulation_steps` only accumulated gradients are averaged. Pass a `LossScaleOptimizer` to
-    this function rather than the reverse: all ranks then leave out the same steps. Where `compile` adds one, under
-    mixed_float16, the callbacks of `hvd.callbacks` and `callbacks.Measure` arrange that.
+    this function instead of wrapping the result in one: then all ranks leave out the same steps. If `compile` wraps the
+    result (mixed_float16), the callbacks of `hvd.callbacks` and `callbacks.Measure` ensure the same.
 
     Args:
         optimizer: a Keras 3 optimizer, or the name of one. An unused optimizer is changed in place; for a used one, a
@@ -105,7 +105,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         args, how: Horovod's arguments: see `headrace.tensorflow.keras.optimizer.Reduction`.
 
     Raises:
-        InputError: an argument of Horovod's is not offered, or a strategy for several devices is in scope.
+        InputError: headrace does not offer an argument, or a tf.distribute strategy for several devices is in scope.
     """
     reduction = Reduction(*args, **how)
     init()
@@ -128,7 +128,7 @@ class DistributedGradientTape:
     with Horovod's. All other attributes are the wrapped tape's own.
 
     Args:
-        gradtape: a tape that has recorded or is going to.
+        gradtape: the tape to wrap, before or after it has recorded.
         args, how: Horovod's arguments: see `headrace.tensorflow.keras.optimizer.Reduction`.
     """
 
@@ -168,14 +168,14 @@ def load_model(
 
 
 def broadcast_variables(variables: Any, root_rank: int = 0) -> None:
-    """Give every rank the values that these variables (Keras's or TensorFlow's) have on `root_rank`."""
+    """Set these Keras or TensorFlow variables on every rank to their values on `root_rank`."""
     if collectives.size() > 1:
         values = [each.value if isinstance(each, keras.Variable) else each for each in variables]
         _hvd.broadcast_variables(values, root_rank=root_rank)
 
 
 def average_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return this rank's numbers averaged over all ranks. Every rank must give the same names."""
+    """Return the mean of each number over all ranks, by name. Every rank must pass the same names."""
     own = {name: float(metrics[name]) for name in sorted(metrics)}
     ranks = collectives.of_all_ranks(own, "headrace.metrics")
     return {name: float(np.mean([each[name] for each in ranks])) for name in own}

@@ -1,8 +1,8 @@
 """Install Horovod in an image that lacks it: fetch the wheel that an earlier job built, or else build it here.
 
-This runs as a child of the launcher, `python -m headrace.tensorflow.install_horovod SOURCE_DIR`, on dnn hosts only. The
-recipe is `third_party/horovod` of the source dir, or the recipe that was put into the S3 folder `HEADRACE_WHEELS` at
-submission; wheels are kept in this folder too.
+The launcher of a dnn host runs this as a child, `python -m headrace.tensorflow.install_horovod SOURCE_DIR`. The recipe
+is `third_party/horovod` of the source dir, or else the one that the submission put into the S3 folder
+`HEADRACE_WHEELS`. Built wheels are kept in that folder too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _find_recipe(source_dir: Path, store: Store | None, folder: Path) -> Path:
     if (recipe / "build.py").is_file():
         return recipe
     if store is None:
-        raise SetupError(f"{recipe} is missing, and there is no S3 folder {WHEELS_VARIABLE} to fetch it from")
+        raise SetupError(f"{recipe} is missing: add it, or set {WHEELS_VARIABLE} to an S3 folder that has the recipe")
     archive = folder / RECIPE_ARCHIVE
     store.fetch(RECIPE_ARCHIVE, archive)
     with tarfile.open(archive) as tar:

@@ -1,4 +1,4 @@
-"""The options of `data.distribute`, checked: how a dataset is spread over the workers."""
+"""The options of `data.distribute`: how a dataset is spread over the workers. Wrong values raise an error."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ CHOICES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Distribution:
-    """Options for a dataset's distribution over the workers. Each default suits a cluster network."""
+    """Options of `data.distribute`. Each default suits a cluster network."""
 
     compression: str = "none"
-    """`none`: on a cluster network, snappy costs more than it saves; `snappy`: for slow networks."""
+    """`none` suits a cluster network, where snappy costs more time than it saves; `snappy` suits slow networks."""
     sharding: str = "dynamic"
     """`dynamic`: the workers split the elements (or the files that the dataset begins with), and make each once; `off`:
     each worker makes the whole dataset, so repeat and shuffle it."""
     shared: bool = True
-    """True: all ranks have one dataset and split its stream. False: each rank has all of its own dataset."""
+    """True: all ranks have one dataset and split its stream. False: each rank gets all of its own dataset."""
     coordinated: bool = False
-    """In each step one worker makes the batches of all ranks, of similar length. This is for data that is bucketed by
-    length, so that no rank waits for another rank's longer batch."""
+    """True: in each step one worker makes the batches of all ranks. Use it for data that is bucketed by length: the
+    batches of a step are then of similar length, and no rank waits for another rank's longer batch."""
     cross_trainer_cache: str = ""
-    """A name under which ranks or jobs share batches in the workers' memory, instead of having them made for each.
-    Several may then see the same batch, and slow ones may skip batches."""
+    """A name under which ranks or jobs share batches in the workers' memory, so that each batch is made once. Several
+    ranks may then see the same batch, and slow ranks may skip batches."""
     data_transfer_protocol: str = "auto"
-    """`headrace`: our own, straight from the worker's tensors into the rank's; `grpc`: TensorFlow's, half as fast;
+    """`headrace`: our own protocol, straight from a worker's tensors to a rank's; `grpc`: TensorFlow's, half as fast;
     `auto`: `headrace` if it is built and nothing is compressed."""
     target_workers: str = "any"
     """`any`: every worker; `local`: only workers on the reader's own host; `auto`: TensorFlow decides."""
     max_outstanding_requests: int | None = None
     """Batches that a rank requests ahead. None: 8, or 2 for a stream that ranks share and that ends."""
     deterministic: bool | None = None
-    """True: parallel calls on the workers keep their order. None: the dataset decides."""
+    """True: parallel calls on the workers keep their order. None: the dataset's own options decide."""
     uneven: str = "pad"
-    """End of a dataset if ranks get unequal numbers of batches. `pad`: all go on to the end of the longest, and ranks
-    that have no batch left repeat their last one; `drop`: all end with the shortest; `keep`: each ends by itself, which
+    """How a pass ends if ranks get unequal numbers of batches. `pad`: all ranks go on as long as one has a batch, and
+    the others repeat their last one; `drop`: all end when one has no batch left; `keep`: each ends by itself, which
     hangs in training, but gives exact metrics on held-out data."""
     exact: bool = True
     """True: refuse a dataset that splitting would change. False: hand it to tf.data service as it is."""

@@ -15,7 +15,7 @@ _LIBRARIES = tuple(str(Path(str(module.__file__)).parent) + os.sep for module in
 
 
 def users_line() -> str:
-    """Return `file:line` of the innermost call from outside TensorFlow, Keras and headrace."""
+    """Return the script's line, as `file:line`: the innermost caller outside TensorFlow, Keras and headrace."""
     for frame in reversed(traceback.extract_stack()):
         if not frame.filename.startswith((*_LIBRARIES, "<")):
             return f"{Path(frame.filename).name}:{frame.lineno}"

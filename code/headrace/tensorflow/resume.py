@@ -1,7 +1,7 @@
-"""Make an endless shuffled stream of a dataset's files, or of blocks of its elements, that a later run can go on with.
+"""Make endless shuffled streams, of files or of blocks of elements, that a later run can continue.
 
-Workers get positions one at a time. Each position stands for a unit (a file or a block), in an order that depends on
-the seed and the epoch alone. Every element has a tag. The trainer enters the tag in a ledger once it trained on it.
+Workers get numbered positions, one at a time. Seed and epoch alone decide for which unit (a file or a block) a position
+stands. Every element has a tag. Once the trainer has trained on an element, it enters the tag in a ledger.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from headrace.training.ledger import PLACE_BITS, Ledger
 
 AUTOTUNE = tf.data.AUTOTUNE
 BLOCK = 256
-"""Indices that a worker gets at once. It asks the dispatcher for each block, which takes a third of a millisecond."""
+"""Elements that a worker gets at once. Asking the dispatcher for a block takes a third of a millisecond."""
 BATCHES_WITHOUT_A_STEP = 10_000
-"""Batches that may come before a step is counted. After more, an error says that no callback counts steps."""
+"""Batches that may arrive before the first step is counted. One more is an error: no callback counts steps."""
 GATHER_EVERY = 50
 """Steps after which ranks exchange what they consumed; a checkpoint on request may lack up to this many steps."""
 Reader = Callable[[tf.Tensor, tf.Tensor], tf.data.Dataset]
-"""A function of a unit's number and its first element's tag. Returns the unit's elements with their tags."""
+"""Function that takes a unit's number and its first element's tag, and returns the unit's elements with their tags."""
 _END = np.iinfo(np.int64).max >> PLACE_BITS
 
 
 class Shards:
-    """A stream that can be resumed; made by `of_files`, `of_dataset` or `of_indices`, with the `Checkpoint` for `fit`.
+    """A stream that a later run can continue. Make it by `of_files`, `of_dataset` or `of_indices`.
 
-    `map`, `shuffle` and `batch` work as those of a dataset do, and `data.distribute` takes their result. Keep its
-    sharding dynamic and shared by all ranks (the defaults): otherwise elements come several times. An element that is
-    filtered out on its way counts as skipped, epochs later.
+    `map`, `shuffle` and `batch` work as those of a dataset do, and `data.distribute` takes their result. Leave its
+    options `sharding` and `shared` at their defaults: otherwise elements come several times. An element that a filter
+    removes is counted as skipped, epochs later.
 
     Attributes:
         elements: the number of elements in an epoch.
@@ -77,23 +77,23 @@ class Shards:
         """Return a stream of the records of uncompressed TFRecord files; workers and trainer must see the same paths.
 
         Args:
-            checkpoint: the `Checkpoint` that `fit` gets; its newest checkpoint says where to go on.
+            checkpoint: the `Checkpoint` that `fit` gets; the stream continues where its newest checkpoint ends.
             seed: decides the order of files, which differs between epochs.
-            counts: records of each file, in the order of `files`; by default files are sorted, and rank 0 counts
-                their records by reading every record's length.
+            counts: number of records in each file, in the order of `files`. By default files are sorted, and rank 0
+                counts their records by reading every record's length.
 
         Raises:
             InputError: there are no files, or one is not an uncompressed TFRecord file.
         """
         if not files:
-            raise InputError("there are no files to read records from; look at the channel's folder and the pattern")
+            raise InputError("there are no files to read records from; check the channel's folder and the pattern")
         if counts is None:
             files = sorted(files, key=str)  # the same order on every host and in every run
             counts = collectives.same_on_all_ranks(
                 [count_records(Path(file)) for file in files] if collectives.rank() == 0 else []
             )
         if len(counts) != len(files):
-            raise InputError(f"counts has {len(counts)} entries for {len(files)} files")
+            raise InputError(f"counts has {len(counts)} entries for {len(files)} files: give one for each")
         full = [(str(file), int(count)) for file, count in zip(files, counts, strict=True) if count]
         if not full:
             raise InputError(f"none of the {len(files)} files, such as {files[0]}, has a record: give other files")
@@ -108,7 +108,7 @@ class Shards:
 
     @classmethod
     def of_indices(cls, count: int, checkpoint: Checkpoint | None = None, seed: int = 0, block: int = BLOCK) -> Shards:
-        """Return a stream of the indices 0 to `count` - 1, by which elements can be looked up; they come in blocks."""
+        """Return a stream of the indices 0 to `count` - 1, in blocks, for a script that looks elements up by index."""
         return cls.of_dataset(tf.data.Dataset.range(count), checkpoint, seed, block)
 
     @classmethod
@@ -118,9 +118,9 @@ class Shards:
         labels (`zip`), or a part of these (`take`, `skip`).
 
         Args:
-            listing: not batched and not repeated; costly work, such as decoding, comes after `tagged`.
-            block: elements that a worker gets at once. Blocks come in another order in each epoch, so shuffle too. A
-                listing whose elements have no known place (such as lines of files) has at most 32 blocks.
+            listing: the dataset, neither batched nor repeated. Costly work, such as decoding, belongs in `map`.
+            block: elements that a worker gets at once. An epoch shuffles blocks only, so shuffle the stream too. A
+                listing whose elements cannot be found by number (such as lines of files) has at most 32 blocks.
 
         Raises:
             InputError: the order is not fixed, there is no end, or there are no elements.
@@ -141,27 +141,27 @@ class Shards:
         return cls([f"{fingerprint(graph.sink):x} in blocks of {block}"], counts, read, seed, checkpoint)
 
     def map(self, function: Callable[..., Any], num_parallel_calls: int | None = AUTOTUNE) -> TaggedDataset:
-        """Return the endless stream from the ledger's position on, with a function applied to each element."""
+        """Return the endless stream from where the checkpoint ends, with a function applied to each element."""
         return self._stream().map(function, num_parallel_calls)
 
     def shuffle(self, buffer_size: int, seed: int | None = None) -> TaggedDataset:
-        """Return the endless stream from the ledger's position on, shuffled in a buffer of elements."""
+        """Return the endless stream from where the checkpoint ends, shuffled in a buffer of elements."""
         return self._stream().shuffle(buffer_size, seed)
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> TaggedDataset:
-        """Return the endless stream from the ledger's position on, in batches."""
+        """Return the endless stream from where the checkpoint ends, in batches."""
         return self._stream().batch(batch_size, drop_remainder)
 
     def _stream(self) -> TaggedDataset:
         return TaggedDataset(self, self.tagged())
 
     def tagged(self, cycle_length: int = 4) -> tf.data.Dataset:
-        """Return endless pairs `(tag, element)` from the ledger's position on.
+        """Return endless pairs `(tag, element)` of the elements that are still to be trained on.
 
         The caller must keep each tag with its element's result. Every rank must call this, at the same step.
 
         Args:
-            cycle_length: units that are read at once.
+            cycle_length: files or blocks that are read at once.
         """
         self._share_ledger()
         positions = tf.data.Dataset.range(self.ledger.mark, _END)
@@ -189,7 +189,7 @@ class Shards:
         self._arrived.clear()
 
     def consumed(self, batches: int) -> None:
-        """Count steps, which trained on the oldest of this rank's batches."""
+        """Note that this rank has trained on its oldest `batches` batches."""
         for _ in range(min(batches, len(self._arrived))):
             self._not_gathered.append(self._arrived.popleft())
         before, self._steps = self._steps, self._steps + batches
@@ -211,13 +211,13 @@ class Shards:
             self.ledger.restore(collectives.same_on_all_ranks(self.ledger.state(), "headrace.ledger"))
 
     def state(self) -> dict[str, Any]:
-        """Return the record of consumed elements for a checkpoint, and how many of other ranks' elements it lacks."""
+        """Return the ledger for a checkpoint, with the number of other ranks' consumed elements that it may lack."""
         unknown = sum(map(len, self._not_gathered)) * (collectives.size() - 1)
         self.ledger.add(np.concatenate([np.zeros(0, np.int64), *self._not_gathered]))
         return {"what": self._what, "repeated": unknown, **self.ledger.state()}
 
     def report(self) -> None:
-        """Log how the stream goes on after a restart."""
+        """Log where the stream continues after a restart."""
         if not self._restored:
             say("data_restarted", reason="the-checkpoint-has-no-ledger-of-these-data-with-this-seed")
             return
@@ -248,11 +248,11 @@ class Shards:
 
 
 class TaggedDataset:
-    """Stream of `Shards` before it reaches `data.distribute`. Each element has a tag, which functions do not see."""
+    """Stream of `Shards` before `data.distribute`. Each element has a tag, which mapped functions do not see."""
 
     def __init__(self, shards: Shards, dataset: tf.data.Dataset) -> None:
         self.shards, self.dataset = shards, dataset
-        """`dataset` has pairs: tags, and the elements or batches."""
+        """`dataset` yields pairs: tags, and elements or batches."""
 
     def map(self, function: Callable[..., Any], num_parallel_calls: int | None = AUTOTUNE) -> TaggedDataset:
         """Apply a function to each element or batch, as `tf.data.Dataset.map` does."""
@@ -271,12 +271,12 @@ class TaggedDataset:
         return TaggedDataset(self.shards, self.dataset.batch(batch_size, drop_remainder))
 
     def untagged(self, distributed: tf.data.Dataset) -> tf.data.Dataset:
-        """Return the elements without tags, on the trainer, and note the tags as trained on."""
+        """Return the elements without tags, on the trainer, and remember the tags until steps are counted."""
         return distributed.map(self.shards._noted)
 
 
 def _without(dataset: tf.data.Dataset, numbers: NDArray[Any]) -> tf.data.Dataset:
-    """Return a dataset without elements whose (first) number is among these ascending numbers."""
+    """Return a dataset without the elements whose number, or first component, is in the sorted `numbers`."""
     if not len(numbers):
         return dataset
     left_out = tf.constant(numbers, tf.int64)

@@ -1,7 +1,7 @@
-"""Datasets of arrays in memory that other processes can make too: every host gets a file once, and maps it into memory.
+"""Datasets of arrays in memory. Every host gets the arrays once, as files that it maps into memory.
 
-As a constant in a dataset's graph, an array would go to the dispatcher, to every worker and through every optimisation
-of the graph. That takes seconds for each 100 MB, and fails beyond 2 GB.
+If an array were a constant in a dataset's graph, it would go to the dispatcher, to every worker and through every
+optimisation of the graph. That takes seconds for each 100 MB, and fails beyond 2 GB.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headrace.tensorflow.compat import data_nest as nest  # it takes a list for 
 BLOCK = 256
 """Rows that are read from the mapped file at once."""
 ARRAY = "headrace_array_"
-"""The start of the name of the operation that maps a component; the component's number follows."""
+"""Prefix of the names of operations that map an array's file; the number of the array follows."""
 
 
 def from_arrays(arrays: Any) -> tf.data.Dataset:
@@ -37,13 +37,13 @@ def from_arrays(arrays: Any) -> tf.data.Dataset:
         arrays: a NumPy array or tensor of numbers, or a tuple or dictionary of them, of equal length.
 
     Raises:
-        InputError: there are no rows, lengths differ, or something holds no numbers.
+        InputError: there are no rows, lengths differ, or an array does not hold numbers.
     """
     given = nest.map_structure(_plain, arrays)
     flat = nest.flatten(given)
     lengths = {len(each) if each.ndim else -1 for each in flat}
     if len(lengths) != 1 or min(lengths) < 1:
-        raise InputError(f"from_arrays: arrays have {sorted(lengths)} rows; expected equal numbers of them, 1 or more")
+        raise InputError(f"from_arrays: arrays have {sorted(lengths)} rows; all need the same number, 1 or more")
     if not all(_is_mappable(each) for each in flat):
         raise InputError("from_arrays takes numbers; use tf.data.Dataset.from_tensor_slices for text")
     if not _is_shared():
@@ -69,12 +69,12 @@ def _plain(array: Any) -> NDArray[Any]:
 
 
 def mapped(path: str, dtype: Any, shape: Collection[int], place: int) -> tf.Tensor:
-    """Return a file as a tensor, whose parts are read from the disk (or the page cache) when they are used."""
+    """Return a file as a tensor. A part of the file is read from the disk (or the page cache) when it is used."""
     return tf.raw_ops.ImmutableConst(dtype=dtype, shape=shape, memory_region_name=path, name=f"{ARRAY}{place}")
 
 
 def send(graph: Any) -> None:
-    """Hand the arrays of a dataset's GraphDef to every host of the job. Raises `InputError` if they do not arrive."""
+    """Send the arrays that a dataset's GraphDef maps to every host of the job. Raises `InputError` if that fails."""
     paths = {
         node.attr["memory_region_name"].s.decode()
         for function in graph.library.function
@@ -105,7 +105,7 @@ def _is_mappable(array: Any) -> bool:
 
 
 def _stored(array: NDArray[Any]) -> Path:
-    """Return the file that holds an array, named by its content; it is deleted with the host's working folder."""
+    """Store an array in a file named by its content; return the path. The file goes with the host's working folder."""
     content = array.reshape(-1).view(np.uint8)
     digest = hashlib.sha256(content.data).hexdigest()
     path = Path(tempfile.gettempdir()) / ARRAYS_FOLDER / f"{digest}.bin"
@@ -119,6 +119,6 @@ def _stored(array: NDArray[Any]) -> Path:
     except OSError as error:
         raise InputError(
             f"{array.nbytes / 2**30:.2f} GiB of arrays cannot be written to {path.parent} ({error.strerror}): "
-            "write them to files that all hosts see (TFRecords, say), or free disk space there"
+            "free disk space there, or read the data from files that all hosts see, such as TFRecords"
         ) from error
     return path

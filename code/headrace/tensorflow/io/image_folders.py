@@ -1,4 +1,4 @@
-"""Make a dataset of the images in one folder for each class. Workers decode them to uint8, in whole batches."""
+"""Make a dataset of images that lie in one folder for each class. Workers decode them to uint8."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def from_folders(
     subset: str | None = None,
     interpolation: str = "bilinear",
 ) -> tf.data.Dataset:
-    """Return `keras.utils.image_dataset_from_directory`'s dataset, with uint8 pixels, and shuffled by file names.
+    """Return the dataset of `keras.utils.image_dataset_from_directory`, but with uint8 pixels.
 
-    All processes that see the same folder get the same dataset: file names are sorted, and `seed` decides which are
-    held out. The arguments are Keras's.
+    All processes that see the same folder get the same dataset: file names are sorted, and `seed` decides which images
+    are held out. File names, not images, are shuffled. The arguments are Keras's.
 
     Returns:
         Batches `[n, height, width, channels]` of uint8 with labels: `[n]` int32 (`int`), `[n, classes]` float32
         (`categorical`), `[n, 1]` float32 (`binary`), or no labels (None). Without `batch_size`, single images.
 
     Raises:
-        InputError: an argument is not one of Keras's, or there are no images.
+        InputError: an argument has no valid value, or there are no images.
     """
     for name, value, allowed in (
         ("labels", labels, ("inferred",)), ("label_mode", label_mode, LABELS), ("subset", subset, SUBSETS),
@@ -83,11 +83,11 @@ def from_folders(
 def _listed(directory: Path, class_names: Sequence[str] | None) -> tuple[list[str], NDArray[Any], int]:
     """Return the sorted image files, the number of each file's class, and the number of classes."""
     if not directory.is_dir():
-        raise InputError(f"there is no folder {directory}; look at the channel and the groups that see it")
+        raise InputError(f"there is no folder {directory}; check the channel, and that this host's group gets it")
     there = {each.name for each in directory.iterdir() if each.is_dir() and not each.name.startswith(".")}
     classes = list(class_names or sorted(there))
     if missing := sorted(set(classes) - there):
-        raise InputError(f"class_names has {missing[0]!r}, and {directory} has no such folder")
+        raise InputError(f"class_names has {missing[0]!r}, and {directory} has no such folder; correct the name")
     files, numbers = [], []
     for number, name in enumerate(classes):
         found = sorted(path for path in (directory / name).rglob("*") if path.suffix.lower() in SUFFIXES)
@@ -95,6 +95,6 @@ def _listed(directory: Path, class_names: Sequence[str] | None) -> tuple[list[st
         numbers += [number] * len(found)
     if not files:
         raise InputError(
-            f"there is no image ({', '.join(SUFFIXES)}) in any of the {len(classes)} folders of {directory}"
+            f"there is no image ({', '.join(SUFFIXES)}) in the {len(classes)} class folders of {directory}: check it"
         )
     return files, np.asarray(numbers, np.int32), len(classes)

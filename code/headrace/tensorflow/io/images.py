@@ -31,9 +31,9 @@ def augment(
 
     Args:
         images: `[batch, height, width, channels]` uint8.
-        rotation: the most turns (1 is 360°), either way.
+        rotation: the largest rotation in either direction, in turns (1 is 360°).
         zoom: the largest share by which an image grows or shrinks.
-        shift: the largest share of the image by which it moves, either way and in both directions.
+        shift: the largest move to each side, up and down, as a share of the image's width or height.
         flip: also mirror half of the images left to right.
 
     Returns:
@@ -66,17 +66,17 @@ def augment(
 
 
 def dilate(images: tf.Tensor, size: int = 3) -> tf.Tensor:
-    """Set each pixel to the brightest of its `size` × `size` surroundings; any numeric batch in, float32 out."""
+    """Set each pixel to the brightest value in the `size` × `size` square around it; return float32."""
     return tf.nn.max_pool2d(tf.cast(images, tf.float32), size, strides=1, padding="SAME")
 
 
 def blur(images: tf.Tensor, size: int = 3) -> tf.Tensor:
-    """Set each pixel to the mean of its `size` × `size` surroundings; any numeric batch in, float32 out."""
+    """Set each pixel to the mean of the `size` × `size` square around it; return float32."""
     return tf.nn.avg_pool2d(tf.cast(images, tf.float32), size, strides=1, padding="SAME")
 
 
 def to_uint8(images: tf.Tensor) -> tf.Tensor:
-    """Round to whole pixel values, so that the network carries one byte a value."""
+    """Round pixels to whole values, so that the network carries one byte for each."""
     return tf.saturate_cast(tf.round(images), tf.uint8)
 
 

@@ -1,4 +1,4 @@
-"""Start all ranks from one rank's state, also for models that make their weights in the first step."""
+"""Start all ranks from one rank's state, even if a model makes its weights only in the first step."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from headrace.tensorflow.keras.steps import Logs
 from headrace.tensorflow.ranks import collectives
 
 _measured: weakref.WeakKeyDictionary[keras.Model, bool] = weakref.WeakKeyDictionary()
-"""For each model that has `callbacks.Measure` on this rank: False once another rank is known to lack it, else True."""
+"""For each model with `callbacks.Measure` on this rank: True, or False once another rank is known to lack it."""
 
 
 def will_be_measured(model: keras.Model) -> None:
-    """Note that this rank has `callbacks.Measure`; ranks exchange this when training begins."""
+    """Note that this rank has `callbacks.Measure` for this model. When training begins, the other ranks learn of it."""
     _measured[model] = True
 
 
 def all_measure(model: keras.Model) -> bool:
-    """Return whether all ranks have `callbacks.Measure`; call it after the ranks have exchanged this."""
+    """Return whether all ranks have `callbacks.Measure`. This is known once training has begun."""
     return _measured[model]
 
 
@@ -38,7 +38,7 @@ def is_built(model: keras.Model) -> bool:
 
 @contextlib.contextmanager
 def called_built(model: keras.Model) -> Iterator[None]:
-    """Let Keras save and load a model with its own `train_step` and no `call`, which Keras does not consider built."""
+    """Mark a model as built while Keras saves or loads it: to Keras, a model without `call` is never built."""
     was = model.built
     model.built = was or is_built(model)
     try:
@@ -48,9 +48,9 @@ def called_built(model: keras.Model) -> Iterator[None]:
 
 
 def build(model: keras.Model, spec: Any) -> bool:
-    """Make the model's weights, as a batch of this `element_spec` would; return whether the model has them now.
+    """Make the model's weights for batches of this element specification; return whether the model has them now.
 
-    A model with its own `train_step` may have nothing to call: its first step makes the weights.
+    A model with its own `train_step` may lack a `call`. Then only its first step makes the weights.
     """
     if is_built(model):
         return True
@@ -63,13 +63,13 @@ def build(model: keras.Model, spec: Any) -> bool:
 
 
 def build_optimizer(model: keras.Model, optimizer: Any) -> None:
-    """Make the optimizer's state once the model has weights: built for no weights, it could never take any."""
+    """Make the optimizer's state if the model has weights. An optimizer that is built without any never gets state."""
     if optimizer is not None and not optimizer.built and is_built(model):
         optimizer.build(model.trainable_variables)
 
 
 def broadcast_state(model: keras.Model, root_rank: int = 0) -> None:
-    """Give every rank the weights and the optimizer state of `root_rank`; random seeds stay each rank's own."""
+    """Give every rank the weights and the optimizer state of `root_rank`. Each rank keeps its own random seeds."""
     if collectives.size() == 1:
         return
     build_optimizer(model, getattr(model, "optimizer", None))
@@ -85,7 +85,7 @@ def broadcast_state(model: keras.Model, root_rank: int = 0) -> None:
 class Beginning(keras.callbacks.Callback):
     """Starts all ranks from one rank's state as soon as all weights exist: before the first step, or after it.
 
-    A method that one rank calls, all must call.
+    If one rank calls a method, all ranks must call it.
     """
 
     def __init__(self, root_rank: int = 0) -> None:
@@ -105,7 +105,7 @@ class Beginning(keras.callbacks.Callback):
         self._stepped = True  # the step that begins makes missing weights
 
     def after_step(self) -> None:
-        """Start the ranks alike after the first step, if they are not yet."""
+        """Broadcast the state after the first step, if the weights did not exist before it."""
         if self._due and self._stepped:
             self._broadcast()
 

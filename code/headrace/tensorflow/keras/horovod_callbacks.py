@@ -22,7 +22,7 @@ __all__ = [
 
 
 class LearningRateScheduleCallback(StepCallback):
-    """Sets the learning rate to `initial_lr × multiplier(epoch)` between two epochs.
+    """Sets the learning rate to `initial_lr × multiplier(epoch)` from `start_epoch` until `end_epoch`.
 
     Args:
         initial_lr: learning rate to multiply.
@@ -59,8 +59,8 @@ class LearningRateScheduleCallback(StepCallback):
             self.steps_per_epoch = self.steps_of_epoch()
             if not self.steps_per_epoch and collectives.rank() == 0:
                 print(
-                    f"{type(self).__name__}: the learning rate stays as it is in the first epoch, whose number of "
-                    "steps is not known; give steps_per_epoch to have it change from the first step on",
+                    f"{type(self).__name__}: the first epoch's number of steps is not known, so the learning rate "
+                    "changes only from the second epoch on; to change it from the first step on, give steps_per_epoch",
                     flush=True,
                 )
 
@@ -86,10 +86,10 @@ class LearningRateScheduleCallback(StepCallback):
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raises the learning rate linearly from `initial_lr / size` to `initial_lr` over `warmup_epochs`.
+    """Raises the learning rate linearly from `initial_lr` ÷ ranks to `initial_lr` over `warmup_epochs`.
 
-    `initial_lr` is the rate already scaled by the number of ranks. The method is from Goyal et al.
-    2017, "Accurate, Large Minibatch SGD", section 2.2.
+    `initial_lr` is the full rate, already multiplied by the number of ranks. The method is from Goyal et al. 2017,
+    "Accurate, Large Minibatch SGD", section 2.2.
     """
 
     def __init__(

@@ -16,27 +16,27 @@ from headrace.tensorflow.ranks import collectives
 from headrace.training.ideal_step import SETTLING, IdealStep, steps_to_measure
 
 WARM_UP_STEPS = 3
-"""Steps before the number to measure is chosen: the first traces the function, the second still fills caches."""
+"""Steps before the measured ones. The first traces the function, the second fills caches, the third is timed."""
 
 
 def measure_ideal_step(model: keras.Model, dataset: Any, batch_size: int | None = None) -> IdealStep | None:
-    """Measure a training step on one batch in memory: the median, its error, and its CPU time on this rank.
+    """Measure a training step on one batch in memory: its median time, the error, and its CPU time on this rank.
 
-    Return None if only the first step makes the model's weights (as with its own `train_step`), if `dataset` is no
-    tf.data dataset, if the device lacks memory for the steps, or if training is eager: the script's Python would run
-    then, with unknown effects.
+    Return None if `dataset` is not a tf.data dataset, if the device lacks memory for the steps, or if the model gets
+    its weights only in the first step (as with its own `train_step`). Return None also if training is eager, since the
+    script's Python would then run, with unknown effects.
 
     Weights, optimizer state, metrics and random seeds are put back exactly. Meanwhile the host's memory keeps them,
     since a device may not hold a second copy. All ranks must call this function together: the steps reduce gradients.
 
     The batch is made up from `dataset.element_spec` (random pixels, class 0), so that no element of the stream is
-    used up. It is the dataset's first batch where more than the batch size is unknown, or the step fails on the
-    made-up one.
+    used up. If more than the batch size is unknown, or if the step fails on the made-up batch, the dataset's first
+    batch is used.
 
     Args:
         model: a compiled model.
         dataset: the dataset to train on.
-        batch_size: the size of an unknown first dimension.
+        batch_size: the batch size, if `dataset.element_spec` does not tell it.
     """
     eagerly = model.run_eagerly or tf.config.functions_run_eagerly()
     if eagerly or not isinstance(dataset, tf.data.Dataset) or not broadcast.build(model, dataset.element_spec):
@@ -90,9 +90,9 @@ def _measured(model: keras.Model, dataset: tf.data.Dataset, batch: Any) -> Ideal
 
 
 def _build_metrics(model: keras.Model, batch: Any) -> None:
-    """Make the variables of the metrics, which Keras would make while it traces the first step.
+    """Make the variables of the metrics, which Keras would otherwise make while it traces the first step.
 
-    TensorFlow traces a step again if the first trace made variables. For a large model that takes many seconds.
+    TensorFlow traces a step a second time if the first trace made variables. For a large model that takes many seconds.
     """
     # Only a Functional model tells its output before it is called; a Sequential one has a list of one.
     output = model.outputs[0] if isinstance(model, keras.Sequential) else getattr(model, "output", None)
@@ -110,7 +110,7 @@ def _build_metrics(model: keras.Model, batch: Any) -> None:
 def _variables(model: keras.Model, iterator: Any) -> list[tf.Variable]:
     """Return all variables that a step may write: those of the model, its optimizer and the script's own train_step.
 
-    The last may have further optimizers, or an average of weights. Tracing the step finds them without running it.
+    A `train_step` may write more optimizers, or an average of weights. Tracing the step finds these without running it.
     """
     parts = [cell.cell_contents for cell in getattr(model.train_function, "__closure__", None) or ()]
     traced = [part.get_concrete_function(iterator) for part in parts if hasattr(part, "get_concrete_function")]
@@ -139,7 +139,7 @@ def _wait_for(logs: Any) -> None:
 
 
 def _says_enough(element_spec: Any, batch_size: int | None) -> bool:
-    """Return whether a batch can be made up from this specification."""
+    """Return whether this specification is enough to make up a batch."""
     for spec in tf.nest.flatten(element_spec):
         if not isinstance(spec, tf.TensorSpec) or spec.dtype == tf.string or spec.shape.rank is None:
             return False  # a text may need a format

@@ -15,16 +15,16 @@ from headrace.tensorflow.keras.steps import Logs
 from headrace.tensorflow.ranks import collectives
 
 TOLERANCE = 1e-5
-"""Largest relative difference at which two ranks' weight norms or learning rates count as equal. Rounding makes less,
-and the norms of random weights differ by more."""
+"""Largest relative difference at which two ranks' weight norms or learning rates count as equal. Rounding causes
+smaller differences; the norms of two models with different random weights differ by more."""
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
     """Combines epoch metrics over all ranks; put it before callbacks that use them.
 
-    Training metrics are averaged. Held-out metrics, counts too, are exact where each rank evaluates its part of a
-    held-out set (`data.split_by_rank`), even if the parts differ in size: the sums in the metrics' variables are added
-    up. All ranks must evaluate, or none. A value of `test_step` that is no metric is the mean of ranks' last batches.
+    Training metrics are averaged. Held-out metrics, also counts, are exact if each rank evaluates its part of a
+    held-out set (`data.split_by_rank`): the ranks' sums are added up, so parts may differ in size. All ranks must
+    evaluate, or none. A value of `test_step` that is not a metric is averaged over the ranks' last batches.
 
     Moving statistics (batch normalisation) are averaged before each evaluation and at the end of each epoch, so that
     all ranks end with the same model. Rank 0 warns once if weights or learning rates differ between ranks.
@@ -83,7 +83,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
 
 def _all_or_none(ours: dict[str, Any]) -> list[dict[str, Any]]:
-    """Gather `ours` of all ranks when an evaluation begins or epoch ends. Raise `InputError` if only some evaluate."""
+    """Return every rank's `ours`. Raise `InputError` if some ranks begin an evaluation while others end the epoch."""
     ranks = collectives.of_all_ranks(ours, "headrace.epoch")
     if len({each["evaluates"] for each in ranks}) > 1:
         evaluates = next(rank for rank, each in enumerate(ranks) if each["evaluates"])
@@ -110,7 +110,7 @@ def _plain(value: Any) -> Any:
 
 
 def average_moving_statistics(model: keras.Model) -> None:
-    """Average the floating-point non-trainable weights over the ranks."""
+    """Average the non-trainable floating-point weights, such as moving means, over the ranks."""
     moving = [v for v in model.non_trainable_weights if "float" in str(v.dtype)]
     if collectives.size() == 1 or not moving:
         return

@@ -28,15 +28,15 @@ WEIGHTS_FILE = "model.weights.h5"
 LEDGER_FILE = "ledger.json"
 PROGRESS_FILE = "progress.json"
 EPOCH_OVER = "the resumed epoch is over"
-"""Value of the model's `stop_training` that ends a resumed epoch's steps only; another callback's True stays."""
+"""Value for the model's `stop_training` that ends only a resumed epoch. Another callback's True ends training."""
 
 
 class Checkpoint(StepCallback):
-    """Keeps a checkpoint of each epoch, and more in long epochs, on rank 0. Resumes from the newest whole one.
+    """Keeps a checkpoint of each epoch, and more in long epochs, on rank 0. Resumes from the newest complete one.
 
-    A checkpoint is a folder `epoch-NNNN` (or `epoch-NNNN-step-NNNNNN`, made when the job was asked to stop or when
-    the last one was `every_s` ago) that appears under its name only when all of it is on disk. It also holds the
-    position in the data of `data.Shards`.
+    A checkpoint is a folder `epoch-NNNN`, or `epoch-NNNN-step-NNNNNN` within an epoch: every `every_s` seconds, and
+    when the job is asked to stop. The folder gets its name only when all of it is on disk. It also holds the position
+    in the data of `data.Shards`.
 
     Args:
         folder: the folder of the checkpoints; by default the job's.
@@ -61,7 +61,7 @@ class Checkpoint(StepCallback):
         self._stream: Shards | None = None
 
     def keep_stream(self, stream: Shards) -> Any:
-        """Add this stream's state to checkpoints from now on; return its state in the newest one, or None."""
+        """Add this stream's state to later checkpoints. On rank 0, return its state in the newest one; else None."""
         self._stream = stream
         return self._folder.record(LEDGER_FILE) if collectives.rank() == 0 else None
 
@@ -104,11 +104,11 @@ class Checkpoint(StepCallback):
             self._stream.consumed(made)
 
     def restore(self, model: keras.Model) -> int:
-        """Load the newest checkpoint, if there is one, and return the epoch to go on with (0 without a checkpoint).
+        """Load the newest checkpoint, if there is one, and return the epoch to continue with (0 without a checkpoint).
 
-        Only the remaining steps of a begun epoch are made. Where Keras does not know their number, the previous epoch's
-        number of steps is used; without one, the whole epoch is made. Call this on every rank: rank 0 reads, and all
-        ranks get its weights and optimizer state. Raise `InputError` for a model that has no weights yet, and if
+        Of an epoch that had begun, only the remaining steps are made. If Keras does not know the number of steps, the
+        previous epoch's number is used; without one, the whole epoch is made. Call this on every rank: rank 0 reads,
+        and all ranks get its weights and optimizer state. Raise `InputError` if the model has no weights yet, or if
         the checkpoint is of another model.
         """
         epoch = step = steps = 0

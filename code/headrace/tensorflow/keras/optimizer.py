@@ -22,19 +22,19 @@ _HOW_HOROVOD_SENDS = {
     "average_aggregated_gradients",
     "gradient_predivide_factor",
 }
-"""Arguments of Horovod's optimizer that change no result."""
+"""Arguments of Horovod's optimizer that are accepted and ignored, since they change no result."""
 _INSTEAD = {
     "backward_passes_per_step": (1, "give the Keras optimizer gradient_accumulation_steps"),
-    "process_set": (hvd.global_process_set, "all ranks train one model"),
+    "process_set": (hvd.global_process_set, "leave it out, since all ranks train one model"),
 }
-"""Arguments of Horovod's optimizer that would change a result: their defaults, and what to use instead."""
+"""Arguments of Horovod's optimizer that would change results, each with its default and what to do instead."""
 AROUND = (
-    "with a LossScaleOptimizer around hvd.DistributedOptimizer(…) each rank would leave out other steps: write "
-    "hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(…)), or, where compile() has made it, give fit "
+    "with a LossScaleOptimizer around hvd.DistributedOptimizer(…) the ranks would leave out different steps: write "
+    "hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(…)), or, if compile() has made it, give fit "
     "hvd.callbacks.BroadcastGlobalVariablesCallback(0)"
 )
 _applying = threading.local()
-"""State of this thread. `reduced`: the gradients for an optimizer within another one are averaged already."""
+"""State of this thread. `reduced`: True while an outer optimizer passes averaged gradients to an inner one."""
 _told: list[str] = []
 
 
@@ -51,7 +51,7 @@ class Reduction:
         horovods: further arguments of Horovod's optimizer; those that would change the result are refused.
 
     Raises:
-        InputError: an argument of Horovod's is not offered.
+        InputError: headrace does not offer an argument.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ def _check(op: Any, options: Mapping[str, Any]) -> None:
 
 
 def optimizers_of(model: keras.Model) -> list[Any]:
-    """Return the compiled optimizer, and optimizers in the model's own attributes, such as those of a GAN."""
+    """Return all optimizers of a model: the compiled one, and those in its attributes (as in a GAN)."""
     held = [each for name, each in vars(model).items() if not name.startswith("_")]
     within = (
         each.values() if isinstance(each, dict) else each for each in held if isinstance(each, dict | list | tuple)
@@ -119,7 +119,7 @@ def _is_reduced() -> bool:
 
 
 def distributed_class(base: Any, how: Reduction) -> Any:
-    """Return an optimizer class that does what `base` does, with the gradients of all ranks."""
+    """Return a subclass of the optimizer class `base` that applies the combined gradients of all ranks."""
 
     class Distributed(base):  # type: ignore[misc, valid-type]
         headrace_reduction = how
@@ -162,9 +162,9 @@ def distributed_class(base: Any, how: Reduction) -> Any:
 def prepare(model: keras.Model) -> None:
     """Prepare a compiled model for its distributed optimizer; callbacks call it before Keras makes a step.
 
-    Under mixed_float16 `compile` wraps the given optimizer in a LossScaleOptimizer. This wrapper decides first whether
-    the step overflowed; only then would the inner optimizer average. One rank could leave out a step, and its next
-    gradients would be averaged with the others' of this step. So the wrapper averages, and all ranks decide alike.
+    Under mixed_float16 `compile` wraps the given optimizer in a LossScaleOptimizer. This wrapper leaves out a step that
+    overflowed, before the inner optimizer could average. If one rank left out a step, its gradients of the next step
+    would be averaged with other ranks' gradients of this step. So the wrapper averages, and all ranks decide alike.
 
     XLA compilation, which Keras chooses by itself on a GPU, is turned off: Horovod has no XLA operations.
     """

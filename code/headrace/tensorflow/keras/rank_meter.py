@@ -78,7 +78,7 @@ def resumed_at() -> int:
 
 
 def note(spec: Any) -> None:
-    """Note a distributed dataset's element specification. A script's first such dataset is its training data.
+    """Remember a distributed dataset's element specification. The first such dataset counts as the training data.
 
     The first call also tells the launcher that this rank may wait for data.
     """
@@ -88,7 +88,7 @@ def note(spec: Any) -> None:
 
 
 def sample_bytes(batch_size: int) -> float:
-    """Return the bytes of a sample of the first distributed dataset; 0 where its specification leaves them unknown."""
+    """Return the size of a sample of the first distributed dataset, in bytes; 0 if its specification does not tell."""
     total = 0
     for each in tf.nest.flatten(_specs[:1]):
         if not isinstance(each, tf.TensorSpec) or each.shape.rank is None or not each.dtype.size:
@@ -101,7 +101,7 @@ def sample_bytes(batch_size: int) -> float:
 
 
 class _Scalars:
-    """TensorBoard's event files in a folder."""
+    """Writer of TensorBoard's event files in a folder."""
 
     def __init__(self, folder: Path) -> None:
         with _as_pythons():
@@ -119,7 +119,7 @@ class _Scalars:
 
 @contextlib.contextmanager
 def _as_pythons() -> Iterator[None]:
-    """Raise `OSError` in place of TensorFlow's own error, such as for a full disk."""
+    """Turn an error of TensorFlow, such as for a full disk, into `OSError`."""
     try:
         yield
     except tf.errors.OpError as error:

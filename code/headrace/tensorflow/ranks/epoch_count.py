@@ -1,4 +1,4 @@
-"""Decide on rank 0, from the messages of all ranks, when a stream's epochs end. No threads, sockets or TensorFlow."""
+"""Decide on rank 0, from the messages of all ranks, when a stream's epochs end, without threads or TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from headrace.events import WAITS_FOR_ENDS, say
 
 Numbers = tuple[int, int, int, int]
-"""A message. To rank 0: stream, epoch, batches, flag; from rank 0: stream, epoch, limit, flags."""
+"""A message of four numbers. To rank 0: stream, epoch, batches, flag. From rank 0: stream, epoch, limit, flags."""
 SAY_AFTER_S = 15.0
 """Seconds without a message at the end of an epoch, after which rank 0 reports the ranks that others wait for."""
 FIRST_PATIENCE_S = 5.0
-"""Most seconds that a rank waits, before it takes its second batch, for all others to have their first. So each gets a
-batch even of a short stream. After this time the rank goes on, since it may be the only reader."""
+"""Most seconds that a rank with a second batch waits until all ranks have a first one, so that each rank gets a batch
+of a short stream. Then the rank continues, since it may be the only one that reads the stream."""
 ENDED = 1
-"""The flag of a rank that has no more batches of this epoch."""
+"""Flag by which a rank says that it has no more batches in this epoch."""
 SOME_ENDED, ALL_ENDED, STARTED = 1, 2, 4
-"""Flags for all ranks: tell rank 0 your number of batches; the limit is the end; all ranks have their first batch."""
+"""Flags to all ranks: a rank has ended, so report every batch; the limit is final; all ranks have a first batch."""
 
 
 @dataclass
@@ -34,10 +34,10 @@ class _Epoch:
 
 
 class EpochCounter:
-    """Counter of the batches of all streams' epochs, on rank 0.
+    """Counts, on rank 0, how many batches each rank has had in each epoch of each stream.
 
     Args:
-        streams: the name and `uneven` of each stream, by the stream's number; more may be added later.
+        streams: the name and `uneven` of each stream, in the order of stream numbers; more may be added later.
     """
 
     def __init__(self, ranks: int, streams: list[tuple[str, str]]) -> None:
@@ -48,7 +48,7 @@ class EpochCounter:
         self._newest: dict[tuple[int, int], int] = {}
 
     def hear(self, rank: int, numbers: Numbers | None) -> list[Numbers]:
-        """Take a rank's message. None: the rank is gone or, for -1, time has passed. Return messages for all ranks."""
+        """Take a rank's message; None: it is gone, or time has passed (rank -1). Return messages to all ranks."""
         if numbers is None:
             self._gone |= {rank} - {-1}
             self._say_waiting()
@@ -100,7 +100,7 @@ class EpochCounter:
             apart = [f"rank {rank} in pass {each}" for rank, each in newest.items() if each != number]
             why = (
                 f"rank {waits} is in pass {number}, {', '.join(apart)}: all ranks must iterate over it equally often; "
-                "what one evaluates alone is not distributed"
+                "do not distribute what only one rank reads"
             )
             fields = {"why": urllib.parse.quote(why)} if apart else {}
             ranks = ",".join(map(str, behind))

@@ -4,8 +4,8 @@ If every rank's number of batches is known, all ranks read equally many (`with_s
 known for a dataset with a filter, or one that is read from files: there a rank that made one step more than another
 would wait in an allreduce forever. So each rank tells rank 0 how many batches it has had, and rank 0 tells all ranks
 how far to go (`epoch_count`, over `messages`). With `pad`, a rank that has a batch goes on at once, from the second
-batch on, and waits only at the end. All waiting is in TensorFlow, and no stream calls Python: Python could not end
-while a stream is in it.
+batch on, and waits only at the end. All waiting is in TensorFlow. No stream calls Python, since Python could not exit
+during such a call.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from headrace.tensorflow.ranks.epoch_count import ALL_ENDED, ENDED, SOME_ENDED, 
 from headrace.tensorflow.ranks.messages import Link
 
 STOP_S = 2.0
-"""Seconds that Python's end waits for a thread, which may be inside TensorFlow."""
+"""Seconds that Python's exit waits for the sending thread, which may be inside TensorFlow."""
 _STREAMS = 1 << 32
-"""The most epochs of a stream."""
+"""The most epochs of a stream. An epoch's key is its stream's number × this + the epoch's number."""
 
 
 def with_steps(stream: tf.data.Dataset, steps: int, own: int = 0) -> tf.data.Dataset:
-    """Return `steps` batches of a stream, whose last batch is repeated if it has fewer. TensorFlow knows their number.
+    """Return `steps` batches of a stream, with a known size. If the stream has fewer, its last batch is repeated.
 
     Args:
-        own: the number of batches that the stream has, if it is certain. It is then read to its end, to fill caches.
+        own: the stream's number of batches, if it is certain. The stream is then read to its end, to fill caches.
     """
     if own >= steps:
         first = stream.enumerate().filter(lambda at, _: at < steps).map(lambda _, batch: batch)
@@ -42,7 +42,7 @@ def with_steps(stream: tf.data.Dataset, steps: int, own: int = 0) -> tf.data.Dat
 
 
 def end_together(stream: tf.data.Dataset, uneven: str, name: str) -> tf.data.Dataset:
-    """Return the stream, ending on all ranks after the same number of batches. Every rank must call this.
+    """Return the stream, but let it end on all ranks after the same number of batches. Every rank must call this.
 
     Args:
         stream: this rank's batches.
@@ -65,7 +65,7 @@ def end_together(stream: tf.data.Dataset, uneven: str, name: str) -> tf.data.Dat
 
 
 def _with_last(stream: tf.data.Dataset) -> tf.data.Dataset:
-    """Return each batch with its number and whether the stream has it; after the end, repeat the last batch forever."""
+    """Return triples (number, whether the stream still has a batch, batch). The last batch is repeated without end."""
     spec = stream.element_spec
 
     def wrapped(*batch: Any) -> tf.Tensor:
@@ -86,13 +86,13 @@ def _value(batch: tf.Tensor, spec: Any) -> Any:
 
 
 class _Rank:
-    """A rank's messages about its streams, to and from rank 0, by two threads. No thread of tf.data calls a method."""
+    """Exchanges messages with rank 0 about this rank's streams, in two threads. tf.data's threads never call it."""
 
     def __init__(self) -> None:
         with tf.device("CPU:0"):
             self.outbox = tf.queue.FIFOQueue(-1, [tf.int64], [[4]])
             self.known = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, [0, 0])
-            """The limit, a number of batches, and the flags that rank 0 told all ranks, by stream and epoch."""
+            """For each stream and epoch, the limit (a number of batches) and the flags that rank 0 sent to all."""
             self.alone = tf.Variable(False, trainable=False)
             """True once rank 0's script has ended: no rank gets messages any more."""
         self._streams: list[_Stream] = []
@@ -103,7 +103,7 @@ class _Rank:
         atexit.register(self._close)
 
     def open(self, name: str, uneven: str) -> _Stream:
-        """Return a new stream on whose epochs the ranks agree."""
+        """Return a new stream. Its epochs end where the ranks agree."""
         self._names.append((name, uneven))
         self._streams.append(_Stream(self, len(self._streams), name, uneven))
         return self._streams[-1]
@@ -128,7 +128,7 @@ class _Rank:
                 self._link.tell((number, epoch, batches, 0))
 
     def _close(self) -> None:
-        """End all waiting before Python ends, and before Horovod and MPI end, which wait for other ranks."""
+        """End all waiting when Python exits, before Horovod and MPI end: these wait for other ranks."""
         self._link.close()
         self.outbox.enqueue(tf.constant(_STOP, tf.int64))
         self._sends.join(STOP_S)
@@ -141,7 +141,7 @@ _rank: list[_Rank] = []
 
 
 class _Stream:
-    """One stream's operations in the graphs of a rank."""
+    """The TensorFlow operations that decide, in this rank's graphs, where a stream's epochs end."""
 
     def __init__(self, rank: _Rank, place: int, name: str, uneven: str) -> None:
         self._rank, self._place, self._name, self._uneven = rank, place, name, uneven
@@ -149,7 +149,7 @@ class _Stream:
             self._begun = tf.Variable(0, dtype=tf.int64, trainable=False)
             """The number of epochs that have begun."""
             self.mine = tf.Variable([0, 0], dtype=tf.int64, trainable=False)
-            """The number of the newest epoch, and of this rank's batches of it."""
+            """The newest epoch's number, and how many of its batches this rank has had."""
             self._news = tf.queue.FIFOQueue(-1, [tf.bool], [[]])
             self._true = tf.constant(True)
 
@@ -163,7 +163,7 @@ class _Stream:
         self._news.close(cancel_pending_enqueues=True)
 
     def epochs(self) -> tf.data.Dataset:
-        """Return a dataset whose only element is the new epoch's number. Tell rank 0 when its iterator is dropped."""
+        """Return a dataset of one element, the number of the epoch that begins. Rank 0 hears when its iterator ends."""
 
         @tf.function(input_signature=[])
         def begin() -> tf.Tensor:
@@ -191,7 +191,7 @@ class _Stream:
         return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.int64)).take(1)
 
     def goes_on(self, number: tf.Tensor, at: tf.Tensor, here: tf.Tensor) -> tf.Tensor:
-        """Return whether batch `at` of an epoch is for all ranks; wait until this is known."""
+        """Return whether the epoch continues with batch `at`; wait until this is decided."""
         tf.debugging.Assert(self._begun == number, [
             f"a second iterator over {self._name} has begun, so the first one cannot go on: ranks agree on one at a "
             "time. Distribute the dataset once more, and read that"
@@ -218,14 +218,14 @@ class _Stream:
         if self._uneven == "drop":
             return tf.constant(False)
         tf.debugging.Assert(at > 0, [
-            f"rank {collectives.rank()} got no batch of {self._name}: none, or so few that others had them all; make "
+            f"rank {collectives.rank()} got no batch of {self._name}: it has none, or other ranks took them all; make "
             "batches smaller, use fewer ranks, or have each rank read its own: data.split_by_rank"
         ])  # fmt: skip
         limit, _ = self._wait(number, lambda limit, flags: tf.logical_or(limit > at, flags & ALL_ENDED > 0))
         return tf.logical_and(limit > at, self._begun == number)
 
     def _wait(self, number: tf.Tensor, is_decided: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Wait for a decision on an epoch, for the end of rank 0, or for a newer epoch on this rank."""
+        """Wait until rank 0 has decided on an epoch, rank 0 has ended, or this rank has begun a newer epoch."""
 
         def undecided(limit: tf.Tensor, flags: tf.Tensor) -> tf.Tensor:
             over = tf.logical_or(self._rank.alone, self._begun > number)

@@ -30,11 +30,11 @@ _HANDSHAKE = Handshake(b"hdranks1", b"headrace ranks")
 _RANK = struct.Struct("!q")
 _MESSAGE = struct.Struct("!qqqq")
 Decide = Callable[[int, Numbers | None], Iterable[Numbers]]
-"""Function of a rank and its message (None after the last; each second also -1, None). Returns messages for all."""
+"""Function of a rank and its message (None: it is gone) or, each second, of -1 and None. Returns messages to all."""
 
 
 class _Hub:
-    """Rank 0's end of all connections."""
+    """Rank 0's side of the connections to all ranks."""
 
     def __init__(self, ranks: int, decide: Decide) -> None:
         self._ranks, self._decide = ranks, decide
@@ -46,13 +46,13 @@ class _Hub:
         threading.Thread(target=self._accept, name="ranks connect", daemon=True).start()
 
     def begin(self) -> str:
-        """Wait for all ranks, and then listen to them. Return why that failed, or nothing."""
+        """Wait until all ranks are connected, then listen to them. Return the reason if that failed, else ''."""
         here = self._all_here.wait(CONNECT_TIMEOUT_S)
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # this wakes `accept`
         self._listener.close()
         if not here:
-            return f"not all ranks have reached rank 0 on port {self.port} in {CONNECT_TIMEOUT_S:g} s"
+            return f"some ranks did not reach rank 0 on port {self.port} in {CONNECT_TIMEOUT_S:g} s: see their errors"
         threading.Thread(target=self._run, name="messages between ranks", daemon=True).start()
         return ""
 
@@ -104,8 +104,8 @@ class Link:
     """This rank's connection to rank 0. Every rank must make its link at the same time.
 
     Args:
-        decide: rank 0's function that turns a rank's message into messages for all; other ranks do not call it.
-        heard: gets each message of rank 0, in a thread of this object; None when rank 0's script has ended.
+        decide: function for rank 0, which turns a rank's message into messages to all; other ranks do not call it.
+        heard: function that gets each message of rank 0, in its own thread; None when rank 0's script has ended.
 
     Raises:
         DeadlineError: on every rank, if one rank cannot reach rank 0.
@@ -135,7 +135,7 @@ class Link:
             self._socket.sendall(_MESSAGE.pack(*numbers))
 
     def close(self) -> None:
-        """Close the connection: send and hear no more."""
+        """Close the connection, so that nothing more is sent or received."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 

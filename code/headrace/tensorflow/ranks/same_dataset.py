@@ -1,4 +1,4 @@
-"""Check that all ranks have made the same dataset, by fingerprints of its graph. Raise one rank's error on all."""
+"""Check, by fingerprints of its graph, that all ranks have the same dataset. Raise one rank's error on all ranks."""
 
 from __future__ import annotations
 
@@ -19,25 +19,24 @@ from headrace.tensorflow.sharding.dataset_graph import DatasetGraph, Node
 MOST_TOLD = 200
 """The most transformations of a dataset that ranks compare."""
 _ALIKE = (
-    "do not shard by rank, sort lists of files, adapt() layers to unshuffled data, and give what shuffles in Python "
-    "(…_dataset_from_directory, for one), or below a take or zip, the same seed=; "
-    "a mapped function that draws in Python or NumPy draws once, on each rank something else: "
-    "keras.utils.set_random_seed before, or draw in TensorFlow; or each rank its own: data.distribute(…, shared=False)"
+    "do not shard by rank; sort lists of files; adapt() layers to unshuffled data; give the same seed= to what "
+    "shuffles in Python (such as …_dataset_from_directory) or below a take or zip; if a mapped function draws random "
+    "numbers, draw them in TensorFlow, or call keras.utils.set_random_seed before. To give each rank a dataset of its "
+    "own: data.distribute(…, shared=False)"
 )
 Found = tuple[bool, list[tuple[str, int]]]
-"""A flag that a dataset has no end, and fingerprints that must be the same on all ranks, with places in the script."""
+"""A pair: whether a dataset is endless, and the fingerprints that ranks must share, with places in the script."""
 _OF_THIS_PROCESS = ("seed", "seed2", "metadata", "container", "shared_name", "debug_name")
-"""Attributes that do not describe a dataset: names of resources, and the seeds of random numbers (each process may
-draw its own)."""
+"""Attributes that may differ in equal datasets: names of resources, and seeds, since each process may draw its own."""
 _SEEDED_FROM = {"ShuffleDataset": 2, "ShuffleAndRepeatDataset": 2, "RandomDataset": 0}
-"""Operations with seeds, and the number of the first input that is a seed or its counter."""
+"""Operations with seeds, each with the index of its first input that is a seed or a counter of seeds."""
 _BUILDING = b"comes in where it goes out"
 _known: weakref.WeakKeyDictionary[DatasetGraph, dict[bool, _Fingerprints]] = weakref.WeakKeyDictionary()
 _contents: weakref.WeakKeyDictionary[DatasetGraph, dict[tuple[str, ...], bytes]] = weakref.WeakKeyDictionary()
 
 
 def told(graph: DatasetGraph) -> list[tuple[str, int]]:
-    """Return the fingerprints of all transformations, inputs first, so that the first difference causes the others."""
+    """Return the fingerprints of all transformations, inputs first: the first that differs explains the later ones."""
     nodes = [graph.sink, *itertools.islice(dict.fromkeys(graph.sink.subtree()), 1, MOST_TOLD)]
     return [place(node, seeds=False) for node in reversed(nodes)]
 
@@ -47,7 +46,7 @@ def place(node: Node, seeds: bool = True) -> tuple[str, int]:
 
 
 def fingerprint(node: Node, seeds: bool = True) -> int:
-    """Return 63 bits that identify a transformation and all that it reads; `seeds`: include the seeds of shuffles."""
+    """Return 63 bits that identify a transformation and all that it reads, with the seeds of shuffles if `seeds`."""
     of_graph = _known.setdefault(node.graph, {})
     if seeds not in of_graph:
         of_graph[seeds] = _Fingerprints(node.graph.definition, seeds, _contents.setdefault(node.graph, {}))
@@ -67,7 +66,7 @@ def all_endless(everyones: list[Found]) -> bool:
 
 
 def together(do: Callable[[], Any]) -> list[Any]:
-    """Call a function on every rank and return all results, by rank. Raise `InputError` on all ranks if one fails."""
+    """Call a function on every rank, and return all ranks' results. If it fails on one, raise `InputError` on all."""
     found: dict[str, Any] = {}
     unforeseen: Exception | None = None
     try:
@@ -87,13 +86,13 @@ def together(do: Callable[[], Any]) -> list[Any]:
 class _Fingerprints:
     """Fingerprints of the operations in a dataset's GraphDef.
 
-    TensorFlow's own fingerprints differ between processes that have made other resources before, such as a shuffle's
-    counter; and a process names functions in the order in which it makes them. So here an operation is described by its
-    type, attributes and inputs, a function by its results, and a lookup table by its content. Values of variables are
-    not compared, since they are state, such as that of a random number generator.
+    TensorFlow's own fingerprints of equal datasets differ if the processes have made other resources or functions
+    before, since these are numbered. So here an operation is described by its type, attributes and inputs, a function
+    by its results, and a lookup table by its content. Values of variables are not compared, since they are state, such
+    as that of a random number generator.
 
     Args:
-        contents: the digests of constants, which may be large, by function, operation and attribute.
+        contents: a store for the digests of constants, by function, operation and attribute.
     """
 
     def __init__(self, graph: Any, seeds: bool, contents: dict[tuple[str, ...], bytes]) -> None:
@@ -121,7 +120,7 @@ class _Fingerprints:
         return self._functions[name]
 
     def _tell(self, name: str, function: str, known: dict[str, bytes]) -> None:
-        """Add an operation, and all that it reads, to `known`; without recursion, since graphs are deep."""
+        """Add an operation, and all that it reads, to `known`. This does not recurse, since graphs are deep."""
         waiting, begun, nodes = [name], set(), self._nodes[function]
         while waiting:
             each = waiting[-1]
@@ -179,7 +178,7 @@ def _told(edge: str, known: Mapping[str, bytes]) -> bytes:
 
 
 def _pairs(constants: list[Any]) -> list[bytes]:
-    """Return the keys and values of a lookup table in a fixed order, since tables have an order of their own."""
+    """Return the keys and values of a lookup table in a fixed order, since a table's own order varies."""
     if any(each.op != "Const" for each in constants):
         return []
     tensors = [each.attr["value"].tensor for each in constants]

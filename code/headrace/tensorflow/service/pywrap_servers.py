@@ -1,8 +1,8 @@
 """TensorFlow's own tf.data service servers without TensorFlow's Python: half a second to start instead of four.
 
-A dispatcher or worker is C++ behind two calls. The Python around it makes `import tensorflow` slow, and a server never
-uses that: kernels of the shared library, loaded with the extension module, make the batches. So this module imports the
-extension without running `__init__` of the packages above it. Where that fails, it imports all of TensorFlow.
+Two calls of a C++ extension module start a dispatcher or a worker, and kernels of its shared library make the batches.
+Servers do not need the Python that makes `import tensorflow` slow. So this module imports the extension without running
+the `__init__` of the packages above it. If that fails, it imports all of TensorFlow.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def start_worker(
     """Start a worker, and return it once the dispatcher has answered its registration.
 
     Args:
-        transfer_address: `HOST:PORT` from which it also sends batches by headrace's own protocol; empty: it does not.
+        transfer_address: `HOST:PORT` at which to serve batches by headrace's own protocol too; empty: over gRPC only.
 
     Raises:
         HeadraceError: the port of `transfer_address` is taken.
@@ -77,14 +77,14 @@ def _load() -> tuple[Any, Any]:
             _enter_packages()
         return importlib.import_module(_LIBRARY), importlib.import_module(_CONFIGS)
     except (ImportError, AttributeError) as error:
-        print(f"importing all of TensorFlow: its servers do not load alone here: {error}", file=sys.stderr, flush=True)
+        print(f"TensorFlow's servers do not load alone, so all of it is imported: {error}", file=sys.stderr, flush=True)
         for name in [name for name in sys.modules if name == "tensorflow" or name.startswith("tensorflow.")]:
             del sys.modules[name]
         return importlib.import_module(_LIBRARY), importlib.import_module(_CONFIGS)
 
 
 def _enter_packages() -> None:
-    """Put empty packages in place of those whose `__init__` would import all of TensorFlow."""
+    """Enter empty packages into `sys.modules`, in place of those whose `__init__` would import all of TensorFlow."""
     found = importlib.util.find_spec("tensorflow")
     if found is None or not found.submodule_search_locations:
         raise ImportError("tensorflow is not installed")
@@ -92,7 +92,7 @@ def _enter_packages() -> None:
     for name in _PACKAGES:
         folder = root.joinpath(*name.split(".")[1:])
         if not folder.is_dir():
-            raise ImportError(f"there is no {folder}")
+            raise ImportError(f"TensorFlow lacks the folder {folder}")
         module = types.ModuleType(name)
         module.__path__ = [str(folder)]
         module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)

@@ -1,4 +1,4 @@
-"""A rank's reading of batches from workers: stream names, the protocol, and the number of requests ahead."""
+"""Read batches from workers on a rank: names of streams, the protocol, and how many batches to request ahead."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ REQUESTS = 8
 FEW_REQUESTS = 2
 """Batches that a rank requests ahead from a finite shared stream, so that no rank takes most of a short one."""
 ASK_FOR_END_EVERY_MS = 100
-"""Milliseconds between a rank's questions to the dispatcher whether a pass is over. With TensorFlow's 1,000 each pass
-took a second longer. An endless stream keeps 1,000, so the dispatcher gets a tenth of the questions."""
+"""Milliseconds after which a rank asks the dispatcher again whether a pass is over. With TensorFlow's 1,000 each pass
+would take a second longer. Endless streams keep 1,000, which gives the dispatcher a tenth of the requests."""
 _given: collections.Counter[str] = collections.Counter()
 
 
 def own_name(name: str) -> str:
-    """Return this name, with a number if another dataset of this process has it already.
+    """Return this name, with a number added if another dataset of this process has it already.
 
-    Workers have one stream for each name. All ranks distribute the same datasets in the same order, so names agree.
+    Workers have one stream for each name. Names agree on all ranks, since these distribute the same datasets in order.
     """
     _given[name] += 1
     if _given[name] == 1:
@@ -91,7 +91,7 @@ def _transfer_takes(spec: object) -> bool:
 
 
 def protocol(asked: str, compression: str, context: TrainerContext, spec: object) -> str | None:
-    """Return the protocol to give TensorFlow; None: its own choice. Only gRPC carries compressed batches."""
+    """Return the transfer protocol to pass to TensorFlow; None lets it choose. Only gRPC carries compressed batches."""
     if asked == GRPC or compression != "none" or (asked == "auto" and not _transfer_takes(spec)):
         return None if asked == "auto" else asked
     loaded = transfer.load()

@@ -20,7 +20,7 @@ from headrace.training.freed_memory import keep_freed_memory
 SERVER_NAME_VARIABLE = "HEADRACE_SERVER_NAME"
 REGISTERED_POLL_S = 0.1
 HEARTBEAT_INTERVAL_MS = 1_000
-"""Milliseconds between a worker's reports to the dispatcher, whose reply brings tasks for new datasets."""
+"""Milliseconds between a worker's reports to the dispatcher. The replies bring tasks for new datasets."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     roles = parser.add_subparsers(dest="role", required=True, metavar="{dispatcher,worker}")
     dispatcher = roles.add_parser("dispatcher", help="hands datasets out to the workers")
     dispatcher.add_argument("--port", type=int, required=True)
-    dispatcher.add_argument("--work_dir", type=Path, required=True, help="journal for a restart on the same port")
+    dispatcher.add_argument("--work_dir", type=Path, required=True, help="folder of the journal for a restart")
     worker = roles.add_parser("worker", help="makes batches and sends them to the trainers")
     worker.add_argument("--port", type=int, required=True)
     worker.add_argument(
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     )
     worker.add_argument("--protocol_file", type=Path, help="file in which the launcher names the job's protocol")
     worker.add_argument("--dispatcher", type=_host_and_port, required=True, help="HOST:PORT of the dispatcher")
-    worker.add_argument("--timeout_s", type=float, default=900.0, help="how long to wait for the dispatcher")
+    worker.add_argument("--timeout_s", type=float, default=900.0, help="seconds to wait for the dispatcher")
     name = parser.prog
     try:
         arguments = parser.parse_args(argv)
@@ -73,11 +73,11 @@ def serve_dispatcher(port: int, work_dir: Path) -> None:
 
 
 def offered(transfer_address: str, protocol_file: Path | None, timeout_s: float) -> str:
-    """Return `transfer_address` if this worker can send batches from there, else ''. Log which, for the launcher.
+    """Return `transfer_address` if this worker can send batches from there, else ''. Log the result for the launcher.
 
     Raises:
-        SetupError: it cannot, and the job's ranks read by headrace's own protocol only.
-        DeadlineError: it cannot, and the leader has not decided the job's protocol in time.
+        SetupError: the worker cannot send from there, and the job's ranks read by headrace's own protocol only.
+        DeadlineError: the worker cannot send from there, and the leader has not decided the job's protocol in time.
     """
     has_transfer = bool(transfer_address) and transfer.load()
     say(WORKER_OFFERS, name=_name("worker"), data_transfer_protocol=transfer.PROTOCOL if has_transfer else GRPC)
@@ -86,7 +86,7 @@ def offered(transfer_address: str, protocol_file: Path | None, timeout_s: float)
     # Ranks read from a registered worker at once, so it must not register before the protocol is decided.
     if transfer.agreed_protocol(protocol_file, timeout_s) == transfer.PROTOCOL:
         raise SetupError(
-            f"this host cannot send batches by {transfer.PROTOCOL}'s own transfer (the reason is said above), but the "
+            f"this host cannot send batches by {transfer.PROTOCOL}'s own transfer (see the reason above), but the "
             "job's other workers do: set data_transfer_protocol='grpc' in data.distribute"
         )
     return ""

@@ -1,6 +1,6 @@
 """A dataset as a tree of its transformations, read from the graph that TensorFlow would send to a worker.
 
-Workers get the graph, so the graph counts, and not Python's dataset objects.
+Workers get this graph, not Python's dataset objects, so only the graph shows what they would make.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _DATASET_OP = re.compile(r"Dataset(V\d)?$")
 _NO_DATASETS = ("DatasetToGraph", "DatasetFromGraph")
 _SINK = "_Retval"
 LARGE_BYTES = 64 << 10
-"""Constants above this size are left out where only a dataset's size is wanted."""
-_TOO_LONG = "the dataset is hundreds of transformations in a row: where a loop concatenates, interleave over a list"
+"""Size in bytes above which constants are left out of a graph that is made only to ask for a dataset's size."""
+_TOO_LONG = "the dataset has too many transformations in a row: do not concatenate in a loop, interleave over a list"
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class Node:
         return self.graph.constant(graphdef.arguments(self.definition)[argument][0])
 
     def attribute(self, name: str) -> Any:
-        """Return the protocol buffer of an attribute."""
+        """Return an attribute of the operation, as a protocol buffer."""
         return self.definition.attr[name]
 
     @property
@@ -69,7 +69,7 @@ class Node:
 
     @property
     def edges(self) -> list[str]:
-        """The names of the edges that bring the transformation's inputs."""
+        """The names of the edges over which the transformation reads other datasets."""
         return [_full(edge) for edge in self.definition.input if self.graph.makes_dataset(edge)]
 
     @property
@@ -82,7 +82,7 @@ class Node:
         return tuple(tf.TensorSpec(tf.TensorShape(shape), tf.as_dtype(dtype)) for dtype, shape in pairs)
 
     def subtree(self, ends: Collection[Node] = ()) -> Iterator[Node]:
-        """Iterate over this node and all that it reads, readers first. `ends`: nodes whose inputs are left out."""
+        """Yield this node and all nodes that it reads, readers first. The inputs of nodes in `ends` are left out."""
         yield self
         for each in self.inputs if self not in ends else ():
             yield from each.subtree(ends)
@@ -98,9 +98,9 @@ class Node:
             return int(self.graph.dataset(self, for_size=True).cardinality())
 
     def empty_elements(self, count: int) -> tf.data.Dataset:
-        """Return a dataset of empty elements, to stand in for this one where only their types and number matter.
+        """Return a dataset of `count` empty elements of the same types, for use where only types and number matter.
 
-        Sparse and ragged tensors, and datasets, are variants here, and variants have no zeros.
+        Sparse and ragged tensors, and datasets, are variant tensors here; an empty Optional is their empty element.
         """
 
         def empty(spec: tf.TensorSpec) -> tf.Tensor:
@@ -150,7 +150,7 @@ class DatasetGraph:
             raise InputError(_TOO_LONG) from None
 
     def look_again(self) -> None:
-        """Read `definition` again after a change."""
+        """Index the contents of `definition` again after it was changed."""
         self.functions = {function.signature.name: function for function in self.definition.library.function}
         self._by_name = {node.name: node for node in self.definition.node}
         self._without_content = {
@@ -176,7 +176,7 @@ class DatasetGraph:
         """Return the value of a constant. Raises `InputError` if the value is known only later."""
         node = self.behind(edge)
         if node.op != "Const":
-            raise InputError(f"an argument of the dataset is made by {node.op}, which is no constant")
+            raise InputError(f"an argument of the dataset is computed by {node.op}: give a constant instead")
         return np.asarray(tf.make_ndarray(node.attr["value"].tensor))
 
     def dataset(
@@ -186,21 +186,21 @@ class DatasetGraph:
         for_size: bool = False,
         ordered: bool = False,
     ) -> tf.data.Dataset:
-        """Return a dataset of flat tuples that ends with this transformation; see `spliced` and `build`.
+        """Return the dataset that ends with this transformation, as flat tuples; see `spliced` and `build`.
 
-        `for_size`: only the size is wanted. Sizes that the script asserts stay, though they do not hold for parts, and
-        large constants have no content, which would be copied several times.
+        `for_size`: the dataset is only asked for its size. It keeps sizes that the script asserts, which do not hold
+        for parts. Its large constants are empty, to avoid several copies.
         """
         return tf.data.experimental.from_variant(self._made(node, new or {}, for_size, ordered), node.specs)
 
     def spliced(self, new: Mapping[Node, tf.data.Dataset]) -> tf.data.Dataset:
-        """Return the whole dataset, with the datasets of `new` in place of some of its transformations."""
+        """Return the whole dataset, in which the transformations in `new` are replaced by the datasets given there."""
         return tf.data.experimental.from_variant(self._made(self.sink, new), self._spec)
 
     def _made(
         self, node: Node, new: Mapping[Node, tf.data.Dataset], for_size: bool = False, ordered: bool = False
     ) -> tf.Tensor:
-        """Return the variant of a transformation, made eagerly."""
+        """Return the variant tensor of the dataset that ends with a transformation, made eagerly."""
         names, values = [f"{each.name}:0" for each in new], [compat.variant_of(each) for each in new.values()]
 
         def build(*given: tf.Tensor) -> list[tf.Tensor]:
@@ -211,10 +211,10 @@ class DatasetGraph:
     def build(
         self, node: Node, new: Mapping[str, tf.Tensor], for_size: bool = False, ordered: bool = False
     ) -> tf.Tensor:
-        """Add a transformation, and only what it reads, to the graph that is being built; return its variant.
+        """Add a transformation, and only what it reads, to the graph that is being built; return its variant tensor.
 
         Args:
-            new: other datasets' variants, by the edges that they replace.
+            new: variant tensors of other datasets, by the edges that they replace.
             ordered: have parallel calls keep their order, whatever the options of the whole dataset say.
         """
         part = compat.GraphDef(versions=self.definition.versions, library=self.definition.library)
@@ -245,7 +245,7 @@ class DatasetGraph:
         return tf.graph_util.import_graph_def(part, input_map=used, return_elements=[wanted])[0]
 
     def tensors(self, node: Node, argument: str) -> list[tf.Tensor]:
-        """Return a node's constant arguments, for use in the graph that is being built. It captures the large ones."""
+        """Return a node's constant argument as tensors of the graph that is being built. Large ones are captured."""
         found = []
         for edge in map(_full, graphdef.arguments(node.definition)[argument]):
             constant = self._by_name[edge.partition(":")[0]]
@@ -257,7 +257,7 @@ class DatasetGraph:
         return found
 
     def _eager(self, constant: Any) -> tf.Tensor:
-        """Return a large constant as one tensor, which all functions share; a graph would have a copy of its own."""
+        """Return a large constant as one tensor that all functions share. Otherwise each graph would hold a copy."""
         if constant.name not in self._tensors:
             with tf.init_scope():
                 self._tensors[constant.name] = tf.constant(tf.make_ndarray(constant.attr["value"].tensor))
@@ -271,7 +271,7 @@ class DatasetGraph:
         return bool(_DATASET_OP.search(op)) and op not in _NO_DATASETS
 
     def behind(self, edge: str) -> Any:
-        """Return the node that makes an edge's value; an Identity only hands it on."""
+        """Return the node that makes an edge's value, behind nodes that only pass it on (Identity)."""
         node = self._by_name[edge.partition(":")[0]]
         return self.behind(node.input[0]) if node.op == "Identity" else node
 

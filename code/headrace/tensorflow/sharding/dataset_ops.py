@@ -1,19 +1,19 @@
-"""Groups of transformations, by TensorFlow's names without versions."""
+"""Groups of dataset transformations. The names are TensorFlow's, without versions."""
 
 FUNCTIONS = ("MapDataset", "ParallelMapDataset")
-"""Transformations that make one element of each element, by a function."""
+"""Transformations that turn each element into one other element, by a function."""
 BATCHES = ("BatchDataset", "ParallelBatchDataset", "PaddedBatchDataset")
 REGROUPING = (*BATCHES, "RebatchDataset", "MapAndBatchDataset")
 PASSING = ("PrefetchDataset", "OptionsDataset", "CacheDataset", "AssertCardinalityDataset")
 """Transformations that hand on their input's elements, in the same order."""
 ONE_TO_ONE = (*FUNCTIONS, *PASSING, "ShuffleDataset", "ParseExampleDataset")
 ONE_BY_ONE = (*ONE_TO_ONE, "FilterDataset", "IgnoreErrorsDataset", "RepeatDataset")
-"""Transformations that treat each element by itself, whatever its neighbours are."""
+"""Transformations that treat each element by itself, without regard to its neighbours."""
 EXPANDING = ("InterleaveDataset", "ParallelInterleaveDataset", "LegacyParallelInterleaveDataset", "FlatMapDataset",
              "UnbatchDataset")  # fmt: skip
-"""Transformations that make a dataset of each element."""
+"""Transformations that turn each element into a dataset, and yield the elements of these datasets."""
 BY_PLACE = ("ZipDataset", "TakeDataset", "SkipDataset", "ShardDataset", "WindowDataset", "ScanDataset",
             "UniqueDataset", "TakeWhileDataset", "GroupByWindowDataset", "DirectedInterleaveDataset")  # fmt: skip
-"""Transformations that depend on where an element stands."""
+"""Transformations whose result depends on the elements' places in the dataset."""
 SOURCES = ("RangeDataset", "TensorSliceDataset", "TensorDataset", "ListDataset", "CSVDataset", "TextLineDataset",
            "TFRecordDataset", "FixedLengthRecordDataset", "SparseTensorSliceDataset")  # fmt: skip

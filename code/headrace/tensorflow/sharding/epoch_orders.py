@@ -1,4 +1,4 @@
-"""Give each pass over a listing its own order and random draws, the same in every process that makes a part of it.
+"""Give each pass over a dataset its own order and random draws, the same in every process that makes a part of it.
 
 tf.data service hands out the same dataset in each pass, and a worker does not know which pass it is. So the dispatcher
 gets several datasets, and readers take them in turn. The datasets differ in the order of their listings, in the seeds
@@ -21,15 +21,15 @@ from headrace.tensorflow.sharding.graphdef import arguments, constants_of, put_c
 from headrace.tensorflow.sharding.shuffle_order import Shuffle
 
 ORDERS = 16
-"""The most orders of a dataset: after as many passes, the orders repeat."""
+"""The most orders of a dataset. After this many passes, the orders repeat."""
 FEW_ORDERS = 4
-"""The fewest orders of a dataset: with fewer, workers shuffle themselves."""
+"""The fewest orders of a dataset. If `ORDERS_BYTES` allows fewer, workers shuffle by themselves."""
 ORDERS_BYTES = 256 << 20
 """The most bytes of graphs that the dispatcher gets for one dataset, in all its orders."""
 
 
 def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1) -> list[int]:
-    """Return a number for each order that replaces these shuffles of listings; none if workers are to shuffle.
+    """Return the numbers of the orders that replace these shuffles; no number if workers shuffle by themselves.
 
     Args:
         parts: how many datasets the dispatcher gets for each order: one for each rank's share.
@@ -50,10 +50,10 @@ def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1
 
 
 def _seeded_shuffles(graph: DatasetGraph) -> list[tuple[Any, int]]:
-    """Return, for each shuffle that must differ in each pass, the constant with its second seed, and this seed.
+    """Return, for each seeded shuffle that reshuffles in each pass, the constant with its second seed, and this seed.
 
-    A worker begins with the seeds in its first pass over each dataset, and takes another order in later passes. A
-    shuffle without seeds draws its own.
+    A worker uses the seeds in its first pass over a dataset, so each pass's dataset needs other seeds. A shuffle
+    without seeds draws its own.
     """
     found = []
     for node in graph.definition.node:
@@ -66,11 +66,11 @@ def _seeded_shuffles(graph: DatasetGraph) -> list[tuple[Any, int]]:
 
 
 def in_passes(dataset: tf.data.Dataset, orders: Sequence[int]) -> list[tf.data.Dataset]:
-    """Return the same dataset for each pass, with its own random draws and, if `orders` are given, its own order.
+    """Return one dataset for each pass. They differ in their random draws and, if `orders` are given, in their order.
 
-    `dataset` has the first order. A worker begins each pass with the states of random generators that are in the graph:
-    with one graph, Keras's layers for augmentation would change an image alike in every pass. The graph is edited:
-    tracing the datasets again as TensorFlow's functions would take twenty times as long.
+    `dataset` has the first order. A worker begins each pass with the states of random generators that are in the graph.
+    So with a single graph, Keras's augmentation layers would change an image in the same way in every pass. The graph
+    is edited, since tracing each dataset again would take twenty times as long.
     """
     made: list[tf.data.Dataset] = []
     graph = DatasetGraph(dataset)
@@ -91,7 +91,7 @@ def in_passes(dataset: tf.data.Dataset, orders: Sequence[int]) -> list[tf.data.D
 
 
 def in_turn(streams: Sequence[tf.data.Dataset]) -> tf.data.Dataset:
-    """Return a dataset that reads the next of these datasets in each pass over it."""
+    """Return a dataset that reads, in each pass, the next of these datasets."""
     if len(streams) == 1:
         return streams[0]
     spec = streams[0].element_spec

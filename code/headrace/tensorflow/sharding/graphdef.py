@@ -32,13 +32,13 @@ def graph_of(dataset: tf.data.Dataset) -> Any:
 
 
 def constants_of(graph: Any) -> Iterator[Any]:
-    """Iterate over the protocol buffers of all constants, in functions too."""
+    """Yield the protocol buffers of all constants, also of those in functions."""
     for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
         yield from (node.attr["value"].tensor for node in nodes if node.op == "Const")
 
 
 def arguments(definition: Any) -> dict[str, list[str]]:
-    """Return the inputs of a node, by the names of its operation's arguments."""
+    """Return the names of a node's input edges, by the names of its operation's arguments."""
     found, edges = {}, [each for each in definition.input if not each.startswith("^")]
     for argument in compat.arguments_of(definition.op):
         attribute = argument.number_attr or argument.type_list_attr
@@ -51,19 +51,19 @@ def arguments(definition: Any) -> dict[str, list[str]]:
 
 
 def captured(definition: Any, attribute: str) -> list[str]:
-    """Return the inputs of a node that are captured by the function in this attribute."""
+    """Return the names of those input edges of a node that the function in this attribute captures."""
     edges = arguments(definition)
     return edges.get(f"{attribute}_other_arguments", edges.get("other_arguments", []))
 
 
 def functions(definition: Any) -> dict[str, str]:
-    """Return the names of the functions that a node calls, by its attributes."""
+    """Return the names of the functions that a node calls, by the names of its attributes."""
     given = {name: each.func.name for name, each in definition.attr.items() if each.WhichOneof("value") == "func"}
     return {name: function for name, function in given.items() if function}
 
 
 def called(attribute: Any) -> list[Any]:
-    """Return the protocol buffers that name the functions in a node's attribute: one, or several of a switch_case."""
+    """Return the protocol buffers that name the functions in a node's attribute: one, or several for a switch_case."""
     return [attribute.func] if attribute.WhichOneof("value") == "func" else list(attribute.list.func)
 
 
@@ -106,7 +106,7 @@ def put_own_cache(graph: Any, node: Any) -> str:
 
 
 def rename_functions(graph: Any, suffix: str) -> None:
-    """Rename functions that were changed: this process remembers the old functions by the old names."""
+    """Rename the functions of a changed graph, since this process still knows the old functions by the old names."""
     own = {function.signature.name for function in graph.library.function}
     nodes = (*graph.node, *(node for function in graph.library.function for node in function.node_def))
     for each in (function for node in nodes for value in node.attr.values() for function in called(value)):

@@ -1,4 +1,4 @@
-"""Variables and tables that a dataset's functions write. Every process has its own, with the same first values."""
+"""Give a dataset's random generators other states in each rank or pass. Refuse functions that write anything else."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _WRITING = re.compile(
     r"Assign\w*Variable\w*|Resource(Scatter|StridedSliceAssign)\w*|LookupTable(Insert|Import|Remove)\w*"
 )
 _DRAWING = re.compile(r"Rng(ReadAndSkip|Skip)|Stateful(Standard|Truncated)?(Uniform|Normal|Random|Binomial)\w*")
-"""Operations that draw from a tf.random.Generator and move its state on."""
+"""Operations that draw from a tf.random.Generator and advance its state."""
 _CALLS = {"PartitionedCall": 0, "StatefulPartitionedCall": 0, "While": 0, "StatelessWhile": 0, "If": 1,
           "StatelessIf": 1, "Case": 1, "StatelessCase": 1}  # fmt: skip
-"""Operations that call functions, with how many of their first inputs are not passed to the functions."""
+"""Operations that call functions, each with the number of first inputs that it does not pass to the functions."""
 _SEED_OF_KERAS = [2]
 """The shape of the int64 variable that holds the state of a Keras layer's random numbers."""
 _ANY = 1 << 62
@@ -47,7 +47,7 @@ def refuse_written(graph: DatasetGraph) -> None:
 
 
 def seed_apart(graph: DatasetGraph) -> None:
-    """Make operations with a seed (`tf.random.set_seed`) draw other numbers in each rank. Call this before all else.
+    """Make operations with a seed (as by `tf.random.set_seed`) draw other numbers on each rank. Call this first.
 
     Operations that share a seed still draw alike, such as the flips of an image and of its mask.
     """
@@ -73,14 +73,14 @@ def draw_apart(graph: DatasetGraph) -> None:
 
 
 def first_values(graph: DatasetGraph) -> list[Any]:
-    """Return the constants that hold the first states of the random generators that functions use."""
+    """Return the constants that hold the first states of the dataset's random generators."""
     seeds = {edge for node in graph.sink.subtree() for edge in _seeds(node)}
     firsts = [each for each in graph.definition.node if each.op == "AssignVariableOp"]
     return [graph.behind(each.input[1]) for each in firsts if graph.behind(each.input[0]).name in seeds]
 
 
 def begin(seeds: Iterable[Any], which: str) -> None:
-    """Replace the initial random states that these constants hold by states computed from them and `which`.
+    """Replace the initial random states in these constants by states that are computed from them and from `which`.
 
     States that were equal stay equal: two layers with one seed draw the same numbers, as for an image and its mask.
     """
@@ -92,7 +92,7 @@ def begin(seeds: Iterable[Any], which: str) -> None:
 
 
 def _seeds(node: Node) -> Iterator[str]:
-    """Iterate over the names of variables that only hold the state of a random generator."""
+    """Yield the names of variables that hold only the state of a random generator."""
     by_drawing = {edge for op, edge in _written(node) if _DRAWING.fullmatch(op)}
     for op, edge in _written(node):
         if edge and (edge in by_drawing or (op == "AssignVariableOp" and _is_seed_of_keras(node.graph.behind(edge)))):
@@ -105,7 +105,7 @@ def _is_seed_of_keras(variable: Any) -> bool:
 
 
 def _written(node: Node) -> Iterator[tuple[str, str]]:
-    """Iterate over a node's writes: the operation, and the name of the variable or table, empty if it is not known."""
+    """Yield a node's writes: each operation, with the name of the variable or table, or '' if it is not known."""
     for name, function in graphdef.functions(node.definition).items():
         names = [node.graph.behind(each).name for each in graphdef.captured(node.definition, name)]
         yield from written_by(node.graph.functions, function, names, ())
@@ -114,11 +114,11 @@ def _written(node: Node) -> Iterator[tuple[str, str]]:
 def written_by(
     functions: Mapping[str, Any], name: str, captured: Sequence[str], above: tuple[str, ...]
 ) -> Iterator[tuple[str, str]]:
-    """Iterate over the writes of a function and its callees: the operation, and the name written to, empty if unknown.
+    """Yield the writes of a function and its callees: each operation, with the variable or table, or '' if unknown.
 
     Args:
         functions: protocol buffers of functions, by name.
-        captured: names for the function's last inputs.
+        captured: names of the variables and tables that are the function's last inputs.
         above: the functions that call this one.
     """
     function = functions.get(name)

@@ -1,6 +1,6 @@
 """Share out a dataset among ranks.
 
-Where its batches can be counted, each rank knows beforehand how many batches it has (`Share`). Ranks then need no
+If its batches can be counted, each rank knows beforehand how many batches it has (`Share`). Ranks then need no
 agreement at an epoch's end: all make the same number of steps, and Keras knows that number. `dealt` deals the blocks of
 a listing, or the records of a few files, to ranks that read the data themselves.
 """
@@ -29,20 +29,20 @@ _BITS = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Share:
-    """One rank's part of a listing whose elements make a known number of batches.
+    """One rank's part of a listing (numbered elements) that makes a known number of batches.
 
-    In each turn every rank takes a piece. In the last turns a piece is a single batch, so that no rank has more than
-    one batch more than another.
+    In each turn every rank takes a piece. In the last turns a piece is a single batch, so that the ranks' numbers of
+    batches differ by at most one.
     """
 
     rank: int
     ranks: int
     elements: int
-    """Elements of the listing in a batch."""
+    """Number of elements in a batch."""
     batches: int
-    """Batches of all ranks together."""
+    """Number of batches of all ranks together."""
     most: int
-    """Number of batches in a piece of the larger size."""
+    """Number of batches in a piece, except in the last turns."""
 
     @property
     def _turns(self) -> int:
@@ -99,7 +99,7 @@ def share_of(graph: DatasetGraph, sources: Sequence[Source]) -> Share | None:
 
 
 def shrink_shuffles(graph: DatasetGraph, source: Node, share: Share) -> None:
-    """Divide shuffle buffers by the number of ranks: each reaches as far in the listing, without more memory in all."""
+    """Divide the sizes of shuffle buffers by the number of ranks, since each rank reads only its share of elements."""
     for node in graph.sink.subtree([source]):
         if node.op == "ShuffleDataset" and node is not source:
             holder = graph.behind(arguments(node.definition)["buffer_size"][0])
@@ -110,7 +110,7 @@ def shrink_shuffles(graph: DatasetGraph, source: Node, share: Share) -> None:
 
 
 def _elements_of_a_batch(sink: Node, listing: Node) -> int:
-    """Return how many of the listing's elements make a batch of the dataset, or 0 if a node may change that number."""
+    """Return how many elements of `listing` make a batch of `sink`; 0 if a node between may change their number."""
     size, node = 1, sink
     while node is not listing:
         if node.op not in (*ONE_TO_ONE, *BATCHES):
@@ -127,8 +127,8 @@ def ranks_that_share(source: Source) -> tuple[int, int]:
     if parts < ranks and is_endless(node.graph.sink):
         raise InputError(
             f"{node.place}: {source.elements} elements in batches make {parts} parts for {ranks} ranks. "
-            "Some ranks would have none: use more elements, or smaller batches; to give each rank all elements (to "
-            "see whether a model can learn one batch, say): data.distribute(…, shared=False)"
+            "Some ranks would have none: use more elements, or smaller batches. To give each rank all elements, "
+            "write data.distribute(…, shared=False)"
         )
     return ranks, collectives.rank()
 
@@ -136,11 +136,11 @@ def ranks_that_share(source: Source) -> tuple[int, int]:
 def dealt(records: tf.data.Dataset, ranks: int, rank: int, listing: int = 0) -> tf.data.Dataset:
     """Return a rank's part: one record of each turn. A turn is `ranks` records; the record's place in it varies.
 
-    The place changes because files or classes may be interleaved: with a fixed place, a rank would have records of only
-    some of them, and batches of one class.
+    Files or classes may be interleaved. At a fixed place a rank would get records of only some of them, and batches of
+    one class.
 
     Args:
-        listing: this listing's number among several; without it, the first rank would have all of many short ones.
+        listing: number of this dataset among several. It shifts the places, so that short datasets go to all ranks.
     """
 
     def is_ours(number: tf.Tensor, _: Any) -> tf.Tensor:
@@ -150,7 +150,7 @@ def dealt(records: tf.data.Dataset, ranks: int, rank: int, listing: int = 0) -> 
 
 
 def place_of(turn: tf.Tensor, ranks: int, rank: int, listing: int = 0) -> tf.Tensor:
-    """Return which record of a turn is this rank's; see `dealt`."""
+    """Return the place of this rank's record in a turn of `ranks` records; see `dealt`."""
     of_listing = listing % ranks + _mixed(listing // ranks) % ranks
     mixed = (turn + 1) * _ODD
     mixed = tf.bitwise.bitwise_xor(mixed, tf.bitwise.right_shift(mixed, 29)) * _ODD

@@ -25,7 +25,7 @@ CHECKSUM_BYTES = 4
 MOST_PLACES = 100_000
 """The most places of records that are remembered for a dataset, and sent to each worker."""
 BUFFERS = 8
-"""Parts in which a block is read. Less than one part is read beyond the block's end."""
+"""Number of parts in which a block is read. Less than one part is read in vain, beyond the block's end."""
 LEAST_BUFFER, MOST_BUFFER = 4 << 10, 256 << 10
 _READERS = re.compile("(TFRecord|TextLine|CSV|FixedLengthRecord)Dataset")
 _ONLY_READS = {"Const", "Identity", "NoOp", "TFRecordDataset"}
@@ -38,9 +38,9 @@ class Records:
     paths: Sequence[str]
     count: int
     stride: int
-    """Records from one known place to the next."""
+    """Number of records from one known place to the next."""
     places: Sequence[tuple[int, int]]
-    """The file's number and the first byte of every `stride`-th record."""
+    """The file's number and the record's offset in bytes, for every `stride`-th record."""
     bytes: int
     """The size of all files together."""
 
@@ -66,7 +66,7 @@ def records_of(node: Node) -> Records | None:
 
 
 def names_of(files: Node) -> list[str]:
-    """Return the names that a dataset of files lists or reads. Raises `ValueError` if they are not a constant."""
+    """Return the file names that a dataset lists or reads. Raises `ValueError` if they are not a constant."""
     constant = files.graph.behind(files.definition.input[0])
     if constant.op != "Const":
         raise ValueError("no list of names")
@@ -76,7 +76,7 @@ def names_of(files: Node) -> list[str]:
 
 
 def bytes_read(listing: Node) -> int:
-    """Return the size of the files that a listing reads, as far as the files are known here."""
+    """Return the total size in bytes of the files that a listing reads, without files that this host does not see."""
     names = set()
     for reader in listing.subtree():
         if any(map(_READERS.match, (reader.op, *reader.function_ops))):
@@ -87,10 +87,10 @@ def bytes_read(listing: Node) -> int:
 
 
 def records_from(records: Records, first: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return a dataset's variant that begins at a known place, and the number of its records before record `first`.
+    """Return a dataset (variant tensor) of records from a known place on, and how many of them precede record `first`.
 
     Args:
-        count: records that are wanted from `first` on.
+        count: number of records that are wanted, from `first` on.
     """
     known = tf.minimum(first // records.stride, len(records.places) - 1)
     place = tf.gather(tf.constant(records.places, tf.int64), known)
@@ -106,12 +106,12 @@ def records_from(records: Records, first: tf.Tensor, count: tf.Tensor) -> tuple[
 
 
 def count_records(path: Path) -> int:
-    """Return the number of records in an uncompressed TFRecord file, by their lengths. Raises `InputError`."""
+    """Return the number of records in an uncompressed TFRecord file. Only lengths are read. Raises `InputError`."""
     return sum(1 for _ in places_of_records(path))
 
 
 def places_of_records(path: Path) -> Iterator[int]:
-    """Iterate over the first bytes of the records in an uncompressed TFRecord file. Raises `InputError`."""
+    """Yield the offset, in bytes, of each record in an uncompressed TFRecord file. Raises `InputError`."""
     at, size = 0, path.stat().st_size
     with open(path, "rb", buffering=0) as file:  # only the lengths are read
         while at < size:

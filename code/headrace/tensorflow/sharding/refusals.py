@@ -25,18 +25,18 @@ PYTHON_OPS = {
     "GeneratorDataset": "Dataset.from_generator",
 }
 MOST_IN_A_GRAPH_BYTES = 64 << 20
-"""The most bytes of arrays in a graph, which goes to the dispatcher and each worker for each order of an epoch."""
+"""The most bytes of arrays in a graph: for each order, a graph goes to the dispatcher and to every worker."""
 AS_IT_IS = "; or data.distribute(…, exact=False) as it is"
 SKIPPED_BYTES = 64 << 20
 """The most bytes of files that may be read again for each part."""
 MUCH_PADDING = 0.1
 """The largest share of a pass's batches that may be repeated without a warning."""
 _MIXED = "tf.gather(x, tf.random.shuffle(tf.range(tf.shape(x)[0])))"
-"""An expression that mixes the elements of a batch, in place of a second dataset."""
+"""Expression that shuffles the elements of a batch, for MixUp and CutMix without a second dataset."""
 _COSTLY_OP = re.compile(r"Decode(Jpeg|Png|Image|Bmp|Gif|AndCrop)|Resize|Conv|ImageProjective|CropAndResize|ReadFile")
 
 _results: weakref.WeakSet[Any] = weakref.WeakSet()
-"""The datasets that `data.distribute` and `data.split_by_rank` have returned: none is distributed twice."""
+"""The datasets that `data.distribute` and `data.split_by_rank` have returned. They cannot be distributed again."""
 
 
 def given_out(result: tf.data.Dataset) -> tf.data.Dataset:
@@ -46,7 +46,7 @@ def given_out(result: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _is_of_a_result(dataset: Any) -> bool:
-    """Return whether a dataset is made from a remembered one, through any number of transformations."""
+    """Return whether a dataset is made, by any transformations, from one that was distributed before."""
     waiting, seen = [dataset], set()
     while waiting:
         each = waiting.pop()
@@ -59,7 +59,7 @@ def _is_of_a_result(dataset: Any) -> bool:
 
 
 def refuse_other_kinds(dataset: Any) -> None:
-    """Raise `InputError` for anything but a `tf.data.Dataset` that was not distributed before."""
+    """Raise `InputError` unless `dataset` is a `tf.data.Dataset` that was not distributed before."""
     if not tf.executing_eagerly():
         raise InputError(
             "distributing a dataset needs TensorFlow 2's eager execution: remove "
@@ -111,7 +111,7 @@ def refuse_python(graph: DatasetGraph) -> None:
 
 
 def refuse_generator(graph: DatasetGraph) -> None:
-    """Raise `InputError` for a Python generator that ranks would share, since all would train on the same elements."""
+    """Raise `InputError` for a Python generator in a shared dataset: all ranks would train on the same elements."""
     for node in graph.sink.subtree():
         if "GeneratorDataset" in node.function_ops:
             raise InputError(
@@ -145,14 +145,14 @@ def refuse_endings(graph: DatasetGraph, endless: bool, how: Distribution) -> Non
         )
     if how.sharding == "off" and how.exact:
         raise InputError(
-            f"{graph.where}: with sharding='off' every worker makes the whole dataset, which ends: each element would "
-            "come once for every worker. Add .repeat() before .batch(), leave sharding at 'dynamic', or accept it with "
-            "exact=False"
+            f"{graph.where}: with sharding='off' every worker makes the whole dataset. It is finite, so each element "
+            "would come once for every worker. Add .repeat() before .batch(), leave sharding at 'dynamic', or allow "
+            "it with exact=False"
         )
 
 
 def refuse_unordered(listing: Node) -> None:
-    """Raise `InputError` for a listing whose elements would have other numbers on other workers."""
+    """Raise `InputError` for a listing whose elements would be numbered differently on other workers."""
     for node in listing.subtree():
         reason = disorder(node)
         if reason:
@@ -161,7 +161,7 @@ def refuse_unordered(listing: Node) -> None:
 
 
 def refuse_reading_again(listing: Node) -> None:
-    """Raise `InputError` for a listing if each of its parts would read large files from the first byte on."""
+    """Raise `InputError` for a listing if making each part would read large files from the first byte on."""
     size = bytes_read(listing)
     if size > SKIPPED_BYTES:
         raise refusal(
@@ -172,10 +172,10 @@ def refuse_reading_again(listing: Node) -> None:
 
 
 def refuse_costly(listing: Node, elements: int) -> None:
-    """Raise `InputError` for a listing if making a part would cost making all elements before it."""
+    """Raise `InputError` for a listing if making a part would need all elements before it, and these are costly."""
     if elements == INFINITE:
         raise refusal(listing, "the dataset has no end, and its elements cannot be looked up by number",
-                       "tf.data.Dataset.range(n), not an endless counter; or call this before repeat()")  # fmt: skip
+                       "tf.data.Dataset.range(n), not an endless counter; or write this before repeat()")  # fmt: skip
     for node in listing.subtree():
         if elements > 1 and any(_COSTLY_OP.search(op) for op in node.function_ops):
             raise refusal(
@@ -190,7 +190,7 @@ def refusal(node: Node, why: str, fix: str) -> InputError:
 
 
 def warn_of_all_of_it() -> None:
-    """Print a warning if each of several ranks reads all of a dataset that is not split exactly."""
+    """Print a warning, if there are several ranks, that each of them reads all of an unsplit dataset."""
     if collectives.size() > 1:
         _warn(
             f"{origin.users_line()}: with exact=False, and no data hosts, each of the {collectives.size()} ranks "
@@ -233,14 +233,14 @@ def _warn(text: str) -> None:
 
 def _order_advice(listing: Node, reason: str) -> str:
     if reason == ANEW:
-        own = "or in a map tf.random.stateless_uniform of a number that is the element's own"
+        own = "or, in a map, tf.random.stateless_uniform with a number of the element as seed"
         return f"Dataset.random(seed=…), sample_from_datasets(…, seed=…), {own}"
     if reason == RANDOM:
         return (
-            "what decides by the element itself, or by tf.random.stateless_uniform of a number of its own; in place of "
-            "rejection_resample: sample_from_datasets([of_each_class.repeat(), …], weights, seed=1)"
+            "a function that decides by the element itself, or by tf.random.stateless_uniform with a number of it as "
+            "seed; not rejection_resample, but sample_from_datasets([of_each_class.repeat(), …], weights, seed=1)"
         )
-    after = f"shuffle after it ({listing.kind}), or fix the order below it: shuffle(…, seed=1, "
+    after = f"shuffle after it ({listing.kind}), or fix the order before it: shuffle(…, seed=1, "
     advice = after + "reshuffle_each_iteration=False), list_files(…, shuffle=False), deterministic=True"
     if listing.op == "ZipDataset":
         advice += f"; for MixUp or CutMix, mix within the batch: {_MIXED} after batch()"

@@ -38,5 +38,5 @@ def tensors_of(node: Node) -> list[tf.Tensor]:
 
 
 def dataset_of(node: Node, tensors: list[tf.Tensor]) -> tf.Tensor:
-    """Return the variant tensor of a dataset that is like `node`, with the rows of other tensors."""
+    """Return a dataset, as a variant tensor, that is like `node` but has the rows of other tensors."""
     return tf.raw_ops.TensorSliceDataset(components=tensors, output_shapes=[spec.shape for spec in node.specs])

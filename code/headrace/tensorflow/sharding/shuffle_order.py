@@ -1,10 +1,10 @@
-"""Make each block of a shuffled listing from elements of the whole range that the shuffle mixes.
+"""Make each block of a shuffled dataset from elements of the whole range that the shuffle mixes.
 
 Neighbours are often of one kind: a folder of images is listed class by class. A worker shuffles only the blocks that it
 gets. If a block held consecutive elements, a worker with a single block would make batches of a single class.
 
-So the listing gets a new order in each pass and repetition, and workers need no shuffle of their own. Otherwise every
-worker, even a slow one, would read a buffer full of elements, or all of them, before it gives the first one.
+So the dataset gets a new order in each pass and repetition, and workers do not shuffle. If they did, every worker, even
+a slow one, would read a buffer full of elements, or all of them, before it gives the first one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.tensorflow.sharding.rows import dataset_of, is_rows, tensors_of
 
 _MANY = 1 << 62
 _ROUNDS = 8
-"""Rounds of the cipher that gives an order. With TensorFlow's 4, place and number are correlated in 1,000 elements."""
+"""Rounds of the cipher that makes an order. With TensorFlow's 4, place and number are correlated in 1,000 elements."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Order:
     """The order of a shuffled listing's elements, the same in every process that makes a part of it."""
 
     elements: int
-    """Elements of the listing."""
+    """Number of elements in the listing."""
     buffer: int
-    """Elements in the shuffle's buffer: each element stays in a window that is no larger."""
+    """Number of elements in the shuffle's buffer. An element moves only within a window of at most this size."""
     number: int = 0
-    """The number of the order; other numbers give other orders."""
+    """Number that chooses the order."""
     repetitions: int = 1
     """Number of passes over the listing, each in another order; `INFINITE` if there is no end."""
 
@@ -54,20 +54,20 @@ class Order:
 
     @property
     def _window(self) -> int:
-        """Elements in a window. Windows are about equal, so the last elements are shuffled as well as the first."""
+        """Number of elements in a window. Windows are about equal, so the last one is shuffled as well as the first."""
         windows = -(-self.elements // self.buffer)
         return -(-self.elements // windows)
 
 
 @dataclass(frozen=True)
 class Shuffle:
-    """The shuffle of a listing, before any transformation looks at several of its elements."""
+    """The shuffle of a listing, which comes before any transformation that combines several elements."""
 
     node: Node
     repeat: Node | None
     """The transformation that repeats the listing, if an order can repeat it instead."""
     is_replaceable: bool
-    """True if orders can replace the shuffle. They cannot if a repetition would begin the same order again."""
+    """True if orders can replace the shuffle. They cannot if each repetition would have the same order."""
 
     @property
     def is_endless(self) -> bool:
@@ -83,7 +83,7 @@ class Shuffle:
 
 
 def shuffle_of(node: Node, elements: int, above: Sequence[Node]) -> Shuffle | None:
-    """Return the shuffle of a listing's elements, or None.
+    """Return the shuffle of a listing's elements; None if there is none.
 
     Args:
         above: the transformations that read the listing, nearest last.
@@ -105,7 +105,7 @@ def shuffle_of(node: Node, elements: int, above: Sequence[Node]) -> Shuffle | No
 
 
 def spread_block(node: Node, first: tf.Tensor, count: tf.Tensor, order: Order) -> tf.data.Dataset:
-    """Return a listing's elements at `count` places of an order, from `first` on, or fewer at the order's end."""
+    """Return a listing's elements at the places `first`, …, `first + count - 1` of an order, or fewer at its end."""
     numbers = order.numbers(tf.range(first, tf.minimum(first + count, order.places)))
     return tf.data.experimental.from_variant(_selected(node, numbers), node.specs)
 
@@ -118,7 +118,7 @@ def _is_selectable(node: Node) -> bool:
 
 
 def _selected(node: Node, numbers: tf.Tensor) -> tf.Tensor:
-    """Return the variant of a dataset of the elements with these numbers."""
+    """Return a dataset, as a variant tensor, of the elements with these numbers."""
     if is_rows(node):
         return dataset_of(node, [tf.gather(each, numbers) for each in tensors_of(node)])
     if node.op == "RangeDataset":

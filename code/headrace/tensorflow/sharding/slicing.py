@@ -19,10 +19,10 @@ from headrace.tensorflow.sharding.rows import dataset_of, is_rows, tensors_of
 from headrace.tensorflow.sharding.shuffle_order import Order, spread_block
 
 PARALLEL_BLOCKS = 4
-"""Blocks that are made at once if functions make their elements."""
+"""Number of blocks that are made at the same time if functions make their elements."""
 raw = tf.raw_ops
 Piece = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
-"""A function that takes a block's number, and returns its first element and its number of elements."""
+"""Function that takes a block's number, and returns its first element's number and its number of elements."""
 
 
 def block_of(node: Node, first: tf.Tensor, count: tf.Tensor, spec: Any = None) -> tf.data.Dataset:
@@ -44,11 +44,11 @@ def in_blocks(
     order: Order | None = None,
     piece: Piece | None = None,
 ) -> tf.data.Dataset:
-    """Return the elements of a listing, made from a dataset of block numbers.
+    """Return the elements of a listing in blocks of `size`; `blocks` yields the numbers of the blocks.
 
     Args:
         order: the order of the elements, if it is not the listing's own.
-        piece: gives each block's place, if blocks have gaps or differ in size; `size` is then the largest.
+        piece: function that gives each block's place, if blocks have gaps or differ in size (`size` is the largest).
     """
 
     @tf.autograph.experimental.do_not_convert
@@ -70,12 +70,12 @@ def is_addressable(node: Node) -> bool:
 
 
 def _has_cut(node: Node) -> bool:
-    """Return whether a transformation can make a block of parts of its inputs."""
+    """Return whether a transformation can make a block from parts of its inputs, without the rest of them."""
     return node.op in _CUTS and (node.op not in ("RepeatDataset", "ConcatenateDataset") or node.inputs[0].size > 0)
 
 
 def _cut(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Return the variant of a block, which may reach beyond the listing's end."""
+    """Return a block as a variant tensor. The block may reach beyond the listing's end."""
     if node.op in PASSING:
         return _cut(node.inputs[0], first, count)
     if is_rows(node):
@@ -165,7 +165,7 @@ _CUTS = {
 
 
 def _whole(node: Node) -> tf.Tensor:
-    """Return all of a listing, without what its blocks would share: caches, and the counter of a shuffle."""
+    """Return a whole listing without caches and without the counters of shuffles, which its blocks would share."""
     if node.op in PASSING:
         return _whole(node.inputs[0])
     if node.op == "ShuffleDataset":
@@ -174,7 +174,7 @@ def _whole(node: Node) -> tf.Tensor:
 
 
 def _in_order(node: Node, shuffled: Node) -> tf.Tensor:
-    """Return `shuffled` in the order that the seeds of `node` give, the same each time."""
+    """Return `shuffled` in the order that the seeds of the shuffle `node` give, the same in each pass."""
     numbers = {name: int(node.value(name)) for name in ("buffer_size", "seed", "seed2")}
     return raw.ShuffleDataset(
         input_dataset=_whole(shuffled), reshuffle_each_iteration=False, **numbers, **_types(shuffled)

@@ -25,9 +25,9 @@ from headrace.tensorflow.sharding.slicing import Piece, in_blocks
 from headrace.tensorflow.sharding.split_points import SPLITS_PER_S, Source, find_sources, is_endless
 
 FEW_FILES = 4
-"""Files for each rank; with fewer, ranks that read the files themselves share records instead of files."""
+"""Fewest files per rank. With fewer, ranks that read the files themselves share records instead of files."""
 WORKER_AHEAD = 2
-"""Batches that a worker makes ahead of requests: it may not get a processor when a request comes."""
+"""Batches that a worker makes ahead of requests, since it may not get a processor when a request comes."""
 _FORGETTING = ("InterleaveDataset", "GroupByWindowDataset")
 
 
@@ -94,7 +94,7 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> Prepare
 
 
 def register(datasets: list[tf.data.Dataset], service: str, compression: str | None, own: bool = False) -> list[str]:
-    """Register datasets with the dispatcher. Return rank 0's numbers for them or, with `own`, this rank's."""
+    """Register datasets with the dispatcher. Return the numbers that rank 0 or, with `own`, this rank got for them."""
 
     def send() -> list[str]:
         to_dispatcher = tf.data.experimental.service.register_dataset
@@ -162,7 +162,7 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
 def _for_workers(
     graph: DatasetGraph, sources: list[Source], orders: list[int], stream: str, share: Share | None
 ) -> list[tf.data.Dataset]:
-    """Return one dataset, or several to be read in turn, one in each pass."""
+    """Return the datasets for the workers: one, or several of which each pass reads the next."""
     for source in sources if not (share and share.rank) else ():
         place = f"{source.node.kind}:{source.node.where}"
         elements = "endless" if source.elements == INFINITE else source.elements
@@ -170,8 +170,8 @@ def _for_workers(
         many = source.elements == INFINITE or source.elements > SPLITS_PER_S
         if many and source.block == 1 and not source.expanding:
             print(
-                f"{place} is handed out one element at a time: {SPLITS_PER_S:,} a second and worker at most, however "
-                "many processors it has; call .batch() before data.distribute", flush=True,
+                f"{place} is handed out one element at a time, so a worker gets at most {SPLITS_PER_S:,} a second, "
+                "however many processors it has: call .batch() before data.distribute", flush=True,
             )  # fmt: skip
     shuffles = _replaced(sources) if orders else {}
     made = _in_order(graph, sources, shuffles, orders[0] if orders else 0, share)
@@ -179,14 +179,14 @@ def _for_workers(
 
 
 def _replaced(sources: list[Source]) -> dict[Node, Shuffle]:
-    """Return, for each listing, the shuffle that an order of that listing can replace."""
+    """Return, by listing, the shuffles that can be replaced by an order of the listing."""
     return {each.node: each.shuffle for each in sources if each.shuffle and each.shuffle.is_replaceable}
 
 
 def _in_order(
     graph: DatasetGraph, sources: list[Source], shuffles: Mapping[Node, Shuffle], order: int, share: Share | None
 ) -> tf.data.Dataset:
-    """Return the dataset, made of blocks. Listings in `shuffles` come in this order, without their own shuffle."""
+    """Return the dataset, made of blocks. Listings in `shuffles` come in the given order, without their own shuffle."""
     new: dict[Node, tf.data.Dataset] = {}
     for source in sources:
         blocks = tf.data.Dataset.range(share.pieces() if share else source.blocks)
@@ -207,10 +207,10 @@ def _in_order(
 
 
 def _keep_splits(graph: DatasetGraph, new: dict[Node, tf.data.Dataset], sources: Collection[Node]) -> None:
-    """Add an empty dataset below each reader that would lose the splits of an input that begins late.
+    """Add an empty dataset to the input of each transformation that would otherwise lose the input's splits.
 
-    Otherwise every worker makes all of `files.shuffle(n).interleave(…)`: docs/tensorflow-lost-splits.md. A
-    concatenation, even with an empty dataset, keeps the splits. An input begins late after a shuffle, or when repeated.
+    tf.data loses the splits of an input that begins late: after a shuffle, or when repeated. Every worker would then
+    make all of `files.shuffle(n).interleave(…)`. A concatenation keeps the splits: docs/tensorflow-lost-splits.md.
     """
     for node in reversed(list(graph.sink.subtree(sources))):
         if node.op in _FORGETTING and node.inputs[0] not in new:

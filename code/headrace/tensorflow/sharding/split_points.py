@@ -1,4 +1,4 @@
-"""Find where a dataset can be split among workers or ranks without a change to what it gives.
+"""Find where a dataset can be split among workers or ranks so that it still gives the same elements.
 
 tf.data service hands out the elements of each source by itself, and every worker runs the rest of the pipeline on its
 part. That is exact for transformations that treat elements one by one (`map`, `filter`, `batch`, …), and wrong for
@@ -35,14 +35,14 @@ from headrace.tensorflow.sharding.shuffle_order import Shuffle, shuffle_of
 from headrace.tensorflow.sharding.slicing import is_addressable
 
 BLOCKS = 64
-"""The fewest blocks of a finite listing, if its batches allow as many: workers are not equally fast."""
+"""Fewest blocks of a finite listing with enough batches: many blocks share the work among unequal workers."""
 MAX_BLOCK = 256
 """The most elements in a block if an element's size is not known (such as text that names files) or is large."""
 MAX_SMALL_BLOCK = 2048
-"""The most elements in a block of up to `MAX_SMALL_BLOCK_BYTES`. Asking for each block takes time."""
+"""The most elements in a block of up to `MAX_SMALL_BLOCK_BYTES`. Larger blocks take fewer requests."""
 MAX_SMALL_BLOCK_BYTES = 8 << 20
 SKIPPING_BLOCKS = 32
-"""Maximum number of blocks where a worker must make, and skip, all elements before its block."""
+"""The most blocks of a listing if a worker must make, and skip, all elements before its block."""
 SPLITS_PER_S = 3_300
 """Elements that a worker can ask the dispatcher for in a second; `python -m bench.splits` measures it."""
 _SPLIT_BY_TENSORFLOW = ("RangeDataset", "TensorSliceDataset")
@@ -56,11 +56,11 @@ class Source:
     elements: int
     """The size of the listing; `INFINITE` if it has no end."""
     block: int
-    """Elements that are handed out at once."""
+    """Number of elements that are handed out at once."""
     expanding: Node | None
-    """The transformation that makes many elements of each one, such as an interleave over files."""
+    """The transformation, if any, that makes many elements of each one, such as an interleave over files."""
     shuffle: Shuffle | None
-    """The shuffle that comes before any transformation that combines several elements of the listing."""
+    """The shuffle, if any, that comes before every transformation that combines several elements of the listing."""
     dropping: tuple[Node, ...] = ()
     """Transformations that drop an incomplete last batch, and so drop one on every worker or rank."""
 
@@ -91,7 +91,7 @@ def as_listing(graph: DatasetGraph, block: int) -> tuple[int, int]:
     """Return the number of a dataset's elements, and the size of its blocks: `block`, or more where parts are costly.
 
     Raises:
-        InputError: the order is not fixed, there is no end, or the elements before a block would be made at a cost.
+        InputError: the order is not fixed, there is no end, or a block would need costly elements before it.
     """
     refuse_unordered(graph.sink)
     elements, addressable = _numbered(graph.sink)
@@ -101,7 +101,7 @@ def as_listing(graph: DatasetGraph, block: int) -> tuple[int, int]:
 
 
 def is_endless(node: Node) -> bool:
-    """Return whether a dataset has no end, also where TensorFlow does not know its size."""
+    """Return whether a dataset has no end, even if TensorFlow does not know its size."""
     if node.size == INFINITE:
         return True
     through = node.op in (*ONE_BY_ONE, *EXPANDING, *REGROUPING, "GroupByWindowDataset", "ConcatenateDataset")
@@ -109,7 +109,7 @@ def is_endless(node: Node) -> bool:
 
 
 def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
-    """Iterate over the nodes at which the pipeline may be split, each with the list of nodes above it, nearest last."""
+    """Yield the nodes at which the pipeline may be split, each with the list of nodes that read it, nearest last."""
     path = [*above, node]
     if node.op == "CacheDataset" and str(node.value("filename").item().decode()):
         raise refusal(node, "a cache in a file would be written by every worker", "cache() without a file name")
@@ -133,7 +133,7 @@ def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
         raise refusal(node, "its seed is set (by itself or tf.random.set_seed), so every worker would draw the same "
                        "numbers", "tf.data.Dataset.range(n) and tf.random.stateless_uniform in a map")  # fmt: skip
     else:
-        instead = "what reads files, tensors or a range instead"
+        instead = "a dataset of files, tensors or a range instead"
         if node.op in ("LoadDataset", "SnapshotDataset"):
             instead = "TFRecords, and read these (tf.data.TFRecordDataset) instead"
         elif node.inputs:
@@ -171,7 +171,7 @@ def _numbered(node: Node) -> tuple[int, bool]:
 
 
 def _most(node: Node) -> int:
-    """Return the largest size of a block, from the size of an element."""
+    """Return the most elements that a block may have, by the size of an element."""
     no_size = (tf.string, tf.variant, tf.resource)
     if any(each.dtype in no_size or not each.shape.is_fully_defined() for each in node.specs):
         return MAX_BLOCK
@@ -182,16 +182,16 @@ def _most(node: Node) -> int:
 def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None, tuple[Node, ...]]:
     """Return the batch size (0: no batches), the node that expands elements before it, and nodes that drop batches.
 
-    While elements are one to one with the listing's, a finite dataset drops no more than in plain tf.data: blocks are
-    whole batches, so that only the last block has a remainder.
+    A batch that directly groups the listing's elements is not one of the last. It drops no more than in plain tf.data:
+    blocks are whole batches, so that only the last block has a remainder.
     """
     size, exact, expanding, known, dropping = 0, True, None, True, []
     for node in reversed(above):
         if node.op in EXPANDING and _repeats_within(node):
             raise refusal(
-                node, "repeats some of its elements without end, so that a worker or rank would keep those that it got "
-                "first, and the others might never come",
-                "dataset.repeat() before it, and no .repeat() in what it makes of an element",
+                node, "makes an endless dataset of some elements, so that a worker or rank that gets one might never "
+                "come to other elements",
+                "dataset.repeat() before it, and no endless .repeat() in its function",
             )  # fmt: skip
         whole = exact and node.op in BATCHES
         if not whole and _drops_remainder(node) and not is_endless(node.inputs[0]):
@@ -250,5 +250,5 @@ def _count(node: Node) -> int:
     except tf.errors.OpError as error:
         reason = " ".join(error.message.split())[:200]
         raise refusal(node, f"has to be counted on the trainer, which failed ({reason})",
-                       "give dnn_group the channel too, or data.Shards.of_files") from error  # fmt: skip
+                       "data.Shards.of_files(…, counts=…), or give dnn_group the channel too") from error  # fmt: skip
     return int(counted)

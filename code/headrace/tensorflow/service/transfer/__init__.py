@@ -1,7 +1,7 @@
-"""Batches from worker to trainer over plain TCP: a data transfer protocol for tf.data service, beside its gRPC.
+"""Send batches from worker to trainer over plain TCP, by a transfer protocol for tf.data service in place of gRPC.
 
 `transfer.cc` is built once for the installed TensorFlow: by `make setup`, in the container image, or else by the first
-process that needs it. Workers and ranks load it. Where it cannot be built, gRPC carries the batches.
+process that needs it. Workers and ranks load the library. If it cannot be built, gRPC carries the batches.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from headrace.training.handshake import Handshake
 PROTOCOL = "headrace"
 """The protocol's name in tf.data service."""
 HANDSHAKE = Handshake(b"headrac2", b"headrace transfer")
-"""The handshake of `handshake.h`."""
+"""Handshake that opens each connection, as in `handshake.h`."""
 TENSORFLOW_VERSIONS = ("2.21.0",)
-"""TensorFlow versions that `interface.h` describes. Structures of others may differ, so gRPC carries their batches."""
+"""TensorFlow versions whose structures `interface.h` describes. With any other version gRPC carries the batches."""
 BUILD_LIMIT_S = 900.0
 """Seconds to wait for a library that is being built, perhaps by another process."""
 SOURCES = ("transfer.cc", "client.h", "server.h", "handshake.h", "message.h", "connection.h", "interface.h", "build.py")
@@ -60,10 +60,10 @@ def tensorflow_version() -> str:
 
 
 def library_path() -> Path:
-    """Return the library's path for this TensorFlow, before or after it is built. Raise `ImportError`, `SetupError`.
+    """Return the path of the library for this TensorFlow, built or not. Raise `ImportError` or `SetupError`.
 
-    It lies beside TensorFlow. Its name holds the versions of TensorFlow and the C library, and a digest of the sources:
-    libraries of different sources never talk to each other.
+    The library lies beside TensorFlow. Its name holds the versions of TensorFlow and the C library, and a digest of the
+    sources: libraries of different sources never talk to each other.
     """
     digest = hashlib.sha256()
     for name in SOURCES:
@@ -74,7 +74,7 @@ def library_path() -> Path:
 
 
 def check_server(address: str) -> None:
-    """Raise `SetupError` unless the protocol's server answers at `HOST:PORT`; TensorFlow would only log it."""
+    """Raise `SetupError` unless the protocol's server answers at `HOST:PORT`. TensorFlow only logs such a failure."""
     port = address.rpartition(":")[2]
     try:
         HANDSHAKE.enter(address, os.environ.get(SECRET_VARIABLE, "")).close()
@@ -93,28 +93,28 @@ def agreed_protocol(path: Path, timeout_s: float) -> str:
         if time.monotonic() > deadline:
             raise DeadlineError(
                 f"the leader has not decided within startup_timeout_s={timeout_s:g} by which protocol workers send "
-                "batches: see in its log whether it waits for a data host"
+                "batches: look in the leader's log for a data host that it waits for"
             )
         time.sleep(_POLL_S)
     return path.read_text(encoding="utf-8").strip()
 
 
 def build_environ() -> dict[str, str]:
-    """Return the environment for a process that builds or tries the library, with this headrace and without GPUs."""
+    """Return the environment of a process that builds or tries the library, with this headrace and without GPUs."""
     paths = (str(Path(__file__).parents[4]), os.environ.get("PYTHONPATH"))
     own = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "CUDA_VISIBLE_DEVICES": "-1"}
     return os.environ | own | {SECRET_VARIABLE: secrets.token_hex()}
 
 
 def batches_received(library: Path) -> int:
-    """Return how many batches this process has received by the protocol; the library must be loaded."""
+    """Return how many batches this process has received by headrace's protocol; the library must be loaded."""
     count = ctypes.CDLL(str(library)).headrace_transfer_batches
     count.restype = ctypes.c_int64
     return int(count())
 
 
 def received(library: Path) -> dict[str, tuple[int, int]]:
-    """Return the batches and bytes that this process has received by the protocol, by the worker's HOST:PORT."""
+    """Return how many batches and bytes this process has received from each worker (HOST:PORT) by the protocol."""
     told = ctypes.CDLL(str(library)).headrace_transfer_received
     told.restype = ctypes.c_char_p
     rows = [line.split() for line in told().decode().splitlines()]
@@ -123,7 +123,7 @@ def received(library: Path) -> dict[str, tuple[int, int]]:
 
 @functools.cache
 def load() -> bool:
-    """Load the protocol into this process, and return whether that worked. Build it if nobody has tried to."""
+    """Load the library into this process, and return whether that worked. Build it first if no process has tried to."""
     try:
         path = library_path()
         if not path.is_file():

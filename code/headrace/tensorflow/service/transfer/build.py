@@ -1,7 +1,7 @@
 """`python -m headrace.tensorflow.service.transfer.build` builds the library for the installed TensorFlow, and tries it.
 
-It takes g++, and half a minute. A library that is there is not built again; later jobs with the same `HEADRACE_WHEELS`
-fetch it. It is put in place only after a trial has sent batches through it from one process to another, bit for bit.
+A build needs g++ and half a minute. An existing library is not built again; later jobs with the same `HEADRACE_WHEELS`
+fetch it. A new one is put in place only after a trial, in which it carries batches unchanged between two processes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TRIAL_LIMIT_S = 120
 
 
 def main(argv: Sequence[str]) -> int:
-    """Build the library where it is missing; return 0 when it is there, else 1."""
+    """Build the library if it is missing; return 0 if it exists afterwards, else 1."""
     parser = OneLineParser(prog="build.py", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--once", action="store_true", help="do not retry a build that has failed")
     parser.add_argument("--library", type=Path, help="path of the library (default: where jobs look for it)")
@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _fetch(store: Store, path: Path) -> bool:
-    """Fetch the library that an earlier job or this job's submission kept; return False if there is none that loads."""
+    """Fetch the library that an earlier job or the submission has kept. Return False if there is none that loads."""
     with tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as folder:
         fetched = store.fetch_kept(LIBRARY_KEY, path.name, Path(folder))
         if fetched is None:
@@ -74,7 +74,7 @@ def _fetch(store: Store, path: Path) -> bool:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Hold a lock, since all workers and ranks of a host may build at once. It ends with the process."""
+    """Hold a lock on the folder, since all workers and ranks of a host may try to build at once."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -86,10 +86,10 @@ def _failure(path: Path) -> Path:
 
 
 def build(path: Path) -> None:
-    """Compile the library to `path`, atomically. A failure that would come again leaves a note beside it, for `--once`.
+    """Compile and try the library, then move it to `path`. After a failure that would recur, leave a note for `--once`.
 
     Raises:
-        SetupError: there is no compiler, it failed, or the library does not work with this TensorFlow.
+        SetupError: there is no compiler, compiling fails, or the library does not work with this TensorFlow.
         OSError: the folder cannot be written.
     """
     for left_over in path.parent.glob("build-*"):  # from a builder that was killed
@@ -97,12 +97,12 @@ def build(path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as folder:
         library = Path(folder) / path.name
         try:
-            _run(_compiler(library), COMPILE_LIMIT_S, "it does not compile against this TensorFlow")
+            _run(_compiler(library), COMPILE_LIMIT_S, "the library does not compile against this TensorFlow")
             trial = [sys.executable, "-m", "headrace.tensorflow.service.transfer.trial", str(library)]
             try:
-                _run(trial, TRIAL_LIMIT_S, "it does not work with this TensorFlow")
+                _run(trial, TRIAL_LIMIT_S, "the library does not work with this TensorFlow")
             except _Late:  # on a machine that is busy with other things
-                _run(trial, TRIAL_LIMIT_S, "it does not work with this TensorFlow")
+                _run(trial, TRIAL_LIMIT_S, "the library does not work with this TensorFlow")
         except _Late:
             raise
         except SetupError as error:
@@ -116,7 +116,7 @@ class _Late(SetupError):
 
 
 def _compiler(library: Path) -> list[str]:
-    """Return the command that compiles to `library`. Raise `SetupError` without a compiler or right TensorFlow."""
+    """Return the command that compiles the library. Raise `SetupError` if g++ or a supported TensorFlow is missing."""
     compiler = shutil.which("g++")
     if compiler is None:
         raise SetupError("g++ is not installed (Debian: apt-get install g++)")
@@ -153,7 +153,7 @@ def _run(command: list[str], limit_s: float, problem: str) -> None:
             command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit_s
         )
     except subprocess.TimeoutExpired as error:
-        raise _Late(f"{problem}: no end after {limit_s:g} s") from error
+        raise _Late(f"{problem}: not finished after {limit_s:g} s") from error
     if done.returncode:
         raise SetupError(f"{problem} (exit code {done.returncode}):\n{done.stdout[-3000:]}")
 

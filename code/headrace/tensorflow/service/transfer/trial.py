@@ -31,7 +31,7 @@ sys.stdin.read()  # until the reader is gone, however it went
 
 
 def main(library: str) -> int:
-    """Return 0 when all batches arrived unchanged, and by the protocol; else print the differences and return 1."""
+    """Send all batches. Return 0 if they arrive unchanged, by the protocol; else print what is wrong, and return 1."""
     dispatcher, worker, transfer = (str(port) for port in free_ports(3))
     with tempfile.TemporaryDirectory(prefix="headrace-trial-") as work_dir:
         servers = subprocess.Popen(
@@ -83,7 +83,7 @@ def _differences(tf: Any, service: str) -> list[str]:
 
 
 def _unusual(tf: Any, service: str) -> list[str]:
-    """Try an error in a batch, and a reader that ends while it waits; return what goes wrong."""
+    """Try a batch that raises an error, and a reader that ends while it waits. Return what goes wrong, as text."""
     failing = tf.data.Dataset.range(2).map(lambda n: tf.debugging.check_numerics(1 / n, "a worker's own words"))
     try:
         list(_read(tf, service, failing))
