@@ -93,7 +93,7 @@ class Checkpoint:
                 _load_state(each, state["more"][name])
         except pickle.UnpicklingError as error:
             raise InputError(
-                f"the newest checkpoint is unsafe to load ({error!s:.200}); delete it, and save only numbers and tensors"
+                f"the newest checkpoint is unsafe to load ({error!s:.200}); delete it and save only numbers and tensors"
             ) from error
         except (KeyError, ValueError, RuntimeError) as error:
             raise InputError(

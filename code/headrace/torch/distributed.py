@@ -35,7 +35,7 @@ ALONE = {
 """Environment variables that torchrun sets for a job of one process."""
 _RANK, _RANKS, _RANKS_OF_HOST = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"
 DEFAULT_TIMEOUT_S = 1800.0
-"""Seconds after which torch ends a collective that waits for ranks, by default."""
+"""torch's default timeout of a collective, in seconds."""
 LOOK_EVERY_S = 0.5
 WAITING_SHARE = 0.2
 """Share of `stall_timeout_s` after which a rank reports that it waits in a collective."""

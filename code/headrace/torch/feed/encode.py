@@ -61,7 +61,7 @@ def _describe(value: Any, buffers: decode.Buffers, level: int) -> dict[str, Any]
 
     kind = type(value)
     if level > decode.MOST_LEVELS:
-        raise _CannotBeSentError(f"parts nested deeper than {decode.MOST_LEVELS} levels cannot be sent")
+        raise _CannotBeSentError(f"parts nested deeper than {decode.MOST_LEVELS} levels cannot be sent: flatten them")
     if kind in decode.PLAIN:
         return {"v": value}
     if kind in (torch.Tensor, torch.nn.Parameter):

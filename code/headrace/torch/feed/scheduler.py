@@ -21,7 +21,7 @@ DEFAULT_PREFETCH_BYTES, LEAST_AHEAD = 2 << 30, 2
 MOST_BREAKS, BREAKS_APART_S = 5, 0.5
 """Number of workers that may end while they make the same batch; seconds within which several ends count as one."""
 FIRST_PATIENCE_S, PATIENCE, LATELY = 2.0, 5.0, 32
-"""Least seconds before a batch is requested again; also at least `PATIENCE` × the slowest of the last `LATELY` ones."""
+"""Seconds until a batch is requested again, or if that is more, `PATIENCE` × the slowest of the last `LATELY` ones."""
 LOOK_EVERY_S = 0.25
 
 

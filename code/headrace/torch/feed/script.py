@@ -115,8 +115,8 @@ def feed_servers(environ: Mapping[str, str]) -> Sequence[str]:
 def register(loader: Any, made_by: tuple[Any, ...], shared: bool, name: str) -> Place:
     """Return the place of a loader that the script has just made. Raises `InputError` for a name that is taken.
 
-    Some scripts make a loader for each epoch. Such a loader takes the earlier one's place: after the first batch if it
-    has the same name, and once training has begun also if it has the same dataset and functions.
+    Some scripts make a loader for each epoch. After the first batch, such a loader takes the place of the earlier one
+    with the same name. Once training has begun, the same dataset and functions are enough.
 
     Args:
         made_by: the functions and settings that make batches from samples.

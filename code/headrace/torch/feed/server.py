@@ -215,7 +215,7 @@ class WorkerPool:
                 mailbox.close()
 
     def _fork(self, number: int) -> tuple[BaseProcess, socket.socket]:
-        """Fork a worker, and return it with the mailbox for its connections. It ends when the calling thread ends."""
+        """Fork a worker, and return it and the mailbox for its connections. The worker ends with the calling thread."""
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         limit_s = SAMPLE_SHARE * self._stall_timeout_s
         worker = Worker(number, self.count, self._loaders, limit_s, self._stall_timeout_s)

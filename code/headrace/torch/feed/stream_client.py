@@ -1,7 +1,7 @@
 """A rank's connections to feed servers for an `IterableDataset`: one connection for each of its shards.
 
-Each shard has a worker process of its own. If its connection breaks, or is silent for too long, another server iterates
-over the same shard and continues at the missing batch.
+Each shard has a worker process of its own. If the connection to it breaks, or is silent for too long, another server
+iterates over the same shard and continues at the missing batch.
 """
 
 from __future__ import annotations

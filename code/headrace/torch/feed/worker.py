@@ -263,6 +263,6 @@ def failure(text: str) -> bytes:
 
 @contextlib.contextmanager
 def _outside_of_blocks() -> Iterator[None]:
-    """Context without the torch contexts (no_grad, autocast) of the script, in which a forked worker would stay."""
+    """Leave the script's torch contexts, such as no_grad. A worker forked inside of them would otherwise stay there."""
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
         yield

@@ -102,7 +102,7 @@ class Apart:
 
 @contextlib.contextmanager
 def kept(generators: Iterable[Any]) -> Iterator[None]:
-    """Context that restores the state of these generators at its end. The script may draw from them too."""
+    """Context that restores the state of these generators at its end, so that the script's draws do not change."""
     states = [(each, _state(each)) for each in generators]
     try:
         yield
@@ -193,7 +193,7 @@ def set_epoch(dataset: Any, seed: int, epoch: int) -> bool:
 
 
 def begin_epoch(dataset: Any, seed: int, epoch: int) -> None:
-    """Call `dataset.set_epoch(epoch)`. It draws by seed and epoch; all generators then get their state back."""
+    """Call `dataset.set_epoch(epoch)` with generators seeded from seed and epoch, and then restore their state."""
     own = generators_of(dataset)
     with kept((*GLOBAL, *own.values())):
         seed_all(sample_seed(seed, epoch, 0, SET_EPOCH), own)

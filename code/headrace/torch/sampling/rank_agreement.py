@@ -1,4 +1,4 @@
-"""Agreement of the ranks, through torch.distributed's store: they iterate alike, and they end streams together.
+"""Agreement of the ranks, through torch.distributed's store: on the order of each epoch, and on the end of streams.
 
 When an epoch of a loader begins, rank 0 publishes its configuration and order, and the other ranks compare theirs.
 Without the comparison, ranks that differ would silently train on some samples twice.
@@ -21,13 +21,13 @@ from headrace.errors import DeadlineError, InputError
 
 FIRST_POLL_S, LONGEST_POLL_S = 0.0005, 0.02
 LAST_STEP_S = 10.0
-"""Most seconds that rank 0 waits at a stream's end until the other ranks have read the store in its process."""
+"""Most seconds that rank 0, which holds the store, waits at a stream's end for the other ranks to read it."""
 STATES_KEPT = 8
 """Number of recent states of a shard that ranks publish, since ranks are a few steps apart."""
 _ENDED = 1 << 24
 """Number that a rank without a batch adds to a step's count; a rank with a batch adds 1."""
 _HINTS = {
-    "epoch": "have all ranks iterate alike, and call loader.set_epoch(epoch) where an epoch begins",
+    "epoch": "have all ranks iterate over the same epochs, and call loader.set_epoch(epoch) where an epoch begins",
     "order": "make the sampler from the same indices and the same seed on all ranks; with shard_by_rank=False a rank "
     "takes what its own sampler yields",
     "subset": "give random_split a generator with a seed",
@@ -74,7 +74,7 @@ def compare_with_rank_0(store: Any, iteration: str, rank: int, limit_s: float, o
         store.set(key, json.dumps(own))
         return
     if not _poll(lambda: store.check([key]), limit_s):
-        raise DeadlineError(f"rank 0 did not begin {iteration}, within {limit_s:g} s: iterate alike on all ranks")
+        raise DeadlineError(f"rank 0 did not begin {iteration}, within {limit_s:g} s: iterate over it on all ranks")
     if told := differences(own, json.loads(store.get(key)), "rank 0"):
         raise InputError(f"{iteration}, on rank {rank}: {told}")
 

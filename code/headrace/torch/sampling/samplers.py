@@ -20,7 +20,7 @@ from headrace.torch.fetch.rng import Apart, seed_all
 
 ENDLESS = sys.maxsize
 MOST_AT_ONCE = 1 << 22
-"""Most indices of a sampler that is drawn whole at once. A longer sampler is drawn as training goes on."""
+"""Greatest length of a sampler whose indices are drawn all at once. A longer one is drawn as training goes on."""
 _MORE_THAN_SAID = 64
 """A sampler counts as endless if it yields this many indices beyond twice its length, or its dataset's length."""
 _CHUNK = 1 << 10
@@ -87,7 +87,7 @@ def drawn(sampler: Any, of_batches: bool, dataset: Any, seed: int, epoch: int) -
 
 
 class _Drawing:
-    """An iterator over a sampler, which draws indices in pieces and keeps a random state of its own."""
+    """An iterator over a sampler. It draws indices in pieces, and keeps its own random state."""
 
     def __init__(self, sampler: Any, of_batches: bool, seed: int, epoch: int) -> None:
         generators = [getattr(each, "generator", None) for each in nested(sampler)]
