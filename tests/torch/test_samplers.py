@@ -174,7 +174,7 @@ class Again:
 def test_a_sampler_that_is_put_into_a_loader_later_is_refused(feeds):
     """timm's MultiEpochsDataLoader and YOLO's InfiniteDataLoader do this."""
     loader = feeds.loader([], Draws(), 4)
-    with pytest.raises(InputError, match="give the loader its sampler when it is made"):
+    with pytest.raises(InputError, match="pass the sampler when you make the loader"):
         object.__setattr__(loader, "batch_sampler", Again(loader.batch_sampler))
 
 

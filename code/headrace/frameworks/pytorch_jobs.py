@@ -26,8 +26,8 @@ _OF_MPI = {
     "LOCAL_WORLD_SIZE": "OMPI_COMM_WORLD_LOCAL_SIZE",
 }
 PORT_IN_USE = (
-    "feed servers run the script up to its first batch too, one beside the ranks of each host: open the port after it, "
-    "or only where headrace.torch.is_feed_server() is False"
+    "a feed server on the same host also runs the script up to its first batch: open the port after that batch, or "
+    "only where headrace.torch.is_feed_server() is False"
 )
 GLOO_S = 5.0
 """Most seconds that a rank waits, before it ends, until gloo's threads are idle. If they already are, about 40 ms."""

@@ -40,8 +40,8 @@ LOOK_EVERY_S = 0.5
 WAITING_SHARE = 0.2
 """Share of `stall_timeout_s` after which a rank reports that it waits in a collective."""
 _HOW_TO_CONNECT = (
-    "leave rank and world_size out, and RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as the launcher has set them, or "
-    "call headrace.torch.init()"
+    "leave out rank and world_size and keep the launcher's RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or call "
+    "headrace.torch.init()"
 )
 _COLLECTIVES = (os.path.join("torch", "distributed", ""), os.path.join("torch", "nn", "parallel", "distributed.py"))
 _FOLDERS = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.path.dirname(headrace.__file__))

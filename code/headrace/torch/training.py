@@ -122,8 +122,8 @@ class Training:
                 waited_cpu_s = None if self._loader.made_elsewhere else time.process_time() - asked_cpu_s
                 self._look_at(batch)
                 yield batch
-                # On a GPU: the wait of the GPU, since Python's costs nothing while the GPU still works. It is read when
-                # the step's work is in the queue, so Python is ahead by at most one step.
+                # On a GPU, measure the GPU's wait: Python's wait costs nothing while the GPU still works. It is read
+                # once the step's work is in the queue, so Python is ahead by at most one step.
                 waited_s = moments.between_s(over, here)
                 over, now = moments.now(), time.perf_counter()
                 copied_s = self._loader.last_copy_s()

@@ -42,8 +42,8 @@ ALONE = (
 )
 ACCEPT_AGAIN_S = FORK_AGAIN_S = LOOK_EVERY_S = 0.5
 SAME = (
-    "script, arguments and data must be the same on all hosts. A data host runs the script as the only rank: a dataset "
-    "that follows from the world size, the rank or a broadcast differs there"
+    "script, arguments and data must be the same on all hosts. A data host runs the script as the only rank, so do not "
+    "let the dataset depend on the world size, the rank or a broadcast"
 )
 
 

@@ -113,7 +113,7 @@ class _Batches(Dataset[Any]):
 def _begin_worker(is_stream: bool, theirs: Callable[[int], None] | None, dataset: Any, number: int) -> None:
     keep_freed_memory()
     reopen_files()
-    if is_stream:  # shards divide the samples already: a dataset must see RANK 0 of 1. They call `theirs` themselves
+    if is_stream:  # shards already divide the samples, so the dataset must see RANK 0 of 1. Shards call `theirs`
         os.environ |= distributed.ALONE
         return
     info = get_worker_info()
