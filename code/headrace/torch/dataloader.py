@@ -56,7 +56,7 @@ class DataLoader(TorchDataLoader[Any]):
        keep that copy, as with `persistent_workers=True`, and do not see later changes.
     3. Afterwards only `loader.set_epoch(epoch)` reaches the workers: it selects the order and the random draws, and
        calls `dataset.set_epoch(epoch)` in each process that makes samples. Without it each `iter()` is the next epoch.
-    4. All ranks make the same loaders in the same order, with the same seed and data, and use them in the same way.
+    4. All ranks make the same loaders in the same order, with the same seed and data, and iterate alike.
     5. The ranks share an epoch in `DistributedSampler`'s order and make equally many steps; up to `world − 1` samples
        repeat, or `drop_last` leaves some out. With `shard_by_rank=False` a rank takes all samples.
     6. Before each sample, these generators are seeded: the global ones of Python, NumPy and torch, and attributes of
