@@ -103,7 +103,7 @@ def test_the_pages_flags_exist():
 
 def test_a_backend_that_torch_lacks_is_refused_with_those_it_has(monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_backend_available", lambda name: name == "gloo")
-    with pytest.raises(InputError, match="built without mpi; it has gloo"):
+    with pytest.raises(InputError, match="built without mpi; use one of its backends: gloo"):
         world.init("mpi")
 
 

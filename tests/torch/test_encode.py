@@ -155,7 +155,7 @@ def test_a_mappings_private_attribute_that_cannot_travel_is_its_constructors():
 def test_a_mappings_public_attribute_that_cannot_travel_is_refused():
     batch = Sized(x=1)
     batch.size = object()
-    with pytest.raises(InputError, match="object cannot travel"):
+    with pytest.raises(InputError, match="object cannot be sent"):
         encode(batch)
 
 

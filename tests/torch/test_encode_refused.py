@@ -61,7 +61,7 @@ class Wrapping(torch.Tensor):
     ],
 )
 def test_what_cannot_travel_is_refused_and_says_what_to_do(batch):
-    with pytest.raises(InputError, match="cannot travel: "):
+    with pytest.raises(InputError, match="cannot be sent: "):
         encode(batch)
 
 
@@ -127,5 +127,5 @@ def test_a_batch_of_more_than_the_limit_is_refused():
         encode([eighth] * 9)
     with pytest.raises(InputError, match="16 MiB of texts and single numbers"):
         encode({"text": "a" * (17 << 20)})
-    with pytest.raises(InputError, match="array of Python objects cannot travel: have collate_fn return its tolist"):
+    with pytest.raises(InputError, match="array of Python objects cannot be sent: have collate_fn return its tolist"):
         encode([np.array([object()])])

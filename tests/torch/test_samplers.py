@@ -64,7 +64,7 @@ def test_a_sampler_that_deals_to_ranks_itself_is_refused(feeds):
     def twice(sampler, of=BatchSampler):
         return feeds.loader([], Draws(), batch_sampler=of(sampler, 4, False), rank=0, world=2)
 
-    with pytest.raises(InputError, match="deals samples to 2 ranks, and the loader deals its dataset"):
+    with pytest.raises(InputError, match="divides samples among 2 ranks, but the loader already does so"):
         twice(DistributedSampler(Draws(), 2, 0), InGroups)
     assert sum(len(batch["index"]) for batch in twice(RandomSampler(Draws()))) == 28
 
@@ -174,7 +174,7 @@ class Again:
 def test_a_sampler_that_is_put_into_a_loader_later_is_refused(feeds):
     """timm's MultiEpochsDataLoader and YOLO's InfiniteDataLoader do this."""
     loader = feeds.loader([], Draws(), 4)
-    with pytest.raises(InputError, match="give the loader its sampler when it is made"):
+    with pytest.raises(InputError, match="pass the sampler when you make the loader"):
         object.__setattr__(loader, "batch_sampler", Again(loader.batch_sampler))
 
 

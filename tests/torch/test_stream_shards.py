@@ -112,7 +112,7 @@ def test_a_librarys_dataset_whose_workers_wait_for_all_others_is_refused(feeds, 
 
 def test_within_an_epoch_batches_keep_their_size(feeds):
     state = {"seed": 1, "epoch": 0, "position": 50, "shards": 1, "batch_size": 5, "taken": [10]}
-    with pytest.raises(InputError, match="within an epoch with batches of 5, and the loader makes batches of 4"):
+    with pytest.raises(InputError, match="of an epoch with batch_size=5, but the loader has batch_size=4"):
         feeds.loader([], Lines(), 4).load_state_dict(state)
     feeds.loader([], Lines(), 4).load_state_dict(state | {"position": 0, "epoch": 1})
 

@@ -199,7 +199,7 @@ def test_a_file_that_a_worker_does_not_have_comes_with_advice():
 
 
 def test_the_length_of_what_was_distributed_is_to_be_taken_before():
-    advice = "(take len() of what data.distribute is given, and divide it by hvd.size())"
+    advice = "(take len() of the dataset before data.distribute, and divide it by hvd.size())"
     assert in_a_line(TypeError("The dataset length is unknown.")).endswith(advice)
 
 

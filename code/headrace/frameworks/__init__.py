@@ -1,4 +1,4 @@
-"""The frameworks of training scripts. An object for each holds all that other packages know of it.
+"""The frameworks of training scripts. One `Framework` object describes each framework to all other packages.
 
 To add a framework, add a module here, an entry of `FRAMEWORKS`, a package beside `headrace.tensorflow` and
 `headrace.torch`, and a data service.

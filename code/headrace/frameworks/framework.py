@@ -19,7 +19,7 @@ class Said(NamedTuple):
 
 @dataclass(frozen=True)
 class RankFacts:
-    """Facts from which the environment of ranks is made."""
+    """Facts from which a framework makes the environment variables of ranks."""
 
     world_size: int
     leader_address: str
@@ -30,74 +30,74 @@ class RankFacts:
 
 @dataclass(frozen=True)
 class StallWords:
-    """Patterns of a reducer's log lines on ranks that it waits for: some lines, then one for each missing rank."""
+    """Patterns for the log lines of a reducer that waits for ranks: a complaint, then a line for each missing rank."""
 
     reducer: str
     complaint: re.Pattern[str]
     missing_rank: re.Pattern[str]
-    """Pattern with the groups `rank` and `first`, the first tensor that others wait for."""
+    """Pattern with two groups: `rank`, and `first`, the name of the first tensor that other ranks wait for."""
 
 
 @dataclass(frozen=True)
 class Installer:
-    """An installation on a host before its ranks start."""
+    """A package that a host installs before its ranks start."""
 
     what: str
     module: str
     """Module that is run as `python -m MODULE SOURCE_DIR`."""
     is_needed: Callable[[Path, Mapping[str, str]], bool]
-    """Tells from the source dir and the host's environment whether to install."""
+    """Returns whether to install. Takes the source dir and the host's environment variables."""
 
 
 @dataclass(frozen=True)
 class Framework:
-    """All that headrace knows of a framework outside of the framework's own package."""
+    """Description of a framework: all that other packages of headrace know about it."""
 
     name: str
     """The value of --framework."""
     title: str
     training_script: str
-    """Script that a job runs unless a flag says otherwise, and that a new project starts from."""
+    """Name of the script that a job runs by default, and that a new project starts with."""
     image_version: str
     """The version of AWS's training image that jobs use."""
     modules: tuple[str, ...]
-    """Modules that a job on this machine imports."""
+    """Modules that must be installed for a job on this machine."""
     how_to_install: str
     data_service: str
-    """Module of `headrace.host.services` that makes its batches."""
+    """Module of `headrace.host.services` with the framework's data service, which makes batches."""
     without_sharing: str
-    """Argument with which a script says that each host reads all of its own files."""
+    """Argument that a script passes for a dataset of which each host reads all of its own files."""
     measured_by: str
-    """Name that a script uses so that its steps are measured."""
+    """Class that a script uses to have its steps measured."""
     rank_environ: Callable[[RankFacts], dict[str, str]]
-    """Returns environment variables of mpirun and the ranks."""
+    """Returns the environment variables to set for mpirun and the ranks."""
     what_is_said: Callable[[Sequence[str]], Said | None]
-    """Finds the error in the lines of an exception's text; returns None if it is not of this framework's kind."""
+    """Finds the message in the lines of an exception's text. Returns None for a text of unknown form."""
     lost_peer: Callable[[BaseException, str], bool]
-    """Tells whether an exception, given with its text, only says that another rank has ended."""
+    """Returns whether an exception only means that another rank has ended. Takes the exception and its text."""
     has_lint: bool = False
-    """True if `headrace lint` reads its scripts."""
+    """True if `headrace lint` can check scripts of this framework."""
     installer: Installer | None = None
     recipe: str = ""
-    """Folder of the installation recipe in a checkout; empty: nothing is installed."""
+    """Folder in a checkout with the installer's recipe; empty: there is no installer."""
     process_environ: Callable[[Mapping[str, str]], dict[str, str]] = lambda _: {}
-    """Returns environment variables of every Python child, from the host's environment."""
+    """Returns the environment variables to set for each Python process of a host. Takes the host's environment."""
     has_sockets_in_tmpdir: bool = False
-    """True if its processes hand data over by sockets in TMPDIR, whose path must then be short."""
+    """True if the framework's processes use sockets in TMPDIR. The path of TMPDIR must then be short."""
     shows_batches: bool = False
-    """True if ranks show that they take batches before their first step."""
+    """True if a rank's signal file shows that it takes batches, even before its first step."""
     trains_in_threads: bool = False
-    """True if the rank must end when a thread other than the main one loses its connection to a peer."""
+    """True if a rank must end when any of its threads, not only the main one, loses the connection to another rank."""
     noise: str = ""
-    """Regular expression of log lines without information."""
+    """Regular expression for log lines that hold no information; empty: there are none."""
     stall_words: StallWords | None = None
     advice: Callable[[BaseException, str], str] = lambda _, __: ""
-    """Returns what to do about an exception whose text, the second argument, does not say so."""
+    """Returns advice on an exception. Takes the exception and its text; empty: there is no advice."""
     before_script: Callable[[MutableMapping[str, str]], None] = lambda _: None
-    """Called on each rank before the script; it may change the environment."""
+    """Called on each rank before the script, with the rank's environment, which it may change."""
     after_script: Callable[[], None] = lambda: None
     """Called when the script is over, before its exit handlers."""
     before_leaving: Callable[[], None] = lambda: None
     """Called after the script's exit handlers."""
     leave: Callable[[], None] = lambda: None
-    """Ends MPI, where the framework has started it."""
+    """Called last; ends MPI if the framework has started it."""

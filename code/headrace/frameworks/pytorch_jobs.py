@@ -12,11 +12,11 @@ from headrace.cluster.addresses import free_ports
 from headrace.frameworks.framework import Framework, RankFacts, Said
 
 STALL_TIMEOUT_VARIABLE = "HEADRACE_STALL_TIMEOUT_S"
-"""Variable with the whole seconds that workers wait for a rank that does not read, and PyTorch's ranks for a batch."""
+"""Variable with the stall timeout in whole seconds: how long workers wait for a rank to read, and ranks for a batch."""
 FEEDS_VARIABLE = "HEADRACE_FEEDS"
-"""Variable that tells ranks the feed servers of a PyTorch job; see `TrainerContext`."""
+"""Variable with the addresses of a PyTorch job's feed servers; see `TrainerContext`."""
 MASTER_VARIABLE = "HEADRACE_MASTER"
-"""Variable with the leader's address, for ranks that torch.distributed connects."""
+"""Variable with the leader's address, which torch.distributed needs to connect the ranks."""
 _OF_OTHERS = ("DistBackendError", "DistNetworkError")
 _BROKEN = re.compile("gloo|NCCL|ncclRemoteError|Connection (closed|reset) by peer", re.IGNORECASE)
 _OF_MPI = {
@@ -26,11 +26,11 @@ _OF_MPI = {
     "LOCAL_WORLD_SIZE": "OMPI_COMM_WORLD_LOCAL_SIZE",
 }
 PORT_IN_USE = (
-    "feed servers run the script up to its first batch too, one beside the ranks of each host: open the port after it, "
-    "or only where headrace.torch.is_feed_server() is False"
+    "a feed server on the same host also runs the script up to its first batch: open the port after that batch, or "
+    "only where headrace.torch.is_feed_server() is False"
 )
 GLOO_S = 5.0
-"""Most seconds that a rank waits at its end for gloo's threads; two looks, some 40 ms, if they are at rest."""
+"""Most seconds that a rank waits, before it ends, until gloo's threads are idle. If they already are, about 40 ms."""
 
 
 def _rank_environ(facts: RankFacts) -> dict[str, str]:
@@ -56,12 +56,12 @@ def _advice(error: BaseException, _: str) -> str:
 
 
 def _connects(environ: Mapping[str, str]) -> bool:
-    """Return whether this rank's script uses torch.distributed."""
+    """Return whether this process is a rank of a PyTorch job, so that torch.distributed can connect it."""
     return bool(environ.get(MASTER_VARIABLE)) and all(name in environ for name in _OF_MPI.values())
 
 
 def _lost_peer(error: BaseException, text: str) -> bool:
-    """Return whether an error only says that another rank has ended: gloo or NCCL report a broken connection."""
+    """Return whether an error only means that another rank has ended: gloo or NCCL report a broken connection."""
     broken = isinstance(error, RuntimeError) and _BROKEN.search(text)
     return _connects(os.environ) and (type(error).__name__ in _OF_OTHERS or bool(broken))
 
@@ -85,7 +85,7 @@ def _before_script(environ: MutableMapping[str, str]) -> None:
 def _before_leaving() -> None:
     from headrace.linux.processes import wait_for_threads  # needs psutil, which --help must not
 
-    # They let go of the last collective's tensors a moment after it. Once Python ends, that aborts the process:
+    # gloo's threads release the last collective's tensors a moment later. Once Python ends, that aborts the process:
     # pytorch/pytorch#190489.
     wait_for_threads("pt_gloo", GLOO_S)
 

@@ -14,19 +14,19 @@ from typing import Any
 from headrace.frameworks.framework import Framework, Installer, RankFacts, Said, StallWords
 
 WHEELS_VARIABLE = "HEADRACE_WHEELS"
-"""Variable with the S3 folder of the Horovod recipe and of what hosts have built, for the next job."""
+"""Variable with the S3 folder that holds the Horovod recipe and the wheels that hosts have built for later jobs."""
 RECIPE = "third_party/horovod"
 CYCLE_TIME_VARIABLE, CYCLE_TIME_OF_ONE_RANK_MS = "HOROVOD_CYCLE_TIME", 5
 _SHUT_DOWN = "Horovod has been shut down"
 """Text of a rank's error after another rank has ended."""
 _ADVICE = {
-    "The dataset length is unknown.": "take len() of what data.distribute is given, and divide it by hvd.size()",
+    "The dataset length is unknown.": "take len() of the dataset before data.distribute, and divide it by hvd.size()",
     "has no attribute 'ref'": "Horovod's own Keras module does not know Keras 3: "
     "import headrace.tensorflow.horovod_keras as hvd",
-    "PyFunc is stateful": "an iterator of a distributed dataset is in no checkpoint: leave it out of "
-    "tf.train.Checkpoint; to go on in mid-epoch, callbacks.Checkpoint and data.Shards",
+    "PyFunc is stateful": "the iterator of a distributed dataset cannot be saved: leave it out of "
+    "tf.train.Checkpoint. To resume in mid-epoch, use callbacks.Checkpoint and data.Shards",
 }
-"""Advice by the text of TensorFlow's error."""
+"""Advice on an error, by a part of the error's text."""
 _PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _ABOUT_THE_NODE = re.compile(
     r"Detected at node|<stack traces|Hint:|\d+ (successful operations|derived errors|root error)"
@@ -89,7 +89,7 @@ def _horovod() -> Any:
 
 
 def _after_script() -> None:
-    """Keep Horovod's exit handler, which ends MPI, from running before the others; `_leave` does its work last."""
+    """Remove Horovod's exit handler, which would end MPI before other exit handlers run. `_leave` ends MPI instead."""
     if horovod := _horovod():
         atexit.unregister(horovod.shutdown)
 

@@ -1,4 +1,4 @@
-"""Checkpoints of model, optimizer and loader position, at each epoch's end, every ten minutes, and before a stop.
+"""Checkpoints of model, optimizer and loader position, saved every ten minutes, after each epoch, and before a stop.
 
 Weights are saved under their names in the bare model, so a checkpoint does not depend on DistributedDataParallel or
 torch.compile.
@@ -29,7 +29,7 @@ from headrace.training.signal_files import SignalFiles
 STATE_FILE = "state.pt"
 LOADER_FILE = "loader.json"
 STOPPING_S = 30.0
-"""Seconds that rank 0 waits, after a checkpoint on request, for the launcher to end it."""
+"""Seconds that rank 0 waits for the launcher to end it, after a checkpoint that the launcher has requested."""
 _COMPILED = "_orig_mod"
 """Attribute in which a module from torch.compile holds the original one."""
 
@@ -37,14 +37,14 @@ _COMPILED = "_orig_mod"
 class Checkpoint:
     """Saves checkpoints on rank 0, and resumes from the newest complete one.
 
-    A job that resumes may have another number of ranks. A checkpoint is a folder `epoch-NNNN`, or, within an epoch,
+    A job that resumes may have a different number of ranks. A checkpoint is a folder `epoch-NNNN`, or, within an epoch,
     `epoch-NNNN-step-NNNNNN`, where the number after `step` is the loader's position in samples. The folder gets its
     name only when all its files are on disk.
 
     Args:
         folder: folder of the checkpoints; by default the job's checkpoint folder.
         kept: number of checkpoints to keep.
-        state: further objects to save, by name, with `state_dict` and `load_state_dict`: a schedule, for example.
+        state: further objects to save, by name, such as a schedule; each has `state_dict` and `load_state_dict`.
         every_s: seconds between checkpoints within an epoch; 0: only at the end of an epoch.
     """
 
@@ -93,7 +93,7 @@ class Checkpoint:
                 _load_state(each, state["more"][name])
         except pickle.UnpicklingError as error:
             raise InputError(
-                f"the newest checkpoint has objects that are unsafe to load ({error!s:.200}); save numbers and tensors"
+                f"the newest checkpoint is unsafe to load ({error!s:.200}); delete it and save only numbers and tensors"
             ) from error
         except (KeyError, ValueError, RuntimeError) as error:
             raise InputError(
@@ -104,7 +104,7 @@ class Checkpoint:
         return int(place["epoch"])
 
     def step_made(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, loader: Any) -> None:
-        """Make a checkpoint if one is due or the job must stop. If it must stop, wait for the launcher to end it."""
+        """Make a checkpoint if one is due or the job must stop. For a stop, wait until the launcher ends this rank."""
         stops = distributed.rank() == 0 and self._signals.stop_requested()
         # All ranks hold the same weights, so rank 0 can save them alone.
         if stops or (distributed.rank() == 0 and self._folder.is_due(self._every_s)):
@@ -140,13 +140,13 @@ def bare(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _state_of(holder: Any) -> Any:
-    """Return an object's state; for a module, under the names that it has if no part is compiled."""
+    """Return an object's state. For a module, use the names that its state has without torch.compile."""
     state = holder.state_dict()
     return _renamed(state, _uncompiled) if isinstance(holder, torch.nn.Module) else state
 
 
 def _load_state(holder: Any, state: Any) -> None:
-    """Load an object's state. Parts of a module may be compiled now, or may have been when it was saved."""
+    """Load an object's state. A module may have other compiled parts now than when the state was saved."""
     if isinstance(holder, torch.nn.Module):
         now = holder.state_dict()
         names = {_uncompiled(name): name for name in (*now, *getattr(now, "_metadata", ()))}

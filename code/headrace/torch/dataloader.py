@@ -35,10 +35,10 @@ from headrace.torch.sampling.samplers import RankBatchSampler, refuse_dealing, w
 from headrace.torch.sampling.stream_shards import StreamShards
 
 WAIT_SHARE = 0.9
-"""Longest wait for a batch, as a share of `stall_timeout_s`: the loader reports it before the watchdog ends the job."""
+"""Longest wait for a batch, as a share of `stall_timeout_s`. The loader must raise before the watchdog ends the job."""
 DEFAULT_STALL_TIMEOUT_S = 600.0
 DEFAULT_PREFETCH_FACTOR = 2
-"""torch's own default."""
+"""Default of `prefetch_factor`, the same as torch's."""
 Step = tuple[Any, Callable[[], None]]
 """A batch, and the function to call when the script takes it."""
 Steps = Generator[Step, None, None]
@@ -97,7 +97,7 @@ class DataLoader(TorchDataLoader[Any]):
     """
 
     _dealt_batches: BatchSampler | None = None
-    """torch's own BatchSampler, which does not divide samples among ranks."""
+    """The BatchSampler that torch has made for this loader. It does not divide samples among ranks."""
     _is_accelerate_prepared = True
     """Flag that makes Accelerate's `prepare` return the loader unchanged: it already divides samples among ranks."""
 
@@ -143,7 +143,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     @property
     def batch_sampler(self) -> Any:  # type: ignore[override]
-        """The loader's batch sampler. Where torch would have its own, one that yields this rank's batches."""
+        """The loader's batch sampler: the script's, or one in place of torch's that yields only this rank's batches."""
         made = self.__dict__["batch_sampler"]
         return RankBatchSampler(self, made) if made is self._dealt_batches and made is not None else made
 
@@ -151,8 +151,8 @@ class DataLoader(TorchDataLoader[Any]):
     def batch_sampler(self, given: Any) -> None:
         if "batch_sampler" in self.__dict__:
             raise InputError(
-                "the script has put another sampler into the loader, as InfiniteDataLoader and MultiEpochsDataLoader "
-                "do: give the loader its sampler when it is made; its workers stay for all epochs anyway"
+                "the script has replaced the loader's batch_sampler, as InfiniteDataLoader and MultiEpochsDataLoader "
+                "do: pass the sampler when you make the loader; its workers stay for all epochs anyway"
             )
         self.__dict__["batch_sampler"] = given
 
@@ -160,12 +160,12 @@ class DataLoader(TorchDataLoader[Any]):
 
     @property
     def key(self) -> str:
-        """The loader's name among ranks and feed servers."""
+        """Name by which ranks and feed servers know the loader."""
         return self._place.key
 
     @functools.cached_property
     def config(self) -> dict[str, Any]:
-        """Facts that must be the same on all ranks and feed servers, as they were when this was first read."""
+        """Facts that must be the same on all ranks and feed servers. They are collected once, at the first read."""
         length = None if self.is_stream or not hasattr(self.dataset, "__len__") else len(self.dataset)
         return loader_config(self.dataset, length=length, on_error=self.on_error)
 
@@ -177,7 +177,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     @property
     def local_workers(self) -> int:
-        """Processes of this rank that make its batches in local mode; 0: it makes them itself."""
+        """Number of worker processes of this rank in local mode; 0: the rank makes its batches itself."""
         return self._shards.local_workers if self._shards else self.num_workers or script.workers_of_server()
 
     @property
@@ -209,7 +209,7 @@ class DataLoader(TorchDataLoader[Any]):
         try:
             seed, epoch, position = (int(state[name]) for name in ("seed", "epoch", "position"))
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"not the state of a DataLoader: {state!r:.200}") from error
+            raise InputError(f"not the state of a DataLoader, as state_dict() returns it: {state!r:.200}") from error
         self.set_epoch(epoch)
         if self._shards:
             self._shards.go_to(state, at_the_beginning=position == 0)
@@ -224,12 +224,12 @@ class DataLoader(TorchDataLoader[Any]):
         return self._planner.steps()
 
     def last_copy_s(self) -> float | None:
-        """Return the seconds in which the last batch was copied to a GPU; None: the loader copies to no GPU."""
+        """Return the seconds that the last batch's copy to the GPU took; None: the loader does not copy to a GPU."""
         return self._copies.last_s() if self._copies else None
 
     @property
     def length_is_a_guess(self) -> bool:
-        """True if the length comes from the script's own sampler, which may yield more than its length."""
+        """True if the length comes from the script's own sampler, which may yield more samples than that."""
         return self._planner.own
 
     def next_indices(self) -> Iterator[list[Index]]:
@@ -283,7 +283,7 @@ class DataLoader(TorchDataLoader[Any]):
             _told.add("unknown")
             print(
                 f"data hosts do not have loader {self.key} of the script, since it is made after training has begun: "
-                "this rank makes its batches in num_workers processes. To have data hosts make them, create the "
+                "this rank makes its batches in num_workers processes. To have data hosts make them, make the "
                 "loader earlier, or give it the same name in each epoch (name='train')",
                 flush=True,
             )
@@ -300,8 +300,8 @@ class DataLoader(TorchDataLoader[Any]):
         elif self.ranks > 1 and "alone" not in _told:
             _told.add("alone")
             print(
-                "warning: torch.distributed does not connect the ranks, so unless something else averages gradients "
-                "each rank trains a model of its own: call headrace.torch.init()",
+                "warning: torch.distributed does not connect the ranks: call headrace.torch.init(). Otherwise each "
+                "rank trains its own model, unless another library averages the gradients",
                 flush=True,
             )
         return store
@@ -347,7 +347,7 @@ class DataLoader(TorchDataLoader[Any]):
         self._whole = self._whole or (self.epoch, self.begun) == (epoch, True)
 
     def _take(self, fetched: Fetched, epoch: int, position: int, whole: bool) -> None:
-        """Note that the script takes a batch. An iteration over an earlier epoch does not move the loader."""
+        """Move the loader past a batch that the script takes, unless the batch is of an earlier epoch."""
         if (self.epoch, self.begun) == (epoch, True):
             self._position, self._whole = position, whole
             if self._shards:
@@ -361,9 +361,9 @@ os.register_at_fork(after_in_child=_open.clear)
 
 
 class _Iteration(Iterator[Any]):
-    """One iteration over a loader. It has a length, and ends the process if the script goes on after an error.
+    """One iteration over a loader, with a length. It ends the process if the script goes on after an error.
 
-    A script may catch the error that `next` raises, and call `next` again. The remaining batches are lost, and that
+    A script may catch the error that `next` raises, and call `next` again. By then the remaining batches are lost. This
     must not look like the end of the epoch.
     """
 
@@ -376,8 +376,8 @@ class _Iteration(Iterator[Any]):
         if self._error is not None:
             said = str(self._error).partition("\n")[0]
             raise SystemExit(
-                "the script went on after its loader had raised (on_error='skip' leaves out samples that raise): "
-                f"{said}"
+                "the script went on after its loader had raised an error. To leave out samples that raise, set "
+                f"on_error='skip'. The error: {said}"
             )
         try:
             batch, take = next(self._steps)
@@ -408,24 +408,24 @@ class _Iteration(Iterator[Any]):
 
 
 def _check(is_stream: bool, on_error: str, shards: int, prefetch_bytes: int, torchs: dict[str, Any]) -> None:
-    """Raise `InputError` for invalid values of headrace's own arguments, and for torch's that are not supported."""
+    """Raise `InputError` for invalid values of headrace's own arguments, and for unsupported arguments of torch."""
     if on_error not in ON_ERROR:
         raise InputError(f"on_error is {on_error!r}; expected one of {', '.join(ON_ERROR)}")
     if shards and not is_stream:
-        raise InputError("shards is for an IterableDataset; a map-style dataset needs none")
+        raise InputError("shards is for an IterableDataset; leave it out for a map-style dataset")
     if is_stream and on_error == "skip":
-        raise InputError("on_error='skip' needs a map-style dataset: an iterator cannot continue after an exception")
+        raise InputError("on_error='skip' needs a map-style dataset. In an IterableDataset, catch errors in __iter__")
     if prefetch_bytes < 1:
         raise InputError(f"prefetch_bytes is {prefetch_bytes}; expected a number of bytes, at least 1")
     if torchs.pop("in_order", True) is False:
-        raise InputError("in_order=False is not supported: batches come in the order that a resume relies on")
+        raise InputError("in_order=False is not supported, since a resume relies on the order of batches: leave it out")
     if torchs.get("pin_memory_device"):
         raise InputError("pin_memory_device is not supported: use pin_memory=True or device=")
 
 
 @atexit.register
 def _close_all() -> None:
-    """Close iterations that the script left open: a thread inside torch when Python exits aborts the process."""
+    """Close iterations that the script left open: a thread still inside torch when Python exits aborts the process."""
     for reference in _open.valuerefs():  # a copy, since a thread of the script may still open others
         with contextlib.suppress(Exception):
             if (each := reference()) is not None:

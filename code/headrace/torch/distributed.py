@@ -32,16 +32,16 @@ ALONE = {
     "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "29500",
 }
-"""Environment variables that torchrun sets in a job with one process."""
+"""Environment variables that torchrun sets for a job of one process."""
 _RANK, _RANKS, _RANKS_OF_HOST = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"
 DEFAULT_TIMEOUT_S = 1800.0
-"""Seconds of torch's own deadline for collectives."""
+"""torch's default timeout of a collective, in seconds."""
 LOOK_EVERY_S = 0.5
 WAITING_SHARE = 0.2
 """Share of `stall_timeout_s` after which a rank reports that it waits in a collective."""
 _HOW_TO_CONNECT = (
-    "leave rank and world_size out, and RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as the launcher has set them, or "
-    "call headrace.torch.init()"
+    "leave out rank and world_size and keep the launcher's RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or call "
+    "headrace.torch.init()"
 )
 _COLLECTIVES = (os.path.join("torch", "distributed", ""), os.path.join("torch", "nn", "parallel", "distributed.py"))
 _FOLDERS = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.path.dirname(headrace.__file__))
@@ -73,13 +73,13 @@ def device() -> torch.device:
 
 
 class Moments:
-    """Points in time on a device. A GPU records them in its queue, without a wait, since Python runs ahead of it."""
+    """Points in time on a device. A GPU records each point in its queue, so Python does not wait for the GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
 
     def now(self) -> Any:
-        """Return a moment, for `between_s`."""
+        """Return the present point in time, for `between_s`."""
         if not self._on_gpu:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
@@ -87,7 +87,7 @@ class Moments:
         return event
 
     def between_s(self, before: Any, after: Any) -> float:
-        """Return the seconds from one moment to another. Waits until the GPU has come to the later one."""
+        """Return the seconds from `before` to `after`. Waits until the GPU has come to `after`."""
         if not self._on_gpu:
             return float(after - before)
         after.synchronize()
@@ -116,7 +116,7 @@ def init(backend: str = "") -> None:
     name = backend or ("nccl" if own.type == "cuda" else "gloo")
     if not all(dist.is_backend_available(part.rpartition(":")[2]) for part in name.split(",")):
         there = [each for each in ("gloo", "nccl", "mpi", "ucc") if dist.is_backend_available(each)]
-        raise InputError(f"this torch is built without {name}; it has {', '.join(there)}")
+        raise InputError(f"this torch is built without {name}; use one of its backends: {', '.join(there)}")
     if own.type == "cuda" and local_rank() == 0:
         _tell_of_shared_gpus(name, _number("LOCAL_WORLD_SIZE", 1), torch.cuda.device_count())
     # The launcher's watchdog names the rank that hangs after stall_timeout_s; torch's deadline is only a fallback.
@@ -132,8 +132,8 @@ def _tell_of_shared_gpus(backend: str, ranks: int, gpus: int) -> None:
     """Warn if ranks share a GPU and use NCCL, which refuses to connect them."""
     if "nccl" in backend and ranks > gpus:
         print(
-            f"warning: {ranks} ranks on this host, and {gpus} GPU{'s' if gpus > 1 else ''}: NCCL refuses ranks that "
-            f"share a GPU. Set --processes_per_host {gpus}, or share it through headrace.torch.init('gloo')",
+            f"warning: this host has {ranks} ranks and {gpus} GPU{'s' if gpus > 1 else ''}, but NCCL does not let "
+            f"ranks share a GPU. Set --processes_per_host {gpus}, or share it through headrace.torch.init('gloo')",
             flush=True,
         )
 
@@ -201,7 +201,7 @@ def is_collective(frame: FrameType) -> bool:
 
 
 def _watch_collectives() -> None:
-    """Start a thread that watches the calling one, once per process. Needs a launcher and other ranks."""
+    """Start a thread, once, that reports when the calling thread waits in a collective. A single rank needs none."""
     global _watched
     limit_s = float(os.environ.get(STALL_TIMEOUT_VARIABLE) or 0) * WAITING_SHARE
     if limit_s and world_size() > 1 and not _watched:
@@ -226,7 +226,7 @@ def _look_for_waiting(thread: int, rank: int, limit_s: float) -> None:
 
 
 def _refuse_other_master() -> None:
-    """Raise `InputError` if MASTER_ADDR is not rank 0's host: the ranks would wait for each other."""
+    """Raise `InputError` if MASTER_ADDR is not rank 0's host, since the ranks would then wait for each other."""
     said, launchers = os.environ.get("MASTER_ADDR", ""), os.environ.get(MASTER_VARIABLE, "")
     on_one_host = os.environ.get(_RANKS_OF_HOST) == os.environ.get(_RANKS)
     here = on_one_host and _address(said).startswith("127.")

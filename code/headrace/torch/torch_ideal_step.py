@@ -1,4 +1,4 @@
-"""The ideal step of a custom training loop: the script's step on one batch that is on the device already."""
+"""The ideal step of a custom training loop: the script's step on a batch that is already on the device."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from headrace.torch.fetch.rng import GLOBAL, kept
 from headrace.training.ideal_step import SETTLING, IdealStep, steps_to_measure
 
 WARM_UP_STEPS = 3
-"""Steps before the number to measure is chosen: the first ones choose kernels and compile."""
+"""Number of steps to make before measuring, since the first steps choose kernels and compile."""
 
 
 def measure_ideal_step(
     step: Callable[[Any], Any], batch: Any, model: torch.nn.Module, optimizer: Any, others: Sequence[Any]
 ) -> tuple[IdealStep, float]:
-    """Return the ideal step, and the seconds to copy a batch to the GPU; all ranks must call this together.
+    """Return the ideal step, and the seconds to copy a batch to the GPU. All ranks must call this together.
 
-    A step's time is from the end of the step before to its own end, as in training: Python may run ahead of the GPU.
+    A step's time runs from the previous step's end to its own end. So Python may run ahead of the GPU, as in training.
     """
     device = distributed.device()
     on_device, copy_s = to_device(batch, device), _copy_s(batch, device)
@@ -63,7 +63,7 @@ def _times_s(step: Callable[[Any], Any], batch: Any, count: int, device: torch.d
 
 @contextlib.contextmanager
 def _put_back(model: torch.nn.Module, optimizer: Any, others: Sequence[Any]) -> Iterator[None]:
-    """Put back, to the last bit, all that a step changes: weights, buffers, gradients, optimizer, random generators.
+    """Context that restores, to the last bit, all that a step changes: the model, optimizer and random generators.
 
     Copies stay in the host's memory, since a second model may not fit on the GPU. Tensors keep their addresses.
 
@@ -95,7 +95,7 @@ def _keep(value: Any, tensors: dict[int, Callable[[], Any]]) -> Callable[[], Any
     """Return a function that restores a value and returns it.
 
     Args:
-        tensors: these functions for tensors, by id: a tensor that two values share is kept once.
+        tensors: the functions made so far for tensors, by the tensor's id, so that a shared tensor is kept once.
     """
     if isinstance(value, torch.Tensor):
         if id(value) not in tensors:

@@ -62,16 +62,16 @@ class Training:
         self._copy_s = None if distributed.device().type == "cuda" else 0.0
 
     def measure_ideal_step(self, step: Callable[[Any], Any], batch: Any, *others: Any) -> None:
-        """Measure the ideal step, just before `epochs`; all ranks must call it.
+        """Measure the ideal step. All ranks must call this, just before `epochs`.
 
             training.measure_ideal_step(step, (images, labels))
             for epoch in training.epochs(5):
                 for batch in training.steps():
                     step(batch)
 
-        It makes a few steps, then puts back to the last bit the model's weights, buffers and gradients, the optimizer,
-        and the random generators of Python, NumPy and torch. Time that the loop spends outside `step` counts as waiting
-        for data.
+        It makes a few steps. Then it restores, to the last bit, the model's weights, buffers and gradients, the
+        optimizer, and the random generators of Python, NumPy and torch. Time that the loop spends outside `step` counts
+        as waiting for data.
 
         Args:
             step: makes one step on a batch.
@@ -122,8 +122,8 @@ class Training:
                 waited_cpu_s = None if self._loader.made_elsewhere else time.process_time() - asked_cpu_s
                 self._look_at(batch)
                 yield batch
-                # On a GPU: the wait of the GPU, since Python's costs nothing while the GPU still works. It is read when
-                # the step's work is in the queue, so Python is ahead by at most one step.
+                # On a GPU, measure the GPU's wait: Python's wait costs nothing while the GPU still works. It is read
+                # once the step's work is in the queue, so Python is ahead by at most one step.
                 waited_s = moments.between_s(over, here)
                 over, now = moments.now(), time.perf_counter()
                 copied_s = self._loader.last_copy_s()
@@ -144,12 +144,12 @@ class Training:
             say("short_epoch", steps=made_before + steps, asked_for=made_before + most)
         if not steps and begun_at == 0:
             raise InputError(
-                "the loader gives no batch: with drop_last a step needs batch_size samples for each rank; give more "
+                "the loader gives no batch: with drop_last, a step needs batch_size samples for each rank. Use more "
                 "samples or smaller batches"
             )
 
     def _look_at(self, batch: Any) -> None:
-        """Note the size of a batch. With a batch sampler only the batches show how many samples they hold."""
+        """Note the size of a batch. With the script's batch sampler, only the batches show their size."""
         if not self._loader.batch_size:
             self._batches, self._samples = self._batches + 1, self._samples + (samples_of(batch) or 1)
             self._meter.batches_hold(self._samples / self._batches)
@@ -157,7 +157,7 @@ class Training:
             self._sample_bytes = batch_bytes(batch) / (self._loader.batch_size or samples_of(batch) or 1)
 
     def _expect(self, most: int | None) -> None:
-        """Tell the meter how many steps are to come, where that is known."""
+        """Tell the meter how many steps will be made, if that is known."""
         with contextlib.suppress(TypeError):  # an iterable dataset may have no length
             length = len(self._loader)
             most = most if most and self._loader.length_is_a_guess else min(most or length, length)
@@ -179,14 +179,14 @@ class Training:
 
 
 def samples_of(batch: Any) -> int:
-    """Return the first dimension of the first tensor or array in a batch; 0 where it is not known."""
+    """Return the number of samples in a batch: the length of its first tensor or array; 0: not known."""
     with contextlib.suppress(Exception):  # a nested tensor: the report lacks the figure
         return next((int(each.shape[0]) for each in arrays_of(batch) if len(each.shape)), 0)
     return 0
 
 
 def batch_bytes(batch: Any) -> int:
-    """Return the bytes of all tensors and arrays in a batch, however it nests them; 0 where they are not known."""
+    """Return the bytes of all tensors and arrays in a batch, at any depth; 0: not known."""
     with contextlib.suppress(Exception):  # a sparse tensor: the report lacks the figure
         return sum(int(each.nbytes) for each in arrays_of(batch))
     return 0

@@ -46,7 +46,7 @@ class CheckpointFolder:
 
         Args:
             epoch: the epoch to continue with.
-            step: number of steps of that epoch that were made.
+            step: number of steps of that epoch that are already made.
             write_weights: writes the weights to a path.
             records: further files to save as JSON, by name.
         """
@@ -83,7 +83,7 @@ class CheckpointFolder:
             )  # fmt: skip
 
     def is_due(self, every_s: float) -> bool:
-        """Return whether this process saved its last checkpoint at least `every_s` seconds ago; False for 0."""
+        """Return whether the last checkpoint, or the start, was at least `every_s` seconds ago; always False for 0."""
         return 0 < every_s <= time.monotonic() - self._saved_at
 
     def newest(self) -> Path | None:
@@ -96,12 +96,12 @@ class CheckpointFolder:
         return path and path / self._weights_file
 
     def place(self) -> tuple[int, int]:
-        """Return epoch and step of the newest checkpoint; `(0, 0)` if there is none."""
+        """Return the epoch and step of the newest checkpoint; `(0, 0)` if there is none."""
         path = self.newest()
         return _place(path) if path else (0, 0)
 
     def record(self, name: str) -> Any:
-        """Return the newest checkpoint's record of this name; None if there is none."""
+        """Return the content of the newest checkpoint's JSON file `name`; None if there is none."""
         path = self.newest()
         if path is None or not (path / name).is_file():
             return None

@@ -1,4 +1,4 @@
-"""Figures of all fits of a run together: usually one, two in transfer learning, five in fivefold cross-validation.
+"""Figures of a run over all its fits: usually one fit, two in transfer learning, five in fivefold cross-validation.
 
 A job is paid for as a whole, so its figures cover all its steps.
 """
@@ -30,7 +30,7 @@ class Fit:
     knows_waited_cpu: bool = False
 
     def compute_cpu_s(self) -> float:
-        """Return the CPU seconds of a step on this rank without those for its batch; 0: not known."""
+        """Return the CPU seconds of a step on this rank, without the time to make its batch; 0: not known."""
         if self.times.ideal.ms:
             return self.times.ideal.cpu_s
         return self.cpu.outside_waiting_s() if self.knows_waited_cpu else 0.0
@@ -47,7 +47,7 @@ class Fit:
         return self.times.mean_ideal_ms(self.times.all)
 
     def computing_ms(self) -> float:
-        """Return the milliseconds of computing in a step; all of it if neither waiting nor the ideal step is known."""
+        """Return the milliseconds of computing in a step. Without figures on waiting, that is the whole step."""
         return self.times.all.without_waiting_ms() or self.mean_ideal_ms() or self.step_ms()
 
 
@@ -79,9 +79,9 @@ def together(fits: Sequence[Fit]) -> dict[str, Any]:
 def step_parts_ms(fits: Sequence[Fit]) -> dict[str, float | None]:
     """Return the parts of a step in milliseconds; they add up to the mean step.
 
-    `waiting`: until the batch is made. `copying`: the wait for its copy to the GPU; None: not known, and part of
-    waiting. `computing`: Python, launches and arithmetic. Waiting is measured, or else is the difference between the
-    step and the ideal step.
+    `waiting`: the wait for the batch; if it was not measured, the step less the ideal step.
+    `copying`: the wait for the batch's copy to the GPU; None: not known, so that `waiting` includes it.
+    `computing`: the rest, such as Python, kernel launches and arithmetic.
     """
     step_ms = _mean(Fit.step_ms, fits)
     computing_ms = min(_mean(Fit.computing_ms, fits), step_ms)
@@ -96,7 +96,7 @@ def step_parts_ms(fits: Sequence[Fit]) -> dict[str, float | None]:
 
 
 def _mean_of_known(figure: Callable[[Fit], float], fits: Sequence[Fit]) -> float:
-    """Return a figure's mean over the steps of those fits that know it; 0 means that it is not known."""
+    """Return a figure's mean over the steps of all fits in which it is known (not 0); 0: no fit knows it."""
     return _mean(figure, [fit for fit in fits if figure(fit)])
 
 

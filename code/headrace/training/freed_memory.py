@@ -1,8 +1,8 @@
 """Reuse freed memory for the next batch, instead of returning it to the system each time.
 
 glibc maps a separate block for a large allocation (always above 32 MiB, at first above 128 KiB) and unmaps it when it
-is freed. A batch is such a block several times on its way, and each time costs page faults for its whole length. With
-batches of 38 MB, the rate falls to a third.
+is freed. A batch passes through several such blocks, and each new block costs page faults for its whole length. With
+batches of 38 MB, this cuts the rate to a third.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _KEPT_BYTES = 512 << 20
 
 
 def keep_freed_memory() -> None:
-    """Make malloc keep freed memory, where it is glibc's. Call this before the first batch."""
+    """Make glibc's malloc keep freed memory; with another C library, do nothing. Call this before the first batch."""
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(_M_MMAP_MAX, 0)
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)

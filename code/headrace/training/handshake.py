@@ -1,4 +1,4 @@
-"""Handshake in which both ends of a connection prove that they hold the job's secret, before any other message.
+"""A handshake in which both ends of a connection prove that they hold the job's secret, before any other message.
 
     server → client    magic, the server's nonce
     client → server    magic, the client's nonce, HMAC(key, "rank" + both nonces + the server's address)
@@ -26,7 +26,7 @@ LIMIT_S = 5.0
 
 @dataclass(frozen=True)
 class Handshake:
-    """One protocol's handshake.
+    """The handshake of one protocol, for both ends of a connection.
 
     Args:
         magic: eight bytes that identify the protocol and its version.
@@ -37,35 +37,35 @@ class Handshake:
     purpose: bytes
 
     def proof(self, secret: str, who: str, server_nonce: bytes, client_nonce: bytes, address: str) -> bytes:
-        """Return the proof of `who` (`rank` or `worker`) that it holds the secret.
+        """Return the bytes that prove that `who` (`rank` or `worker`) holds the secret.
 
         Args:
-            address: HOST:PORT of the server, for both proofs.
+            address: HOST:PORT of the server, in a rank's proof and in a worker's.
         """
         key = hmac.digest(secret.encode(), self.purpose, hashlib.sha256)
         return hmac.digest(key, who.encode() + server_nonce + client_nonce + address.encode(), hashlib.sha256)
 
     def enter(self, address: str, secret: str) -> socket.socket:
-        """Connect to the server at HOST:PORT and authenticate. Return the connection. Raises `OSError`."""
+        """Connect to the server at `address` (HOST:PORT), authenticate, and return the connection. Raises `OSError`."""
         deadline = time.monotonic() + LIMIT_S
         host, _, port = address.rpartition(":")
         connection = socket.create_connection((host, int(port)), LIMIT_S)
         try:
             hello = receive(connection, len(self.magic) + NONCE_BYTES, deadline)
             if not hello.startswith(self.magic):
-                raise OSError("another program answers")
+                raise OSError("another program listens on this port")
             server, own = hello[len(self.magic) :], secrets.token_bytes(NONCE_BYTES)
             connection.sendall(self.magic + own + self.proof(secret, "rank", server, own, address))
             proof = self.proof(secret, "worker", server, own, address)
             if not hmac.compare_digest(receive(connection, PROOF_BYTES, deadline), proof):
-                raise OSError("it does not hold this job's secret")
+                raise OSError("the server does not hold this job's secret")
         except BaseException:
             connection.close()
             raise
         return connection
 
     def admit(self, connection: socket.socket, address: str, secret: str) -> None:
-        """Authenticate a client, on the server's side. Raises `OSError` if it does not hold the secret."""
+        """Authenticate a client, on the server's side. Raises `OSError` if the client does not hold the secret."""
         deadline = time.monotonic() + LIMIT_S
         own = secrets.token_bytes(NONCE_BYTES)
         connection.settimeout(LIMIT_S)
@@ -86,7 +86,7 @@ def receive(connection: socket.socket, size: int, deadline: float) -> bytes:
     while len(received) < size:
         left_s = deadline - time.monotonic()
         if left_s <= 0:
-            raise TimeoutError("no answer in time")
+            raise TimeoutError("no complete answer in time")
         connection.settimeout(left_s)
         more = connection.recv(size - len(received))
         if not more:

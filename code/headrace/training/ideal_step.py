@@ -11,16 +11,16 @@ LEAST_STEPS, MANY_STEPS, MOST_STEPS = 5, 40, 400
 BUDGET_S = 2.0
 """Seconds for measuring up to `MANY_STEPS` steps."""
 BUDGET_OF_SHORT_STEPS_S = 0.4
-"""Seconds for measuring short steps, up to `MOST_STEPS`. A shorter measurement would show one moment only."""
+"""Seconds for measuring up to `MOST_STEPS` short steps. Less time would show only one moment of the machine."""
 SETTLING = 0.25
-"""Share of the steps that is added before measuring: the first tens of short steps take up to a tenth longer."""
+"""Share of extra steps to make before measuring, since the first tens of short steps take up to a tenth longer."""
 _ERROR_OF_MEDIAN = 1.2533 / 1.349
-"""Standard error of a median ÷ (interquartile range ÷ √n), for normal values: 1.2533 σ ÷ √n, and 1.349 σ."""
+"""Factor from interquartile range ÷ √n to the standard error of a median, for normal values: 1.2533 σ ÷ 1.349 σ."""
 
 
 @dataclass(frozen=True)
 class IdealStep:
-    """The time of a step on a batch in memory. All zero: it was not measured."""
+    """The time of a step on a batch that is already in memory. All fields are 0 if it was not measured."""
 
     ms: float = 0.0
     error_ms: float = 0.0
@@ -30,7 +30,7 @@ class IdealStep:
 
     @classmethod
     def of(cls, times_s: Sequence[float], cpu_s: float) -> IdealStep:
-        """Return the ideal step, from the times of these steps and their total CPU seconds."""
+        """Return the ideal step, from the seconds of each measured step and the CPU seconds of all of them together."""
         low, median, high = np.percentile(times_s, [25, 50, 75]) * 1000
         error = _ERROR_OF_MEDIAN * (high - low) / np.sqrt(len(times_s))
         return cls(float(median), float(error), cpu_s / len(times_s))

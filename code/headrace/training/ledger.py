@@ -1,4 +1,4 @@
-"""Record of the elements of an endless, shuffled stream that have been trained on. It uses no TensorFlow and no files.
+"""A record of which elements of an endless, shuffled stream have been trained on. It uses no TensorFlow and no files.
 
 The stream is a sequence of positions 0, 1, 2, … Each stands for a unit (a file, or a block of indices), and every epoch
 has each unit once. An element's tag is `position << 32 | place in the unit`.
@@ -16,18 +16,18 @@ from headrace.errors import InputError
 
 PLACE_BITS = 32
 LAG_EPOCHS, LAG_POSITIONS = 2, 1024
-"""Distances, in epochs and in positions, that a position may lag behind the newest one; the greater one applies.
-Workers hold several positions at a time, and some workers are slow."""
+"""How far a position may lag behind the newest one, in epochs and in positions; the greater distance applies.
+A lag is normal, since workers hold several positions at a time, and some workers are slow."""
 _PLACE_MASK = (1 << PLACE_BITS) - 1
 Ranges = list[list[int]]
-"""Half-open ranges, ascending, with gaps between them."""
+"""Half-open ranges `[first, end)`, ascending, with gaps between them."""
 
 
 class Ledger:
-    """The complete positions of a stream, and for incomplete ones the elements that are done.
+    """A record of a stream's done positions, and of the done elements in positions that are only partly done.
 
-    If an element is still missing when much later positions have come, it will not come any more: it was filtered out,
-    or lost with a worker. It is counted as skipped.
+    An element that is still missing when much later positions have come was filtered out, or lost with a worker. The
+    ledger counts it as skipped.
 
     Args:
         counts: number of elements of each unit.
@@ -42,9 +42,9 @@ class Ledger:
         self._begun: dict[int, NDArray[Any]] = {}  # position: which of its elements are done
         self._newest = 0
         self.mark = 0
-        """First position that is not done; all earlier ones are."""
+        """First position that is not done. All earlier positions are done or skipped."""
         self.skipped = 0
-        """Number of elements that will not come any more."""
+        """Number of elements that the ledger counts as missing for good."""
 
     def add(self, tags: NDArray[Any]) -> None:
         """Note that the elements with these tags have been trained on."""
@@ -73,7 +73,7 @@ class Ledger:
 
     @property
     def begun_elements(self) -> int:
-        """Number of done elements at and after the mark, which a stream that starts at the mark must leave out."""
+        """Number of done elements from the mark on. A stream that starts at the mark must leave them out."""
         whole = sum(self._count(position) for position in self._done)
         return whole + sum(int(done.sum()) for done in self._begun.values())
 
@@ -82,7 +82,7 @@ class Ledger:
         return np.asarray(sorted(self._done), np.int64)
 
     def done_tags(self) -> NDArray[Any]:
-        """Return the tags of done elements in positions that are not done, ascending."""
+        """Return the tags of the done elements in positions that are only partly done, ascending."""
         tags = [(position << PLACE_BITS) + np.flatnonzero(done) for position, done in sorted(self._begun.items())]
         return np.concatenate(tags) if tags else np.zeros(0, np.int64)
 

@@ -1,4 +1,4 @@
-"""The meter of training in any framework, and the trainer's part of the summary, which rank 0 writes."""
+"""The meter of training in any framework. Rank 0 also writes the trainer's part of the summary."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from headrace.training.signal_files import SignalFiles
 from headrace.training.step_times import Sums
 
 REPORT_INTERVAL_S = 5.0
-"""Seconds between renewals of the report within an epoch, for jobs that end in mid-epoch."""
+"""Seconds between two reports within an epoch, so that a job that ends in mid-epoch has a recent one."""
 _ended: list[Fit] = []
-"""Ended trainings of this process; the step count of a later one continues theirs."""
+"""Trainings of this process that have ended. A later training continues their step count."""
 
 
 class Scalars(Protocol):
@@ -38,7 +38,7 @@ class Scalars(Protocol):
 
 
 class Meter:
-    """Measures step time, samples/s over all ranks and the input-bound share on rank 0. Other ranks only show progress.
+    """On rank 0, measures step time, samples/s of all ranks and the input-bound share. Other ranks only show progress.
 
     It writes log events, `metrics.jsonl`, TensorBoard scalars, and the trainer's part of `summary.json`.
 
@@ -76,20 +76,20 @@ class Meter:
         self._disk_failed = False
 
     def expect(self, steps: int) -> None:
-        """Note how many steps this run is going to make, where that is known before the first."""
+        """Set the number of steps that this run will make, if that is known before the first step."""
         self._total_steps = self._total_steps or steps
 
     def resumes(self, steps: int) -> None:
-        """Note the steps of the first epoch that an earlier run has made; call it before the first step is over."""
+        """Set how many steps of the first epoch an earlier run has made. Call this before the first step is over."""
         if not self._fit.steps:
             self._epoch_began = -steps
 
     def batches_hold(self, samples: float) -> None:
-        """Set the number of samples in a batch, where it is known only after the start."""
+        """Set the number of samples in a batch, if it is known only after the start."""
         self._batch_size = max(round(samples), 1)
 
     def begin(self, ideal: IdealStep | None = None) -> None:
-        """Begin training. Without a measured ideal step (None), `steps` must be given each step's waiting time."""
+        """Begin training. If no ideal step was measured (None), `steps` needs each step's waiting time."""
         self._fit.times.ideal = ideal or IdealStep()
         self._before = list(_ended)
         if self._rank() == 0:
@@ -105,7 +105,7 @@ class Meter:
         self._train_begin = time.perf_counter()
 
     def progress(self) -> None:
-        """Note progress that is no step."""
+        """Show progress other than a step, for example in an evaluation."""
         self._signals.progress()
 
     def steps(
@@ -120,12 +120,12 @@ class Meter:
         """Count steps that were made.
 
         Args:
-            made: their number.
+            made: number of the steps.
             took_s: seconds of all these steps together.
-            waited_s: the part of `took_s` before their batch was there.
-            waited_cpu_s: CPU seconds of this process in `waited_s`; None where other work runs in the process then.
-            between_s: the part of `took_s` for the script's callbacks before the step, which wait for no data.
-            copied_s: the part of `waited_s` for the copy to the GPU; None: not known.
+            waited_s: the part of `took_s` spent waiting for batches; None: not known.
+            waited_cpu_s: CPU seconds of this process in `waited_s`; None if the process does other work meanwhile.
+            between_s: the part of `took_s` in the script's callbacks before the step, which do not wait for data.
+            copied_s: the part of `waited_s` spent waiting for the copy to the GPU; None: not known.
         """
         self._fit.times.made(Sums(made, took_s, waited_s, between_s, copied_s))
         self._fit.cpu.made(made, waited_cpu_s or 0.0)
@@ -143,12 +143,12 @@ class Meter:
                 self.write_report()
 
     def steps_over(self) -> None:
-        """Leave out the time until the next step, such as that of an evaluation or a checkpoint."""
+        """Do not count the time from now until the next step, for example that of an evaluation or a checkpoint."""
         self._fit.cpu.over()
         self._signals.steps_over()
 
     def epoch(self, number: int, metrics: dict[str, float]) -> None:
-        """End epoch `number` (from 1), which has these metrics."""
+        """Record the end of epoch `number`, counted from 1, and the epoch's metrics."""
         self.steps_over()
         self._fit.epochs += 1
         self._fit.longest_epoch = max(self._fit.longest_epoch, self._fit.steps - self._epoch_began)
@@ -161,7 +161,7 @@ class Meter:
             self.write_report()
 
     def end(self) -> None:
-        """End training. The same script may begin another, whose step count continues this one's."""
+        """End training. If the script begins another training, that one continues the step count."""
         self._signals.ended()
         atexit.unregister(self.write_report)
         if self.write_report in failure.last_words:
@@ -192,12 +192,12 @@ class Meter:
 
     @contextlib.contextmanager
     def _disk(self) -> Iterator[None]:
-        """Print an error of the disk instead of raising it: a full disk may cost figures, but no step."""
+        """Print a disk error instead of raising it, so that a full disk loses figures but does not stop training."""
         try:
             yield
         except OSError as error:
             if not self._disk_failed:
-                print(f"figures are lost: {error}", flush=True)
+                print(f"training goes on, but its figures are lost: {error}", flush=True)
             self._disk_failed = True
 
     def _write_step(self) -> None:

@@ -1,4 +1,4 @@
-"""Files through which a rank shows progress to its host's launcher, and the launcher asks it to stop."""
+"""Files by which a rank shows progress to its host's launcher, and by which the launcher asks the rank to stop."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from headrace.cluster.run_files import STOP_REQUEST
 
 PROGRESS_INTERVAL_S = 0.5
 PAUSED = "paused"
-"""Beginning of the name of the file that exists while a rank makes no steps."""
+"""First part of the name of a file that exists while a rank makes no steps; the rank's number follows."""
 
 
 class SignalFiles:
     """This rank's signal files. Without a launcher the methods do nothing.
 
     Args:
-        folder: `TrainerContext.signal_dir`, which has no name without a launcher.
+        folder: `TrainerContext.signal_dir`; an empty path if there is no launcher.
         rank: returns this process's rank; called only if there is a launcher.
     """
 
@@ -38,7 +38,7 @@ class SignalFiles:
                 self._paused.unlink()
 
     def steps_over(self) -> None:
-        """Say that no step runs until the next `step`: the launcher leaves out the GPU's utilization meanwhile."""
+        """Tell the launcher that no step runs until the next `step`, so it does not count the GPU's utilization."""
         if self._folder and self._steps:
             self._steps = False
             with contextlib.suppress(OSError):

@@ -15,9 +15,9 @@ _WAKE_BYTES = 256 << 10
 """Bytes that must arrive before the receiver of a batch wakes, so that both ends stay busy."""
 _LONGEST_SLEEP, _NO_LIMIT = struct.pack("ll", 1, 0), struct.pack("ll", 0, 0)
 NOT_READ_MS = 10_000
-"""Milliseconds after which a connection ends if the other side has taken none of the sent data."""
+"""Milliseconds after which a connection ends if the other side's kernel has accepted none of the sent data."""
 _DEAD_AFTER = {"TCP_KEEPIDLE": 4, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
-"""Seconds of silence until the kernel probes a connection, seconds between probes, and how many may fail."""
+"""Seconds of silence before the kernel probes a connection, seconds between probes, and probes that may fail."""
 
 
 def prepare(connection: socket.socket, send_timeout_s: float) -> None:
@@ -44,7 +44,7 @@ def send(connection: socket.socket, buffers: Sequence[memoryview]) -> None:
 
 
 def receive(connection: socket.socket, size: int) -> bytes:
-    """Receive exactly this many bytes. Raises `OSError`."""
+    """Receive exactly `size` bytes. Raises `OSError` if the connection ends first."""
     received = connection.recv(min(size, _SOCKET_BYTES), socket.MSG_WAITALL) if size else b""
     while len(received) < size:
         more = connection.recv(min(size - len(received), _SOCKET_BYTES), socket.MSG_WAITALL)
@@ -67,7 +67,7 @@ def receive_into(connection: socket.socket, buffers: Sequence[memoryview]) -> No
 
 
 def _filled(connection: socket.socket, parts: list[memoryview], size: int) -> list[memoryview]:
-    """Fill the first `size` bytes of the parts; return the parts that are left."""
+    """Receive `size` bytes into the first parts, and return the parts that are not filled yet."""
     while size:
         try:
             got = connection.recvmsg_into(_first(parts, size), 0, socket.MSG_WAITALL)[0]
@@ -80,7 +80,7 @@ def _filled(connection: socket.socket, parts: list[memoryview], size: int) -> li
 
 
 def _wake_at(connection: socket.socket, size: int) -> bool:
-    """Make the receiver sleep until `size` bytes have arrived, since a wake for each segment costs as much as its copy.
+    """Make the receiver sleep until `size` bytes have arrived. Waking for each segment costs as much as copying it.
 
     The sleep also ends after `_LONGEST_SLEEP`. Returns False if the kernel does not support this.
     """

@@ -9,7 +9,7 @@ import psutil
 
 
 class StepCpu:
-    """Sums CPU seconds of all epochs' steps. The first step of each epoch, which finds no batch ready, is left out."""
+    """Sum of the CPU seconds of all steps except the first of each epoch, which finds no batch ready."""
 
     def __init__(self) -> None:
         self._began: tuple[float, float] | None = None
@@ -18,7 +18,7 @@ class StepCpu:
         self._spent_s = self._own_s = 0.0
 
     def made(self, steps: int, waited_s: float = 0.0) -> None:
-        """Add steps that were made; `waited_s`: CPU seconds of this process while it waited for their batches."""
+        """Add steps that were made. `waited_s` is the CPU seconds of this process while it waited for the batches."""
         if self._began is None:
             self._began = _now()
         else:
@@ -26,17 +26,17 @@ class StepCpu:
             self._waited_s += waited_s
 
     def over(self) -> None:
-        """Leave out the CPU time until the next step, such as that of an evaluation or a checkpoint."""
+        """Do not count the CPU time from now until the next step, for example that of an evaluation or a checkpoint."""
         self._take()
         self._began = None
 
     def per_step_s(self) -> float:
-        """Return the CPU seconds of this process and its descendants per step; 0: no step was measured."""
+        """Return the CPU seconds per step of this process and its descendants; 0: no step was measured."""
         self._take()
         return self._spent_s / self._steps if self._steps else 0.0
 
     def outside_waiting_s(self) -> float:
-        """Return the CPU seconds of this process alone per step, without those of waiting; 0: no step was measured."""
+        """Return the CPU seconds per step of this process alone, without waiting; 0: no step was measured."""
         self._take()
         return max(self._own_s - self._waited_s, 0.0) / self._steps if self._steps else 0.0
 
@@ -51,7 +51,7 @@ class StepCpu:
 
 
 def _with_ended_s(pid: int) -> float:
-    """Return the CPU seconds of a descendant and its ended children, such as a fork server's; 0 if it is gone."""
+    """Return the CPU seconds of a process and its ended children (a fork server has some); 0 if the process is gone."""
     try:
         return float(sum(psutil.Process(pid).cpu_times()[:4]))
     except (psutil.NoSuchProcess, psutil.AccessDenied):
@@ -59,7 +59,7 @@ def _with_ended_s(pid: int) -> float:
 
 
 def _now() -> tuple[float, float]:
-    """Return the CPU seconds of this process with all its descendants (also ended ones), and of this process alone."""
+    """Return the CPU seconds of this process with all descendants, even ended ones, and those of this process alone."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     living_s = sum(_with_ended_s(each.pid) for each in psutil.Process().children(recursive=True))
     own_s = time.process_time()

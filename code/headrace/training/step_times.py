@@ -13,23 +13,23 @@ import numpy as np
 from headrace.training.ideal_step import IdealStep
 
 MEDIAN_OF = 1000
-"""Number of last steps whose exact median is known."""
+"""Number of the latest steps of which the exact median is known."""
 PRECISION = 0.001
-"""Relative width of the classes in which all steps are counted by their time."""
+"""Relative width of a class in the histogram of all step times."""
 
 
 @dataclass
 class Sums:
-    """A number of steps, and sums of their seconds."""
+    """A number of steps, and their total seconds."""
 
     steps: int = 0
     step_s: float = 0.0
     waited_s: float | None = None
-    """The part of `step_s` before the steps' batches were there; None: not known."""
+    """The part of `step_s` spent waiting for batches; None: not known."""
     between_s: float = 0.0
-    """The part of `step_s` for the script's callbacks between steps, which wait for no data."""
+    """The part of `step_s` in the script's callbacks between steps, which do not wait for data."""
     copied_s: float | None = None
-    """The part of `waited_s` for the copy to the GPU; None: not known."""
+    """The part of `waited_s` spent waiting for copies to the GPU; None: not known."""
 
     def add(self, more: Sums) -> None:
         self.steps += more.steps
@@ -60,14 +60,14 @@ class Sums:
 
 
 class StepTimes:
-    """Times of a run's steps. Memory, and the time for any figure, do not grow with the number of steps."""
+    """Times of a run's steps. More steps need neither more memory nor more time to compute a figure."""
 
     def __init__(self) -> None:
         self.ideal = IdealStep()
-        """The ideal step measured before training; all zero where it was not measured."""
+        """The ideal step measured before training. All its fields are 0 if it was not measured."""
         self._first, self._others, self._recent = Sums(), Sums(), Sums()
         self._last: collections.deque[tuple[float, float]] = collections.deque(maxlen=MEDIAN_OF)
-        """Seconds of each of the last steps, with and without the script's callbacks between steps."""
+        """Seconds of each of the latest steps: with the script's callbacks between steps, and without them."""
         self._classes: dict[int, tuple[int, float]] = {}
 
     def made(self, made: Sums) -> None:
@@ -85,33 +85,33 @@ class StepTimes:
 
     @property
     def all(self) -> Sums:
-        """All steps but the very first, whose wait for the first batch of a cold pipeline is start-up.
+        """All steps except the first, whose wait for a batch belongs to the start of the pipeline.
 
-        With `steps_per_execution` all steps of the first execution are left out, since their single times are not
-        known. Where there are no others, the first one counts.
+        With `steps_per_execution`, all steps of the first execution are left out, since only their total time is
+        known. If there are no other steps, the first ones count.
         """
         return self._others if self._others.steps else self._first
 
     def take_recent(self) -> Sums:
-        """Return the steps since the last call, without the very first; if none are left, return `all`."""
+        """Return the steps since the last call, without the run's first step. If there are none, return `all`."""
         recent, self._recent = self._recent, Sums()
         return recent if recent.steps else self.all
 
     @property
     def first_s(self) -> float:
-        """Seconds of the very first step or execution; 0: there was none."""
+        """Seconds of the first step, or of the first execution of several; 0: there was none."""
         return self._first.step_s
 
     def ideal_ms(self, of: Sums) -> float:
         """Return the milliseconds of a step that waits for nothing, at most the median of the last steps.
 
-        It is the time measured before training plus callbacks between steps, or else a step's time without waiting.
+        This is the measured time plus callbacks between steps. If none was measured, it is the step time less waiting.
         """
         ideal_ms = self.mean_ideal_ms(of)
         return min(ideal_ms, _median_ms([step_s for step_s, _ in self._last])) if self._last else ideal_ms
 
     def mean_ideal_ms(self, of: Sums) -> float:
-        """Return the mean milliseconds of a step that waits for nothing; a rare, slow callback counts in it.
+        """Return the mean milliseconds of a step that waits for nothing, with rare, slow callbacks included.
 
         If the measured ideal step is slower than the median of the last steps without callbacks, that median replaces
         the measurement.
@@ -127,12 +127,12 @@ class StepTimes:
         return min(max(1 - ideal_ms / step_ms, 0.0), 1.0) if step_ms and ideal_ms else 0.0
 
     def classes(self) -> Mapping[int, tuple[int, float]]:
-        """Return the number and seconds of steps of about the same time, by its logarithm, without the very first."""
+        """Return a histogram of step times without the first step: count and seconds, by the logarithm of the time."""
         return self._classes or {0: (self._first.steps, self._first.step_s)}
 
 
 def spread_ms(runs: Sequence[StepTimes]) -> dict[str, float]:
-    """Return median, mean and 90th percentile of all runs' steps in milliseconds, without each run's very first.
+    """Return median, mean and 90th percentile (in ms) of the step times of all runs, without each run's first step.
 
     The mean is exact; the other two are off by less than 0.1 % (`PRECISION`).
     """

@@ -24,16 +24,16 @@ from headrace.training.handshake import LIMIT_S
 from headrace.training.socket_buffers import prepare, receive_into
 
 EXTRA_AHEAD = 2
-"""Number of batches requested in addition to those for the servers' workers."""
+"""Number of batches that a rank requests beyond those that keep the servers' workers busy."""
 CONNECTIONS_PER_PROCESS = 2
-"""Connections to each worker of a server, so that one batch is sent while the next is made."""
+"""Connections to each worker of a server. With two, the worker sends one batch while it makes the next."""
 MOST_CONNECTIONS = 64
 """Largest number of connections to one server."""
 SEND_TIMEOUT_S = 60.0
 LEAVE_S = 10.0
-"""Seconds that closing waits for threads with an open connection. They end as soon as they get processor time."""
+"""Seconds that `join` waits for the threads of connections. These end as soon as they get processor time."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
-"""Seconds before a connection is tried again, at first and at most."""
+"""Seconds before a failed connection is tried again: after the first failure, and at most."""
 _received = receipts.Counter()
 receipts.add_source(_received.counts)
 
@@ -44,11 +44,11 @@ class NotKnown(InputError):
 
 @dataclass(frozen=True)
 class Feeds:
-    """The feed servers of one loader, and how a rank reads from them.
+    """The feed servers of one loader, and the settings with which a rank reads from them.
 
     Attributes:
         servers: HOST:PORT of each feed server.
-        hello: the message on connecting: the loader's `key`, in the field `loader`, and its configuration.
+        hello: first message on each connection: the loader's configuration, and its key in the field `loader`.
         rank, world: this rank, and the number of ranks, which share the servers' workers.
         limit_s: seconds to wait for a batch while no server makes progress.
         pin_memory: whether batches are received into pinned memory.
@@ -116,7 +116,7 @@ class FeedClient:
         threading.Thread(target=self._keep, args=(server, number), name=f"feed {server}", daemon=True).start()
 
     def _keep(self, server: str, number: int) -> None:
-        """Keep one connection to a server open, and reconnect when it breaks. Number 0 starts the others, once."""
+        """Keep one connection to a server open, and reconnect when it breaks. Connection 0 also starts the others."""
         pause_s, first = FIRST_PAUSE_S, number == 0
         while not self._closed.is_set():
             with contextlib.ExitStack() as stack:
@@ -154,7 +154,7 @@ class FeedClient:
                 self._epoch.schedule.fail(error)
 
     def _start_others(self, server: str, processes: int) -> None:
-        """Start the other connections to a server, and request as many batches ahead as its workers need."""
+        """Start all other connections to a server, and request as many batches ahead as the server's workers need."""
         world = self._feeds.world
         connections = max(-(-CONNECTIONS_PER_PROCESS * processes // world), CONNECTIONS_PER_PROCESS)
         with self._changed:
@@ -200,7 +200,7 @@ class FeedClient:
 
 
 class FeedEpoch:
-    """The batches of one epoch, in order."""
+    """The batches of one epoch, in order, as a rank receives them from feed servers."""
 
     def __init__(self, schedule: Schedule, request: Callable[[int], BatchRequest], known: Callable[[], int],
                  closed: Callable[[], None]) -> None:  # fmt: skip
@@ -221,7 +221,7 @@ class FeedEpoch:
 
 
 class FeedClients:
-    """A loader's clients, one for each iteration open at the same time. They stay for later epochs."""
+    """A loader's clients: one for each iteration that is open at the same time. Later epochs use the same clients."""
 
     def __init__(self) -> None:
         self._idle: list[FeedClient] = []
@@ -244,7 +244,7 @@ class FeedClients:
 def enter(
     server: str, secret: str, hello: Mapping[str, Any], slot: int, stack: contextlib.ExitStack
 ) -> tuple[socket.socket, int]:
-    """Return a connection that is ready for requests, and the number of the server's workers.
+    """Return a connection that is ready for requests, and how many workers the server has.
 
     Args:
         hello: the loader's key and configuration.
@@ -262,7 +262,7 @@ def enter(
     protocol.send_record(connection, {**hello, "slot": slot})
     answer = protocol.receive_record(connection)
     if not isinstance(answer, dict) or type(answer.get("processes")) is not int or answer["processes"] < 1:
-        raise InputError(f"{server} does not answer like a feed server: is another program listening there?")
+        raise InputError(f"{server} does not answer like a feed server: check whether another program listens there")
     if answer.get("unknown") == "for good":
         raise NotKnown(f"feed server {server} does not have loader {hello.get('loader')} of the script")
     if answer.get("unknown"):
@@ -276,8 +276,8 @@ def enter(
 def wait_until_known(servers: Sequence[str], secret: str, hello: Mapping[str, Any], limit_s: float) -> bool:
     """Wait until a server has the loader; return False if no server ever will.
 
-    Before a server has a loader that the script makes after its first batch, it may have to run a whole pass of the
-    script. While a server does so, the wait goes on.
+    If the script makes the loader after its first batch, a server may first have to run a whole pass over another
+    loader. The wait goes on while a server does so.
 
     Raises:
         DeadlineError: no server has answered for `limit_s` seconds.
@@ -309,7 +309,7 @@ def wait_until_known(servers: Sequence[str], secret: str, hello: Mapping[str, An
 
 
 def join(threads: Iterable[threading.Thread]) -> None:
-    """Wait until these threads have ended: a thread inside torch when Python exits would abort the process."""
+    """Wait until these threads have ended. A thread still inside torch when Python exits would abort the process."""
     deadline = time.monotonic() + LEAVE_S
     for thread in threads:
         if thread is not threading.current_thread():  # garbage collection may close a client in one of its threads
@@ -332,11 +332,11 @@ def receive(
     """Receive the answer to the oldest request, and return it with its size in bytes.
 
     Args:
-        process: name of the worker, for the error.
-        alive: function to call with the worker's progress, while the worker is making the batch.
+        process: name of the worker, for error messages.
+        alive: function to call with each report of progress that the worker sends before the batch.
 
     Raises:
-        SampleError: the dataset raised in this process.
+        SampleError: the dataset raised in the worker.
         OSError: the connection has ended.
     """
     kind, header, payload_bytes = protocol.receive_head(connection)

@@ -1,7 +1,7 @@
 """Decode a batch from its header and the bytes that follow. `encode` lists the types that can be sent.
 
-The sender is not trusted. Sizes are checked before memory is allocated. Classes are looked up among the modules
-imported here, and objects are made without running their code; only named tuples and mappings use their own methods.
+The sender is not trusted. Sizes are checked before memory is allocated. Classes come only from modules that are already
+imported here. Objects are made without running code of their class, except named tuples and mappings.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DTYPES = {
     for name, each in vars(torch).items()
     if isinstance(each, torch.dtype) and re.fullmatch(r"(u?int|b?float)(8|16|32|64)(_\w+)?|complex\d+|bool", name)
 }
-"""Dtypes whose values follow from the raw memory: not quantized ones, and none smaller than a byte."""
+"""Dtypes that can be restored from raw memory. Quantized dtypes, and those smaller than a byte, are not among them."""
 WRITTEN: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
     "path": (pathlib.PosixPath, str, pathlib.PosixPath),
     "datetime": (datetime.datetime, datetime.datetime.isoformat, datetime.datetime.fromisoformat),
@@ -44,12 +44,12 @@ WRITTEN: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
     "uuid": (uuid.UUID, str, uuid.UUID),
     "complex": (complex, str, complex),
 }
-"""Types sent as text: the type, the function that writes it, the function that reads it."""
+"""Types that are sent as text: for each name, the type and the functions that write and read it."""
 SEQUENCES = (list, tuple, set, frozenset, torch.Size)
 MAPPINGS = (dict, UserDict)
 """Base classes of mappings that can be sent, such as OrderedDict and Hugging Face's BatchEncoding."""
 DEFAULTS = {each.__name__: each for each in (list, dict, set, int, float, str, bool, tuple)}
-"""Factories with which a defaultdict can be sent as one. Other factories are code, which is not sent."""
+"""Factories of a defaultdict, by name, that can be sent. With another factory it is sent as a dict."""
 _UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, ArithmeticError, SyntaxError)
 Buffers = list[memoryview]
 Build = Callable[[], Any]
@@ -61,7 +61,7 @@ class Malformed(InputError):
 
 
 class Decoder:
-    """Decoder of one batch. Fill `buffers` with the payload, then call `batch`. `state` is the dataset's.
+    """Decoder of one batch. Fill `buffers` with the payload, then call `batch`. `state` is the state of the dataset.
 
     Args:
         payload_bytes: size of the payload, which follows the header.
@@ -179,7 +179,7 @@ def _class(name: str, fits: Callable[[type], bool]) -> Any:
     for part in path.split("."):
         found = getattr(found, "__dict__", {}).get(part)  # a module's own getattr may import
     if not (isinstance(found, type) and fits(found)):
-        raise ValueError(f"no fitting class {name} is imported here: import it at the top of the script")
+        raise ValueError(f"class {name} is not imported here, or of another kind: import it at the top of the script")
     return found
 
 
@@ -211,7 +211,7 @@ def _as_subclass(make: Build, kind: type) -> Any:
 
 
 def _fields(described: Any) -> Any:
-    """Return a dtype's description, with JSON's lists as the tuples that NumPy needs for a structured dtype."""
+    """Return a dtype's description from JSON. Lists become tuples, which NumPy needs for a structured dtype."""
     if not isinstance(described, list):
         return described
     return [(name, _fields(kind), *map(tuple, shape)) for name, kind, *shape in described]
@@ -231,7 +231,7 @@ def memory_of(tensor: torch.Tensor) -> memoryview:
 
 
 def is_plain(kind: type) -> bool:
-    """Return whether a class's objects are only attributes, made and pickled by Python's default methods."""
+    """Return whether a class's objects hold only attributes, and Python's default methods make and pickle them."""
     pythons = ("__new__", "__reduce_ex__", "__reduce__", "__getstate__")
     own = ("__setstate__", "__getnewargs__", "__getnewargs_ex__", "__del__")
     return (

@@ -2,7 +2,7 @@
 
 These can be sent, nested in each other: tensors and arrays of any dtype, numbers, texts, bytes, paths, dates and None;
 lists, tuples, sets, named tuples, dicts and other mappings; dataclasses, enumerations and objects of plain classes;
-tensors of subclasses, with their attributes. Of a class only the name is sent; the receiver must have imported it.
+tensors of subclasses, with their attributes. Only a class's name is sent, so the receiver must have imported it.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ def encode(batch: Any, skipped: Sequence[tuple[Any, str]] = (), state: Any = Non
 
     Args:
         skipped: index and error of each sample that was left out of the batch.
-        state: the dataset's own `state_dict()` after this batch, of types that JSON has; None if it has none.
+        state: the dataset's own `state_dict()` after this batch, in JSON types; None if the dataset has none.
     """
     buffers: decode.Buffers = []
     try:
         described = _describe(batch, buffers, 0)
-    except _CannotTravelError as error:
+    except _CannotBeSentError as error:
         raise InputError(f"a batch with {error}") from error
     record = {"batch": described, "skipped": list(skipped), "state": state}
     header = json.dumps(record, separators=(",", ":")).encode()
     if len(header) > MOST_HEADER_BYTES:
         raise InputError(
-            "a batch with more than 16 MiB of texts and single numbers cannot travel: have collate_fn make arrays or "
+            "a batch with more than 16 MiB of texts and single numbers cannot be sent: have collate_fn make arrays or "
             "tensors of the numbers, and bytes of a long text; or make batches smaller"
         )
     if sum(each.nbytes for each in buffers) > MOST_BATCH_BYTES:
-        raise InputError("a batch of more than 8 GiB cannot travel: make batches smaller")
+        raise InputError("a batch of more than 8 GiB cannot be sent: make batches smaller")
     return header, buffers
 
 
-class _CannotTravelError(InputError):
+class _CannotBeSentError(InputError):
     """Raised for a part of a batch that cannot be sent, with advice."""
 
 
@@ -61,7 +61,7 @@ def _describe(value: Any, buffers: decode.Buffers, level: int) -> dict[str, Any]
 
     kind = type(value)
     if level > decode.MOST_LEVELS:
-        raise _CannotTravelError(f"parts nested deeper than {decode.MOST_LEVELS} levels cannot travel")
+        raise _CannotBeSentError(f"parts nested deeper than {decode.MOST_LEVELS} levels cannot be sent: flatten them")
     if kind in decode.PLAIN:
         return {"v": value}
     if kind in (torch.Tensor, torch.nn.Parameter):
@@ -80,7 +80,7 @@ def _describe(value: Any, buffers: decode.Buffers, level: int) -> dict[str, Any]
     for name, (written, write, _) in decode.WRITTEN.items():
         if kind is written:
             if name == "datetime" and (value.fold or not isinstance(value.tzinfo, (datetime.timezone, type(None)))):
-                raise _CannotTravelError("a named time zone cannot travel: have collate_fn return its isoformat()")
+                raise _CannotBeSentError("a named time zone cannot be sent: have collate_fn return its isoformat()")
             return {"written": name, "text": write(value)}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return {"named": _name(kind), "of": each_of(value)}
@@ -102,9 +102,9 @@ def _describe(value: Any, buffers: decode.Buffers, level: int) -> dict[str, Any]
     if decode.is_plain(kind):
         return {"object": _name(kind), "fields": list(vars(value)), "of": each_of(vars(value).values())}
     if isinstance(value, np.ndarray):
-        raise _CannotTravelError("an array of Python objects cannot travel: have collate_fn return its tolist()")
-    raise _CannotTravelError(
-        f"a {kind.__module__}.{kind.__qualname__} cannot travel: "
+        raise _CannotBeSentError("an array of Python objects cannot be sent: have collate_fn return its tolist()")
+    raise _CannotBeSentError(
+        f"a {kind.__module__}.{kind.__qualname__} cannot be sent: "
         "have collate_fn return tensors, arrays, numbers and texts, in lists, tuples, dicts or objects of plain classes"
     )
 
@@ -123,7 +123,7 @@ def _describe_attributes(mapping: Any, buffers: decode.Buffers, level: int) -> d
         try:
             values.append(_describe(held, buffers, level + 1))
             names.append(name)
-        except _CannotTravelError:
+        except _CannotBeSentError:
             if not name.startswith("_"):
                 raise
             del buffers[before:]
@@ -134,15 +134,15 @@ def _fields(dtype: np.dtype[Any]) -> Any:
     try:
         return dtype.descr if dtype.names else dtype.str
     except ValueError as error:
-        raise _CannotTravelError(f"an array of {dtype} cannot travel ({error}): have collate_fn copy it") from error
+        raise _CannotBeSentError(f"an array of {dtype} cannot be sent ({error}): have collate_fn copy it") from error
 
 
 def _describe_tensor(tensor: torch.Tensor, buffers: decode.Buffers) -> dict[str, Any]:
-    """Return the header's entry for a tensor, in the order of its memory: channels_last stays channels_last."""
+    """Return the header's entry for a tensor. The order of its memory is kept: channels_last stays channels_last."""
     name = str(tensor.dtype).removeprefix("torch.")
     if tensor.is_nested or tensor.layout != torch.strided or name not in decode.DTYPES:
         kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
-        raise _CannotTravelError(f"a {kind} tensor of {name} cannot travel: have collate_fn make it dense")
+        raise _CannotBeSentError(f"a {kind} tensor of {name} cannot be sent: have collate_fn make it dense")
     described: dict[str, Any] = {"tensor": name, "shape": list(tensor.shape)}
     if tensor.requires_grad:
         described["grad"] = True
@@ -157,5 +157,5 @@ def _describe_tensor(tensor: torch.Tensor, buffers: decode.Buffers) -> dict[str,
 def _name(kind: type) -> str:
     if "<locals>" in kind.__qualname__:
         advice = f"define {kind.__name__} at the top level of the script or of a module, where ranks find it"
-        raise _CannotTravelError(f"a {kind.__qualname__} cannot travel: {advice}")
+        raise _CannotBeSentError(f"a {kind.__qualname__} cannot be sent: {advice}")
     return f"{kind.__module__}:{kind.__qualname__}"

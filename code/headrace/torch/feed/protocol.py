@@ -42,11 +42,11 @@ def receive_record(connection: socket.socket) -> Any:
     """Wait for a record. Raises `OSError` if the connection ends, and `InputError` if the record is not JSON."""
     (size,) = _LENGTH.unpack(receive(connection, _LENGTH.size))
     if size > MOST_RECORD_BYTES:
-        raise InputError(f"a message announces {size:,} bytes, more than headrace sends: another program has sent it")
+        raise InputError(f"a message of {size:,} bytes is not headrace's: does another program use this port?")
     try:
         return json.loads(receive(connection, size))
     except (ValueError, RecursionError) as error:
-        raise InputError("a message is not JSON: another program than headrace has sent it") from error
+        raise InputError("a message is not JSON: does another program use this port?") from error
 
 
 def send_answer(connection: socket.socket, kind: int, header: bytes, buffers: Sequence[memoryview] = ()) -> None:
@@ -59,11 +59,11 @@ def receive_head(connection: socket.socket) -> tuple[int, bytes, int]:
     """Wait for an answer; return its kind, its header and the payload's size. Raises `OSError` and `InputError`."""
     kind, header_bytes, payload_bytes = _ANSWER.unpack(receive(connection, _ANSWER.size))
     if kind not in (BATCH, FAILED, OVER, ALIVE) or header_bytes > MOST_HEADER_BYTES or payload_bytes > MOST_BATCH_BYTES:
-        raise InputError("an answer has a kind or a size that no feed server sends: another program has sent it")
+        raise InputError("an answer is not a feed server's: does another program use this port?")
     return kind, receive(connection, header_bytes), payload_bytes
 
 
 def end(connection: socket.socket) -> None:
-    """End a connection, also for other threads and for forked processes that have a copy of the socket."""
+    """End a connection for all threads, and for forked processes that have a copy of the socket."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

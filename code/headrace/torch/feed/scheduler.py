@@ -1,6 +1,6 @@
-"""The schedule of an epoch, which assigns batches to connections. It uses no sockets; their threads call it.
+"""The schedule of an epoch, which assigns batches to connections. It uses no sockets; the connections' threads call it.
 
-A batch has the number of its step. A free connection takes the next step, so a fast server makes more batches. If a
+A batch's number is its step. A free connection takes the next step, so a fast server makes more batches. If a
 connection breaks, or a batch is late, a second connection makes the same batch. The first answer counts.
 """
 
@@ -17,11 +17,11 @@ from headrace.errors import DeadlineError
 from headrace.torch.fetch.map_fetcher import SampleError
 
 DEFAULT_PREFETCH_BYTES, LEAST_AHEAD = 2 << 30, 2
-"""Bytes of batches that a rank requests ahead by default, and the number of batches that it may always request."""
+"""Bytes of batches that a rank requests ahead by default; number of batches that it may request whatever their size."""
 MOST_BREAKS, BREAKS_APART_S = 5, 0.5
-"""Number of processes that may end while they make one batch, and seconds within which several ends count as one."""
+"""Number of workers that may end while they make the same batch; seconds within which several ends count as one."""
 FIRST_PATIENCE_S, PATIENCE, LATELY = 2.0, 5.0, 32
-"""Seconds after which a batch is requested again; at least `PATIENCE` × the slowest of the last `LATELY` batches."""
+"""Seconds until a batch is requested again, or if that is more, `PATIENCE` × the slowest of the last `LATELY` ones."""
 LOOK_EVERY_S = 0.25
 
 
@@ -36,7 +36,7 @@ class _Asked:
 
 
 class Schedule:
-    """The steps of one epoch, shared by a rank, which takes batches in order, and the threads of its connections.
+    """The steps of one epoch. The threads of a rank's connections receive the batches; the rank takes them in order.
 
     Args:
         steps: number of steps; `up_to` changes it.
@@ -154,12 +154,12 @@ class Schedule:
             self._free.notify_all()
 
     def problem(self, process: str, what: object) -> None:
-        """Record why a process is unavailable, for the error at the deadline; empty if it is available."""
+        """Record why a process is unavailable, for the error at the deadline; an empty `what`: it is available."""
         with self._lock:
             self._problems[process] = str(what)
 
     def close(self) -> None:
-        """End the epoch: connections get no more steps, and the batches left are dropped."""
+        """End the epoch: connections get no more steps, and batches not taken yet are dropped."""
         with self._lock:
             self._closed = True
             self._come.clear()
@@ -184,7 +184,7 @@ class Schedule:
                 if self._clock() - max(began, self._heard_at) > self._limit_s:
                     problems = "; ".join(f"{who}: {what}" for who, what in sorted(self._problems.items()) if what)
                     what = f"batch {step} has not come from the feed servers within {self._limit_s:g} s"
-                    raise DeadlineError(f"{what} ({problems or 'all answered'})")
+                    raise DeadlineError(f"{what} ({problems or 'all answered'}): see the data hosts' logs")
                 self._ask_again_if_late(step)
                 self._here.wait(LOOK_EVERY_S)
             if isinstance(self._come[step], Exception):

@@ -37,9 +37,9 @@ OTHER_PROCESS = (
     "starts a process for each rank: call the training function directly, with headrace.torch.local_rank()"
 )
 _APART = 1_000_003
-"""Distance between the default seeds of two loaders. An epoch adds 1 to a seed, and torch uses 32 bits of it."""
+"""Distance between the default seeds of two loaders. Each epoch adds 1 to a seed, of which torch uses 32 bits."""
 _OWN_NUMBERS = 1 << 20
-"""First number, for seeds, of loaders with `shard_by_rank=False`."""
+"""First of the loader numbers from which loaders with `shard_by_rank=False` get their seeds."""
 
 
 @dataclass
@@ -49,11 +49,11 @@ class Place:
     Attributes:
         key: the loader's name among ranks and feed servers.
         seed: the default seed of the loader's order and draws.
-        late: whether it was made after the first batch, so that feed servers may not have it yet.
-        next_epoch: the epoch that the next loader of this place begins with.
+        late: whether the loader was made after the first batch, so that feed servers may not have it yet.
+        next_epoch: the first epoch of the next loader at this place.
         dataset: returns the loader's dataset, or None once it is gone.
         made_by: the functions and settings that make batches from samples.
-        iterations: number of iterations that the loaders of this place have begun.
+        iterations: number of iterations that the loaders at this place have begun.
     """
 
     key: str
@@ -73,7 +73,7 @@ class _Process:
     server: Any = None
     """A `feed.server.FeedServer`; None on a rank, and in a feed server's workers."""
     processors: int = 0
-    """Number of worker processes for a pass that the server's own script makes."""
+    """Number of worker processes for a loader that a feed server's script itself iterates over."""
     begun = False
     """Whether the script has requested a batch."""
     trains = False
@@ -115,8 +115,8 @@ def feed_servers(environ: Mapping[str, str]) -> Sequence[str]:
 def register(loader: Any, made_by: tuple[Any, ...], shared: bool, name: str) -> Place:
     """Return the place of a loader that the script has just made. Raises `InputError` for a name that is taken.
 
-    Some scripts make a loader for each epoch. Such a loader takes the earlier one's place: after the first batch if it
-    has the same name, and once training has begun also if it has the same dataset and functions.
+    Some scripts make a loader for each epoch. After the first batch, such a loader takes the place of the earlier one
+    with the same name. Once training has begun, the same dataset and functions are enough.
 
     Args:
         made_by: the functions and settings that make batches from samples.
@@ -157,7 +157,7 @@ def batch_asked_for() -> None:
     """Record that the script requests a batch. A feed server stops the script here, and serves its loaders.
 
     On a feed server this returns only when a rank asks for a loader that the script has not made yet. The script then
-    iterates over its own loader for this pass, and goes on until it requests the next batch.
+    makes the batches of the present loader itself, and goes on until it iterates over the next one.
     """
     if _process.hook is None and not _process.begun:
         _process.hook = register_optimizer_step_pre_hook(_step_made)
@@ -178,7 +178,7 @@ def training_begins() -> None:
 
 
 def workers_of_server() -> int:
-    """Return the number of worker processes for a pass that a feed server's own script makes."""
+    """Return the number of worker processes for a loader that a feed server's script itself iterates over."""
     return _process.processors
 
 
@@ -200,7 +200,7 @@ def _step_made(optimizer: Any, *_: Any) -> None:
 
 
 def end_script() -> None:
-    """Note that this process is a worker, forked from a feed server, which does not run the script."""
+    """Note that this process is a worker forked from a feed server. A worker does not run the script."""
     _process.server = None
 
 
@@ -209,7 +209,7 @@ def run_until_first_batch(script: str, arguments: Sequence[str], server: Any, pr
 
     Args:
         server: a `feed.server.FeedServer`.
-        processors: number of worker processes for a pass that the server's own script makes.
+        processors: number of worker processes for a loader that the server's script itself iterates over.
 
     Raises:
         InputError, SetupError: the script ended before its first batch.
@@ -226,6 +226,6 @@ def run_until_first_batch(script: str, arguments: Sequence[str], server: Any, pr
             kind = InputError if leaving.code == InputError.exit_code else SetupError  # argparse exits too
             raise kind(f"{script} ended here, before its first batch: {in_a_line(leaving)}") from leaving
     raise SetupError(
-        f"{script} took no batch of a headrace.torch.DataLoader, so there is nothing to make here; "
+        f"{script} took no batch of a headrace.torch.DataLoader, so a data host has nothing to do; "
         f"use one, or {WITHOUT_DATA_HOSTS}"
     )

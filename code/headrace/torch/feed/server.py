@@ -35,15 +35,15 @@ from headrace.torch.sampling.rank_agreement import differences
 from headrace.training.handshake import LIMIT_S
 
 SAMPLE_SHARE = 0.8
-"""Longest time for one sample, as a share of `stall_timeout_s`: it is reported before the watchdog ends the job."""
+"""Longest time for one sample, as a share of `stall_timeout_s`. A hang must be reported before the watchdog acts."""
 ALONE = (
     "(a data host runs the script as the only rank, without a GPU: use headrace.torch.init() and "
     "headrace.torch.device(), and ask headrace.torch.is_feed_server())"
 )
 ACCEPT_AGAIN_S = FORK_AGAIN_S = LOOK_EVERY_S = 0.5
 SAME = (
-    "script, arguments and data must be the same on all hosts. A data host runs the script as the only rank: a dataset "
-    "that follows from the world size, the rank or a broadcast differs there"
+    "script, arguments and data must be the same on all hosts. A data host runs the script as the only rank, so do not "
+    "let the dataset depend on the world size, the rank or a broadcast"
 )
 
 
@@ -144,7 +144,7 @@ class FeedServer:
             pass  # not a rank of this job, or it has gone
 
     def _answer(self, hello: Any) -> dict[str, Any]:
-        """Return why a rank is not served; empty if it is served. Raises `InputError` if no rank sends this."""
+        """Return why a rank is refused; empty if it is served. Raises `InputError` if `hello` is not a rank's."""
         if not isinstance(hello, dict) or type(hello.get("loader")) is not str or type(hello.get("slot")) is not int:
             raise InputError("not a hello")
         key, config, loaders = hello["loader"], hello.get("config"), self._loaders
@@ -160,12 +160,12 @@ class FeedServer:
 
 
 class WorkerPool:
-    """The `count` workers of one server, forked from the process that ran the script, and replaced when they end."""
+    """The `count` workers of a server, forked from the process that ran the script. One that ends is replaced."""
 
     def __init__(self, count: int, stall_timeout_s: float) -> None:
         self.count, self._stall_timeout_s = count, stall_timeout_s
         self.port = 0
-        """The server's port; workers close the sockets on it that they inherit."""
+        """The server's port. Workers close the sockets of this port that they inherit."""
         self.at_rest = threading.Event()
         """Event that is set while the script does not run, so that workers can be forked."""
         self._loaders: Mapping[str, Any] = {}
@@ -215,7 +215,7 @@ class WorkerPool:
                 mailbox.close()
 
     def _fork(self, number: int) -> tuple[BaseProcess, socket.socket]:
-        """Fork a worker; return it, and the mailbox for its connections. It ends with the thread that forks it."""
+        """Fork a worker, and return it and the mailbox for its connections. The worker ends with the calling thread."""
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         limit_s = SAMPLE_SHARE * self._stall_timeout_s
         worker = Worker(number, self.count, self._loaders, limit_s, self._stall_timeout_s)
@@ -234,12 +234,12 @@ class WorkerPool:
                 self._closed.wait(FORK_AGAIN_S)
 
     def _replace_ended(self) -> bool:
-        """Fork a worker in place of each one that has ended; return whether all could be started."""
+        """Fork a worker in place of each one that has ended. Return False if one could not be started."""
         with self._lock:
             for number, worker in enumerate(self._workers):
                 if worker.is_alive() or self._closed.is_set():
                     continue
-                print(f"worker {number} ended ({worker.exitcode}); starting another", file=sys.stderr, flush=True)
+                print(f"worker {number} ended (code {worker.exitcode}); starting another", file=sys.stderr, flush=True)
                 try:
                     self._workers[number], mailbox = self._fork(number)
                 except OSError as error:  # no memory or no process is free
@@ -253,8 +253,8 @@ class WorkerPool:
 def main(argv: Sequence[str]) -> NoReturn:
     parser = OneLineParser(prog="feed_server", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--address", required=True, metavar="HOST:PORT", help="where ranks reach this server")
-    parser.add_argument("--share", type=int, default=1, help="feed servers that share this host's processors")
+    parser.add_argument("--address", required=True, metavar="HOST:PORT", help="address under which ranks reach it")
+    parser.add_argument("--share", type=int, default=1, help="number of feed servers that share this host's processors")
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     given = parser.parse_args(argv)
@@ -282,7 +282,7 @@ def main(argv: Sequence[str]) -> NoReturn:
 
 
 class _Serving(FeedServer):
-    """The feed server of this process. An error in it ends the process without unwinding the script.
+    """The feed server of this process. An error in the server ends the process without unwinding the script's stack.
 
     Unwinding would close the script's files, delete its temporary folders and run its `finally` blocks.
     """
@@ -308,7 +308,7 @@ class _Serving(FeedServer):
         _refuse(problem)
 
     def go_on_without(self, problem: str) -> None:
-        """Go on serving after the script has ended, if it got to its first batch; else return."""
+        """Keep serving after the script has ended, if it had come to its first batch; else return."""
         while script.is_serving():
             time.sleep(LOOK_EVERY_S)
         if self._listener is not None:

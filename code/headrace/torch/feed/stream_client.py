@@ -1,7 +1,7 @@
 """A rank's connections to feed servers for an `IterableDataset`: one connection for each of its shards.
 
-Each shard has a worker process of its own. If its connection breaks, or is silent for too long, another server iterates
-over the same shard and continues at the missing batch.
+Each shard has a worker process of its own. If the connection to it breaks, or is silent for too long, another server
+iterates over the same shard and continues at the missing batch.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ AHEAD = 3
 """Most batches of a shard that the rank has requested or holds. The rank reads each answer when it arrives: a server
 that cannot send an answer for some seconds assumes that the rank is dead (`socket_buffers.prepare`)."""
 PATIENCE_S = 10.0
-"""Seconds of silence after which another worker is tried; they double each time. A worker that makes a batch reports
-that every two seconds."""
+"""Seconds of silence after which another worker is tried; they double each time. While a worker makes a batch, it
+reports this every two seconds."""
 LOOK_EVERY_S = 0.25
 
 
@@ -36,7 +36,7 @@ class StreamEpoch:
     """The batches of a rank's shards in one epoch, one from each shard in turn.
 
     Args:
-        request: returns the request for a batch, from the shard's place among the rank's shards and the batch's number.
+        request: returns the request for a batch. Takes the shard's place among these shards, and the batch's number.
         shards: number of this rank's shards.
     """
 
@@ -63,7 +63,7 @@ class StreamEpoch:
 
 
 class _Room:
-    """Limits the batches of each shard that are requested or held, each counted as the size of the largest so far."""
+    """Limit on the batches that a shard has requested or holds. Each batch counts as large as the largest so far."""
 
     def __init__(self, shards: int, most_bytes: int) -> None:
         self._shards, self._most_bytes, self.largest = shards, most_bytes, 0
@@ -107,7 +107,7 @@ class _Lane:
                 request = self._request(self._lane, self._number)
                 raise DeadlineError(
                     f"batch {request.number} of shard {request.shard} has not come from the feed servers within "
-                    f"{limit_s:g} s ({self._problem or 'it is being made'})"
+                    f"{limit_s:g} s ({self._problem or 'it is being made'}): see the data hosts' logs"
                 )
         if isinstance(came, Exception):
             raise came
@@ -184,7 +184,7 @@ class _Lane:
                 return
 
     def _is_alive(self, at: bytes) -> None:
-        """Count a new sample as progress: a worker may pass many on its way to where training stopped."""
+        """Count each new sample as progress. After a resume, a worker passes many samples before it makes a batch."""
         if at != self._at:
             self._at, self._moved_at = at, time.monotonic()
             liveness.note_progress()

@@ -44,7 +44,7 @@ LOOK_EVERY_S = 0.25
 ALIVE_EVERY_S = 2.0
 REAP_EVERY_S = 2.0
 _REQUEST_S = struct.pack("ll", 5, 0)
-"""Longest pause, in seconds and microseconds, within a request, since a worker serves other ranks too."""
+"""Longest wait (seconds, microseconds) for the rest of a request, since a worker serves other ranks too."""
 _MOST_KEY_BYTES = 1 << 12
 
 
@@ -79,7 +79,7 @@ class _Client:
                         os._exit(1)
 
     def _next_answer(self) -> Answer | None:
-        """Wait for the next answer. For a shard, return `ALIVE` now and then: a replay after a resume may take long."""
+        """Wait for the next answer. For a shard, return `ALIVE` now and then: a replay after a resume takes long."""
         while True:
             try:
                 return self._answers.get(timeout=ALIVE_EVERY_S if self.loader.is_stream else None)
@@ -105,11 +105,11 @@ class Worker:
         self._limit_s, self._send_timeout_s = limit_s, send_timeout_s
         self._fetchers: dict[str, MapFetcher] = {}
         self._shards: list[int] = []
-        """Ids of the processes that make shards."""
+        """Ids of the forked processes that make shards."""
         self._making: tuple[float, float, MapFetcher | IterableFetcher, _Client] | None = None
 
     def run(self, mailbox: socket.socket, port: int) -> NoReturn:
-        """Serve, in a process forked from the server on this port, until that kills it or ends."""
+        """Serve in a forked process, until the server kills this process or ends. The server listens on `port`."""
         die_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -138,7 +138,7 @@ class Worker:
         threading.Thread(target=self._watch, name="sample watch", daemon=True).start()
 
     def _take(self, message: bytes, descriptor: int, readable: selectors.BaseSelector) -> None:
-        """Serve a connection, or, for a shard, fork a process that does."""
+        """Serve a connection: in a forked process for a shard, else in this process."""
         connection, key = socket.socket(fileno=descriptor), message.decode()
         with contextlib.suppress(OSError):  # the rank may have gone meanwhile
             prepare(connection, self._send_timeout_s)
@@ -263,6 +263,6 @@ def failure(text: str) -> bytes:
 
 @contextlib.contextmanager
 def _outside_of_blocks() -> Iterator[None]:
-    """Leave torch's contexts (no_grad, autocast) around the script's first batch, which a fork would never leave."""
+    """Leave the script's torch contexts, such as no_grad. A worker forked inside of them would otherwise stay there."""
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
         yield

@@ -29,7 +29,7 @@ from headrace.torch.fetch.rng import (
 )
 
 MOST_SHARDS, MOST_SAMPLES = 1 << 16, 1 << 32
-"""Largest values in a request: shards of an epoch, samples of a batch."""
+"""Largest numbers that a request may have: shards of an epoch, samples of a batch."""
 NOT_SHARED = (
     "does not ask which shard it is, so each of {shards} shards would yield all samples. In __iter__, call "
     "torch.utils.data.get_worker_info() and yield this shard's part (files[info.id::info.num_workers]); or use a "
@@ -43,7 +43,7 @@ class ShardRequest:
 
     Attributes:
         batch_size: samples of a batch; 0: each sample is a batch.
-        begins_at: number of the batch that follows `state`; earlier batches are not made again.
+        begins_at: number of the first batch after `state`; earlier batches are not made again.
         state: argument for the dataset's own `load_state_dict`; None: iterate over the shard from its beginning.
     """
 
@@ -97,7 +97,7 @@ class WorkerInfo:
 
     @property
     def dataset(self) -> Any:
-        """The shard's dataset, in which a `worker_init_fn` may set its share."""
+        """The shard's copy of the dataset. A `worker_init_fn` may change it, to set the shard's share."""
         self.asked = True
         return self._dataset
 
@@ -106,7 +106,7 @@ class IterableFetcher:
     """Makes the batches of one shard in their order.
 
     Args:
-        num_workers: the loader's. If it is 0 and there is one shard, `get_worker_info` returns None, as in torch.
+        num_workers: the loader's `num_workers`. If 0, `get_worker_info` returns None for a single shard, as in torch.
     """
 
     def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], worker_init_fn: Callable[[int], None] | None,
@@ -144,7 +144,7 @@ class IterableFetcher:
             raise SampleError(describe(error, what)) from error
 
     def _state(self) -> Any:
-        """Return the dataset's state; None if it has none, or none that JSON can represent."""
+        """Return the dataset's state; None if it has none, or if JSON cannot represent it."""
         if not _has_state(self._copy):
             return None
         state = self._copy.state_dict()
@@ -208,7 +208,7 @@ def _has_state(dataset: Any) -> bool:
 
 
 def _copied(dataset: Any) -> Any:
-    """Return a copy of the dataset, with copies of lists that it may shuffle and of an epoch in shared memory."""
+    """Return a copy of the dataset, also of its lists and of an epoch in shared memory: iterating may change them."""
     try:
         copied = copy.copy(dataset)
     except RecursionError:  # a wrapper whose __getattr__ reads an attribute that an empty copy lacks

@@ -67,7 +67,7 @@ class LocalWorkers:
 
 
 class LocalEpoch:
-    """The batches of one iteration."""
+    """The batches of one iteration, in order, from the worker processes."""
 
     def __init__(self, batches: Iterator[Any], ended: Callable[[], None]) -> None:
         self._batches, self._ended = batches, ended
@@ -113,7 +113,7 @@ class _Batches(Dataset[Any]):
 def _begin_worker(is_stream: bool, theirs: Callable[[int], None] | None, dataset: Any, number: int) -> None:
     keep_freed_memory()
     reopen_files()
-    if is_stream:  # shards divide the samples already: a dataset must see RANK 0 of 1. They call `theirs` themselves
+    if is_stream:  # shards already divide the samples, so the dataset must see RANK 0 of 1. Shards call `theirs`
         os.environ |= distributed.ALONE
         return
     info = get_worker_info()

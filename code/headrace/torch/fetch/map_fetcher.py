@@ -28,7 +28,7 @@ _TUPLE = "tuple"
 
 
 class SampleError(HeadraceError):
-    """Raised if the dataset raised, or took too long, while it made a sample."""
+    """Raised if the dataset raised an error, or took too long, while it made a sample."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def _shortened(indices: Sequence[Index]) -> str:
 
 
 def _reads_lists(dataset: Any) -> bool:
-    """Return whether the dataset has `__getitems__`. A `Subset` always does, so the dataset inside it counts."""
+    """Return whether the dataset has `__getitems__`. A `Subset` always has it, so look at the dataset inside."""
     innermost = dataset
     while isinstance(innermost, Subset):
         innermost = innermost.dataset

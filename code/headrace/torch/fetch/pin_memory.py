@@ -33,11 +33,11 @@ class DeviceCopies:
         return ((to_device(batch, self.device), other) for batch, other in steps)
 
     def last_s(self) -> float | None:
-        """Return the seconds in which the batch that was handed out last was copied; None: it was not."""
+        """Return the seconds that the copy of the last batch to the GPU took; None: it was not copied."""
         return self._moments.between_s(*self._last) if self._last else None
 
     def _beside_the_step_before(self, steps: Pairs) -> Pairs:
-        """Start to copy a batch when the previous one is yielded. A step waits only for its own batch's copy."""
+        """Start to copy each batch just before the previous one is yielded. A step waits only for its batch's copy."""
         stream = torch.cuda.Stream(self.device)
 
         def copied() -> Iterator[tuple[Any, Any, tuple[Any, Any], Any]]:

@@ -38,7 +38,7 @@ GLOBAL = (random._inst, np.random.mtrand._rand, torch.default_generator)  # type
 _HOLDING_NONE = (str, bytes, bytearray, int, float, complex, type(None), type, types.ModuleType, types.FunctionType,
                  np.ndarray, torch.Tensor)  # fmt: skip
 Generators = Mapping[str, Any]
-"""Generators, by the path of attributes to each, which is the same in all processes."""
+"""Generators by their path of attributes in a dataset. A path is the same in all processes."""
 
 
 def sample_seed(seed: int, epoch: int, position: int, place: int = 0) -> int:
@@ -46,7 +46,7 @@ def sample_seed(seed: int, epoch: int, position: int, place: int = 0) -> int:
 
     Args:
         position: position in the epoch.
-        place: the sample's place in the batch, if the position stands for a batch; or one of the constants above.
+        place: the sample's place in its batch, if the position is a batch's; or a constant such as `COLLATE`.
     """
     mixed = seed & _MASK
     for number in (epoch, position, place):
@@ -78,7 +78,7 @@ def seed_all(seed: int, own: Generators | None = None) -> None:
 
 
 class Apart:
-    """A separate state of the global generators, for code that runs in pieces and continues its draws in each.
+    """A separate state of the global generators, for code that runs in pieces. Each piece continues the draws.
 
     Args:
         generators: further generators that the code draws from.
@@ -102,7 +102,7 @@ class Apart:
 
 @contextlib.contextmanager
 def kept(generators: Iterable[Any]) -> Iterator[None]:
-    """Context that restores the state of these generators at its end, since the script may draw from them too."""
+    """Context that restores the state of these generators at its end, so that the script's draws do not change."""
     states = [(each, _state(each)) for each in generators]
     try:
         yield
@@ -161,7 +161,7 @@ def _attributes(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _can_be_seeded(generator: Any) -> bool:
-    """Return whether workers may seed a generator: not a global one, the system's or a GPU's."""
+    """Return whether workers may seed a generator. False for a global one, the system's and a GPU's."""
     if isinstance(generator, random.SystemRandom) or any(generator is each for each in GLOBAL):
         return False
     if isinstance(generator, torch.Generator):
@@ -176,9 +176,9 @@ _epochs: dict[int, tuple[weakref.ref[Any], tuple[int, int]]] = {}
 
 
 def set_epoch(dataset: Any, seed: int, epoch: int) -> bool:
-    """Call `set_epoch(epoch)` of a dataset, or of the datasets in it if it has none. Return whether any was called.
+    """Call `set_epoch(epoch)` of a dataset or, if it has none, of the datasets in it. Return whether any was called.
 
-    A dataset that is already at this seed and epoch is skipped. All processes draw the same in `set_epoch`.
+    A dataset that is already at this seed and epoch is skipped. All processes draw the same numbers in `set_epoch`.
     """
     called = False
     for each in with_set_epoch(dataset):
@@ -193,7 +193,7 @@ def set_epoch(dataset: Any, seed: int, epoch: int) -> bool:
 
 
 def begin_epoch(dataset: Any, seed: int, epoch: int) -> None:
-    """Call `dataset.set_epoch(epoch)`. Its random numbers depend on seed and epoch; other generators do not move."""
+    """Call `dataset.set_epoch(epoch)` with generators seeded from seed and epoch, and then restore their state."""
     own = generators_of(dataset)
     with kept((*GLOBAL, *own.values())):
         seed_all(sample_seed(seed, epoch, 0, SET_EPOCH), own)

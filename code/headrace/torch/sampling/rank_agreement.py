@@ -1,4 +1,4 @@
-"""Agreement of the ranks, through torch.distributed's store: they iterate alike, and they end streams together.
+"""Agreement of the ranks, through torch.distributed's store: on the order of each epoch, and on the end of streams.
 
 When an epoch of a loader begins, rank 0 publishes its configuration and order, and the other ranks compare theirs.
 Without the comparison, ranks that differ would silently train on some samples twice.
@@ -21,13 +21,13 @@ from headrace.errors import DeadlineError, InputError
 
 FIRST_POLL_S, LONGEST_POLL_S = 0.0005, 0.02
 LAST_STEP_S = 10.0
-"""Most seconds that rank 0, at a stream's end, waits for the other ranks to read the store, which it holds."""
+"""Most seconds that rank 0, which holds the store, waits at a stream's end for the other ranks to read it."""
 STATES_KEPT = 8
 """Number of recent states of a shard that ranks publish, since ranks are a few steps apart."""
 _ENDED = 1 << 24
 """Number that a rank without a batch adds to a step's count; a rank with a batch adds 1."""
 _HINTS = {
-    "epoch": "have all ranks iterate alike, and call loader.set_epoch(epoch) where an epoch begins",
+    "epoch": "have all ranks iterate over the same epochs, and call loader.set_epoch(epoch) where an epoch begins",
     "order": "make the sampler from the same indices and the same seed on all ranks; with shard_by_rank=False a rank "
     "takes what its own sampler yields",
     "subset": "give random_split a generator with a seed",
@@ -46,7 +46,7 @@ def loader_config(dataset: Any, *, length: int | None, on_error: str) -> dict[st
 
 
 def differences(own: Mapping[str, Any], other: Mapping[str, Any], who: str) -> str:
-    """Return a description of the differences, with both values and advice; empty if there are none.
+    """Return a description of how two configurations differ, with both values and advice; empty if they are equal.
 
     Args:
         who: the process that has the `other` configuration, for example `rank 0`.
@@ -59,7 +59,7 @@ def differences(own: Mapping[str, Any], other: Mapping[str, Any], who: str) -> s
 
 
 def compare_with_rank_0(store: Any, iteration: str, rank: int, limit_s: float, own: Mapping[str, Any]) -> None:
-    """Wait until rank 0 has published its values for an iteration, and compare this rank's. Rank 0 publishes them.
+    """Publish rank 0's values for an iteration. Every other rank waits for them, and compares them with its own.
 
     Args:
         store: the store that all ranks share.
@@ -74,7 +74,7 @@ def compare_with_rank_0(store: Any, iteration: str, rank: int, limit_s: float, o
         store.set(key, json.dumps(own))
         return
     if not _poll(lambda: store.check([key]), limit_s):
-        raise DeadlineError(f"rank 0 did not begin {iteration}, within {limit_s:g} s: all ranks must iterate alike")
+        raise DeadlineError(f"rank 0 did not begin {iteration}, within {limit_s:g} s: iterate over it on all ranks")
     if told := differences(own, json.loads(store.get(key)), "rank 0"):
         raise InputError(f"{iteration}, on rank {rank}: {told}")
 
@@ -100,9 +100,9 @@ def _poll(done: Callable[[], bool], limit_s: float) -> bool:
 
 
 class StreamEnd:
-    """Agreement of all ranks, step by step, on the end of an epoch of a stream, which no rank knows beforehand.
+    """Agreement of all ranks on the step at which a stream's epoch ends. No rank knows this step beforehand.
 
-    For each step, each rank says whether it has a batch, before it trains on the batch of the previous step.
+    Before a rank trains on a step's batch, it says whether it has a batch for the next step.
 
     Args:
         store: the store that all ranks share; None if there is only one rank.
@@ -161,8 +161,8 @@ class StreamEnd:
         """
         if not _poll(self._all_said, self._limit_s):
             raise DeadlineError(
-                f"{self._said % _ENDED + self._said // _ENDED} of {self._world} ranks have come to step {self._step} "
-                f"of a loader within {self._limit_s:g} s: iterate over it equally often on every rank"
+                f"only {self._said % _ENDED + self._said // _ENDED} of {self._world} ranks have come to step "
+                f"{self._step} of a loader within {self._limit_s:g} s: iterate over it equally often on every rank"
             )
         if self._rank == 0 and self._step > 1:  # no rank needs the previous step's key any more
             with contextlib.suppress(RuntimeError, NotImplementedError):  # not every store can delete
@@ -175,7 +175,7 @@ class StreamEnd:
         return self._said % _ENDED + self._said // _ENDED >= self._world
 
     def leave(self) -> None:
-        """Note that this rank has read the end. Rank 0 waits for the others, since the store ends with its process."""
+        """Note that this rank has read the end. Rank 0 waits for the other ranks, since the store ends with rank 0."""
         key = f"{self._name}/left"
         self._store.add(key, 1)
         if self._rank == 0:

@@ -22,7 +22,7 @@ from headrace.torch.sampling.rank_agreement import order_digest
 from headrace.torch.sampling.samplers import LazyOrder, drawn, is_distributed
 
 LEAST_AHEAD, MOST_AHEAD = 16, 256
-"""Fewest and most steps that an endless sampler draws ahead of training; between them, as many as were made so far."""
+"""Fewest and most steps that an endless sampler draws ahead. Between them, it draws as many as training has made."""
 MOST_POSITIONS_AHEAD = 1 << 18
 
 
@@ -143,7 +143,7 @@ class Planner:
         return int(self._loader.sampler.epoch) if self.dealt else 0
 
     def steps(self) -> int:
-        """Return the number of this rank's steps in an epoch. Raises `TypeError`, as torch, for no known length."""
+        """Return the number of this rank's steps in an epoch. Raises `TypeError`, as torch does, if it is not known."""
         sampler = self._sampler
         try:
             return len(self._epoch(len(self._loader.dataset) if self.dealt else len(sampler), 0))
@@ -160,7 +160,7 @@ class Planner:
         return EpochPlan(order, self._of_batches, self._epoch(len(order), start), seed, epoch)
 
     def _order(self, epoch: int) -> Sequence[Any]:
-        """Return the index, or for a batch sampler the list of indices, for each position of an epoch."""
+        """Return the index for each position of an epoch; for a batch sampler, the list of indices."""
         loader, sampler, dealt = self._loader, self._sampler, self.dealt
         if self.own:
             seed = sample_seed(loader.seed, epoch, 0, SAMPLER)

@@ -20,9 +20,9 @@ from headrace.torch.fetch.rng import Apart, seed_all
 
 ENDLESS = sys.maxsize
 MOST_AT_ONCE = 1 << 22
-"""Greatest length of a sampler that is drawn at once; a longer one is drawn as training goes on."""
+"""Greatest length of a sampler whose indices are drawn all at once. A longer one is drawn as training goes on."""
 _MORE_THAN_SAID = 64
-"""Indices beyond twice the length of the sampler, or of its dataset, after which the sampler counts as endless."""
+"""A sampler counts as endless if it yields this many indices beyond twice its length, or its dataset's length."""
 _CHUNK = 1 << 10
 """Number of samples that are drawn at once from an endless sampler."""
 
@@ -50,12 +50,12 @@ def without_batch_sampler(
 
 
 def refuse_dealing(sampler: Any, world: int, dataset: Any) -> None:
-    """Raise `InputError` for a sampler that divides samples among ranks: the loader would divide its part again."""
+    """Raise `InputError` for a sampler that divides samples among ranks, since the loader would divide them again."""
     for each in () if is_distributed(sampler, world, dataset) else nested(sampler):
         if (getattr(each, "num_replicas", 1) or 1) > 1:
             raise InputError(
-                f"{type(each).__name__} deals samples to {each.num_replicas} ranks, and the loader deals its dataset "
-                f"to {world} ranks already. Use a sampler of the whole dataset, such as RandomSampler, or torch's "
+                f"{type(each).__name__} divides samples among {each.num_replicas} ranks, but the loader already does "
+                f"so among {world} ranks. Use a sampler of the whole dataset, such as RandomSampler, or torch's "
                 "DistributedSampler over all ranks; with shard_by_rank=False a rank takes what its own sampler yields"
             )
 
@@ -87,7 +87,7 @@ def drawn(sampler: Any, of_batches: bool, dataset: Any, seed: int, epoch: int) -
 
 
 class _Drawing:
-    """An iterator over a sampler, which draws indices in pieces and keeps a random state of its own."""
+    """An iterator over a sampler. It draws indices in pieces, and keeps its own random state."""
 
     def __init__(self, sampler: Any, of_batches: bool, seed: int, epoch: int) -> None:
         generators = [getattr(each, "generator", None) for each in nested(sampler)]
@@ -128,7 +128,7 @@ class _Drawing:
                 f"{self._name} yields {drawn!r:.80}; an index is a number or a text, or a plain tuple or list of them"
             ) from None
         if self._of_batches and not plain:
-            raise InputError(f"{self._name} yields a batch without samples")
+            raise InputError(f"{self._name} yields a batch without samples: leave it out")
         return plain
 
 
@@ -152,7 +152,7 @@ class LazyOrder(Sequence[Any]):
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """Return the sampler's length; for a sampler without a length `ENDLESS`, until it has ended."""
+        """Return the sampler's length. Without one, return `ENDLESS` until the sampler has ended."""
         return self._count
 
     @property
@@ -194,7 +194,7 @@ class LazyOrder(Sequence[Any]):
 
 
 class RankBatchSampler(BatchSampler):
-    """This rank's batches as a `batch_sampler`, for libraries that build a loader of their own from it.
+    """This rank's batches as a `batch_sampler`, from which other libraries can build their own loader.
 
     After a resume, Hugging Face's Trainer calls Accelerate's `skip_first_batches`, which builds a loader from the
     dataset and the batch sampler. With torch's batch sampler, that loader would take all samples on each rank.

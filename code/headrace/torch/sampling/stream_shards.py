@@ -40,11 +40,11 @@ def refuse_shared_by_itself(dataset: Any) -> None:
 
 
 def taken_after(steps: int, world: int, begun: Sequence[int], lengths: Mapping[int, int]) -> list[int]:
-    """Return the number of batches of each shard that are trained on after `steps` steps of all ranks.
+    """Return, for each shard, how many batches have been trained on after `steps` steps of all ranks.
 
     Args:
         begun: for each shard, the number of batches that were trained on before.
-        lengths: number of batches of each shard known to have ended; the others are longer.
+        lengths: number of batches of each shard that is known to have ended; other shards are longer.
     """
     taken = list(begun)
     for rank in range(world):
@@ -94,7 +94,7 @@ class StreamShards:
 
     @property
     def local_workers(self) -> int:
-        """Number of worker processes in local mode, one for each shard; 0 if the only rank makes the only shard."""
+        """Number of worker processes in local mode: one for each shard; 0 if a single rank makes a single shard."""
         alone = self.shards == 1 and not self._loader.num_workers and distributed.world_size() == 1
         return 0 if alone else len(self.own)
 
@@ -132,11 +132,11 @@ class StreamShards:
             if len(taken) != int(state["shards"]) or min(taken) < 0:
                 raise ValueError("not a number for each shard")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"not the state of a DataLoader of an IterableDataset: {state!r:.200}") from error
+            raise InputError(f"not the state_dict() of a DataLoader of an IterableDataset: {state!r:.200}") from error
         if batch_size != self._loader.batch_size:
             raise InputError(
-                f"the state is within an epoch with batches of {batch_size}, and the loader makes batches of "
-                f"{self._loader.batch_size}: finish the epoch with the same batch_size"
+                f"the state is from the middle of an epoch with batch_size={batch_size}, but the loader has batch_size="
+                f"{self._loader.batch_size}: finish the epoch with batch_size={batch_size}"
             )
         self._set_shards(len(taken))  # the epoch has this many shards, whatever this run would have chosen
         self._begun, self._states = taken, states
@@ -153,7 +153,7 @@ class StreamShards:
         return request
 
     def _of_shard(self) -> Callable[..., ShardRequest]:
-        """Return a function that makes requests of this epoch."""
+        """Return a function that makes the request for a batch of any shard in this epoch."""
         loader = self._loader
         return functools.partial(
             ShardRequest, seed=loader.seed, epoch=loader.epoch, shards=self.shards,
@@ -176,7 +176,7 @@ class StreamShards:
         return (own if store is None else self._agreed(own, end, open_shards)), source
 
     def step_made(self) -> None:
-        """Note that the script has taken the batch of the next step."""
+        """Note that the script has taken one more batch."""
         self._steps += 1
 
     def _agreed(self, own: Iterator[Fetched], end: StreamEnd, open_shards: Open) -> Iterator[Fetched]:
@@ -192,8 +192,8 @@ class StreamShards:
             too_few = self._loader.drop_last and have < self._world
             if too_few and have and not step and not any(self._begun):
                 raise InputError(
-                    f"an epoch has no step: {have} of {self._world} ranks have a batch, and drop_last leaves it out: "
-                    f"{MORE_FILES}"
+                    f"an epoch has no step: only {have} of {self._world} ranks have a batch, and drop_last leaves "
+                    f"it out: {MORE_FILES}"
                 )
             if not have or too_few:
                 end.leave()
@@ -208,7 +208,7 @@ class StreamShards:
             fetched = following
 
     def _from_before(self, open_shards: Open) -> Fetched:
-        """Make a batch again that an earlier run trained on, for a rank whose shards had already ended then."""
+        """Make one batch of an earlier run again, for this rank to repeat. Its shards had ended in that run."""
         known = [shard for shard in (*self.own, *range(self.shards)) if self._begun[shard]]
         if not known:
             raise InputError(
