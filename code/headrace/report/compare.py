@@ -27,7 +27,7 @@ Summary = Mapping[str, Any]
 
 
 def compare(summaries: Sequence[Summary], prices: Sequence[Price | None] = ()) -> str:
-    """Return a table with a column for each run. A run with the first run's script and batch shows ratios to it."""
+    """Return a table with a column for each run. If a run has the first run's script and batch, it shows ratios."""
     return as_table([[name, *cells] for name, cells in compare_rows(summaries, prices)])
 
 

@@ -128,7 +128,7 @@ class Submission:
                     self._console.say(error.response["Error"]["Message"])
         except HeadraceError as error:
             raise SetupError(f"{error}; {after}") from error
-        self._console.say(f"stopping {spec.job_name} within two minutes (Ctrl-C ends only the wait)")
+        self._console.say(f"stopping {spec.job_name} within two minutes (Ctrl-C ends the wait; the job stops anyway)")
         return follower.wait()
 
     def _tell_end(self, spec: JobSpec, description: dict[str, Any], table: InstanceTable) -> None:
