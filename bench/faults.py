@@ -1,10 +1,10 @@
-"""Random faults in real jobs: does a job hang, does it leave processes, and how long does it take?
+"""Cause random faults in real jobs: does a job hang, does it leave processes, and how long does it take to recover?
 
     python -m bench.faults [--runs 100] [--seed 0] [--framework pytorch]     (pytorch: with .venv-torch's Python)
 
 Each run is a job of two data hosts and a dnn host with two ranks. At a random moment one process or host is killed,
-suspended or cut off. Writes bench/out/faults.json (torch_faults.json) and prints a table of the seconds from the fault
-to the end of all hosts, if the fault ends the job, or else to the twentieth step after it (a second without a fault).
+suspended or cut off. Writes bench/out/faults.json (torch_faults.json) and prints a table of seconds. If the fault ends
+the job, they count from the fault to the end of all hosts, else to the twentieth step after it (1 s without fault).
 """
 
 import argparse
@@ -24,7 +24,7 @@ from tests.support import ROOT, finish, processes_of, start
 HUNG_AFTER_S = 150
 STALL_TIMEOUT_S, STARTUP_TIMEOUT_S = 25, 40
 RECOVERED_STEP_EVENTS = 4
-"""Number of step events after which training has recovered: each covers five steps, all together about a second."""
+"""Number of step events after which training has recovered. Each covers five steps; together they take a second."""
 OUT = Path(__file__).parent / "out"
 OUT_FILES = {"tensorflow": "faults.json", "pytorch": "torch_faults.json"}
 # By moment: the log's text that marks it, and the most seconds from that text to the fault.
@@ -96,7 +96,7 @@ def faults_of(framework):
 
 
 def one_run(folder, source, framework, fault, moment, delay_s):
-    """Run one job with a fault; return its outcome, times, whether it hung, and what it left."""
+    """Run one job with a fault; return its outcome, its times, whether it hung, and which processes it left."""
     word, _ = MOMENTS[moment]
     flags = [f"--framework={framework}", f"--source_dir={source}", f"--training_script={STEADY[framework].name}"]
     flags += ["--isolation=namespaces", "--epochs=5"]

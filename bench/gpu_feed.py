@@ -8,8 +8,8 @@ process and its DataLoader's workers share `--own_cpus` processors. In "with a d
 The copy to the GPU is part of the step, or runs on its own stream and starts before or after the step's launches.
 "compiled" uses torch.compile with CUDA graphs. "ideal" trains on a batch that is on the GPU already.
 
-Only the steady state is measured: the first steps, as many as batches may be made ahead, are not counted (the table has
-their number), and nothing waits for the GPU between steps. Utilisation is that of the measured steps. Writes
+Only the steady state is measured. The first steps, which may use batches that were made ahead, do not count (the table
+has their number). Nothing waits for the GPU between steps. Utilisation is that of the measured steps. Writes
 bench/out/gpu_feed.json.
 
 Without a GPU, test the program with `--device cpu --model small --image_size 32 --batch_size 8 --steps 10`; such
@@ -30,7 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SECRET = "gpu_feed"
 SETTLING = 5
-"""First steps, in which kernels are chosen and graphs captured."""
+"""Number of first steps that are not measured, because they choose kernels and capture graphs."""
 AHEAD = 8
 """Most batches that a rank may hold."""
 ORDERS = ("step", "before", "after")
@@ -104,7 +104,7 @@ def measure(given):
         optimizer.step()
 
     def take():
-        """Return the next batch on the device, the seconds of waiting, and its host memory, kept until copied."""
+        """Return the next batch on the device, the seconds of waiting, and its host memory (to keep until copied)."""
         began = time.perf_counter()
         host = next(batches)
         waited = time.perf_counter() - began
@@ -167,7 +167,7 @@ class Utilisation:
 
 
 def run(given, what, cpus, feed_cpus=(), copy="step", compiled=False):
-    """Run one case in its own process on processors `cpus`; `feed_cpus`: the processors of its feed server."""
+    """Run one case in its own process on the processors `cpus`, with its feed server on `feed_cpus`."""
     # torch's workers each hold two; of a feed server, those of each processor and what the rank holds.
     ahead = {"ideal": 0, "loader": 2 * len(cpus), "feed": AHEAD + 2 * len(feed_cpus)}[what]
     names = ("steps", "batch_size", "image_size", "model", "device")

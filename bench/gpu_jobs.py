@@ -4,8 +4,8 @@
 
 Jobs train the ResNet50 of train_dnn.py and train_torch.py on made-up images, on simulated hosts of this machine. The
 dnn host has `--own_cpus` processors; two data hosts share the others. TensorFlow's jobs are in float32, and one in
-bfloat16; PyTorch's are in bfloat16 if the GPU supports it. "foretold" is the prediction that `headrace plan` makes from
-the job without data hosts for these data hosts. Needs the environments of `make setup` and `make setup-torch`; writes
+bfloat16; PyTorch's are in bfloat16 if the GPU supports it. "foretold" is what `headrace plan` predicts for these data
+hosts from the job without them. Needs the environments of `make setup` and `make setup-torch`; writes
 bench/out/gpu_jobs.json.
 
 Without a GPU, test the program with `--device cpu --model small_cnn --image_size 32 --batch_size 16 --steps 30
@@ -54,7 +54,7 @@ def parse(argv):
 
 
 def run(given, name, folder, cpus):
-    """Run a job and return its summary; print why it failed and return None if it did."""
+    """Run a job and return its summary. If the job fails, print why and return None."""
     framework, flags, script = JOBS[name]
     own, others = cpus[: given.own_cpus], cpus[given.own_cpus :] or cpus
     listed = ",".join(map(str, own))
@@ -104,7 +104,7 @@ def row(summary):
 
 
 def foretold_ms(alone, cpus_of_data_host):
-    """Return the step time that `plan` predicts with the data hosts, from the run without them."""
+    """Return the step time, in ms, that `plan` predicts for a job with data hosts from the run without them."""
     from headrace.job.instances import read_instances
     from headrace.report.candidates import options
     from headrace.report.measured import measured

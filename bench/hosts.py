@@ -1,4 +1,4 @@
-"""One to 32 simulated data hosts: CPU use of the leader and the dispatcher, and the time of start and teardown.
+"""Measure CPU use of leader and dispatcher, and the time of start and teardown, with 1 to 32 simulated data hosts.
 
     python -m bench.hosts [--repeats 5]
 

@@ -5,7 +5,7 @@
 Three models train on one batch in memory, so no step waits. A quarter of a second of training and a measurement of the
 ideal step time take turns, so that changes of the machine's speed affect both alike. Each measurement is compared with
 the mean of the training before it and after it. A run's error is the median over its turns, as many as fit into
-`RUN_S`, and at least `LEAST_TURNS`. Measurements are used as they are, while a job reports at most its steps' median.
+`RUN_S`, and at least `LEAST_TURNS`. Here measurements are not capped; a job caps them at its steps' median.
 The first run of each model is not counted: in it, memory is touched for the first time and kernels are chosen.
 """
 
@@ -30,7 +30,7 @@ def main(argv=None):
 
 
 def compare(what, one_run, repeats):
-    """Write the errors of `repeats` runs of each model; `one_run` returns the times of a run, from name and size."""
+    """Write the errors of `repeats` runs of each model. `one_run(name, size)` returns the times of one run."""
     rows, worst = [], {}
     for name, size in MODELS.items():
         found = [one_run(name, size) for _ in range(1 + repeats)][1:]
@@ -48,7 +48,7 @@ def compare(what, one_run, repeats):
 
 
 def errors_of(run):
-    """Return the error of each turn."""
+    """Return the relative error of the ideal step time in each turn of a run."""
     ideal_ms, train_ms = run
     around_ms = [(before + after) / 2 for before, after in itertools.pairwise(train_ms)]
     return [measured / around - 1 for measured, around in zip(ideal_ms, around_ms, strict=True)]

@@ -15,7 +15,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 
 @contextlib.contextmanager
 def source_dir() -> Iterator[Path]:
-    """Yield the folder `source`, a copy of the source dir, in a temporary folder that may also hold runs."""
+    """Yield a copy of the source dir, the folder `source` in a temporary folder. Runs may be stored beside it."""
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         source = Path(name) / "source"
         shutil.copytree(ROOT / "code", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))

@@ -1,4 +1,4 @@
-"""Shared by the benchmarks: flags, pinned processes, real servers, medians, and the report at the end."""
+"""Functions that the benchmarks share: flags, pinned processes, real servers, medians, and the final report."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def per_second(call: Callable[[], object], seconds: float, warm_up: int) -> floa
 
 @contextlib.contextmanager
 def pinned(*cpus: int) -> Iterator[None]:
-    """Pin this thread and the processes that it starts to these processors; without any, change nothing."""
+    """Pin this thread, and the processes that it starts, to `cpus`; if there are none, change nothing."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, set(cpus) or before)
     try:
@@ -61,7 +61,7 @@ def pinned(*cpus: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def service(cpus: Sequence[Sequence[int]], **environ_of_last: str) -> Iterator[Any]:
-    """Yield a real dispatcher with a worker on each set of processors; the last worker gets these variables too."""
+    """Yield a real dispatcher with a worker on each set of processors. `environ_of_last` is set for the last."""
     from tests.integration.service import Service  # needs TensorFlow
 
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as work_dir:

@@ -7,7 +7,7 @@ Two ranks, which share two processors, train a small convolutional network on ma
 has only what training on several ranks needs: an optimizer that averages gradients, a broadcast, and `shard`. The
 other one has `data.distribute` in local mode, `hvd.DistributedOptimizer`, and headrace's callbacks, with the
 measurement of the ideal step. The long run makes very many tiny steps, to see whether steps get slower or memory grows:
-its figures are those of the last tenth ÷ those of the first.
+its figures are the last tenth's ÷ the first tenth's.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from tests.support import ROOT
 SCRIPT = Path(__file__).parent / "scripts" / "overhead_step.py"
 WAYS = ("plain", "headrace")
 GROUPS = (4,)
-"""Values of `num_groups` that are tried besides the default, one group of gradients."""
+"""Values of `num_groups` to measure besides the default, which is one group of gradients."""
 
 
 def main(argv=None):
@@ -72,7 +72,7 @@ def main(argv=None):
 
 
 def ratio(plain, ours, figure):
-    """Return the median of ours ÷ plain, over runs that took turns."""
+    """Return the median of headrace's value ÷ the plain script's, over runs that took turns."""
     return measure.median([b[figure] / a[figure] for a, b in zip(plain, ours, strict=True)])
 
 

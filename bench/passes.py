@@ -1,8 +1,8 @@
-"""The cost of a pass over a finite stream, beyond its batches, as in short epochs and evaluations.
+"""Measure what a pass over a finite stream costs besides its batches, as in short epochs and evaluations.
 
     python -m bench.passes [--repeats 5]
 
-A reader learns from the dispatcher that a pass is over, and asks it now and then. "end": the pipeline makes twenty
+A reader asks the dispatcher now and then whether the pass is over. "end": the pipeline makes twenty
 batches of numbers on two workers, in almost no time. "slow worker": a listing is shuffled as a whole and then mapped
 by a costly function, which takes one of the two workers ten times as long. Figures are milliseconds per pass.
 """

@@ -1,4 +1,4 @@
-"""The example's image operations on two processors: image by image, in batches, in Ray Data and in PyTorch.
+"""Measure the example's image operations on two processors: image by image, in batches, in Ray Data, in PyTorch.
 
     python -m bench.pipeline [--repeats 5]
 

@@ -4,8 +4,8 @@
 
 The trainer has one processor, and a data host has the other. In four situations another program takes none, half or
 all of the trainer's processor. In the fifth the trainer itself needs three quarters of its processor, in many short
-turns, like one that launches an accelerator's kernels, and the data host alone can feed it. The rates below are
-measured in one job, in turns of a few seconds, so that changes of the machine's speed affect all alike:
+turns, as if it launched an accelerator's kernels. There the data host alone can feed it. The rates below are measured
+in one job, in turns of a few seconds, so that changes of the machine's speed affect all alike:
 
 "on", "off": images a second with the worker beside the trainer running, and suspended.
 "sum": the data host's worker alone, plus the trainer's worker alone on a processor that is as busy as in the job (with
@@ -38,8 +38,8 @@ SITUATIONS = {
     "light pipeline, half taken": (0, 0.5, 1, 0, 5),
     "accelerator, scarce processor": (1, 0.0, 40, 1.5, 0.5),
 }
-"""Number of times the augmentation is repeated, the part of the trainer's processor that is busy, and three figures of
-a step: its launches, the ms for which each needs the processor, and the ms that it then waits."""
+"""For each situation: how often the augmentation is repeated, which part of the trainer's processor is busy, and three
+figures of a step: its number of launches, the ms of CPU time that each needs, and the ms that each then waits."""
 BATCH = 512
 ALL_TURNS = ("on", "off", "alone", "beside", "first", "second", "both")
 SETTLE_S, TURN_S = 1.0, 4.0
@@ -71,7 +71,7 @@ def main(argv=None):
 
 
 def _rounds(source, times, busy, step, turns, repeats):
-    """Return images a second in each turn, for each round."""
+    """Return one dictionary for each round: images a second by turn."""
     first, second = measure.two_processors()
     found = []
     with _job(source, times, *step) as job, _going_nowhere(times, *(first, second) if "both" in turns else ()) as bare:
@@ -100,7 +100,7 @@ def _rounds(source, times, busy, step, turns, repeats):
 @dataclass
 class _Job:
     workers: tuple[psutil.Process, psutil.Process]
-    """The worker beside the trainer, and the data host's worker."""
+    """The worker on the trainer's host, and the data host's worker."""
     trainer: psutil.Process
     steps: Path
     taken: Path
@@ -109,7 +109,7 @@ class _Job:
 
 @contextlib.contextmanager
 def _job(source, times, launches, compute_ms, wait_ms):
-    """Run a job with a data host, which trains within the context."""
+    """Run a job with a data host. The job trains until the context ends."""
     first, second = measure.two_processors()
     flags = ["--num_of_data_instances=1", f"--cpus=dnn_group={first};data_group={second}", "--processes_per_host=1"]
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name, ThreadPoolExecutor() as pool:
@@ -134,7 +134,7 @@ def _job(source, times, launches, compute_ms, wait_ms):
 
 @contextlib.contextmanager
 def _going_nowhere(times, *cpus):
-    """On each of these processors, start a process that makes batches; yield each with the file of its lines."""
+    """Start a process that makes batches on each processor; yield the file of its lines by process."""
     found = {}
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         try:
@@ -159,7 +159,7 @@ def _move(process, cpu):
 
 
 def _rate(file, since, until):
-    """Return the lines per second of this period, from its first line to its last."""
+    """Return the lines per second in a period, counted from its first line to its last."""
     times = [float(line) for line in file.read_text().split("\n")[:-1]]
     of_turn = times[bisect.bisect(times, since) : bisect.bisect(times, until)]
     return (len(of_turn) - 1) / (of_turn[-1] - of_turn[0])

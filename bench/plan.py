@@ -1,4 +1,4 @@
-"""Predictions of `headrace plan` from a homogeneous run alone, compared with real jobs.
+"""Compare what `headrace plan` predicts from one homogeneous run with real jobs.
 
     python -m bench.plan [--repeats 1]
 

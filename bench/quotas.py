@@ -18,7 +18,7 @@ POLL_S = 0.05
 
 @contextlib.contextmanager
 def quotas(job_name: str, cpus: Mapping[str, float]) -> Iterator[None]:
-    """Limit each named host of the job to this number of CPUs, which may be a fraction, within the context."""
+    """Limit a job's hosts until the context ends. `cpus` has each host's number of CPUs, which may be a fraction."""
     top = CONTROLLER / f"headrace-bench-{os.getpid()}"
     try:
         for host, share in cpus.items():
@@ -42,7 +42,7 @@ def quotas(job_name: str, cpus: Mapping[str, float]) -> Iterator[None]:
 
 
 def _move(job_name: str, top: Path, hosts: set[str], done: threading.Event) -> None:
-    """Put the job's processes into their host's group, until `done`; their later children inherit it."""
+    """Put the job's processes into their host's cgroup until `done` is set. Processes started later inherit it."""
     seen: set[tuple[int, float]] = set()
     while not done.wait(POLL_S):
         for process in psutil.process_iter():

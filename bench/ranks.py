@@ -1,4 +1,4 @@
-"""One service for one to eight ranks: does each rank get as many batches, and what is the total rate?
+"""Measure one service with one to eight ranks: are the ranks' shares equal, and what is the total rate?
 
     python -m bench.ranks [--repeats 5]
 
@@ -65,7 +65,7 @@ def start_reader(address):
 
 
 def read_together(readers, name, wait_ms):
-    """Let these readers share one epoch; return its rate, its fairness, and whether each batch came exactly once."""
+    """Let all readers share one epoch; return its rate, its fairness, and whether each batch came exactly once."""
     batches = BATCHES_PER_RANK * len(readers)
     job = {"name": name, "batches": batches, "wait_ms": wait_ms, "ranks": len(readers)}
     for rank, reader in enumerate(readers):
@@ -86,7 +86,7 @@ def read_together(readers, name, wait_ms):
 
 
 def answer(reader):
-    """Return the reader's next answer; what headrace logs is left out."""
+    """Return the reader's next answer, without the lines that headrace logs before it."""
     while (line := reader.stdout.readline()) and not line.startswith(("first", "[")):
         pass
     return line

@@ -12,7 +12,7 @@ from bench.pipeline import BATCH, SHAPE, augmented
 
 ACTORS = 2
 IMAGES_PER_S_AT_MOST = 40_000
-"""An upper limit of the rate, which sets the number of images; the measurement begins after the first batch."""
+"""Upper limit of the rate in images/s; it sets the number of images. The measurement begins after the first batch."""
 
 
 class Augment:

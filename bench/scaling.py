@@ -1,4 +1,4 @@
-"""The gain from a data host on a second processor, and how close a job comes to the accelerator's limit.
+"""Measure the gain from a data host on a second processor, and how close a job comes to the accelerator's limit.
 
     python -m bench.scaling [--repeats 5]
 

@@ -1,4 +1,4 @@
-"""The cost of asking the dispatcher for every element, and the saving by blocks.
+"""Measure what it costs to ask the dispatcher for every element, and what blocks of elements save.
 
     python -m bench.splits [--repeats 5]
 

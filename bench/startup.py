@@ -1,9 +1,9 @@
-"""Seconds from the command to the first step: whole jobs, compared with the training script alone.
+"""Measure the seconds from the command to the first step of whole jobs, and of the training script alone.
 
     python -m bench.startup [--repeats 5]
 
 The script is code/train_dnn.py with its small model and synthetic images. It runs alone as `python code/train_dnn.py`,
-as a homogeneous job, and as a heterogeneous job with two data hosts. Time ends with the line `event=first_step`.
+as a homogeneous job, and as a heterogeneous job with two data hosts. Time ends with the log line `event=first_step`.
 """
 
 import os

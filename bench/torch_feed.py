@@ -1,4 +1,4 @@
-"""PyTorch's feed compared with other transports and loaders, and its gain from a second processor.
+"""Compare PyTorch's feed with other transports and loaders, and measure its gain from a second processor.
 
     python -m bench torch [--repeats 5]        (with .venv-torch's Python: make setup-torch)
 
@@ -24,7 +24,7 @@ WAYS = ("tcp", "feed", "grpc", "pickle", "flight")
 FORMS = ("uint8_224", "float32_224", "uint8_32")
 IMAGES = 4800
 TURNS = 2
-"""The number of turns of `torch_scaling` for each repeat."""
+"""Number of turns of `torch_scaling` for each repeat."""
 HEAVY = Path(__file__).parent / "torch_heavy.py"
 RAY = Path(__file__).parents[1] / ".venv-peers" / "ray"
 
@@ -74,7 +74,7 @@ def main(argv=None):
 
 
 def one_way(way, form, server_processor, own_processor):
-    """Return images per second, and images per second of the consumer's processor time."""
+    """Return images per second, and images per second of the consumer's CPU time."""
     port = free_port()
 
     def command(side, processor):
@@ -103,7 +103,7 @@ def heavy_rates(first, second):
 
 @contextlib.contextmanager
 def feed_server(images, *processors):
-    """Run a feed server of `images` images, with two processes on these processors; yield its consumer's variables."""
+    """Run a feed server of `images` images, with two processes on `processors`; yield its consumer's environment."""
     port = free_port()
     command = [sys.executable, "-m", "headrace.torch.feed.server", f"--port={port}", f"--address=127.0.0.1:{port}"]
     with measure.pinned(*processors):

@@ -48,7 +48,7 @@ def rate(batches, warm_up=2):
 
 
 def tell(batches):
-    """Print each batch's time, and the number of images so far."""
+    """Print the time of each batch, and the number of images up to it."""
     count = 0
     for images, _ in batches:
         count += len(images)
@@ -66,7 +66,7 @@ def loader(count, workers):
 
 
 def bare(count, workers):
-    """Yield batches without sending them: the rate that the processors alone reach."""
+    """Yield batches that were never sent, to measure the rate that the processors alone reach."""
     keep_freed_memory()  # as feed servers do
     heavy = Heavy(count)
     for first in range(0, count, BATCH):

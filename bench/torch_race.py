@@ -210,7 +210,7 @@ def open_feed(form, port):
 
 
 def take(way, form, port):
-    """Print images per second, and images per second of this process's processor time, as JSON."""
+    """Print images per second, and images per second of this process's CPU time, as JSON."""
     take_next = globals()[f"open_{way}"](form, port)
     for _ in range(WARM_UP):
         take_next()

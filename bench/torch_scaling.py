@@ -46,7 +46,7 @@ def gain(of_turns):
 
 
 class _Teller:
-    """A process that prints the time of each batch, and what it has printed."""
+    """A process that prints the time of each batch, with the lines that it has printed."""
 
     def __init__(self, way, environ):
         command = [sys.executable, str(HEAVY), way, str(MANY), "2", "--tell"]
@@ -60,7 +60,7 @@ class _Teller:
             self.told.append((float(at), int(count)))
 
     def rate(self, since, until):
-        """Return images per second between the first and the last batch of this interval."""
+        """Return images per second between the first and the last batch in an interval."""
         (began, before), *_, (ended, after) = [each for each in list(self.told) if since <= each[0] <= until]
         return (after - before) / (ended - began)
 

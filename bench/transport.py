@@ -1,4 +1,4 @@
-"""The rate of batches from one worker to one consumer: headrace, TensorFlow's default, and plain gRPC and TCP.
+"""Compare rates of batches from one worker to one consumer: headrace, TensorFlow's default, plain gRPC and TCP.
 
     python -m bench.transport [--repeats 5]
 

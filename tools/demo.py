@@ -1,7 +1,7 @@
 """Show what data hosts gain, in pairs of local runs without and with them.
 
-`make demo` runs two pairs: in one training waits for data, in the other it does not. `make demo-torch` runs one pair
-with PyTorch. HEADRACE_DEMO_EPOCHS shortens the pairs that learn.
+`make demo` runs two pairs: one in which training waits for data, and one in which it does not. `make demo-torch` runs
+one pair with PyTorch. HEADRACE_DEMO_EPOCHS sets the epochs of the pairs that learn to recognize digits.
 """
 
 import datetime
@@ -75,7 +75,7 @@ def pair(first: str, first_flags: list[str], second: str, second_flags: list[str
 
 
 def tell_efficiency(alone: Path, helped: Path) -> None:
-    """Print how much faster training is with a second processor, on the data hosts."""
+    """Print how much faster training is if the data hosts add a second processor."""
     before, after = (json.loads((each / "summary.json").read_text())["samples_per_s"] for each in (alone, helped))
     say(f"one processor against two: {after / before:.2f} times as fast, {after / before / 2:.0%} of what two could do")
 

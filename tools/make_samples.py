@@ -1,4 +1,4 @@
-"""Write the files that the examples read: digits as images in folders and as CSV files, and sentences.
+"""Write the files that the examples read: digits as images in folders, digits as CSV files, and sentences.
 
 python tools/make_samples.py FOLDER
 """

@@ -26,7 +26,7 @@ def main() -> int:
 
 
 def gather() -> None:
-    """Copy all pages into one folder, and change the links between them to fit it."""
+    """Copy all pages into one folder, and change the links between them accordingly."""
     shutil.rmtree(PAGES, ignore_errors=True)
     shutil.copytree(ROOT / "docs", PAGES)
     for name, page in {

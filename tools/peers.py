@@ -1,4 +1,4 @@
-"""Install packages that conflict with TensorFlow or with each other, each apart: `peers.py NAME …`.
+"""Install packages that conflict with TensorFlow or with each other, each in its own folder: `peers.py NAME …`.
 
     sdk2, sdk3  both SageMaker Python SDKs, for the documentation's snippets (make conformance)
     torch       PyTorch's DataLoader, to compare with (bench.pipeline); its wheels bring CUDA, 5 GB on disk
@@ -22,7 +22,7 @@ ENVIRONMENTS = {
 }
 FOLDERS = {"ray": ["ray[data]==2.60.0", "pydantic"]}
 ONLY_MOTO = ("sdk2", "sdk3")
-"""Constraints for the SDKs: only moto's, since they need other versions of all else in code/constraints.txt."""
+"""Environments that take only moto's version from code/constraints.txt: SDKs need other versions of the rest."""
 
 
 def main(names: list[str]) -> int:

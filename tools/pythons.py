@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
 
 
 def find_python(version: str) -> str | None:
-    """Return an interpreter of that version, from PATH or from pyenv; None if there is none that works."""
+    """Return an interpreter of that version, from PATH or pyenv; None if no such interpreter works."""
     root = os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv")
     candidates = [shutil.which(f"python{version}"), *sorted(glob.glob(f"{root}/versions/{version}.*/bin/python"))]
     for candidate in filter(None, candidates):

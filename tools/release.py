@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
 
 
 def refuse_to_tag(tag: str, version: str) -> None:
-    """End with one line if the tag would not name exactly what is built."""
+    """Exit with an error of one line if the tag would not name exactly what is built."""
     if subprocess.check_output(["git", "status", "--porcelain"], cwd=ROOT):
         sys.exit("release: error: there are uncommitted changes; commit them before you tag")
     if subprocess.check_output(["git", "tag", "--list", tag], cwd=ROOT):

@@ -68,7 +68,7 @@ def main():
 
 
 def use_another_python():
-    """Continue with a suitable Python if one is installed, under a name such as python3.12."""
+    """Run this program again in a suitable Python, if one is installed under a name such as python3.12."""
     for minor in range(NEWEST[1], OLDEST[1] - 1, -1):
         other = shutil.which("python3.{}".format(minor))
         if other and subprocess.call([other, "-c", ""], stderr=subprocess.DEVNULL) == 0:
@@ -91,7 +91,7 @@ def make_venv():
 
 
 def done(made_from):
-    """Return whether the environment was made from these very files, and still runs."""
+    """Return whether the environment was made from the current files, and still runs."""
     try:
         with open(STAMP) as stamp:
             return stamp.read() == made_from and subprocess.call([PYTHON, "-c", ""]) == 0

@@ -1,6 +1,6 @@
-"""The pipeline of planned_step.py and turn_step.py; alone, it makes batches that go nowhere.
+"""The pipeline of planned_step.py and turn_step.py. Run alone, it makes batches and discards them.
 
-`augmented.py TIMES BATCH FILE` writes the clock's seconds of each batch, a line each, until it is killed.
+`augmented.py TIMES BATCH FILE` writes the time of each batch in seconds, a line each, until it is killed.
 """
 
 import sys
@@ -11,7 +11,7 @@ from headrace.tensorflow.io import images
 
 
 def batches(times, batch_size):
-    """An endless dataset of uint8 batches `[batch_size, 32, 32, 3]`, each augmented so many times; 0: only a flip."""
+    """An endless dataset of uint8 batches `[batch_size, 32, 32, 3]`, augmented `times` times; 0: only a flip."""
 
     def augmented(x):
         for _ in range(times):

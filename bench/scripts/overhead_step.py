@@ -1,4 +1,4 @@
-"""A training script twice: with plain Keras and plain Horovod, and with headrace; run on each rank by bench.overhead.
+"""A training script in two ways: with plain Keras and Horovod, or with headrace. bench.overhead runs it on each rank.
 
 It prints one JSON object for each rank: seconds a step, when the first one ended, and the peak of its memory.
 """
@@ -47,7 +47,7 @@ def make_model():
 
 
 class Averaging(keras.optimizers.SGD):
-    """The least that trains one model on several ranks."""
+    """SGD that averages gradients over all ranks with plain Horovod."""
 
     def apply(self, grads, trainable_variables=None):
         super().apply(plain.grouped_allreduce(list(grads), op=plain.Average), trainable_variables)
@@ -59,7 +59,7 @@ class Broadcast(keras.callbacks.Callback):
 
 
 class Clock(keras.callbacks.Callback):
-    """When steps begin; and the memory of this process after a tenth of them, and after all."""
+    """Records when steps begin, and this process's memory after a tenth of the steps and after all."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Keeps a part of a processor busy while another process lives: spin.py FILE PID, with the part in the file."""
+"""Keep a part of a processor busy while process PID lives: `spin.py FILE PID`. FILE has the part, such as 0.5."""
 
 import os
 import sys

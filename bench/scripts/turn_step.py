@@ -1,9 +1,9 @@
 """A training script that writes down when each step ended.
 
-A step gets a batch, then launches some times: a thread needs the processor, and the step waits after it, as for a
-kernel that an accelerator runs. `FOLDER/taken` has the part of a processor that is taken beside it; without it the
-script ends. `FOLDER/steps` gets the clock's seconds, a line a step, and `FOLDER/arithmetic` the processor's seconds of
-a step's own arithmetic.
+A step gets a batch, then launches some times. A launch is a thread that needs the processor, and then a wait, as for a
+kernel that an accelerator runs. `FOLDER/taken` has the part of a processor that another program keeps busy; when the
+file is removed, the script ends. `FOLDER/steps` gets the time of each step in seconds, a line each, and
+`FOLDER/arithmetic` the CPU seconds of a step's own arithmetic.
 """
 
 import argparse
@@ -33,7 +33,7 @@ AT_ONCE = bytes(1 << 16)
 
 
 def compute(ms):
-    """Need the processor for so long, mostly without Python's lock, as what launches kernels does."""
+    """Keep the processor busy for `ms` milliseconds, mostly without Python's lock, like code that launches kernels."""
     end_s = time.thread_time() + ms / 1000
     while time.thread_time() < end_s:
         zlib.crc32(AT_ONCE)

@@ -1,4 +1,4 @@
-"""Half the numbers' width, without a loss scale: mixed_bfloat16."""
+"""mixed_bfloat16: numbers of half the width, without a loss scale."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras

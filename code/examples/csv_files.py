@@ -1,6 +1,6 @@
 """CSV files with a header, several of them: read line by line, parsed by the workers.
 
-`--channel training=FOLDER`; tools/make_samples.py makes one with digits.
+`--channel training=FOLDER`; tools/make_samples.py makes such a folder with digits.
 """
 
 import os

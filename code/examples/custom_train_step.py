@@ -1,4 +1,4 @@
-"""A train_step of one's own, under fit."""
+"""A model with its own train_step, trained by fit."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras
@@ -12,7 +12,7 @@ train, held_out = datasets()
 
 
 class Smoothed(keras.Model):
-    """Cross-entropy against labels that are a tenth uncertain."""
+    """A model that trains with label smoothing of 0.1."""
 
     def __init__(self):
         super().__init__()

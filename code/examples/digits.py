@@ -1,4 +1,4 @@
-"""What the examples share: 1,797 handwritten digits, as arrays of 8 × 8 pixels, and a small network for them."""
+"""Parts that the examples share: 1,797 handwritten digits as arrays of 8 × 8 pixels, and a small network for them."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras
@@ -9,11 +9,11 @@ from sklearn.datasets import load_digits
 
 BATCH = 32
 QUIET = {"verbose": 0, "shuffle": False}
-"""For `fit`: the log has a line an epoch anyway, and a tf.data pipeline shuffles by itself."""
+"""Arguments for `fit`: headrace logs a line an epoch, and a tf.data pipeline shuffles by itself."""
 
 
 def load():
-    """`(x, y), (held_x, held_y)`: float32 features between 0 and 1, shape [n, 64], and int32 labels."""
+    """Return `(x, y), (held_x, held_y)`: float32 features between 0 and 1, shape [n, 64], and int32 labels."""
     table = load_digits()
     order = np.random.default_rng(0).permutation(len(table.target))
     x, y = (table.data[order] / 16).astype("float32"), table.target[order].astype("int32")
@@ -21,7 +21,7 @@ def load():
 
 
 def datasets():
-    """`train, held_out`: batches that the workers make, shared by all ranks; and this rank's part of the others."""
+    """Return `train`, batches from the workers that all ranks share, and `held_out`, this rank's held-out part."""
     (x, y), held_out = load()
     train = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x)).batch(BATCH)
     held_out = tf.data.Dataset.from_tensor_slices(held_out).batch(BATCH)
@@ -29,7 +29,7 @@ def datasets():
 
 
 def usual(train):
-    """The callbacks that every `fit` on several ranks needs, and what measures it."""
+    """Return the callbacks that every `fit` on several ranks needs, and the one that measures it."""
     return [
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
         hvd.callbacks.MetricAverageCallback(),
@@ -38,7 +38,7 @@ def usual(train):
 
 
 def network(features=64):
-    """Not compiled."""
+    """Return a small classifier, not yet compiled."""
     layers = [keras.Input((features,)), keras.layers.Dense(64, "relu"), keras.layers.Dense(10, dtype="float32")]
     return keras.Sequential(layers)
 

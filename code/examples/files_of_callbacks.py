@@ -1,4 +1,4 @@
-"""Callbacks that write files: on rank 0 alone. Checkpoint is the one to go on from."""
+"""Callbacks that write files run on rank 0 alone. A job continues from Checkpoint's files, not from theirs."""
 
 import os
 

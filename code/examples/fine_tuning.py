@@ -1,6 +1,6 @@
 """Transfer learning in two phases: a new head on a frozen body, then all of it at a tenth of the rate.
 
-`summary.json` tells of both together.
+`summary.json` has the figures of both phases together.
 """
 
 import headrace.tensorflow.horovod_keras as hvd

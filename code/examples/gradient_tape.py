@@ -1,4 +1,4 @@
-"""A loop of one's own: tf.GradientTape, Horovod's names, and the measurements and checkpoints that fit has."""
+"""A training loop with tf.GradientTape, Horovod's names, and the measurements and checkpoints that fit has."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras

@@ -1,6 +1,6 @@
 """Images in a folder for each class, as keras.utils.image_dataset_from_directory reads them; decoded by the workers.
 
-`--channel training=FOLDER`; tools/make_samples.py makes one with digits.
+`--channel training=FOLDER`; tools/make_samples.py makes such a folder with digits.
 """
 
 import os

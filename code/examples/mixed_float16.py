@@ -1,4 +1,4 @@
-"""Half the numbers' width: mixed_float16, whose loss scale all ranks change together."""
+"""mixed_float16: numbers of half the width. All ranks change the loss scale together."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras

@@ -1,4 +1,4 @@
-"""Several steps in one call into TensorFlow; what is measured is still the single step."""
+"""Several steps in one call into TensorFlow; headrace still measures single steps."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras

@@ -1,4 +1,4 @@
-"""Held-out data made by the workers too: a stream of its own, each rank with what it gets (uneven="keep")."""
+"""Held-out data from the workers too, in a second stream. Each rank keeps the batches it gets (uneven="keep")."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras

@@ -66,14 +66,14 @@ def test_time_that_neither_processors_nor_network_explain_is_told(tmp_path, caps
 def test_a_run_that_was_faster_than_its_own_processor_time_allows_is_said_to_contradict_it(tmp_path, capsys):
     times = {"median": 100.0, "mean": 100.0, "p90": 100.0}
     said = plan(tmp_path, capsys, step_time_ms=times, ideal_step_time_ms=50.0)
-    assert said.index("192.0 ms long, and they took 100.0 ms") < said.index("Rent")
+    assert said.index("192.0 ms for this run, but its steps took 100.0 ms") < said.index("Rent")
     data = {"group": "data_group", "instance_type": "ml.c5.18xlarge", "cpus": 72, "cpu_s": {"worker": 1e6}}
     hosts = {"algo-2": data, **summary()["hosts"]}
     changes = {"step_time_ms": times, "hosts": hosts, "tf_data_mode": "service", "simulated": True}
     changes |= {"rank_cpu_s_per_step": 0.1, "compute_cpu_s_per_step": 0.05}
-    assert "Plan from a longer one" in plan(tmp_path, capsys, **changes)
+    assert "Plan from a longer run" in plan(tmp_path, capsys, **changes)
     data["cpu_s"]["worker"] = 100.0
-    assert "Plan from a longer one" not in plan(tmp_path, capsys, **changes)
+    assert "Plan from a longer run" not in plan(tmp_path, capsys, **changes)
 
 
 def test_a_run_that_was_seen_not_to_wait_gets_no_data_hosts_whatever_the_formulas_say(tmp_path, capsys):

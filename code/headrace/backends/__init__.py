@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 
 class Ended(NamedTuple):
-    """A job that ran elsewhere and has ended."""
+    """A job on SageMaker or Slurm that has ended."""
 
     succeeded: bool
     folder: Path | None
-    """The folder here with its results; None: there are no results."""
+    """Local folder with the job's results; None if it left none."""

@@ -1,6 +1,6 @@
-"""Settings of a Linux process: its parent, children, limits and priority. Needs only the standard library.
+"""Change how a Linux process ends, adopts orphans, opens files and is scheduled. Needs only the standard library.
 
-As a program, this module makes such settings for itself and then executes another program:
+As a program, this module makes such changes to its own process, and then executes another program in it:
 
     prctl.py PARENT_PID NICE CPUS PROGRAM [ARGUMENT…]
 """
@@ -20,7 +20,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _THIS_FILE = os.path.abspath(__file__)
 _CANNOT_START = 2
-"""The exit code if the program cannot be executed; the supervisor does not restart such a server."""
+"""Exit code if the program cannot be executed. The supervisor does not restart a server with this exit code."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -61,14 +61,14 @@ def yield_to_others(nice: int) -> None:
 
 
 def child_command(argv: Sequence[str], nice: int = 0, cpus: Collection[int] = ()) -> list[str]:
-    """Return the command that runs `argv` as a child of this process and dies with it.
+    """Return a command that runs `argv` as a child of this process. The child is killed when this process ends.
 
-    A small Python program makes the settings and then executes `argv`, with the same process id. Popen's `preexec_fn`
+    A small Python program changes its settings and then executes `argv`, with the same process id. Popen's `preexec_fn`
     would run Python code in the fork of a process with threads, where it can wait forever for a lock.
 
     Args:
         argv: the program and its arguments.
-        nice: how far to lower the priority (see `yield_to_others`); 0 leaves it.
+        nice: how far to lower the priority (see `yield_to_others`); 0 keeps it.
         cpus: the processors that the program may use; none given means all.
     """
     return [sys.executable, "-S", _THIS_FILE, str(os.getpid()), str(nice), ",".join(map(str, sorted(cpus))), *argv]

@@ -1,4 +1,4 @@
-"""Process trees in Linux: how to find and end them, and what forked processes do with open files."""
+"""Find and end trees of Linux processes, and separate the open files and sockets of forked processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 def descendants() -> list[psutil.Process]:
-    """Return all living descendants of this process, with adopted orphans and without zombies."""
+    """Return all living descendants of this process. Adopted orphans count, zombies do not."""
     return [process for process in psutil.Process().children(recursive=True) if is_alive(process)]
 
 
@@ -49,12 +49,12 @@ def is_stopped(pid: int) -> bool:
 
 
 def wait_for_threads(named: str, limit_s: float) -> None:
-    """Wait until all threads of this process with a certain name are asleep in two looks in a row.
+    """Wait until all threads whose names begin with `named` are asleep at two checks in a row.
 
-    Python's global lock is free between two looks. A thread that slept only to get the lock has it by the second look.
+    Python's global lock is free between the checks. A thread that only waited for the lock is awake at the second one.
 
     Args:
-        named: the beginning of the threads' names.
+        named: beginning of the names of threads of this process.
         limit_s: longest time to wait, in seconds.
     """
     deadline, calm = time.monotonic() + limit_s, 0
@@ -116,10 +116,10 @@ def end_all_descendants(grace_s: float, spare: Collection[int] = ()) -> int:
 
 
 def end_children() -> None:
-    """End the processes that this program started and left running, and print each.
+    """End the processes that this program started and left running. Print the command of each.
 
-    Such a process may hold this program's output open, and a reader of the output would wait for its end. The resource
-    tracker of Python's multiprocessing ends by itself.
+    Such a process may keep this program's output open. Then a reader of the output would wait for that process. The
+    resource tracker of Python's multiprocessing is left alone: it ends by itself.
     """
     own: list[int] = []
     left: dict[int, str] = {}
@@ -138,7 +138,7 @@ def end_children() -> None:
 
 
 def reap_orphans() -> None:
-    """Reap adopted children that have ended. `subprocess` reaps its own children."""
+    """Reap adopted children that have ended. Children of `subprocess` are left to it."""
     for process in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
             if process.status() == psutil.STATUS_ZOMBIE and process.pid not in _popen_children:
@@ -154,9 +154,9 @@ def own_child(pid: int) -> None:
 
 
 def reopen_files() -> None:
-    """Reopen each file that is open for reading, in a forked process, so that it has a position of its own.
+    """Give this forked process its own position in each file that is open for reading, by reopening the file.
 
-    Without this, forked processes share the position in a file, and each one's reads would move it for the others.
+    Otherwise forked processes share one position in the file, and a read in one process moves it for all.
     """
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -171,7 +171,7 @@ def reopen_files() -> None:
 
 
 def close_sockets_on(port: int) -> None:
-    """Close inherited sockets on this port, in a process forked from a server, so that they end with the server."""
+    """Close this forked process's copies of a server's sockets on `port`, so that the server's end frees the port."""
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             if stat.S_ISSOCK(os.fstat(int(name)).st_mode):

@@ -1,1 +1,1 @@
-"""Reports on finished runs, comparisons between runs, and plans for further ones."""
+"""Reports on finished runs, comparisons between runs, and plans for further runs."""

@@ -1,4 +1,4 @@
-"""The choice among the possible jobs, and the reasons for it."""
+"""Choose the best of the candidate jobs, and give the reasons."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from headrace.job.limited_by import REMEDIES
 from headrace.report.candidates import NEARLY, Option, cheapest, fastest, worth_showing
 
 HARDLY_WAITS = 0.05
-"""Share of a step that data hosts must be able to save to be worth advice. Above it, prices decide."""
+"""Up to this share of time spent waiting for data, data hosts are not advised. Above it, prices decide."""
 _ROUNDED = 1.0005
-"""Factor on limits in the error message: a user who gives the four printed digits as a limit must get a plan."""
+"""Factor that raises the figures in the error message, so that their four printed digits work as limits."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """The job to run, the jobs to show beside it, and the reasons."""
+    """The job to run, the jobs to show for comparison, and the reasons for the choice."""
 
     choice: Option
     alone: Option
@@ -39,17 +39,17 @@ def advise(
     found: Sequence[Option], samples: float, budget_usd: float | None, max_hours: float | None,
     alone_waits: float | None = None, computing_limit: str = "",
 ) -> Advice:  # fmt: skip
-    """Return the advice among these options, the first of which has no data hosts.
+    """Return which option to choose, and why. The first option in `found` has no data hosts.
 
     Args:
         samples: number of samples in the whole planned training.
-        budget_usd: dollars for that training; the fastest job within them is advised.
-        max_hours: hours for that training; the cheapest job within them is advised, or the smallest without prices.
-        alone_waits: share of its time that a run without data hosts waited for data; None: it was not measured.
-        computing_limit: the limit of a step that does not wait for data.
+        budget_usd: most dollars for that training; the fastest job within this budget is advised.
+        max_hours: most hours for that training; the cheapest job within them is advised, without prices the smallest.
+        alone_waits: share of its time that the measured run waited for data; None if that run had data hosts.
+        computing_limit: what limits a step that does not wait for data.
 
     Raises:
-        InputError: no option keeps to the limits, or prices are not known.
+        InputError: no option is within the limits, or a budget is given and prices are not known.
     """
     alone, least, quickest = found[0], cheapest(found), fastest(found)
     allowed = list(found)
@@ -63,7 +63,7 @@ def advise(
         price = f" and ${(least.cost_usd(samples) or 0.0) * _ROUNDED:.4g}" if least.usd_per_hour is not None else ""
         raise InputError(
             f"no job keeps within these limits: the cheapest takes {least.hours(samples) * _ROUNDED:.4g} h{price}, "
-            f"the fastest {quickest.hours(samples) * _ROUNDED:.4g} h"
+            f"the fastest {quickest.hours(samples) * _ROUNDED:.4g} h; raise a limit"
         )
     waits = alone.input_bound_share if alone_waits is None else min(alone.input_bound_share, alone_waits)
     if alone in allowed and waits <= HARDLY_WAITS:
@@ -99,13 +99,13 @@ def _reasons(choice: Option, found: Sequence[Option], waits: float) -> list[str]
     quickest = fastest(found)
     times = alone.prediction.step_s / quickest.prediction.step_s
     return [
-        "Don't add data hosts: they save less than they cost, or more time than you asked for. "
+        "Don't add data hosts: they save less than they cost, or you did not ask for more speed. "
         f"The fastest job is {times:.2f} times as fast{_price_of(quickest, alone)}."
     ]
 
 
 def _price_of(option: Option, than: Option) -> str:
-    """Return how an option's price per sample compares with that of `than`, as text."""
+    """Return a phrase that compares the option's price per sample with that of `than`; empty without prices."""
     theirs, ours = option.usd_per_million, than.usd_per_million
     if theirs is None or not ours:
         return ""

@@ -1,4 +1,4 @@
-"""Candidate jobs: hosts and placement, each with its predicted step time, price and flags."""
+"""Candidate jobs with different hosts and placements, each with its predicted step time, price and flags."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.report.measured import NO_LIMIT, Measured, group_of
 from headrace.report.predict import PLACEMENTS, Group, Placement, Prediction, predict
 
 NEARLY = 1.02
-"""Factor up to which two predictions count as equal: smaller differences are within the error of predictions."""
+"""Ratio up to which two predictions count as equal. Smaller differences are within the error of predictions."""
 
 
 @dataclass(frozen=True)
@@ -22,18 +22,18 @@ class Option:
     placement: Placement
     data_hosts: int
     data_type: str
-    """Instance type of the data hosts; empty without data hosts, and where it is not known."""
+    """Instance type of the data hosts; empty if there are none, or if the type is not known."""
     prediction: Prediction
     samples_per_s: float
     input_bound_share: float
     hosts: int
     """Number of hosts in both groups together."""
     usd_per_hour: float | None
-    """Dollars an hour for all hosts; None: the price is not known, such as that of simulated hosts."""
+    """Dollars an hour for all hosts; None if a price is not known, as for simulated hosts."""
 
     @property
     def usd_per_million(self) -> float | None:
-        """Dollars for a million samples; None: the price is not known."""
+        """Dollars for a million samples; None if a price is not known."""
         return None if self.usd_per_hour is None else self.usd_per_hour / 3600 / self.samples_per_s * 1e6
 
     def hours(self, samples: float) -> float:
@@ -41,21 +41,21 @@ class Option:
         return samples / self.samples_per_s / 3600
 
     def cost_usd(self, samples: float) -> float | None:
-        """Return the dollars that training on this number of samples costs; None: the price is not known."""
+        """Return the dollars that training on this number of samples costs; None if a price is not known."""
         return None if self.usd_per_hour is None else self.usd_per_hour * self.hours(samples)
 
     @property
     def cost_per_hour(self) -> float:
-        """Cost of an hour, to compare options: dollars, or the number of hosts where prices are not known."""
+        """Cost of an hour, to compare options: in dollars, or as the number of hosts if prices are not known."""
         return self.hosts if self.usd_per_hour is None else self.usd_per_hour
 
     @property
     def cost_per_sample(self) -> float:
-        """Cost of a sample, to compare options."""
+        """Cost of a sample, to compare options. Its unit is open; only ratios have a meaning."""
         return self.cost_per_hour / self.samples_per_s
 
     def flags(self, run: Measured) -> str:
-        """Return start_job.py's flags for this job; flags for the script itself are the user's to add."""
+        """Return start_job.py's flags for this job. The user adds the flags of the training script."""
         here = "--no-is_cloud_job " if run.is_simulated else ""
         here += f"--framework {run.framework} " if run.framework != DEFAULT.name else ""
         kind = f" --dnn_instance_type {run.trainer_type_name}" if run.trainer_type_name else ""
@@ -69,9 +69,9 @@ class Option:
 
     @staticmethod
     def _ranks(run: Measured) -> str:
-        """Return the flag for ranks per host; empty where start_job.py chooses the same number by itself.
+        """Return the flag for ranks per host; empty if start_job.py chooses the same number by itself.
 
-        A simulated run that stands for an instance type gets the default of that type.
+        If a simulated run stands for an instance type, the flag is left out, and that type's default counts.
         """
         own = max(run.trainer_type.gpus, 1) if run.trainer_type else LOCAL_PROCESSES_PER_HOST * run.is_simulated
         as_by_itself = run.stands_for_type or run.ranks_per_host == own
@@ -79,10 +79,10 @@ class Option:
 
 
 def options(run: Measured, data_types: Sequence[InstanceType], most_hosts: int, like_cpus: float = 0) -> list[Option]:
-    """Return every job with 0 to `most_hosts` data hosts of one type; the job without data hosts comes first.
+    """Return every job with 0 to `most_hosts` data hosts of one type. The first has no data hosts.
 
     Args:
-        data_types: candidate types of the data hosts; empty: their type and price are not known.
+        data_types: candidate types of the data hosts; empty if their type and price are not known.
         like_cpus: CPUs of each data host if `data_types` is empty.
     """
     found = [_option(run, "trainer", Group(0, 0, NO_LIMIT), None)]
@@ -94,14 +94,14 @@ def options(run: Measured, data_types: Sequence[InstanceType], most_hosts: int, 
 
 
 def cheapest(among: Iterable[Option]) -> Option:
-    """Return the option with the cheapest sample; if several cost about the same, `fastest` chooses among them."""
+    """Return the option with the lowest cost per sample. If several cost about the same, `fastest` chooses one."""
     found = list(among)
     least = min(each.cost_per_sample for each in found)
     return fastest(each for each in found if each.cost_per_sample <= least * NEARLY)
 
 
 def fastest(among: Iterable[Option]) -> Option:
-    """Return the option with the shortest step; if several are about as fast, the cheapest with the fewest hosts."""
+    """Return the option with the shortest step. If several are about as fast, take the cheapest, then the smallest."""
     found = list(among)
     least = min(each.prediction.step_s for each in found)
     nearly = [each for each in found if each.prediction.step_s <= least * NEARLY]
@@ -109,7 +109,7 @@ def fastest(among: Iterable[Option]) -> Option:
 
 
 def worth_showing(among: Iterable[Option]) -> list[Option]:
-    """Return the options that no other beats in both time and money; without prices, in time and number of hosts."""
+    """Return the options that no other beats in both time and money. Without prices, hosts count as money."""
     kept: list[Option] = []
     for each in sorted(among, key=lambda each: (each.cost_per_hour, each.hosts, each.prediction.step_s)):
         if all(each.prediction.step_s * NEARLY < other.prediction.step_s for other in kept):

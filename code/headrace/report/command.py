@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:
-    """Make the report. Return 0; raise an error with exit code 1 if it cannot be written, 2 if a folder is no run."""
+    """Make the report and return 0. Raise an error of exit code 1 if writing fails, or 2 if a folder holds no run."""
     given = _parser().parse_args(argv)
     table = read_instances(given.prices).with_prices(given.price or ())
     stands_for = parse_stands_for(given.stands_for or (), table)
@@ -87,7 +87,7 @@ def write_page(runs: Runs, folder: Path, prices: Sequence[Price | None], notes: 
 
 
 def _read(folders: Sequence[Path]) -> list[tuple[Summary, Timeline]]:
-    """Read the runs; number those that share a name."""
+    """Read the runs. Append a number to a job name that occurred before."""
     runs = [(read_summary(folder), read_timeline(folder)) for folder in folders]
     seen: dict[str, int] = {}
     for summary, _ in runs:
@@ -122,7 +122,7 @@ def _unread(runs: Runs) -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="headrace report", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN",
-                        help="a run's folder, or the name of a job on SageMaker; ratios are to the first")  # fmt: skip
+                        help="a run's folder, or the name of a SageMaker job; ratios are to the first run")  # fmt: skip
     parser.add_argument("--region", metavar="NAME", help="region of jobs on SageMaker that are given by name")
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="folder for page and plots (default: the last run's)"

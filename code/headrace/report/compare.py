@@ -1,4 +1,4 @@
-"""Comparison of runs side by side, in a table and in a sentence or two: what the data group gains."""
+"""Compare runs side by side in a table, and say in a few sentences what data hosts gain."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Summary = Mapping[str, Any]
 
 
 def compare(summaries: Sequence[Summary], prices: Sequence[Price | None] = ()) -> str:
-    """Return a table with a column for each run. Ratios are to the first run, for runs with its script and batch."""
+    """Return a table with a column for each run. If a run has the first run's script and batch, it shows ratios."""
     return as_table([[name, *cells] for name, cells in compare_rows(summaries, prices)])
 
 
 def compare_rows(summaries: Sequence[Summary], prices: Sequence[Price | None] = ()) -> list[tuple[str, list[str]]]:
-    """Return the rows of the table, each a name and a cell for each run; the first row holds the runs' names."""
+    """Return the table's rows. Each has a name, and a cell for each run. The first row holds the runs' names."""
     alike = [not unlike(summary, summaries[0]) for summary in summaries]
     rows = [
         ("", [summary["job_name"] for summary in summaries]),
@@ -113,7 +113,7 @@ def _cheaper(values: Sequence[float | None], alike: Sequence[bool]) -> list[str]
 
 
 def usd(value: float | None) -> str:
-    """Return dollars for a table cell."""
+    """Return dollars as text for a table cell; `-` for None."""
     return "-" if value is None else f"{value:,.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
@@ -131,7 +131,7 @@ def _cpu(record: Mapping[str, Any] | None) -> str:
 
 
 def verdict(summaries: Sequence[Mapping[str, Any]], prices: Sequence[Price | None]) -> list[str]:
-    """Return a line for each run, then lines on what further runs of the same script and batch gain over the first."""
+    """Return a sentence on each run, then a sentence that compares each further run with the first."""
     lines = [_of_one(summary) for summary in summaries]
     first, first_price = summaries[0], prices[0]
     for summary, price in zip(summaries[1:], prices[1:], strict=True):

@@ -1,4 +1,4 @@
-"""Measurements of a run's own workload, from which the plan is made."""
+"""Read a run's measurements, from which `headrace plan` predicts other jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.report.runs import was_interrupted
 FEW_STEPS = 20
 SHORT_EPOCH = 50
 RECEIVE_CPU_S_PER_BATCH = 3e-3
-"""Most CPU seconds to receive a batch, besides the cost of its bytes: a rank's iterators and threads."""
+"""Most CPU seconds that a rank's iterators and threads need to receive a batch, besides the cost of its bytes."""
 NO_LIMIT = float("inf")
 
 
@@ -27,9 +27,9 @@ class Measured:
     work: Workload
     trainer: Group
     trainer_type: InstanceType | None
-    """Instance type of the dnn hosts; None: not known, or only simulated, so that nothing has a price."""
+    """Instance type of the dnn hosts; None if it is not known, as for simulated hosts. Then nothing has a price."""
     trainer_type_name: str
-    """Name of the dnn hosts' type on SageMaker, or of the type that a simulated run stands for; else empty."""
+    """Name of the dnn hosts' instance type, or of the one that a simulated run stands for; else empty."""
     framework: str
     is_simulated: bool
     """True if the run was simulated and its hosts stand for no instance type."""
@@ -37,30 +37,30 @@ class Measured:
     """True if workers made the batches."""
     has_data_hosts: bool
     step_s: float
-    """Mean step time that the run measured."""
+    """Mean step time that the run measured, in seconds."""
     steps: int
     steps_per_epoch: int
-    """Steps of an epoch; 0: no epoch was finished."""
+    """Steps of an epoch; 0 if no epoch was finished."""
     ranks_per_host: float
     stands_for_type: bool
-    """True if a simulated run counts as one on an instance type."""
+    """True if the run was simulated and its dnn hosts stand for an instance type."""
     outside_share: float
     """Share of the training time that was spent outside of steps."""
     own_step_s: float | None
-    """Step time by the formulas for the run's own hosts; None: simulated hosts share processors in an unknown way."""
+    """Seconds of a step that the formulas predict for the run's own hosts; None if these may share processors."""
     least_step_s: float | None
-    """Step time by the formulas with processors of its own for each simulated host; no real step is shorter."""
+    """Seconds of a step that the formulas predict if hosts share no processors. A real step is never shorter."""
     notes: tuple[str, ...]
     """Assumptions behind the figures, and figures that were not measured."""
 
     @property
     def alone_waits(self) -> float | None:
-        """Share of its time that the run waited for data; None for a run with data hosts."""
+        """Share of its time that the run waited for data; None if it had data hosts."""
         return None if self.has_data_hosts else max(1 - self.work.ideal_step_s / self.step_s, 0.0)
 
 
 def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: InstanceType | None = None) -> Measured:
-    """Return the workload that a summary describes.
+    """Return the measurements in a run's summary, as the plan needs them.
 
     Args:
         table: instance types and their prices.
@@ -73,7 +73,7 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: Insta
     hosts = list(summary["hosts"].values())
     dnn = [host for host in hosts if host["group"] != DATA_GROUP]
     if not dnn or any(host["cpus"] < 1 for host in hosts):
-        raise InputError(f"{summary['job_name']} does not say how many CPUs all of its hosts have")
+        raise InputError(f"{summary['job_name']} does not say how many CPUs its hosts have; plan from another run")
     kind = _type(dnn[0], summary, table, stands_for)
     # A simulated host's processors stand for all processors of the type, so CPU times are scaled to those.
     scale = kind.vcpus / dnn[0]["cpus"] if kind and stands_for else 1.0
@@ -122,7 +122,7 @@ def _outside_share(summary: Mapping[str, Any]) -> float:
 
 
 def _least_step_s(work: Workload, trainer: Group, summary: Mapping[str, Any], table: InstanceTable) -> float | None:
-    """Return the formulas' step time for the run's own hosts, if each simulated host had its own processors."""
+    """Return the predicted step time of the run's own hosts, as if each simulated host had its own processors."""
     data = [host for host in summary["hosts"].values() if host["group"] == DATA_GROUP]
     has_service = summary["tf_data_mode"] == "service"
     if not data:
@@ -135,7 +135,7 @@ def _least_step_s(work: Workload, trainer: Group, summary: Mapping[str, Any], ta
 
 
 def _ranks_note(ranks: float, kind: InstanceType, batch: int, hosts: int) -> list[str]:
-    """Return a note on the batch size if a host of this type, with one rank per GPU, has more or fewer ranks."""
+    """Return a note on a rank's batch size if ranks per host change from `ranks` to one per GPU of `kind`."""
     theirs = max(kind.gpus, 1)
     if ranks == theirs:
         return []
@@ -155,18 +155,18 @@ def _check(summary: Mapping[str, Any]) -> None:
     name = summary["job_name"]
     if summary["steps"] < 1 or summary["step_time_ms"]["mean"] <= 0:
         raise InputError(
-            f"{name} measured no step, so there is nothing to plan with; its outcome: {summary['outcome']}"
+            f"{name} measured no step (its outcome: {summary['outcome']}); plan from a run that has trained"
         )
     if summary["ideal_step_time_ms"] <= 0:
         raise InputError(f"{name} has no ideal step time: give `fit` callbacks.Measure, or use callbacks.Training")
     if summary["rank_cpu_s_per_step"] <= 0:
-        raise InputError(f"{name} has not measured the CPU time of its steps: an older run, or one of very few steps")
+        raise InputError(f"{name} has not measured the CPU time of its steps; plan from a newer run of more steps")
     if summary["world_size"] < 1 or summary["global_batch_size"] < 1:
-        raise InputError(f"{name} does not say how many ranks or samples a step has")
+        raise InputError(f"{name} does not say how many ranks or samples a step has; plan from another run")
 
 
 def _workload(summary: Mapping[str, Any], hosts: list[Mapping[str, Any]], scale: float) -> tuple[Workload, list[str]]:
-    """Return the workload, its CPU times multiplied by `scale`, and notes on how it was estimated."""
+    """Return the workload, with CPU times multiplied by `scale`, and notes on how it was estimated."""
     batch, sample_bytes = summary["global_batch_size"], _sample_bytes(summary)
     per_sample = scale * summary["world_size"] / batch
     rank, compute = (summary[key] * per_sample for key in ("rank_cpu_s_per_step", "compute_cpu_s_per_step"))
@@ -214,7 +214,7 @@ def _workload(summary: Mapping[str, Any], hosts: list[Mapping[str, Any]], scale:
 
 
 def _ideal_s(summary: Mapping[str, Any]) -> float:
-    """Return the mean of a step that never waits for data. If callbacks take time, their rare slow calls count too."""
+    """Return the mean seconds of a step that does not wait for data. Slow calls of callbacks count, though rare."""
     ideal_s = float(summary["ideal_step_time_ms"]) / 1000
     if not summary["between_steps_ms"]:
         return ideal_s
@@ -222,18 +222,18 @@ def _ideal_s(summary: Mapping[str, Any]) -> float:
 
 
 def _delivered(summary: Mapping[str, Any], figure: str) -> float:
-    """Return the sum over all workers of a figure that ranks count for each; 0 if they did not count it."""
+    """Return the sum of `figure` over all workers; 0 if it was not counted."""
     return float(sum(worker.get(figure) or 0 for worker in summary.get("workers", {}).values()))
 
 
 def _samples_made(summary: Mapping[str, Any]) -> float:
-    """Return the samples that workers made, including those for evaluations and for steps that a failure prevented."""
+    """Return the samples that workers made, with those for evaluations and for steps that a failure prevented."""
     of_a_rank = float(summary["global_batch_size"] / summary["world_size"])
     return max(_delivered(summary, "batches") * of_a_rank, float(summary["steps"] * summary["global_batch_size"]))
 
 
 def _sample_bytes(summary: Mapping[str, Any]) -> float:
-    """Return the bytes of a sample on the wire; if its shape is open, the mean of the batches that arrived."""
+    """Return the bytes of a sample on the network. If its shape is not fixed, take the mean of received batches."""
     batches_per_s = _delivered(summary, "batches_per_s")
     if summary["sample_bytes"] > 0 or not batches_per_s:
         return max(float(summary["sample_bytes"]), 0.0)
@@ -248,5 +248,5 @@ def _type(
     if not stands_for:
         return None if summary.get("simulated") else table.get(host["instance_type"])
     if not summary.get("simulated"):
-        raise InputError(f"--as is for simulated runs; the hosts of {summary['job_name']} are what they are")
+        raise InputError(f"--as is for simulated runs, and {summary['job_name']} was not simulated; leave --as out")
     return stands_for

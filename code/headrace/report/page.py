@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs no network and no script, light or dark as the reader's system is."""
+"""The report as one HTML page without scripts or network access, in the reader's light or dark colors."""
 
 from __future__ import annotations
 

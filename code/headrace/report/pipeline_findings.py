@@ -1,4 +1,4 @@
-"""Findings of `headrace lint` in the script of a run on this machine: a fix there is cheaper than hosts."""
+"""Findings of `headrace lint` in a local run's script. To fix the script is cheaper than to rent hosts."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ LIMIT_S = 300.0
 
 
 def look_at(folder: Path, summary: Mapping[str, Any]) -> list[str]:
-    """Return what to change first, a line each, by falling gain. This runs the run's script up to its training.
+    """Return what to change in the run's script, the largest gain first. This executes the script until it trains.
 
     Raises:
-        InputError: the folder does not hold what the hosts ran.
-        SetupError: the script cannot be examined here.
+        InputError: the folder lacks the script that the hosts ran, or lint does not know its framework.
+        SetupError: `headrace lint` fails here, or takes too long.
     """
     leader = next(name for name, host in summary["hosts"].items() if host["group"] != DATA_GROUP)
     paths = RunPaths(folder).host(leader)
@@ -33,11 +33,11 @@ def look_at(folder: Path, summary: Mapping[str, Any]) -> list[str]:
         given = json.loads(paths.hyperparameters.read_text(encoding="utf-8"))
         values = {name: str(json.loads(value)) for name, value in given.items() if not name.startswith("sagemaker_")}
     except (OSError, ValueError, AttributeError) as error:
-        raise InputError(f"--lint needs the run's own files, as runs on this machine have them: {error}") from error
+        raise InputError(f"--lint needs the run's own files, as local runs have ({error}); leave it out") from error
     script = paths.code_dir / values.get("training_script", "train_dnn.py")
     if not FRAMEWORKS[values.get("framework", DEFAULT.name)].has_lint:
         linted = " or ".join(each.title for each in FRAMEWORKS.values() if each.has_lint)
-        raise InputError(f"--lint is for scripts of {linted}")
+        raise InputError(f"--lint is for scripts of {linted}; leave --lint out")
     arguments = [text for pair in values.items() if pair[0] not in HYPERPARAMETERS for text in as_flag(*pair)]
     channels = paths.channel_dir.iterdir() if paths.channel_dir.is_dir() else ()
     environ = os.environ | {f"SM_CHANNEL_{channel.name.upper()}": str(channel) for channel in channels}

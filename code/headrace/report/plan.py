@@ -1,4 +1,4 @@
-"""`headrace plan RUN`: from one finished run, how many data hosts to rent, and where batches should be made."""
+"""`headrace plan RUN`: say from one finished run how many data hosts to rent, and where to make batches."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ WHO_MAKES = {"trainer": "dnn hosts alone", "data": "data hosts alone", "both": "
 HEAD = ("", "batches made by", "data hosts", "step", "waiting", "limit", "samples/s", "$/hour", "$/million", "$/epoch")
 MOST_DATA_HOSTS = 8
 UNTOLD_UNTIL = 0.05
-"""Up to this share of training, the plan does not mention time outside of steps: it hardly changes the price."""
+"""Up to this share of the training time, time outside of steps is not mentioned: it hardly changes the price."""
 UNEXPLAINED_FROM = 0.2
-"""Share of a step below which unexplained time counts as the formulas' error, not as something to look for."""
+"""Below this share of a step, unexplained time counts as an error of the formulas. The plan does not mention it."""
 
 
 def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:
-    """Print the plan. Return 0; raise an error with exit code 2 if there is no run, or it measured too little."""
+    """Print the plan and return 0. Raise an error of exit code 2 if there is no run, or if it measured too little."""
     given = _parser().parse_args(argv)
     for name, most in (("max_data_hosts", 100), ("epochs", 10**9)):
         if getattr(given, name) is not None and not 1 <= getattr(given, name) <= most:
@@ -46,12 +46,12 @@ def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:
     summary = read_summary(folder)
     stands_for = parse_stands_for(given.stands_for or (), table)
     if DATA_GROUP in stands_for:
-        raise InputError(f"--as {DATA_GROUP}=…: here it is the dnn hosts' type; data hosts: --data_instance_type TYPE")
+        raise InputError(f"--as {DATA_GROUP}=…: here it is the dnn hosts' type; for data hosts, --data_instance_type")
     run = measured(summary, table, stands_for.get(DNN_GROUP))
     if given.data_instance_type and not run.trainer_type:
         raise InputError("--data_instance_type needs the type of the dnn hosts too: give --as TYPE, or --prices")
     if given.epochs and not run.steps_per_epoch:
-        raise InputError(f"--epochs: {summary['job_name']} finished no epoch, so its length is not known")
+        raise InputError(f"{summary['job_name']} finished no epoch, so --epochs cannot be planned; leave --epochs out")
     types = _candidates(table, given.data_instance_type) if run.trainer_type else []
     found = options(run, types, given.max_data_hosts, like_cpus=_simulated_cpus(summary))
     samples = run.work.batch * (given.epochs * run.steps_per_epoch if given.epochs else run.steps)
@@ -93,14 +93,14 @@ def told(name: str, run: Measured, advice: Advice, prices: str) -> str:
         lines.append(
             f"First find out why this run's steps took {unexplained * 1000:.0f} ms longer than its processors and "
             "network explain: a pipeline that keeps few processors busy (num_parallel_calls, num_workers; --lint "
-            "tells), disks or S3, or other programs on the machine. Then plan from another run. What follows knows "
-            "nothing of it:"
+            "tells), disks or S3, or other programs on the machine. Then plan from another run. The advice below "
+            "ignores this time:"
         )
     if contradicts_itself(run):
         lines.append(
-            f"The formulas make this run's own steps {(run.least_step_s or 0.0) * 1000:.1f} ms long, and they took "
-            f"{own * 1000:.1f} ms: its CPU time counts what was no step, as the start of a short run. Plan from a "
-            "longer one. What follows promises too much:"
+            f"The formulas predict steps of {(run.least_step_s or 0.0) * 1000:.1f} ms for this run, but its steps took "
+            f"{own * 1000:.1f} ms: its CPU time includes more than steps, such as the start of a short run. Plan from "
+            "a longer run. The advice below promises too much:"
         )
     lines += advice.lines
     lines += [f"  start_job.py {advice.choice.flags(run)}", ""]
@@ -130,13 +130,13 @@ def told_whole(option: Option, samples: float) -> str:
 
 
 def unexplained_s(run: Measured) -> float:
-    """Return the seconds of a step that no formula accounts for; 0 if they are few, or the formulas cannot tell."""
+    """Return the seconds of a step that no formula explains; 0 if they are few, or if the formulas cannot tell."""
     extra = run.step_s - run.own_step_s if run.own_step_s else 0.0
     return 0.0 if extra < UNEXPLAINED_FROM * run.step_s else extra
 
 
 def contradicts_itself(run: Measured) -> bool:
-    """Return whether a run's steps were shorter than the CPU time that it measured for them allows."""
+    """Return whether the measured steps were much shorter than their measured CPU time allows."""
     return bool(run.least_step_s) and (run.least_step_s or 0.0) * (1 - UNEXPLAINED_FROM) > run.step_s
 
 
@@ -186,7 +186,7 @@ def _candidates(table: InstanceTable, names: Sequence[str] | None) -> list[Insta
 
 
 def _simulated_cpus(summary: dict[str, Any]) -> float:
-    """Return the CPUs of a simulated data host; if the run had none, those of its dnn host."""
+    """Return the number of CPUs of a data host; if the run had no data hosts, that of a dnn host."""
     by_group = {host["group"]: host["cpus"] for host in summary["hosts"].values()}
     return float(by_group.get("data_group") or max(by_group.values()))
 
@@ -194,7 +194,7 @@ def _simulated_cpus(summary: dict[str, Any]) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="headrace plan", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder, or the name of a job on SageMaker")
-    parser.add_argument("--region", metavar="NAME", help="if a SageMaker job is given by its name: its region")
+    parser.add_argument("--region", metavar="NAME", help="region of a SageMaker job that is given by its name")
     parser.add_argument("--as", dest="stands_for", action="append", metavar="TYPE",
                         help="the instance type that a simulated run's dnn hosts stand for")  # fmt: skip
     parser.add_argument("--data_instance_type", action="append", metavar="TYPE",
@@ -204,10 +204,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--epochs", type=int, metavar="N", help="epochs of the planned training (default: the run's)")
     parser.add_argument(
-        "--budget_usd", type=float, metavar="USD", help="for that training; takes the fastest job within it"
+        "--budget_usd", type=float, metavar="USD", help="most dollars for the training; chooses the fastest job"
     )
     parser.add_argument(
-        "--max_hours", type=float, metavar="H", help="for that training; takes the cheapest job within it"
+        "--max_hours", type=float, metavar="H", help="most hours for the training; chooses the cheapest job"
     )
     parser.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly price; repeatable")
     parser.add_argument("--prices", type=Path, metavar="CSV", help="your own table, with the columns of instances.csv")

@@ -27,7 +27,7 @@ INK = "#808790"
 """Color of axes and text in PNG files; an SVG element takes the page's own text color instead."""
 SIZE = (7.2, 2.9)
 MOST_WORKERS = 12
-"""Most workers that are drawn in one picture."""
+"""Most workers in one picture."""
 
 Draw = Callable[[Axes], Any]
 Runs = Sequence[tuple[Mapping[str, Any], Timeline]]
@@ -92,17 +92,17 @@ def step_times(runs: Runs) -> Draw:
 
 
 def waiting(runs: Runs) -> Draw:
-    """Draw the input-bound share over time."""
+    """Draw the share of each step spent waiting for data, over time."""
     curves = {summary["job_name"]: (run.seconds, run.input_bound_share) for summary, run in runs}
     return lambda axes: _draw_shares(axes, curves, "% of a step")
 
 
 TOO_SHORT = "no figures: the run trained for less than ten seconds"
-"""Text that is shown where hosts reported their utilization too seldom for a curve."""
+"""Text shown in place of curves if no host has reported its utilization."""
 
 
 def utilization(run: Timeline) -> Draw:
-    """Draw each group's CPU utilization over time, and GPU utilization if it has GPUs, as means of its hosts."""
+    """Draw each group's mean CPU utilization over time, and its mean GPU utilization if it has GPUs."""
 
     def draw(axes: Axes) -> None:
         _draw_shares(axes, run.utilization, "%")
@@ -125,7 +125,7 @@ def _draw_shares(axes: Axes, curves: Mapping[str, Series], unit: str) -> None:
 
 
 def _draw_curves(axes: Axes, curves: Mapping[str, Series], unit: str) -> list[str]:
-    """Draw each curve over time, from zero; return their colors."""
+    """Draw each curve over time, with axes from zero; return the curves' colors."""
     colors = list(itertools.islice(itertools.cycle(COLORS), len(curves)))
     for color, (name, (seconds, values)) in zip(colors, curves.items(), strict=True):
         axes.plot(seconds, values, color=color, linewidth=1.4, marker=".", markersize=3, label=name)
@@ -158,7 +158,7 @@ def cpu_by_host(summary: Mapping[str, Any]) -> Draw:
 
 
 def plot_plan(run: Measured, found: Sequence[Option], data_types: Sequence[str], path: Path) -> None:
-    """Draw step time by number of data hosts, for both placements and the given types, to a PNG file.
+    """Draw step time by number of data hosts to a PNG file, with a curve for each placement and each of `data_types`.
 
     Raises:
         SetupError: the file cannot be written.

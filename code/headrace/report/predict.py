@@ -1,20 +1,20 @@
-"""Prediction of step time and its limit on other hosts, from the measurements of one run.
+"""Predict the step time on other hosts, and what limits it, from the measurements of one run.
 
 A step takes as long as the slowest of its concurrent parts: the model's arithmetic (the ideal step time), each group's
-processors, each group's network. With B samples a step, of which the data hosts make the share x:
+processors, each group's network. With B samples a step, a share x of them made by the data hosts:
 
     trainer's processors   B · (compute + (1 − x) · (make + hand over) + x · receive) ÷ (hosts · CPUs · utilization)
     data hosts' processors B · x · (make + send) ÷ (hosts · CPUs · utilization)
     network of a group     B · x · bytes ÷ (hosts · bytes/s); of n dnn hosts that serve each other, also
                            (1 − x) · (n − 1) ÷ n of the samples
 
-compute, make, receive, send: CPU seconds a sample; hand over: send and receive, where workers make the batches. Where
-both groups make batches, x is such that both finish together, because each rank takes the batch that is ready first.
-This is the tf.data papers' model (a pipeline's rate is that of its scarcest resource), with the trainer's share of
-receiving added.
+compute, make, receive and send are CPU seconds a sample; hand over is send + receive if workers make the batches, or
+else zero. If both groups make batches, x is the share with which both finish together, because each rank takes the
+batch that is ready first. This is the model of the tf.data papers (a pipeline's scarcest resource sets its rate), plus
+the trainer's cost of receiving.
 
-On a host with one processor, a pipeline in the trainer's process holds up the step even where it needs less time than
-the step leaves: each `next` wakes its threads, and they run until the scheduler gives the trainer its next turn.
+On a host with one processor, a pipeline in the trainer's process delays each step, even if the processor has time for
+both: `next` wakes the pipeline's threads, and the trainer waits until the scheduler gives it a turn again.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from headrace.job.limited_by import ARITHMETIC
 
 Placement = Literal["trainer", "data", "both"]
 PLACEMENTS: tuple[Placement, ...] = ("trainer", "both", "data")
-"""The hosts that make batches: the trainer's alone, both groups, or the data hosts alone."""
+"""The hosts that may make batches: the dnn hosts alone, both groups, or the data hosts alone."""
 UTILIZATION = 0.98
-"""Share of a group's processors that is used if nothing else runs on them; see `make bench BENCH=plan`."""
+"""Share of a group's processors that a job can use if nothing else runs there; see `make bench BENCH=plan`."""
 GIB = 2**30
 TRANSFER_CPU_S_PER_GIB = 0.3
 """CPU seconds to send a GiB, and also to receive one; see `make bench BENCH=transport`."""
 SCHEDULER_TURN_S = 1.5e-3
-"""Seconds that threads run before others on their processor do: Linux's shortest slice with two processors."""
+"""Seconds that a thread may run before another gets its processor: Linux's shortest slice with two processors."""
 SHARES = 400
-"""Number of steps between 0 and 1 in the search for the data hosts' best share."""
+"""Number of equal steps from 0 to 1 in the search for the data hosts' best share."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Resources that a step needs on any hosts. CPU seconds are those of one vCPU of the measured hosts."""
+    """Resources that a step needs, on any hosts. CPU seconds are those of one vCPU of the measured hosts."""
 
     batch: int
     """Samples of a step, over all ranks."""
@@ -52,7 +52,7 @@ class Workload:
     compute_cpu_s: float = 0.0
     """CPU seconds for the model's own work on a sample, on the trainer's hosts."""
     sample_bytes: float = 0.0
-    """Bytes of a sample on the wire; 0: not known, and the network is then left out."""
+    """Bytes of a sample on the network; 0 if not known: predictions then ignore the network."""
     receive_cpu_s: float = 0.0
     send_cpu_s: float = 0.0
     computing_limit: str = ARITHMETIC
@@ -72,7 +72,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A predicted step and its limit."""
+    """The predicted time of a step, and what limits it."""
 
     step_s: float
     limit: str
@@ -81,7 +81,7 @@ class Prediction:
 
 
 def predict(work: Workload, trainer: Group, data: Group, placement: Placement, has_service: bool = False) -> Prediction:
-    """Predict the step of a workload on these hosts.
+    """Predict a workload's step time on these hosts.
 
     Args:
         has_service: True if workers make the batches even without data hosts.
@@ -101,7 +101,7 @@ def predict(work: Workload, trainer: Group, data: Group, placement: Placement, h
 
 
 def _with_share(work: Workload, trainer: Group, data: Group, share: float, served: bool) -> Prediction:
-    """Predict a step of which the data hosts make `share`; `served`: all batches come from workers, local ones too."""
+    """Predict a step if data hosts make `share` of its samples. `served`: workers make all batches, on any host."""
     handed_over = work.send_cpu_s + work.receive_cpu_s if served else 0.0
     on_trainer = {
         "the model's own CPU time": work.compute_cpu_s,

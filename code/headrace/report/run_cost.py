@@ -1,4 +1,4 @@
-"""Cost of runs by the price table; simulated runs are priced only as the types that they stand for."""
+"""Price runs by the table of instance types. Simulated hosts have the prices of the types that they stand for."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Price:
 
     usd_per_hour: float
     usd_per_epoch: float | None
-    """Dollars for the steps of an epoch; None: no epoch was finished."""
+    """Dollars for the steps of an epoch; None if no epoch was finished."""
     usd_per_million: float | None
-    """Dollars for a million samples of training; None: no step was made."""
+    """Dollars for a million samples of training; None if no step was made."""
 
 
 def parse_stands_for(texts: Sequence[str], table: InstanceTable) -> dict[str, InstanceType]:
-    """Return instance types by group from `[GROUP=]TYPE`; without a group, the type is that of the dnn hosts.
+    """Return instance types by group, from texts such as `[GROUP=]TYPE`. A text without a group means the dnn hosts.
 
     Raises:
         InputError: there is no such group, or the table lacks the type.
@@ -44,13 +44,13 @@ def parse_stands_for(texts: Sequence[str], table: InstanceTable) -> dict[str, In
 def host_type(
     host: Mapping[str, Any], simulated: bool, table: InstanceTable, stands_for: Mapping[str, InstanceType]
 ) -> InstanceType | None:
-    """Return the type that a host is or stands for; None: it is not known."""
+    """Return a host's instance type, for a simulated host the one that it stands for; None if it is not known."""
     group = DATA_GROUP if host["group"] == DATA_GROUP else DNN_GROUP
     return stands_for.get(group) if simulated else table.get(host["instance_type"])
 
 
 def price(summary: Mapping[str, Any], table: InstanceTable, stands_for: Mapping[str, InstanceType]) -> Price | None:
-    """Return the price of a run's hosts; None: that of a host is not known."""
+    """Return the price of a run's hosts; None if a host's price is not known."""
     simulated = bool(summary.get("simulated"))
     kinds = [host_type(host, simulated, table, stands_for) for host in summary["hosts"].values()]
     known = [kind.usd_per_hour for kind in kinds if kind and kind.usd_per_hour is not None]

@@ -1,4 +1,4 @@
-"""A finished run, read from its summary and described."""
+"""Read the summary of a finished run, and describe the run in text."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from headrace.frameworks import DEFAULT, FRAMEWORKS
 from headrace.rank.context import EMPTY_REPORT
 
 Find = Callable[[Path, str | None], Path]
-"""Returns the folder of a run, given by its folder or by a job's name and region."""
+"""Function that finds a run's folder, from the folder itself or from a SageMaker job's name and region."""
 MOST = 1e30
-"""Upper bound of every count, time and size."""
+"""Upper bound of the numbers in a summary. Larger ones are refused."""
 STOPPED = "was stopped by"
 OF_THE_LEADER: dict[str, Any] = {
     "framework": DEFAULT.name, "training_script": "", "tf_data_mode": "local", "is_hetero": False,
@@ -29,7 +29,7 @@ OF_A_HOST: dict[str, Any] = {
     "most_memory_bytes": 0,
 }  # fmt: skip
 EACH = "*"
-"""Stands for every key of a dictionary in `LIKE`."""
+"""Key in `LIKE` that stands for every key of a dictionary."""
 LIKE: dict[str, Any] = {
     **EMPTY_REPORT,
     **OF_THE_LEADER,
@@ -46,12 +46,12 @@ LIKE: dict[str, Any] = {
         **dict.fromkeys(("batches", "batches_per_s", "bytes_per_s", "processors"), (None, 0.0)),
     }},
 }  # fmt: skip
-"""A summary with a value of the right kind everywhere; `(None, value)`: it may also be missing."""
+"""An example of a summary, with a value of the right type everywhere. `(None, value)`: the value may be missing."""
 _MOVES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Summary(dict[str, Any]):
-    """A `summary.json`. Values that an older run lacks are zero, or a default, like those that were not measured."""
+    """Content of a `summary.json`. Values that the file lacks, as in older runs, are zero or a default."""
 
     folder: Path
     as_read: dict[str, Any]
@@ -89,14 +89,14 @@ def read_summary(folder: Path) -> Summary:
 
 
 def read_json(text: str) -> Any:
-    """Return a text's value, as `as_text` does. Raises `ValueError` for what cannot be computed with or printed."""
+    """Parse JSON and escape its texts with `as_text`. Raises `ValueError` for NaN, infinity and unprintable text."""
     value = as_text(json.loads(text, parse_constant=_no_number))
     json.dumps(value, ensure_ascii=False).encode()  # raises on half a surrogate pair
     return value
 
 
 def as_text(value: Any) -> Any:
-    """Return a value with all characters escaped that move a terminal's cursor or change its colors, in names too."""
+    """Return a JSON value with control characters in its texts and keys escaped: they could disturb a terminal."""
     if isinstance(value, str):
         return _MOVES.sub(lambda found: f"\\x{ord(found[0]):02x}", value)
     if isinstance(value, list):
@@ -105,7 +105,7 @@ def as_text(value: Any) -> Any:
 
 
 def _unlike(value: Any, like: Any, name: str) -> Iterator[str]:
-    """Yield each value that is missing, of another kind than in `like`, or a number out of range."""
+    """Yield `NAME is VALUE` for each value that is missing, out of range, or of another type than in `like`."""
     if isinstance(like, tuple):
         like = None if value is None else like[1]
     kind = (int, float) if isinstance(like, (int, float)) and not isinstance(like, bool) else type(like)
@@ -123,7 +123,7 @@ def _no_number(said: str) -> None:
 
 
 def waited_share(summary: Mapping[str, Any]) -> float | None:
-    """Return the share of its steps in which a run waited for data; None: it is not known."""
+    """Return the share of step time that a run waited for data; None if it is not known."""
     share = float(summary["input_bound_share"])
     return None if not summary["ideal_step_time_ms"] and share in (0, 1) else share
 
@@ -138,24 +138,24 @@ def unlike(summary: Mapping[str, Any], first: Mapping[str, Any]) -> str:
 
 
 def was_interrupted(summary: Mapping[str, Any]) -> bool:
-    """Return whether somebody stopped the run from here, by Ctrl-C or a signal, before it was done."""
+    """Return whether a user stopped the run by Ctrl-C or a signal before it was done."""
     return bool(summary.get("interrupted")) and summary["outcome"] != "succeeded"
 
 
 def accuracy(summary: Mapping[str, Any]) -> float | None:
-    """Return the held-out accuracy if it was measured, else the training accuracy."""
+    """Return the held-out accuracy if it was measured, else the training accuracy, else None."""
     metrics = summary.get("final_metrics", {})
     value = metrics.get("val_accuracy", metrics.get("accuracy"))
     return float(value) if isinstance(value, (int, float)) else None
 
 
 def rounded(value: float) -> str:
-    """Return a time or a rate for a table cell: a whole number, or three digits if it is small."""
+    """Return a time or a rate as text: a whole number, or three digits if it is below 10."""
     return f"{value:.0f}" if value >= 10 else f"{value:.3g}"
 
 
 def short(value: float) -> str:
-    """Return a metric for a table cell: three digits after the point, or three in all if it is large."""
+    """Return a metric as text: with three decimals, or with three digits if it is a million or more."""
     return f"{value:.3f}" if abs(value) < 1e6 else f"{value:.3g}"
 
 

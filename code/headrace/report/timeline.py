@@ -11,7 +11,7 @@ from headrace.cluster.run_files import RunPaths
 from headrace.report.runs import MOST, read_json
 
 Series = tuple[list[float], list[float]]
-"""Seconds since the first step, and a value for each."""
+"""A list of times, in seconds since the first step, and a list of the values at these times."""
 
 
 @dataclass
@@ -27,9 +27,9 @@ class Timeline:
     utilization: dict[str, Series] = field(default_factory=dict)
     """Mean utilization of a group's hosts, from 0 to 1, by group and kind of processor."""
     delivered: dict[str, Series] = field(default_factory=dict)
-    """Batches a second that all ranks got, by worker."""
+    """Batches a second that all ranks together received, by worker."""
     unreadable: int = 0
-    """Number of lines that are no records, such as half a line from a run that was killed while it wrote."""
+    """Number of unreadable lines, such as the cut last line of a run that was killed while it wrote."""
     problem: str = ""
     """Reason why the file cannot be read; empty if it can."""
 
@@ -50,7 +50,7 @@ def read_timeline(folder: Path) -> Timeline:
 
 
 def _first_step(record: Mapping[str, Any]) -> float:
-    """Return when the first step ended, as far as a record of later steps tells."""
+    """Return the time when the first step ended, estimated from a record of later steps."""
     at = float(record["time"])
     try:
         first = at - (float(record["step"]) - 1) * float(record["step_time_ms"]) / 1000

@@ -1,4 +1,4 @@
-"""Output in any locale; printed lines, and below them, on a terminal, a status line that shows the job's progress."""
+"""Print lines in any locale. On a terminal, a status line below them shows the job's progress."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ GONE = (OSError, ValueError)
 
 
 def print_every_character(encoding: str | None = None) -> None:
-    """Make stdout and stderr print a character that the encoding lacks as an escape, instead of raising an error.
+    """Make stdout and stderr print an escape sequence for a character that the encoding lacks, and raise no error.
 
     Args:
-        encoding: encoding of all further output; None: the present one.
+        encoding: encoding of all further output; None: the current one.
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the caller closed it, with `>&-` in a shell
@@ -29,7 +29,7 @@ def print_every_character(encoding: str | None = None) -> None:
 
 
 def can_show(text: str, stream: TextIO) -> bool:
-    """Return whether a stream's encoding has these characters."""
+    """Return whether a stream's encoding has all characters of `text`."""
     try:
         text.encode(getattr(stream, "encoding", None) or "utf-8")
     except (UnicodeError, LookupError):
@@ -42,8 +42,8 @@ class Display:
 
     Args:
         stream: stream to print to.
-        status: returns the text of the status line, a few times a second; None: there is no status line.
-        listener: gets each line before it is printed.
+        status: called a few times a second, returns the text of the status line; None: no status line.
+        listener: called with each line before it is printed.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Display:
 
 
 def ask(question: str) -> bool:
-    """Ask a yes-or-no question on the terminal; return False if there is none."""
+    """Ask a yes-or-no question on the terminal; return False if there is no terminal."""
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         return sys.stdin.isatty() and input(question).strip().lower() in ("y", "yes")
     return False

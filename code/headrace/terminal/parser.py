@@ -1,4 +1,4 @@
-"""Argument parsers and commands whose errors are one line."""
+"""Report errors of argument parsers and commands in one line each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.errors import HeadraceError, InputError
 from headrace.terminal.display import print_every_character
 
 MOST_SAID = 300
-"""Most characters that are shown of an error from the system, which may contain a file name of any length."""
+"""Most characters of a system error that are printed. Such an error may contain a very long file name."""
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -33,7 +33,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def exit_status(prog: str, command: Callable[[], int]) -> int:
-    """Run a command, and print its error as one line; return 0, 1 if it failed, or 2 if the arguments are wrong."""
+    """Run a command and return its exit code: 0, 1 if it failed, 2 if the input is wrong. Print errors as one line."""
     print_every_character()
     try:
         code = command()

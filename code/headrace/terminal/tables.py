@@ -13,7 +13,7 @@ RULE = "\u2500"
 
 
 def aligned(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
-    """Return the rows as lines, each column as wide as its widest cell; a short row lacks its last cells."""
+    """Return the rows as lines, each column as wide as its widest cell. A row may have fewer cells than others."""
     widths = [max(map(len, column)) for column in itertools.zip_longest(*rows, fillvalue="")]
     return [gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows]
 

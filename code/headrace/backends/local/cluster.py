@@ -32,9 +32,9 @@ from headrace.job.spec import JobSpec
 from headrace.linux import prctl, processes
 
 LEFT_BEHIND_TIMEOUT_S = 60.0
-"""Seconds that the other hosts may take to end after the leader, or the leader after them; they normally take less."""
+"""Seconds to wait for the last hosts once the leader, or every other host, has ended. Then they are killed."""
 INTERRUPT_GRACE_S = 120.0
-"""Seconds between the signal that ends the hosts and their kill, as on SageMaker; a second interrupt kills at once."""
+"""Seconds from SIGTERM to SIGKILL after an interrupt, as on SageMaker. A second interrupt kills the hosts at once."""
 KILL_GRACE_S = 2.0
 POLL_S = 0.05
 _FOREIGN_PREFIXES = (
@@ -52,7 +52,7 @@ class LocalOptions:
     output_dir: Path
     isolation: str = "auto"
     cpus: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """Processors by group; other groups run on all processors."""
+    """Processors that each group may use. A group without an entry may use all."""
     checkpoints: str | None = None
     """The folder that all hosts see as /opt/ml/checkpoints; made if missing. None: a separate folder for each host."""
 
@@ -65,10 +65,10 @@ class LocalOptions:
 
 
 def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str, Any]:
-    """Run the job to its end and return its summary; its files are in `output_dir/job_name`.
+    """Run the job to its end and return the summary. The run's files are in `output_dir/job_name`.
 
     Raises:
-        InputError: the job's folder exists already, or a channel's folder does not.
+        InputError: the job's folder exists already, or a channel's folder is missing.
         SetupError: this machine does not allow the requested isolation.
     """
     folder = options.output_dir.resolve() / spec.job_name
@@ -99,7 +99,7 @@ def run_job(spec: JobSpec, options: LocalOptions, console: Console) -> dict[str,
     try:
         write_json(RunPaths(folder).summary, summary)
     except OSError as error:
-        console.say(f"{spec.job_name} {summary['outcome']}, but its summary cannot be written: {error.strerror}")
+        console.say(f"{spec.job_name} {summary['outcome']}, but writing its summary failed: {error.strerror}")
     return summary
 
 
@@ -115,7 +115,7 @@ def _isolation(spec: JobSpec, options: LocalOptions, folder: Path, console: Cons
             except SetupError as error:
                 if options.isolation == "namespaces":
                     raise SetupError(
-                        f"This machine allows no namespaces ({error}); use --isolation loopback"
+                        f"this machine does not allow namespaces ({error}); use --isolation loopback"
                     ) from error
                 console.say(f"namespaces are not allowed here ({error}); simulating hosts on loopback addresses")
         yield chosen
@@ -202,7 +202,7 @@ class _Cluster:
             if decided is None and (leader not in running or (running == [leader] and len(self._hosts) > 1)):
                 decided = now
             if decided is not None and now - decided > LEFT_BEHIND_TIMEOUT_S:
-                self._console.say(f"{', '.join(running)} did not end with the other hosts; killing")
+                self._console.say(f"{', '.join(running)} did not end with the other hosts; killing them")
                 self.killed = running
                 return
             if self.interrupts and asked is None:

@@ -1,4 +1,4 @@
-"""Collect a run's results in its folder: the leader's files, with the hosts' real exit codes."""
+"""Collect a run's results in its folder: the leader's files, and the exit codes of all hosts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.rank.context import EMPTY_REPORT
 def collect(
     spec: JobSpec, folder: Path, exit_codes: Mapping[str, int], killed: Sequence[str], interrupted: bool
 ) -> dict[str, Any]:
-    """Move the leader's results to the run's folder; return its summary, with the hosts' real exit codes."""
+    """Move the leader's results to the run's folder; return the run's summary, with every host's exit code added."""
     leader = next(host for host, group in spec.hosts().items() if group == spec.dnn_group)
     run = RunPaths(folder)
     results = run.host(leader).output_dir
@@ -45,7 +45,7 @@ def collect(
 def _summary_without_leader(
     spec: JobSpec, folder: Path, exit_codes: Mapping[str, int], killed: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the summary of a failed run whose leader wrote none; the root cause is from another host's file."""
+    """Return the summary of a run whose leader wrote none. Its root cause is from the hosts' files and exit codes."""
     cause = _cause_without_leader(folder, exit_codes, killed)
     hosts = {
         host: {
@@ -74,7 +74,7 @@ def _summary_without_leader(
 
 
 def _cause_without_leader(folder: Path, exit_codes: Mapping[str, int], killed: Sequence[str]) -> dict[str, Any]:
-    """Return the root cause: the first host that failed without naming one, else the first that a host names."""
+    """Return the root cause: the first host that failed and wrote no cause, else the first cause that a host wrote."""
     run = RunPaths(folder)
     words: list[RootCause] = []
     for host, code in exit_codes.items():

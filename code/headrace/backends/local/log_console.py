@@ -33,13 +33,13 @@ class Console:
         self.display = Display(stream, phases.text if phases else None)
 
     def say(self, text: str) -> None:
-        """Print a line about all hosts together."""
+        """Print a line about the job as a whole."""
         self._print(datetime.datetime.now(datetime.timezone.utc).strftime("%H:%M:%S"), "-", _RUNNER, text)
 
     def host_line(self, host: str, line: str, file: IO[bytes]) -> None:
-        """Write a host's output line to its file unchanged, and a shorter form to the stream.
+        """Write a line of a host's output unchanged to its log file `file`, and a shorter form to the stream.
 
-        On a full disk the file lacks lines, but reading goes on: the host would block if its output were not read.
+        If the disk is full, the file lacks lines. The host's output is still read, or else the host would block.
         """
         match = _PREFIX.match(line)
         if match is None:  # Printed before the launcher had a log, or by a program that bypassed it.
@@ -66,5 +66,5 @@ class Console:
 
 
 def open_log(folder: Path, host: str) -> IO[bytes]:
-    """Open the host's log file, without a buffer, so that a full disk raises at the line that it affects."""
+    """Open the host's log file without a buffer. Writing a line to a full disk then raises `OSError` at once."""
     return open(RunPaths(folder).log(host), "ab", buffering=0)

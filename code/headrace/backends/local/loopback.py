@@ -1,7 +1,7 @@
 """Simulate hosts as loopback addresses (127.0.0.1, 127.0.0.2, …), for machines that forbid namespaces.
 
-Names do not resolve and the hosts share ports. So a variable holds the hosts' addresses, and their
-workers get different ports (TensorFlow's servers listen on all addresses).
+Host names do not resolve, so an environment variable holds the hosts' addresses. TensorFlow's servers listen on all
+addresses, so each host's workers get ports of their own.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Loopback:
         }
 
     def base_dir(self, host: str) -> Path:
-        """Return the folder that the host sees as /opt/ml: its real path."""
+        """Return the folder that the host uses in place of /opt/ml."""
         return self._work_dir / host
 
     def environ(self) -> dict[str, str]:
-        """Return the variable that holds the hosts' addresses."""
+        """Return the environment variable that holds the hosts' addresses."""
         return {ENDPOINTS_VARIABLE: encode_endpoints(self._endpoints)}
 
     def command(self, host: str, folder: Path, argv: Sequence[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 One process, the switch, owns a user namespace and a bridge. Each host process joins that user
 namespace, makes its own network, mount and UTS namespaces, connects to the bridge, mounts
-its folder on /opt/ml, and executes the launcher. When the processes end, nothing is left.
+its folder on /opt/ml, and executes the launcher. When the processes end, nothing is left. The module's commands:
 
     switch
     enter PARENT_PID SWITCH_PID NAME ADDRESS FOLDER HOSTS_FILE -- COMMAND…
@@ -80,7 +80,7 @@ class Namespaces:
         return BASE_DIR
 
     def environ(self) -> dict[str, str]:
-        """Return no variables: names resolve, and each host has its own ports."""
+        """Return no environment variables: host names resolve, and each host has its own ports."""
         return {}
 
     def command(self, host: str, folder: Path, argv: Sequence[str]) -> list[str]:
@@ -128,7 +128,7 @@ class Namespaces:
 
 
 def run_switch() -> None:
-    """Own the user namespace and the bridge until standard input ends."""
+    """Make a user namespace with a bridge in it, and keep both until standard input ends."""
     die_with_parent()
     syscalls.become_root_of_new_user_namespace(syscalls.CLONE_NEWNET)
     from pyroute2 import IPRoute
@@ -183,7 +183,7 @@ def plug_in(switch_net: int, name: str, address: str) -> None:
 
 
 def mount_base_dir(folder: Path) -> None:
-    """Mount `folder` on /opt/ml. If that is missing, first rebuild /opt in memory, since only root could make it."""
+    """Mount `folder` on /opt/ml. If /opt/ml is missing, rebuild /opt in memory first: only root can change it."""
     if not BASE_DIR.is_dir():
         opt = BASE_DIR.parent
         syscalls.mount(str(opt), str(opt), "none", syscalls.MS_BIND | syscalls.MS_REC)

@@ -25,7 +25,7 @@ def write_host_folder(folder: Path, spec: JobSpec, host: str, checkpoints: Path 
     """Write everything that a host finds under /opt/ml when its entry script starts.
 
     Args:
-        checkpoints: a folder of the user to link in place of the host's own.
+        checkpoints: user's folder to link as /opt/ml/checkpoints; None: make an empty folder there.
 
     Raises:
         InputError: a channel's folder does not exist.
@@ -51,7 +51,7 @@ def channel_path(channel: Channel) -> Path:
     """Return a channel's folder on this machine. Raises `InputError` if there is none."""
     path = as_given(channel.uri).resolve()
     if channel.uri.startswith("s3://"):
-        raise InputError(f"channel {channel.name!r} is {channel.uri}; on this machine a channel is a local folder")
+        raise InputError(f"channel {channel.name!r} is {channel.uri}; a run on this machine needs a local folder")
     if not path.is_dir():
         wrong = "a channel is a folder, and this is a file" if path.exists() else "no such folder"
         raise InputError(f"channel {channel.name!r}: {wrong}: {path}")
@@ -59,7 +59,7 @@ def channel_path(channel: Channel) -> Path:
 
 
 def checkpoint_path(uri: str, source_dir: Path) -> Path:
-    """Return the folder for checkpoints on this machine; make it if missing. Raises `InputError`."""
+    """Return the local folder for checkpoints; make it if missing. Raises `InputError` if that is not possible."""
     if uri.startswith("s3://"):
         raise InputError(f"--checkpoint_s3_uri is {uri}, but on this machine it is a local folder: give its path")
     path = as_given(uri).resolve()
@@ -73,7 +73,7 @@ def checkpoint_path(uri: str, source_dir: Path) -> Path:
 
 
 def refuse_hidden(folders: Iterable[Path]) -> None:
-    """Raise `InputError` for a folder below /opt/ml: hosts in namespaces cannot see it, since each mounts its own."""
+    """Raise `InputError` for a folder below /opt/ml. Each host in a namespace has its own /opt/ml, which hides it."""
     for folder in folders:
         if folder.is_relative_to(BASE_DIR):
             raise InputError(
@@ -121,7 +121,7 @@ def script_arguments(spec: JobSpec) -> list[str]:
 
 
 def toolkit_environ(spec: JobSpec, host: str, base_dir: Path) -> dict[str, str]:
-    """Return the toolkit's and the platform's variables, except `SM_TRAINING_ENV`, which repeats the others."""
+    """Return the variables that the toolkit and SageMaker set, except `SM_TRAINING_ENV`, which repeats the others."""
     config = resource_config(spec, host)
     group = spec.hosts()[host]
     paths, channels = HostPaths(base_dir), [channel.name for channel in visible_channels(spec, host)]

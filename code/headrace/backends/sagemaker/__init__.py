@@ -1,1 +1,1 @@
-"""SageMaker backend, which runs on the user's machine: turn a job spec into a training job, fetch its results."""
+"""The SageMaker backend, on the user's machine: turns a job spec into a training job and fetches the results."""

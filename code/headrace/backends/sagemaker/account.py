@@ -27,7 +27,7 @@ _PARTITIONS = {
     "us-gov-": ("aws-us-gov", "console.amazonaws-us-gov.com"),
     "": ("aws", "console.aws.amazon.com"),
 }
-"""The ARN's partition and the console's host, by prefix of the region's name."""
+"""AWS partition, and host name of the AWS console, by the prefix of a region's name."""
 
 
 def find_region(given: str | None, environ: Mapping[str, str]) -> str | None:
@@ -38,7 +38,7 @@ def find_region(given: str | None, environ: Mapping[str, str]) -> str | None:
         found: str | None = boto3.Session().region_name
         return found
     except exceptions.BotoCoreError as error:
-        raise InputError(f"the AWS configuration is broken: {error}") from error
+        raise InputError(f"the AWS configuration is broken: {error}; correct ~/.aws/config") from error
 
 
 def require_region(given: str | None, environ: Mapping[str, str]) -> str:
@@ -49,7 +49,7 @@ def require_region(given: str | None, environ: Mapping[str, str]) -> str:
 
 
 class Account:
-    """One account in one region."""
+    """An AWS account in one region, and the calls that are made to it."""
 
     def __init__(self, region: str) -> None:
         self.region = region
@@ -110,18 +110,18 @@ def default_bucket(region: str, account_id: str) -> str:
 
 
 def account_of(role: str) -> str | None:
-    """Return the account in a role's ARN, or None if it is no ARN."""
+    """Return the account number in a role's ARN; None if `role` is not an ARN."""
     match = ROLE_ARN.fullmatch(role)
     return match[1] if match else None
 
 
 def role_arn_of(name: str, region: str, account_id: str) -> str:
-    """Return the ARN of a role that has no path."""
+    """Return a role's ARN from its name, for a role without an IAM path."""
     return f"arn:{_partition(region)[0]}:iam::{account_id}:role/{name}"
 
 
 def console(region: str, page: str) -> str:
-    """Return the address of a page of the AWS console, such as `sagemaker/home`."""
+    """Return the web address of a page of the AWS console, such as the page `sagemaker/home`."""
     return f"https://{region}.{_partition(region)[1]}/{page}?region={region}"
 
 
@@ -143,7 +143,7 @@ def is_denied(error: HeadraceError) -> bool:
 
 @contextlib.contextmanager
 def ignored(*codes: str) -> Iterator[None]:
-    """Context that ends at an error of AWS with one of these codes, and does not raise it."""
+    """Suppress an AWS error that has one of these codes, as a context manager."""
     try:
         yield
     except exceptions.ClientError as error:
@@ -153,7 +153,7 @@ def ignored(*codes: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def aws_errors(doing: str, absent: str = "", absent_codes: Collection[str] = ()) -> Iterator[None]:
-    """Turn errors of AWS and of the network into one line that says what to do; one of `absent_codes` says `absent`."""
+    """Raise errors of AWS or the network as one line that says what to do. For `absent_codes`, the line is `absent`."""
     try:
         yield
     except HeadraceError:
@@ -164,7 +164,7 @@ def aws_errors(doing: str, absent: str = "", absent_codes: Collection[str] = ())
             f"{doing}: no usable AWS credentials ({error}); run `aws configure` or `aws sso login`, or set AWS_PROFILE"
         ) from error
     except exceptions.ProfileNotFound as error:
-        raise InputError(f"{doing}: {error}; correct AWS_PROFILE, or the AWS configuration of profiles") from error
+        raise InputError(f"{doing}: {error}; correct AWS_PROFILE, or add the profile to ~/.aws/config") from error
     except (exceptions.EndpointConnectionError, exceptions.ConnectionError, exceptions.HTTPClientError) as error:
         raise SetupError(f"{doing}: cannot reach AWS ({error}); check the network and --region") from error
     except exceptions.ClientError as error:

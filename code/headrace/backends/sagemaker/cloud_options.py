@@ -17,19 +17,19 @@ MAX_RUN_LIMIT_S = 28 * 24 * 3600
 """SageMaker's longest training job, 28 days (StoppingCondition's documentation)."""
 ROLE_ARN = re.compile(r"arn:aws[a-z\-]*:iam::(\d{12}):role/[\w+=,.@/\-]+")
 _S3_URI = re.compile(r"s3://[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9](/[^/?#]+)*/?")
-"""The pattern of an S3 location, without `//`, `?` and `#`, which the toolkit on the hosts would misread."""
+"""Pattern of an S3 location. It excludes `//`, `?` and `#`, which the toolkit on the hosts would misread."""
 
 
 def _flag(name: str, default: Any, text: str, **options: Any) -> Any:
-    """Return a field that is also a flag, with its name and its options for argparse."""
+    """Return a dataclass field that is also a command-line flag; `options` are for argparse."""
     return field(default=default, metadata={"flag": name, "options": {"help": text, **options}})
 
 
 @dataclass(frozen=True)
 class CloudOptions:
-    """Place and limits of a job on SageMaker. Times are seconds.
+    """Where a job runs on SageMaker, and its limits. Times are in seconds.
 
-    A field with a flag is a flag of start_job.py and `headrace submit`; `request` turns it into a part of the request.
+    Fields made with `_flag` are flags of start_job.py and `headrace submit`; `build_request` puts them in the request.
     """
 
     role_arn: str
@@ -45,15 +45,15 @@ class CloudOptions:
     max_wait_s: int | None = _flag(
         "--max_wait",
         None,
-        "with --spot: waiting and running together (default: an hour more than --max_run)",
+        "with --spot: limit of waiting and running together (default: an hour more than --max_run)",
         type=int,
         metavar="S",
     )
     subnets: tuple[str, ...] = _flag(
-        "--subnets", (), "of the VPC that the hosts join", nargs="+", action="extend", metavar="ID"
+        "--subnets", (), "subnets of the VPC that the hosts join", nargs="+", action="extend", metavar="ID"
     )
     security_group_ids: tuple[str, ...] = _flag(
-        "--security_group_ids", (), "of the same VPC", nargs="+", action="extend", metavar="ID"
+        "--security_group_ids", (), "security groups of that VPC", nargs="+", action="extend", metavar="ID"
     )
     encrypt_inter_container_traffic: bool | None = _flag(
         "--encrypt_inter_container_traffic", None, "default: with more than one host", action=BooleanOptionalAction
@@ -65,7 +65,7 @@ class CloudOptions:
         action="store_true",
     )
     keep_alive_period_s: int = _flag(
-        "--keep_alive_period", 0, "warm pool; homogeneous jobs only", type=int, metavar="S"
+        "--keep_alive_period", 0, "keep hosts S seconds in a warm pool; homogeneous jobs only", type=int, metavar="S"
     )
     input_mode: str = _flag("--input_mode", INPUT_MODES[0], "copy the channels, or stream them", choices=INPUT_MODES)
     sharded_channels: tuple[str, ...] = _flag(
@@ -89,12 +89,12 @@ class CloudOptions:
         if not 1 <= self.volume_size_gb <= MAX_VOLUME_GB:
             raise InputError(f"--volume_size is {self.volume_size_gb}; expected 1 to {MAX_VOLUME_GB} GB")
         if self.max_wait_s is not None and not self.spot:
-            raise InputError("--max_wait is for managed spot training; add --spot, or leave it out")
+            raise InputError("--max_wait is for managed spot training; add --spot, or leave out --max_wait")
         if self.keep_alive_period_s and self.spot:
             raise InputError("SageMaker has no warm pools for spot hosts; leave out --keep_alive_period or --spot")
         if self.max_wait_s is not None and self.max_wait_s < self.max_run_s:
             raise InputError(
-                f"--max_wait {self.max_wait_s} is shorter than --max_run {self.max_run_s}, which it includes"
+                f"--max_wait is {self.max_wait_s}; it includes --max_run, so expected at least {self.max_run_s}"
             )
         if bool(self.subnets) != bool(self.security_group_ids):
             raise InputError("a VPC needs both --subnets and --security_group_ids; give both or neither")
@@ -106,11 +106,11 @@ class CloudOptions:
 
 
 FLAGS: Mapping[str, str] = {each.name: each.metadata["flag"] for each in fields(CloudOptions) if each.metadata}
-"""Flags by the names of their fields."""
+"""The command-line flag of each field that has one, by the field's name."""
 
 
 def add_flags(group: _ArgumentGroup) -> None:
-    """Add the flags of the fields; one that is not given is None."""
+    """Add the fields' flags to the argument group. A flag that the user does not give is None."""
     for each in fields(CloudOptions):
         if each.metadata:
             group.add_argument(each.metadata["flag"], dest=each.name, default=None, **each.metadata["options"])

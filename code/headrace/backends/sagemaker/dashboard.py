@@ -1,4 +1,4 @@
-"""`headrace dashboard JOB_NAME`: a job in CloudWatch: utilisation of each group, scaled to 100 %, and its metrics."""
+"""`headrace dashboard JOB_NAME`: show the groups' utilisation, from 0 to 100 %, and the job's metrics in CloudWatch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.terminal.parser import OneLineParser
 NAMESPACE = "/aws/sagemaker/TrainingJobs"
 PERIOD_S = 60
 FIRST_LINES = 2000
-"""The number of a host's log lines to search for its topology event, which comes early."""
+"""Number of lines, from the start of a host's log, that are searched for the host's topology event."""
 TITLES = {
     "headrace:step_ms": "Step time and ideal step time, ms",
     "headrace:samples_per_s": "Samples per second, all ranks",
@@ -28,11 +28,11 @@ TITLES = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the dashboard's JSON, or create it in the account with --create."""
+    """Print the dashboard's JSON, or with --create make the dashboard in the AWS account."""
     parser = OneLineParser(prog="headrace dashboard", description=__doc__)
     parser.add_argument("job_name", metavar="JOB_NAME")
-    parser.add_argument("--region", metavar="NAME", help="default: that of the AWS configuration")
-    parser.add_argument("--create", action="store_true", help="create it in the account, under the job's name")
+    parser.add_argument("--region", metavar="NAME", help="AWS region (default: the AWS configuration's)")
+    parser.add_argument("--create", action="store_true", help="create the dashboard in AWS, under the job's name")
     arguments = parser.parse_args(argv)
     region = require_region(arguments.region, os.environ)
     account = Account(region)
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def logged_groups(account: Account, job_name: str) -> dict[str, str]:
-    """Return each host's group, from the topology event in its log; empty if nothing is logged yet."""
+    """Return each host's group, read from the host's topology event; empty if the job has no logs yet."""
     logs, groups = account.client("logs"), {}
     with aws_errors(f"reading the logs of {job_name}"), ignored("ResourceNotFoundException"):
         pages = logs.get_paginator("describe_log_streams")  # a page has fifty hosts
@@ -69,14 +69,14 @@ def logged_groups(account: Account, job_name: str) -> dict[str, str]:
 
 
 def hosts_by_group(job: Mapping[str, Any], logged: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return host names by group, from the logs, or else in SageMaker's usual order."""
+    """Return host names by group: as the logs say, or in SageMaker's usual order if the logs lack a host."""
     groups = _groups(job)
     total = sum(count for _, count in groups.values())
     if set(logged.values()) <= set(groups) and len(logged) == total:
         return {group: [host for host in sorted(logged, key=natural_key) if logged[host] == group] for group in groups}
     if len(groups) > 1:
         print(
-            "the logs do not yet say which host is in which group; assuming that the data group's come first",
+            "the logs do not yet say which host is in which group; assuming that the data group's hosts come first",
             file=sys.stderr,
         )
     names = iter(f"algo-{number}" for number in range(1, total + 1))
@@ -87,10 +87,10 @@ def hosts_by_group(job: Mapping[str, Any], logged: Mapping[str, str]) -> dict[st
 def dashboard_body(
     job_name: str, region: str, hosts: Mapping[str, Sequence[str]], types: Mapping[str, str], table: InstanceTable
 ) -> dict[str, Any]:
-    """Return the dashboard: CPU and GPU utilisation of each group between 0 and 100, and the job's own metrics.
+    """Return the dashboard: each group's CPU and GPU utilisation, from 0 to 100 %, and the job's own metrics.
 
-    SageMaker reports the utilisation of a host as the sum over its processors, up to 100 % times their
-    number (SageMaker documentation, "Amazon CloudWatch metrics for training jobs").
+    SageMaker reports a host's utilisation as the sum over its processors, so that four processors reach 400 %
+    (SageMaker documentation, "Amazon CloudWatch metrics for training jobs"). The dashboard divides by their number.
     """
     rows: list[list[dict[str, Any]]] = []
     for group, members in hosts.items():

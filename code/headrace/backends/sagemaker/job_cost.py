@@ -1,4 +1,4 @@
-"""Compute what a job costs: per hour and group, at most, and in the end."""
+"""Compute a job's cost in dollars: of each group per hour, and of the whole job for a given time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cost_usd(spec: JobSpec, table: InstanceTable, seconds: float) -> float | Non
 
 
 def describe_cost(spec: JobSpec, table: InstanceTable, max_run_s: int, spot: bool) -> str:
-    """Return lines that show each group's hosts with their processors and price, and the job's highest cost."""
+    """Return lines of text: each group's hosts, processors and price, and the most that the job can cost."""
     rows = []
     for group, price in zip(spec.groups, hourly_usd(spec, table).values(), strict=True):
         kind = table.get(group.instance_type)

@@ -1,7 +1,7 @@
 """Follow a job on SageMaker to its end: print its status and its logs as they come.
 
-The job runs on its own. So after a lost network, expired credentials or throttling, the follower retries, with the
-credentials that are configured by then.
+The job does not depend on the follower. After a lost network, expired credentials or throttling, the follower tries
+again, with the credentials that are configured at that time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ POLL_S = 10.0
 GIVE_UP_S = 3600.0
 """Seconds without a reply from AWS after which the follower gives up."""
 LAST_LINES_S = 120.0
-"""Seconds to wait for the last lines after a job's end: CloudWatch shows lines some seconds late."""
+"""Longest wait, in seconds, for the last log lines after a job's end: CloudWatch shows lines some seconds late."""
 ENDED = ("Completed", "Failed", "Stopped")
 
 
@@ -37,7 +37,7 @@ class Follower:
     """Follows one job to its end.
 
     Args:
-        now: seconds on a clock that only goes forward.
+        now: returns the seconds of a clock that only goes forward.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Follower:
         self._told: list[Any] = []
 
     def wait(self) -> dict[str, Any]:
-        """Print status changes and log lines until the job has ended; return its description.
+        """Print status changes and log lines until the job has ended; return SageMaker's description of the job.
 
         Raises:
             SetupError: these credentials lack the permission, or AWS has not replied for an hour. The job goes on.
@@ -69,7 +69,7 @@ class Follower:
             self._console.sleep(POLL_S)
 
     def _read_last_lines(self) -> None:
-        """Read the logs until no new line comes, or until the deadline or Ctrl-C."""
+        """Print the last log lines: until no more come, the deadline passes, or the user presses Ctrl-C."""
         until = self._now() + LAST_LINES_S
         self._logs.poll()
         with contextlib.suppress(KeyboardInterrupt):

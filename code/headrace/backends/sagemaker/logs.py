@@ -1,7 +1,7 @@
 """Print a job's logs as they come, with host, group and role before every line.
 
-CloudWatch names a stream after the job and the host. The host's group is in its launcher's
-first event (`topology`). Until that event, a stream's lines are held back, for `HOLD_S` at most.
+CloudWatch names a log stream after the job and the host. The host's group is in the first event (`topology`) of its
+launcher. Until that event, the stream's lines are held back, for `HOLD_S` at most.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.events import parse_event
 
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 HOLD_S = 60.0
-"""Seconds that lines wait for the topology event; installing requirements comes before it."""
+"""Most seconds that lines are held back until the topology event, which follows the installation of requirements."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class LogTail:
         self, client: Any, job_name: str, say: Callable[[str], None], now: Callable[[], float] = time.monotonic
     ) -> None:
         self.client = client
-        """The client for all further calls."""
+        """Client for CloudWatch Logs. The follower replaces it when credentials have changed."""
         self._job_name = job_name
         self._say = say
         self._now = now
@@ -45,10 +45,10 @@ class LogTail:
         self._lines = 0
 
     def poll(self) -> bool:
-        """Print the lines since the last call. After an error, the next call prints what was missed.
+        """Print the log lines that came since the last call. After an error, the next call prints the missed lines.
 
         Returns:
-            Whether to call again: new lines came, or could not be read.
+            True if the caller should call again, because lines came or could not be read.
         """
         lines, is_unread = self._lines, False
         try:
@@ -64,7 +64,7 @@ class LogTail:
         return is_unread or self._lines > lines
 
     def _read(self) -> bool:
-        """Read all new lines; return whether AWS throttled the calls, so that lines may be missing."""
+        """Read all new lines. Return True if AWS throttled the calls, so that some lines may be missing."""
         if self._is_denied:
             return False
         with ignored("ThrottlingException"):
@@ -77,7 +77,7 @@ class LogTail:
         return True
 
     def _complain(self, error: HeadraceError) -> None:
-        """Report the first of several errors in a row; the job can be followed without its logs."""
+        """Print the first of several errors in a row, and go on: a job can be followed without its logs."""
         self._is_denied = is_denied(error)
         if self._is_denied:
             self._say(f"{error}; following {self._job_name} without its logs")
@@ -86,7 +86,7 @@ class LogTail:
         self._is_failing = True
 
     def release(self) -> None:
-        """Print the lines that are held back."""
+        """Print all lines that are still held back."""
         for stream in self._streams.values():
             self._release(stream, f"{stream.host} ?")
 

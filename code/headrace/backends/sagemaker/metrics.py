@@ -15,7 +15,7 @@ METRICS = {
 
 
 def metric_definitions() -> list[dict[str, str]]:
-    """Return `AlgorithmSpecification.MetricDefinitions`; each regular expression has one group, the value."""
+    """Return the request's `MetricDefinitions`: names, and regular expressions whose only group is the value."""
     return [
         {"Name": name, "Regex": rf"headrace event={event}\b(?: \w+=\S*)* {field}={_NUMBER}"}
         for name, (event, field) in METRICS.items()

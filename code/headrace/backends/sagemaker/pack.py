@@ -14,13 +14,13 @@ from headrace.job.source import has_headrace, host_files, refuse_secrets, refuse
 
 
 def pack_source(source_dir: Path, archive: Path, left_out: Collection[Path] = ()) -> list[Path]:
-    """Write the hosts' files to `archive` (.tar.gz); return their paths in it. Equal sources give equal bytes.
+    """Write the files that hosts get to `archive`, a .tar.gz; return their paths in it. Equal files give equal bytes.
 
     Args:
         left_out: folders that hosts do not get.
 
     Raises:
-        InputError: as for `files_to_send`.
+        InputError: these files must not be sent; see `files_to_send`.
     """
     files = files_to_send(source_dir, left_out)
     pack_files(files, archive)
@@ -28,7 +28,7 @@ def pack_source(source_dir: Path, archive: Path, left_out: Collection[Path] = ()
 
 
 def files_to_send(source_dir: Path, left_out: Collection[Path] = ()) -> dict[Path, Path | bytes]:
-    """Return the files that hosts get, by path in their source dir.
+    """Return the files that hosts get, by their path in the source dir.
 
     Raises:
         InputError: the source dir holds a probable secret, too many bytes, or a file with a reserved name; or its
@@ -51,7 +51,7 @@ def _text(files: Mapping[Path, Path | bytes], name: str) -> str:
 
 
 def pack_files(files: Mapping[Path, Path | bytes], archive: Path) -> None:
-    """Write files, given by path in the archive, as a .tar.gz without times and owners."""
+    """Write a .tar.gz without times and owners. `files` maps each path in the archive to its content."""
     with (
         open(archive, "wb") as raw,
         gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as zipped,

@@ -1,4 +1,4 @@
-"""Upload what hosts would otherwise have to build or fetch: Horovod's recipe and the transfer's library.
+"""Upload what hosts would otherwise build or fetch: Horovod's build recipe and the library for data transfer.
 
 See `headrace.tensorflow.install_horovod` and `headrace.tensorflow.service.transfer.build`.
 """
@@ -19,7 +19,7 @@ RECIPE_ARCHIVE = "recipe.tar.gz"
 
 
 def upload_recipe(account: Account, output_s3_uri: str, name: str) -> None:
-    """Upload a framework's recipe to the `wheels` folder; does nothing where headrace was installed without it."""
+    """Upload a framework's build recipe to the folder `wheels`. Do nothing if headrace was installed without it."""
     recipe = recipe_folder(name)
     if not recipe.is_dir():
         return
@@ -30,7 +30,7 @@ def upload_recipe(account: Account, output_s3_uri: str, name: str) -> None:
 
 
 def upload_library(account: Account, output_s3_uri: str) -> None:
-    """Upload this machine's build of the transfer's library, if any, for hosts with the same TensorFlow and libc."""
+    """Upload this machine's library for data transfer, if it was built, for hosts with the same TensorFlow and libc."""
     folders = [Path(place) / LIBRARY_FOLDER for place in sys.path if place]
     libraries = [path for folder in folders for path in folder.glob("*.so")]
     if libraries:

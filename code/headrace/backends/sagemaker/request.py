@@ -15,7 +15,7 @@ from headrace.job.settings import MPI_OPTIONS_VARIABLE, SECRET_VARIABLE, VERSION
 from headrace.job.spec import Channel, JobSpec
 
 SOURCE_CHANNEL = "code"
-"""The channel that brings the source under network isolation, where hosts cannot download it."""
+"""Name of the channel for the source dir under network isolation, where hosts cannot download it themselves."""
 SOURCE_ARCHIVE = "sourcedir.tar.gz"
 
 
@@ -24,7 +24,7 @@ def build_request(spec: JobSpec, options: CloudOptions, secret: str, source_s3_u
 
     Args:
         secret: authenticates the hosts of this job to each other.
-        source_s3_uri: the packed source dir; default: in the job's own folder.
+        source_s3_uri: address of the packed source dir; default: an address in the job's own folder.
 
     Raises:
         InputError: SageMaker cannot run this job.
@@ -95,7 +95,7 @@ def _check(spec: JobSpec, options: CloudOptions) -> None:
             )
         if channel.name == SOURCE_CHANNEL and options.enable_network_isolation:
             raise InputError(
-                f"under network isolation the source dir is the channel {SOURCE_CHANNEL!r}; rename your channel"
+                f"network isolation needs the channel {SOURCE_CHANNEL!r} for the source dir; rename your channel"
             )
     words = spec.custom_mpi_options
     if options.distribution != "launcher" and shlex.split(words) != words.split():
@@ -104,7 +104,7 @@ def _check(spec: JobSpec, options: CloudOptions) -> None:
         )
     unknown = set(options.sharded_channels) - {channel.name for channel in spec.channels}
     if unknown:
-        raise InputError(f"--sharded_channel names {min(unknown)!r}, which is no --channel of this job")
+        raise InputError(f"--sharded_channel {min(unknown)!r} is no channel of this job; give the name of a --channel")
     if spec.is_hetero and options.keep_alive_period_s:
         raise InputError(
             "SageMaker has no warm pools for instance groups; leave out --keep_alive_period, or give --no-is_hetero"
@@ -112,7 +112,7 @@ def _check(spec: JobSpec, options: CloudOptions) -> None:
 
 
 def _hyperparameters(spec: JobSpec, options: CloudOptions, submitted: str) -> dict[str, str]:
-    """Return all hyperparameters and the toolkit's own keys; values are JSON, because the toolkit decodes them."""
+    """Return the job's hyperparameters and the toolkit's own. Values are JSON, because the toolkit decodes them."""
     if options.enable_network_isolation:
         submitted = f"/opt/ml/input/data/{SOURCE_CHANNEL}/{SOURCE_ARCHIVE}"
     own: dict[str, Any] = {
@@ -127,7 +127,7 @@ def _hyperparameters(spec: JobSpec, options: CloudOptions, submitted: str) -> di
 
 
 def _distribution(spec: JobSpec, options: CloudOptions) -> Mapping[str, Any]:
-    """Return the toolkit's keys for starting MPI; none if headrace's launcher starts it."""
+    """Return the hyperparameters that make the toolkit start MPI; none if headrace's launcher starts MPI."""
     if options.distribution == "launcher":
         return {}
     # The toolkit starts MPI in exactly one group; in the other it runs the entry script once a host.
@@ -151,7 +151,7 @@ def _channel(channel: Channel, options: CloudOptions) -> dict[str, Any]:
 
 
 def _name_groups_everywhere(channels: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
-    """If one channel names groups, name all groups in the channels without: SageMaker requires all or none."""
+    """If any channel names groups, name all groups in the others: SageMaker wants names in all channels or in none."""
     sources = [channel["DataSource"]["S3DataSource"] for channel in channels]
     if any("InstanceGroupNames" in source for source in sources):
         for source in sources:

@@ -15,7 +15,7 @@ from botocore.validate import ParamValidator
 from headrace.errors import InputError
 
 _NOT_OURS = ("ml.trn", "ml.p6e-gb")
-"""Prefixes of instance types without support: Trainium needs AWS's Neuron, and Grace hosts have ARM processors."""
+"""Prefixes of unsupported instance types: Trainium needs AWS's Neuron, and Grace hosts have ARM processors."""
 
 
 def check_request(request: Mapping[str, Any]) -> None:
@@ -37,11 +37,11 @@ def check_instance_type(name: str) -> None:
             f"{name!r} is no instance type that SageMaker trains on" + (f"; did you mean {close[0]}?" if close else "")
         )
     if name.startswith(_NOT_OURS):
-        raise InputError(f"{name} needs a special image (Trainium or ARM), which headrace has not; choose another type")
+        raise InputError(f"{name} needs a special image (Trainium or ARM), which headrace lacks; choose another type")
 
 
 def _beyond_types(value: Any, shape: Shape, path: str) -> Iterator[tuple[str, Any, str]]:
-    """Yield violations of limits, enumerations and patterns, which botocore leaves to the service to check."""
+    """Yield path, value and problem of each violated limit, choice or pattern. botocore does not check these."""
     most = shape.metadata.get("max")
     size = value if isinstance(value, (int, float)) else len(value)
     if most is not None and size > most:

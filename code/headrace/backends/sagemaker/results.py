@@ -1,4 +1,4 @@
-"""Fetch the results of a job on SageMaker, its summary and figures, to a local folder."""
+"""Fetch the results of a job on SageMaker, such as its summary and figures, to a local folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.errors import InputError, SetupError
 def fetch_results(
     account: Account, output_s3_uri: str, job_name: str, output_dir: Path, say: Callable[[str], None]
 ) -> Path | None:
-    """Fetch the leader's `RESULTS` to `output_dir/JOB_NAME`; return that folder, or None if there is no summary."""
+    """Fetch the leader's `RESULTS` to `output_dir/JOB_NAME`; return that folder, or None if nothing was fetched."""
     uri = f"{output_s3_uri.rstrip('/')}/{job_name}/output/output.tar.gz"
     with tempfile.TemporaryDirectory(prefix="headrace-") as temporary:
         archive, fetched = Path(temporary) / "output.tar.gz", Path(temporary) / "fetched"
@@ -49,7 +49,7 @@ def fetch_results(
 
 
 def fetch_job(job_name: str, region: str | None, output_dir: Path, say: Callable[[str], None]) -> Path:
-    """Fetch the results of a job that has ended, by its name; return their folder.
+    """Fetch the results of the ended job `job_name` to a local folder; return that folder.
 
     Raises:
         InputError: there is no such job, it still runs, or it has no results.
@@ -64,5 +64,5 @@ def fetch_job(job_name: str, region: str | None, output_dir: Path, say: Callable
         raise InputError(f"{job_name} is still running; ask again when it has ended")
     folder = fetch_results(account, description["OutputDataConfig"]["S3OutputPath"], job_name, output_dir, say)
     if folder is None:
-        raise InputError(f"{job_name} ({description['TrainingJobStatus']}) has no results of headrace")
+        raise InputError(f"{job_name} ({description['TrainingJobStatus']}) has no results of headrace; see its logs")
     return folder

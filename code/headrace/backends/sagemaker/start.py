@@ -1,4 +1,4 @@
-"""From start_job.py's flags to a submitted job, or with --dry_run to its request on standard output."""
+"""Submit the job that start_job.py's flags describe to SageMaker; with --dry_run, print its request instead."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from headrace.terminal.display import Display, ask
 PREFIX = "headrace"
 DEFAULT_RETRIES = 5
 ASKS_FROM_USD = 10.0
-"""Dollars that a job can cost before `headrace submit` asks."""
+"""Dollars. If a job can cost more, `headrace submit` asks before it submits the job."""
 MLFLOW_VARIABLES = (MLFLOW_URI_VARIABLE, MLFLOW_EXPERIMENT_VARIABLE)
 # Values of a dry run for what only an account could tell; AWS's own examples use them too.
 PLACEHOLDER_ACCOUNT, PLACEHOLDER_REGION, PLACEHOLDER_ROLE = "123456789012", "us-east-1", "SageMakerRole"
 
 
 def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable) -> Ended | None:
-    """Submit the job and return it when it has ended; None with --no-wait or --dry_run.
+    """Submit the job and return its result at its end. With --no-wait or --dry_run, return None at once.
 
     Raises:
-        InputError: the flags describe no job that SageMaker would take, or the user did not agree to its cost.
-        SetupError: AWS refuses or cannot be reached.
+        InputError: SageMaker would not take the job, or the user does not agree to its cost.
+        SetupError: AWS refuses a call or cannot be reached.
     """
     retries = DEFAULT_RETRIES if arguments.retries is None else arguments.retries
     if retries < 0:
@@ -84,18 +84,18 @@ def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable) -
 
 
 def _agree(most_usd: float | None, max_run_s: int) -> None:
-    """Ask the user about a costly job. Raise `InputError` if the answer is no, or if there is no terminal."""
+    """Ask the user to agree to a costly job. Raise `InputError` if the answer is no, or if there is no terminal."""
     if most_usd is not None and most_usd <= ASKS_FROM_USD:
         return
     cost = "has no known price" if most_usd is None else f"can cost {most_usd:.2f} USD (--max_run {max_run_s} s)"
     if not sys.stdin.isatty():
-        raise InputError(f"this job {cost}; add --yes to submit it all the same, or choose a smaller --max_run")
+        raise InputError(f"this job {cost}; add --yes to submit it anyway, or choose a smaller --max_run")
     if not ask(f"This job {cost}. Submit it? [y/N] "):
         raise InputError("not submitted")
 
 
 def _dry_options(spec: JobSpec, arguments: argparse.Namespace) -> CloudOptions:
-    """Return the options without any call to AWS; print which of them are placeholders."""
+    """Return the options of a dry run, which calls no AWS service; print which of them are placeholders."""
     region = find_region(arguments.region, os.environ)
     role = arguments.role or os.environ.get("SAGEMAKER_ROLE")
     if region is None:
@@ -105,7 +105,7 @@ def _dry_options(spec: JobSpec, arguments: argparse.Namespace) -> CloudOptions:
         role = PLACEHOLDER_ROLE
         _say("no --role: the request has a placeholder; give a role before you send it")
     elif not account_of(role):
-        _say(f"--role {role} is a name, not an ARN: the request's ARN has a placeholder for the account, and no path")
+        _say(f"--role {role} is a name, not an ARN: its account in the request is a placeholder; give the ARN")
     return _options(spec, arguments, region, role, account_of(role) or PLACEHOLDER_ACCOUNT)
 
 
@@ -132,7 +132,7 @@ def _options(spec: JobSpec, arguments: argparse.Namespace, region: str, role: st
 def _tags(texts: list[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in texts]
     if len({key for key, _, _ in pairs}) < len(pairs):
-        raise InputError("--tag gives one key twice")
+        raise InputError("--tag gives one key twice; give each key once")
     for key, separator, _ in pairs:
         if not key or not separator:
             raise InputError(f"--tag {key!r} is not of the form KEY=VALUE")
@@ -140,7 +140,7 @@ def _tags(texts: list[str]) -> dict[str, str]:
 
 
 def _explain(spec: JobSpec, options: CloudOptions, table: InstanceTable) -> None:
-    """Print on standard error what the job is and costs, and what its options mean."""
+    """Print the job's hosts and cost, and what its options require of the user, to standard error."""
     _say(f"{spec.job_name} in {options.region}, {spec.processes_per_host} ranks on each dnn host, {options.image_uri}")
     _say(describe_cost(spec, table, options.max_run_s, options.spot))
     if uri := options.environment.get(MLFLOW_URI_VARIABLE):
@@ -150,10 +150,10 @@ def _explain(spec: JobSpec, options: CloudOptions, table: InstanceTable) -> None
         _say("network isolation: nothing can be installed at the start; --image_uri must bring all that headrace needs")
     if spec.tf_data_mode == "service" and options.sharded_channels:
         own = FRAMEWORKS[spec.framework].without_sharing
-        _say(f"a sharded channel gives each host its own files: pass {own} for its datasets")
+        _say(f"a sharded channel gives each host its own files: pass {own} for datasets from it")
     if not options.checkpoint_s3_uri:
         uri = checkpoint_uri(spec, options)
-        _say(f"checkpoints go to {uri}, this job's own; to continue from them, submit with --checkpoint_s3_uri {uri}")
+        _say(f"checkpoints go to the job's own {uri}; to continue from them, submit with --checkpoint_s3_uri {uri}")
 
 
 def _say(text: str) -> None:

@@ -31,7 +31,7 @@ _SHORT_OF = ("CapacityError", "ResourceLimitExceeded", "InsufficientInstanceCapa
 
 
 class Submission:
-    """One job, with all its tries."""
+    """One job on SageMaker, with all attempts to create it."""
 
     def __init__(self, spec: JobSpec, options: CloudOptions, account: Account, console: Console) -> None:
         self._spec = spec
@@ -44,7 +44,7 @@ class Submission:
         """The number of requests sent so far. Each needs a new job name, even after a refusal."""
 
     def start(self, retries: int) -> JobSpec:
-        """Upload the source dir and create the job; return the spec with the name that it was created under.
+        """Upload the source dir and create the job; return the spec with the job's final name.
 
         Raises:
             SetupError: SageMaker refuses the job, or has no capacity for it after all retries.
@@ -128,7 +128,7 @@ class Submission:
                     self._console.say(error.response["Error"]["Message"])
         except HeadraceError as error:
             raise SetupError(f"{error}; {after}") from error
-        self._console.say(f"stopping {spec.job_name} within two minutes (Ctrl-C ends the wait, not the stop)")
+        self._console.say(f"stopping {spec.job_name} within two minutes (Ctrl-C ends the wait; the job stops anyway)")
         return follower.wait()
 
     def _tell_end(self, spec: JobSpec, description: dict[str, Any], table: InstanceTable) -> None:
@@ -147,7 +147,7 @@ class Submission:
 
 
 def _renamed(spec: JobSpec, tries: int) -> JobSpec:
-    """Return the spec with the job name for the next attempt, after `tries` attempts."""
+    """Return the spec with a new job name for the attempt that follows `tries` others."""
     if not tries:
         return spec
     suffix = f"-{tries + 1}"

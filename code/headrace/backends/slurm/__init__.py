@@ -1,1 +1,1 @@
-"""Slurm backend: the same job on a cluster of one's own."""
+"""The Slurm backend: runs a job on the user's own cluster."""

@@ -1,4 +1,4 @@
-"""Write a job as a batch script for sbatch: a component for each group, the launcher once on each node."""
+"""Write a job as a batch script for sbatch: each group is a component, and each node runs one launcher."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.job.settings import MPI_OPTIONS_VARIABLE, VERSION_VARIABLE
 from headrace.job.spec import InstanceGroup, JobSpec, as_flag
 
 BATCH_LOG = "slurm.log"
-"""File in the run's folder for the output of Slurm itself and of the batch script."""
+"""Name of the file in the run's folder for the output of Slurm and of the batch script."""
 
 
 def build_script(spec: JobSpec, options: SlurmOptions) -> str:

@@ -1,4 +1,4 @@
-"""Life of a job on Slurm: its folder, its submission, its states and logs, its cancellation."""
+"""Make a Slurm job's folder, submit the job, print its states and logs, and cancel it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SCRIPT = "job.sbatch"
 POLL_S, LOG_POLL_S = 5.0, 0.5
 COMMAND_TIMEOUT_S = 60.0
 GIVE_UP_S = 3600.0
-"""Seconds without an answer after which to give up; slurmctld may be restarted while a job runs."""
+"""Seconds without an answer from Slurm after which to give up. They allow for a restart of slurmctld."""
 UNFINISHED = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "STOPPED",
               "STAGE_OUT", "SIGNALING", "RESIZING")  # fmt: skip
 _OURS = ("SLURM_CONF", "SLURM_CLUSTERS")
 
 
 def write_run(spec: JobSpec, options: SlurmOptions, checkpoints: Path | None) -> Path:
-    """Make the run's folder with code, secret, checkpoints and script; return the script.
+    """Make the run's folder with code, secret, checkpoints and script; return the script's path.
 
     Raises:
         InputError: the folder exists already, or cannot be made.
@@ -55,10 +55,10 @@ def write_run(spec: JobSpec, options: SlurmOptions, checkpoints: Path | None) ->
 
 
 def submit(script: Path) -> str:
-    """Submit a run's script; return the number of its job.
+    """Submit a run's script; return the job's number in Slurm.
 
     Raises:
-        SetupError: Slurm refuses. The run's folder is then removed, and its name free.
+        SetupError: Slurm refuses the job. The run's folder is removed, so that its name can be used again.
     """
     try:
         return _slurm("sbatch", "--parsable", str(script)).strip().partition(";")[0]
@@ -68,7 +68,7 @@ def submit(script: Path) -> str:
 
 
 class Follower:
-    """A job that is followed until it ends.
+    """Follows one job until it ends.
 
     Args:
         say: prints a line.
@@ -84,7 +84,7 @@ class Follower:
         self._told = ""
 
     def wait(self) -> str:
-        """Wait until the job has ended; return its state in Slurm's words. Meanwhile print states and log lines.
+        """Print states and log lines until the job has ended; return its last state in Slurm's words.
 
         Raises:
             SetupError: Slurm has not answered for an hour. The job goes on.
@@ -110,11 +110,11 @@ class Follower:
                 self._sleep(LOG_POLL_S)
 
     def cancel(self) -> None:
-        """Ask Slurm to end the job; hosts get SIGTERM, and `KillWait` seconds."""
+        """Cancel the job. Hosts get SIGTERM, and after Slurm's `KillWait` seconds SIGKILL."""
         _slurm("scancel", self._job_id)
 
     def read_logs(self) -> None:
-        """Print what hosts have written since the last time, each line with its host's group and name in front."""
+        """Print the log lines that came since the last call, each after the name and group of its host."""
         with contextlib.suppress(OSError):
             for path in sorted(self._run.glob("*.log"), key=self._order):
                 with path.open("rb") as file:
@@ -137,7 +137,7 @@ class Follower:
 
 
 def job_state(job_id: str) -> str:
-    """Return a job's state and Slurm's reason. If components differ, one that runs decides, or else a failed one.
+    """Return a job's state and Slurm's reason for it. If components differ, take a running one, else a failed one.
 
     Raises:
         SetupError: Slurm does not answer.
@@ -155,7 +155,7 @@ def job_state(job_id: str) -> str:
 
 
 def host_failure(run: Path) -> str:
-    """Return the first failure that a host of a run has written, after the host's name; empty if none has."""
+    """Return the earliest failure that a host has written, as `HOST: MESSAGE`; empty if there is none."""
     files = sorted(run.glob("*/output/failure"), key=lambda path: path.stat().st_mtime)
     return f"{files[0].parts[-3]}: {files[0].read_text(errors='replace').splitlines()[0]}" if files else ""
 
@@ -178,7 +178,7 @@ def _slurm(*command: str) -> str:
     except FileNotFoundError as error:
         raise SetupError(f"{command[0]} is not installed here; submit from a login node of the cluster") from error
     except subprocess.TimeoutExpired as error:
-        raise SetupError(f"{command[0]} has not answered within {COMMAND_TIMEOUT_S:g} s") from error
+        raise SetupError(f"{command[0]} has not answered within {COMMAND_TIMEOUT_S:g} s; try scontrol ping") from error
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise SetupError(f"{command[0]}: {lines[-1]}")

@@ -1,4 +1,4 @@
-"""Options that only a Slurm job has: each group's resources, limits and folders. Checked when made, then frozen."""
+"""Options that only a Slurm job has, such as each group's resources and the time limit. They check themselves."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 from headrace.errors import InputError
 
 STOP_BEFORE_END_S = 120
-"""Seconds from the stop request to the end, as on SageMaker; a short job gets a quarter of its time."""
+"""Seconds from the stop request to the time limit, as on SageMaker. For a short job, a quarter of its time limit."""
 WORDS = ("partition", "constraint", "gres", "cpus_per_task", "mem")
-"""Fields of `GroupOptions` that are options of sbatch with a value."""
+"""Fields of `GroupOptions` that become sbatch options of the same name, with a value."""
 _ONE_LINE = re.compile(r"[^\s\0]+")
 _TIME = re.compile(r"\d+|\d+:\d{1,2}(:\d{1,2})?|\d+-\d{1,2}(:\d{1,2}){0,2}")
 _GPUS = re.compile(r"gpu(?::[A-Za-z][\w.-]*)?(?::(\d+))?")
@@ -20,7 +20,7 @@ _GPUS = re.compile(r"gpu(?::[A-Za-z][\w.-]*)?(?::(\d+))?")
 
 @dataclass(frozen=True)
 class GroupOptions:
-    """Requirements for a group's nodes, in sbatch's words."""
+    """Requirements for a group's nodes, as sbatch takes them."""
 
     partition: str = ""
     constraint: str = ""
@@ -35,18 +35,18 @@ class GroupOptions:
             if value and not _ONE_LINE.fullmatch(value):
                 raise InputError(f"--{name} is {value!r}; expected one word, as sbatch takes it")
         if self.cpus_per_task < 0:
-            raise InputError(f"{self.cpus_per_task} processors; expected 1 or more")
+            raise InputError(f"--dnn_cpus or --data_cpus is {self.cpus_per_task}; expected 1 or more")
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs of a node, from its gres."""
+        """Number of GPUs on each node, read from `gres`."""
         found = [match for part in self.gres.split(",") if (match := _GPUS.fullmatch(part))]
         return sum(int(match[1] or 1) for match in found)
 
 
 @dataclass(frozen=True)
 class SlurmOptions:
-    """Place and limits of a job on Slurm."""
+    """Where a job runs on Slurm, and its limits."""
 
     run: Path
     """The run's folder, on a file system that all nodes share."""
@@ -67,7 +67,7 @@ class SlurmOptions:
             raise InputError(f"--time is {self.time!r}; expected minutes, H:MM:SS or D-HH:MM, as sbatch takes them")
         if re.search(r"[\s%\\\"']", str(self.run)):
             raise InputError(
-                f"{self.run}: sbatch takes no spaces, quotes and % in file names; choose another --output_dir"
+                f"{self.run}: sbatch takes no spaces, quotes or % in file names; choose another --output_dir"
             )
 
     @property
@@ -89,13 +89,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--wait", action=argparse.BooleanOptionalAction, default=True,
                        help="follow the job and its logs to the end")  # fmt: skip
     for role, hosts in (("dnn", "hosts that train"), ("data", "data hosts")):
-        group.add_argument(f"--{role}_partition", default="", metavar="NAME", help=f"of the {hosts} (default: Slurm's)")
-        group.add_argument(f"--{role}_constraint", default="", metavar="TEXT", help="features that their nodes need")
-        group.add_argument(f"--{role}_gres", default="", metavar="TEXT", help="resources of each, such as gpu:8")
-        group.add_argument(f"--{role}_cpus", type=int, default=0, metavar="N", help="processors of each",
+        group.add_argument(f"--{role}_partition", default="", metavar="NAME", help=f"for {hosts} (default: Slurm's)")
+        group.add_argument(f"--{role}_constraint", default="", metavar="TEXT", help=f"node features for {hosts}")
+        group.add_argument(f"--{role}_gres", default="", metavar="TEXT", help="resources of each node, such as gpu:8")
+        group.add_argument(f"--{role}_cpus", type=int, default=0, metavar="N", help="processors of each node",
                            dest=f"{role}_cpus_per_task")  # fmt: skip
-        group.add_argument(f"--{role}_mem", default="", metavar="SIZE", help="memory of each, such as 64G; 0: all")
-    group.add_argument("--exclusive", action="store_true", help="no other job on these nodes; the usual ports")
+        group.add_argument(f"--{role}_mem", default="", metavar="SIZE", help="memory of each node, such as 64G; 0: all")
+    group.add_argument("--exclusive", action="store_true", help="whole nodes for this job, and the usual ports")
     group.add_argument("--time", default="", metavar="LIMIT", help="minutes, H:MM:SS or D-HH:MM (default: partition's)")
     group.add_argument("--account", default="", metavar="NAME")
     group.add_argument("--qos", default="", metavar="NAME")

@@ -1,4 +1,4 @@
-"""From flags to a job on Slurm and its exit status, or with --dry_run to its batch script on standard output."""
+"""Submit the job that the flags describe to Slurm; with --dry_run, print its batch script instead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.terminal.display import Display
 
 
 def processes_per_host(given: argparse.Namespace) -> int:
-    """Return the ranks of a dnn node: the number asked for, else one for each GPU of its gres, else one."""
+    """Return the number of ranks on each dnn node: as asked, else one for each GPU in --dnn_gres, else one."""
     asked = given.processes_per_host
     gpus = options_from(given, Path("run"), sys.executable).dnn.gpus
     if asked and asked > gpus > 0:
@@ -29,11 +29,11 @@ def processes_per_host(given: argparse.Namespace) -> int:
 
 
 def submit(spec: JobSpec, given: argparse.Namespace) -> Ended | None:
-    """Submit the job and return it when it has ended; None with --no-wait or --dry_run.
+    """Submit the job and return its result at its end. With --no-wait or --dry_run, return None at once.
 
     Raises:
-        InputError: the flags describe no job for Slurm.
-        SetupError: Slurm refuses or does not answer.
+        InputError: the flags do not describe a job for Slurm.
+        SetupError: Slurm refuses the job or does not answer.
     """
     run = given.output_dir.resolve() / spec.job_name
     options = options_from(given, run, sys.executable)
@@ -43,7 +43,7 @@ def submit(spec: JobSpec, given: argparse.Namespace) -> Ended | None:
     checkpoints = _folder(given.checkpoint_s3_uri, "--checkpoint_s3_uri") if given.checkpoint_s3_uri else None
     if given.dry_run:
         print(build_script(spec, options), end="")
-        _say("not submitted; without --dry_run the folder, the code's copy and the secret that it names are made too")
+        _say("not submitted. The script's folder, code and secret do not exist yet; leave out --dry_run to make them")
         return None
     job_id = sbatch.submit(sbatch.write_run(spec, options, checkpoints))
     _say(f"{spec.job_name} is Slurm's job {job_id}; script, logs, results in {run}")
@@ -81,7 +81,7 @@ def _on_shared_folder(channel: Channel) -> Channel:
 
 
 def _folder(uri: str, what: str) -> Path:
-    """Return a folder that the nodes must see too. Raise `InputError` for a place in S3."""
+    """Return the path of a folder that all nodes must see. Raise `InputError` for an address, such as one in S3."""
     if "://" in uri.removeprefix("file://"):
         raise InputError(f"{what} is {uri}; on Slurm give a folder that all nodes see")
     path = as_given(uri).absolute()
