@@ -64,7 +64,7 @@ def test_a_consumer_is_let_in_although_it_waits_before_it_asks(stream):
 READER = """
 import tensorflow as tf
 from headrace.tensorflow import data
-large = tf.data.Dataset.range(100).map(lambda n: (n, tf.zeros([64 << 20], tf.uint8)))
+large = tf.data.Dataset.range(40).map(lambda n: (n, tf.zeros([64 << 20], tf.uint8)))
 got = []
 for n, _ in data.distribute(large, data_transfer_protocol="headrace"):
     got.append(int(n))
@@ -95,7 +95,7 @@ def test_a_consumer_that_is_suspended_less_than_stall_timeout_s_loses_no_batch(t
         finally:
             reader.kill()
             reader.communicate()
-    assert (int(said.split()[-1]) < 100) == loses
+    assert (int(said.split()[-1]) < 40) == loses
 
 
 def suspend_within_a_batch(reader, port):

@@ -53,12 +53,12 @@ sums = gradients(hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Sum), eve
 np.testing.assert_allclose(tf.convert_to_tensor(sums[0]), whole[0] * 2, rtol=1e-5, atol=1e-6)
 
 # Keras's optimizers square a gradient's parts, or clip them: a row's parts have to be added up before.
-for make in (
-    lambda: keras.optimizers.Adam(0.1),
-    lambda: keras.optimizers.Adagrad(0.1, clipnorm=0.01),
-    lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1, momentum=0.9), initial_scale=4.0),
+for make, *ways in (
+    (lambda: keras.optimizers.Adam(0.1), False, True),
+    (lambda: keras.optimizers.Adagrad(0.1, clipnorm=0.01), False),
+    (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1, momentum=0.9), initial_scale=4.0), False),
 ):
-    for sparse_as_dense in False, True:
+    for sparse_as_dense in ways:
         ours, plain = make_model(), make_model()
         optimizer = hvd.DistributedOptimizer(make(), sparse_as_dense=sparse_as_dense)
         ours.compile(optimizer, "mse")

@@ -41,7 +41,7 @@ for is_counted in (True, False):
     for uneven, steps in (("pad", 11), ("drop", 10)):
         epochs = stream(f"{uneven}, {is_counted}", uneven, is_counted)
         assert int(epochs.cardinality()) == (steps if is_counted else tf.data.UNKNOWN_CARDINALITY)
-        for _ in range(3):
+        for _ in range(2):
             assert on_all_ranks(sum(1 for _ in epochs)) == [steps] * size, uneven
         # A pass that is given up does not disturb the next.
         assert on_all_ranks(sum(1 for _ in epochs.take(3))) == [3] * size
@@ -53,7 +53,7 @@ assert len(open_ports()) == before[0], "once all ranks are connected, no port is
 # Who reads ahead waits for the batch that another will never take, and hears that it has gone.
 for uneven in ("drop", "pad"):
     epochs = stream(f"given up, {uneven}", uneven, is_counted=False, ahead=2 if rank else 0)
-    for _ in range(5):
+    for _ in range(3):
         assert on_all_ranks(sum(1 for _ in epochs.take(3))) == [3] * size
 
 seen = np.concatenate(list(stream("kept", "keep").as_numpy_iterator()))
@@ -66,8 +66,8 @@ lengths = on_all_ranks(sum(1 for _ in stream("filtered", "pad", dataset=filtered
 assert len(set(lengths)) == 1 and lengths[0] >= 6
 
 # An iterator ends, wherever in its pass it is. (Where TensorFlow's autotuning held it up, it was for up to a minute.)
-for number in range(40):
-    iterator = iter(stream(f"deleted {number}", "pad", is_counted=False) if number < 4 else epochs)
+for number in range(12):
+    iterator = iter(stream(f"deleted {number}", "pad", is_counted=False) if number < 2 else epochs)
     for _ in range(number % 5):
         next(iterator)
     del iterator

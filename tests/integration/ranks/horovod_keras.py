@@ -176,23 +176,21 @@ class Stepping(Unbuilt):
         raise RuntimeError("not by itself")
 
 
-for make in (lambda: keras.Sequential([keras.layers.Dense(8), keras.layers.Dense(3)]), Unbuilt, Stepping):
-    for first in (hvd.callbacks.BroadcastGlobalVariablesCallback(0), callbacks.Measure(train, 16)):
-        begun = make()
-        begun.compile(
-            hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)),
-            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        )
-        others = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), callbacks.Measure(train, 16)]
-        begun.fit(
-            train,
-            steps_per_epoch=4,
-            verbose=0,
-            callbacks=[first, *(each for each in others if type(each) is not type(first))],
-        )
-        rows = on_all_ranks([np.asarray(v) for v in (*begun.weights, *begun.optimizer.variables)])
-        assert len(begun.optimizer.variables) > 2 + len(begun.weights)
-        np.testing.assert_array_equal(rows[0], rows[1])
+broadcast, measure = hvd.callbacks.BroadcastGlobalVariablesCallback, callbacks.Measure
+for make, in_order in (
+    (lambda: keras.Sequential([keras.layers.Dense(8), keras.layers.Dense(3)]), (broadcast(0), measure(train, 16))),
+    (Unbuilt, (measure(train, 16), broadcast(0))),
+    (Stepping, (measure(train, 16), broadcast(0))),
+):
+    begun = make()
+    begun.compile(
+        hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    begun.fit(train, steps_per_epoch=4, verbose=0, callbacks=[*in_order])
+    rows = on_all_ranks([np.asarray(v) for v in (*begun.weights, *begun.optimizer.variables)])
+    assert len(begun.optimizer.variables) > 2 + len(begun.weights)
+    np.testing.assert_array_equal(rows[0], rows[1])
 
 
 class Augmented(keras.Model):

@@ -1,4 +1,4 @@
-"""Run by test_horovod.py: several scripts in one process on each rank, since TensorFlow's import takes most of a short one.
+"""Run by test_horovod.py: several scripts in one process on each rank; much of a short one is TensorFlow's import.
 
 Arguments: a folder, and the scripts; each gets a folder of its own within it.
 """

@@ -1,4 +1,7 @@
-"""Run on two ranks by test_unlike_ranks.py: ranks that do not do the same, and ones that may seem not to."""
+"""Run on two ranks by test_unlike_ranks.py: ranks that do not do the same, and ones that may seem not to.
+
+Arguments: the cases, as functions here are named.
+"""
 
 import os
 import sys
@@ -13,7 +16,7 @@ import tensorflow as tf
 from headrace.tensorflow import callbacks, data
 
 hvd.init()
-rank, what = hvd.rank(), sys.argv[1]
+rank = hvd.rank()
 rows = np.arange(192, dtype="float32")[:, None] / 192
 Data = tf.data.Dataset
 
@@ -36,12 +39,14 @@ def fit(made, train, *more, steps=None, epochs=2):
     made.fit(train, epochs=epochs, steps_per_epoch=steps, verbose=0, callbacks=[*more, *usual])
 
 
-if what == "no averages":
+def averages_no_gradients():
     apart = model(rank)
     apart.compile("sgd", "mse")
     train = stream(end=True, name="train")
     apart.fit(train, epochs=2, verbose=0, callbacks=[callbacks.Measure(train, 4)])
-elif what.startswith("held out"):
+
+
+def evaluates_held_out_data():
     held_out = data.distribute(
         Data.from_tensor_slices((rows[:28], rows[:28])).batch(4), job_name="held_out", uneven="keep"
     )
@@ -80,16 +85,21 @@ elif what.startswith("held out"):
     slow = Data.from_tensor_slices((rows, rows)).batch(4).take(5 + 4 * rank)
     slow = data.distribute(slow.map(lambda *rows: rows), shared=False, job_name="slow").repeat().prefetch(8)
     made.fit(slow, steps_per_epoch=8, epochs=5, verbose=0, validation_data=held_out, callbacks=usual)
-elif what == "begins":
-    fit(model(rank), stream(end=True, name="train"))
-elif what == "rate":
 
+
+def begins_apart():
+    fit(model(rank), stream(end=True, name="train"))
+
+
+def has_other_rates():
     class Slower(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
             self.model.optimizer.learning_rate = 0.01 / (1 + rank)
 
     fit(model(0), stream(end=True, name="train"), Slower(), epochs=3)
-else:
+
+
+def looks_and_evaluates():
     train, held_out = stream(end=False, name="train"), stream(end=False, name="held_out")
     for _ in train.take(1):
         pass
@@ -110,5 +120,9 @@ else:
     ended = stream(end=True, name="ended")
     fit(made, ended, hvd.callbacks.BroadcastGlobalVariablesCallback(0))
     fit(made, ended)
+
+
+for case in sys.argv[1:]:
+    globals()[case]()
 hvd.allreduce(tf.constant(1.0))
 print("all promises kept", flush=True)
