@@ -55,7 +55,7 @@ def errors_of(run):
 
 
 def one(keras, tf, name, size):
-    """Return the ideal step times, and the medians of the steps before, between and after them, in milliseconds."""
+    """Return the ideal step times, and the median steps of training before, between and after, all in ms."""
     from headrace.tensorflow.keras.keras_ideal_step import measure_ideal_step
 
     keras.backend.clear_session()

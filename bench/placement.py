@@ -71,7 +71,7 @@ def main(argv=None):
 
 
 def _rounds(source, times, busy, step, turns, repeats):
-    """Return one dictionary for each round: images a second by turn."""
+    """Return one dictionary for each round. It maps the name of a turn to images per second."""
     first, second = measure.two_processors()
     found = []
     with _job(source, times, *step) as job, _going_nowhere(times, *(first, second) if "both" in turns else ()) as bare:

@@ -99,7 +99,7 @@ def tell(readers, line):
 
 
 def reader():
-    """Read each stream that standard input names; print the numbers of its batches."""
+    """Read each stream that standard input names; print the element that each of its batches holds."""
     import tensorflow as tf
     from headrace.tensorflow import data
     from headrace.tensorflow.ranks import collectives

@@ -1,4 +1,4 @@
-"""Measure a dataset that is costly to make, one way per process, for bench/torch_feed.py.
+"""Measure how fast one way of loading makes the batches of a costly dataset, for bench/torch_feed.py.
 
 `torch_heavy.py feed|loader|ray|bare IMAGES WORKERS` prints images per second as JSON. With `--tell` it prints a line
 for each batch: its time in monotonic seconds and the images so far. Feed servers run this script too.

@@ -41,12 +41,12 @@ def rates(turns, environ, feed_server):
 
 
 def gain(of_turns):
-    """Return the median rate on both processors, divided by the sum of the two rates alone: 1 is a full gain."""
+    """Return the median rate on two processors, divided by the sum of the rates of one and of the other."""
     return measure.median([both / (one + other) for one, other, both in of_turns])
 
 
 class _Teller:
-    """A process that prints the time of each batch, with the lines that it has printed."""
+    """A process that prints the time of each batch. This object keeps the lines."""
 
     def __init__(self, way, environ):
         command = [sys.executable, str(HEAVY), way, str(MANY), "2", "--tell"]

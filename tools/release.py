@@ -1,7 +1,7 @@
-"""`make release`: a wheel and a source archive in build/dist, checked; with TAG=1, also the tag of their version.
+"""`make release`: build a wheel and a source archive in build/dist and check them; with TAG=1, tag the version.
 
-Checked: their metadata, and that the wheel alone, in a new virtual environment and an empty folder, begins a project,
-trains a small network here, and lists the run. The build and the environment need PyPI or a mirror of it.
+The checks: twine accepts the metadata. With the wheel alone, in a new virtual environment and an empty folder,
+`headrace new`, `run` (a small network) and `runs` work. The build and the environment need PyPI or a mirror of it.
 """
 
 import argparse

@@ -99,7 +99,7 @@ def _add_job_flags(parser: argparse.ArgumentParser, source_dir: Path, place: str
     job.add_argument("--source_dir", type=as_given, default=source_dir, metavar="DIR",
                      help="folder that every host gets: training script, its modules (%(default)s)")  # fmt: skip
     job.add_argument(
-        "--training_script", metavar="FILE", help="script that ranks run (train_dnn.py, with PyTorch train_torch.py)"
+        "--training_script", metavar="FILE", help="script that ranks run (default: train_dnn.py or train_torch.py)"
     )
     job.add_argument("--job_name", metavar="NAME", help="name of the job (default: made from mode and UTC time)")
     job.add_argument("--output_dir", type=as_given, default=Path("runs"), metavar="DIR",
@@ -145,10 +145,10 @@ def _add_cloud_flags(parser: argparse.ArgumentParser) -> None:
     cloud.add_argument("--region", metavar="NAME", help="AWS region (default: from the AWS configuration)")
     cloud.add_argument("--image_uri", metavar="URI", help="image (default: AWS's training image of the framework)")
     cloud.add_argument(
-        "--framework_version", metavar="V", help="version of the framework in that image (default: the one tested)"
+        "--framework_version", metavar="V", help="version of the framework in the image (default: the one tested)"
     )
     cloud.add_argument("--output_s3_uri", metavar="URI",
-                       help="for source and results (default: s3://sagemaker-REGION-ACCOUNT/headrace)")  # fmt: skip
+                       help="place of source and results (default: s3://sagemaker-REGION-ACCOUNT/headrace)")  # fmt: skip
     cloud_options.add_flags(cloud)
     cloud.add_argument("--distribution", choices=DISTRIBUTIONS, default=DISTRIBUTIONS[0],
                        help="who starts MPI: headrace's launcher, or the SageMaker toolkit (%(default)s)")  # fmt: skip

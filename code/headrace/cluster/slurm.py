@@ -166,7 +166,7 @@ def _visible_channels(text: str, group: str) -> Iterable[tuple[str, str]]:
 
 
 def _prepare(run: Path, paths: HostPaths, is_leader: bool) -> None:
-    """Make the host's folder in the run's folder. Links put checkpoints and the leader's results beside it."""
+    """Make the host's folder. Its checkpoints and the leader's results are links to places in the run's folder."""
     try:
         paths.output_dir.parent.mkdir(parents=True, exist_ok=True)
         paths.model_dir.mkdir(exist_ok=True)

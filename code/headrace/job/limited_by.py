@@ -12,7 +12,7 @@ COPYING = "copying to the GPU"
 PROCESS = "the training process"
 GPU = "the GPU"
 ARITHMETIC = "the model's arithmetic"
-"""The limit of training on CPUs, or on a GPU whose utilization is not known."""
+"""Name of the limit where arithmetic takes the time: on CPUs, or on a GPU whose utilization is not known."""
 INPUT_BOUND_FROM = 0.1
 """Share of a step, 0 to 1. If steps wait for a smaller share, the computation is their limit, not the data."""
 BUSY_FROM = 0.85

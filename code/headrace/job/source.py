@@ -90,7 +90,7 @@ def host_files(source_dir: Path, left_out: Collection[Path] = ()) -> dict[Path, 
 
 
 def write_files(files: Mapping[Path, Path | bytes], folder: Path) -> None:
-    """Write files into a folder. `files` has file or content by relative path, as `host_files` returns it."""
+    """Write files into a folder. `files` maps a relative path to a file or its content, as in `host_files`."""
     for place, content in files.items():
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, bytes):

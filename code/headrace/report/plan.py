@@ -209,7 +209,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--max_hours", type=float, metavar="H", help="most hours for the training; chooses the cheapest job"
     )
-    parser.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly price; repeatable")
+    parser.add_argument("--price", action="append", metavar="TYPE=USD", help="your price of an hour; repeatable")
     parser.add_argument("--prices", type=Path, metavar="CSV", help="your own table, with the columns of instances.csv")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="also draw step time by number of data hosts")
     parser.add_argument("--lint", action="store_true", help="also say what to change in the run's script first")

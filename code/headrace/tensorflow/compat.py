@@ -48,7 +48,7 @@ def functions_of(dataset: Any) -> Sequence[Any]:
 
 
 def name_of_function(function: Any) -> str:
-    """Return the name that the user gave a function of `functions_of`."""
+    """Return the user's name for a function that `functions_of` has returned."""
     return str(getattr(function._func, "__name__", type(function._func).__name__))
 
 
@@ -74,7 +74,7 @@ def graph_of(dataset: tf.data.Dataset) -> bytes:
 
 
 def registered_dataset(**how: Any) -> tf.data.Dataset:
-    """Return a dataset that workers make. The public function cannot set how often to ask whether a pass has ended."""
+    """Return a dataset that workers make. TensorFlow's public function cannot set how often to ask for its end."""
     return data_service_ops._from_dataset_id(**how)
 
 

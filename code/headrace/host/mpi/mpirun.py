@@ -94,7 +94,7 @@ def mpi_environ(source_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def network_environ(topology: Topology, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return network variables for the ranks, as the toolkit sets them for MPI; those already set are left out."""
+    """Return the network variables that SageMaker's toolkit gives MPI ranks, without those that are set already."""
     instance_type, interface = topology.current.instance_type, shared_interface(topology)
     wanted = {"NCCL_DEBUG": "WARN"} | (
         {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface} if interface else {}

@@ -29,7 +29,9 @@ Prepare = Callable[[], Prepared]
 
 
 def links(hosts: Sequence[str]) -> list[list[tuple[int, int]]]:
-    """Return lists of pairs of ranks to test at once: first each pair of hosts alone, then pairs within all hosts.
+    """Return lists of pairs of ranks. The pairs of a list are tested at the same time.
+
+    First, each pair of hosts has a list of its own. The lists after that have pairs of ranks on the same host.
 
     Args:
         hosts: the host of each rank.

@@ -22,7 +22,7 @@ _measured: weakref.WeakKeyDictionary[keras.Model, bool] = weakref.WeakKeyDiction
 
 
 def will_be_measured(model: keras.Model) -> None:
-    """Note that this rank has `callbacks.Measure` for this model. When training begins, the other ranks learn of it."""
+    """Record that this rank has `callbacks.Measure` for this model. Other ranks learn of it when training begins."""
     _measured[model] = True
 
 

@@ -16,7 +16,7 @@ from headrace.tensorflow.ranks import collectives
 from headrace.training.ideal_step import SETTLING, IdealStep, steps_to_measure
 
 WARM_UP_STEPS = 3
-"""Steps before the measured ones. The first traces the function, the second fills caches, the third is timed."""
+"""Steps before the measured ones. The first traces, the second fills caches, the third tells how many to measure."""
 
 
 def measure_ideal_step(model: keras.Model, dataset: Any, batch_size: int | None = None) -> IdealStep | None:

@@ -68,7 +68,7 @@ def count_transferred() -> None:
 
 
 def resume_at(step: int) -> None:
-    """Note that an earlier run has made this many steps of the epoch that begins."""
+    """Record how many steps of the coming epoch an earlier run has made."""
     _resumed_at[0] = step
 
 

@@ -13,8 +13,8 @@ Numbers = tuple[int, int, int, int]
 SAY_AFTER_S = 15.0
 """Seconds without a message at the end of an epoch, after which rank 0 reports the ranks that others wait for."""
 FIRST_PATIENCE_S = 5.0
-"""Most seconds that a rank with a second batch waits until all ranks have a first one, so that each rank gets a batch
-of a short stream. Then the rank continues, since it may be the only one that reads the stream."""
+"""Limit in seconds. A rank that has two batches waits for ranks without one, so that each gets a batch of a short
+stream. After this limit it continues, since it may be the only one that reads the stream."""
 ENDED = 1
 """Flag by which a rank says that it has no more batches in this epoch."""
 SOME_ENDED, ALL_ENDED, STARTED = 1, 2, 4
@@ -48,7 +48,7 @@ class EpochCounter:
         self._newest: dict[tuple[int, int], int] = {}
 
     def hear(self, rank: int, numbers: Numbers | None) -> list[Numbers]:
-        """Take a rank's message; None: it is gone, or time has passed (rank -1). Return messages to all ranks."""
+        """Take a rank's message, or None once the rank is gone; rank -1 is the clock. Return messages to all ranks."""
         if numbers is None:
             self._gone |= {rank} - {-1}
             self._say_waiting()

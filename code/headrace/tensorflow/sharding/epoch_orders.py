@@ -21,7 +21,7 @@ from headrace.tensorflow.sharding.graphdef import arguments, constants_of, put_c
 from headrace.tensorflow.sharding.shuffle_order import Shuffle
 
 ORDERS = 16
-"""The most orders of a dataset. After this many passes, the orders repeat."""
+"""Number of different orders that a shuffled dataset can have. After this many passes, they repeat."""
 FEW_ORDERS = 4
 """The fewest orders of a dataset. If `ORDERS_BYTES` allows fewer, workers shuffle by themselves."""
 ORDERS_BYTES = 256 << 20

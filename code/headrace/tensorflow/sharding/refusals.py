@@ -25,10 +25,10 @@ PYTHON_OPS = {
     "GeneratorDataset": "Dataset.from_generator",
 }
 MOST_IN_A_GRAPH_BYTES = 64 << 20
-"""The most bytes of arrays in a graph: for each order, a graph goes to the dispatcher and to every worker."""
+"""The most bytes of arrays in a graph. The dispatcher and every worker get a graph for each shuffle order."""
 AS_IT_IS = "; or data.distribute(…, exact=False) as it is"
 SKIPPED_BYTES = 64 << 20
-"""The most bytes of files that may be read again for each part."""
+"""The most bytes of files that each worker or rank may read only to skip them."""
 MUCH_PADDING = 0.1
 """The largest share of a pass's batches that may be repeated without a warning."""
 _MIXED = "tf.gather(x, tf.random.shuffle(tf.range(tf.shape(x)[0])))"

@@ -61,7 +61,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Shuffle:
-    """The shuffle of a listing, which comes before any transformation that combines several elements."""
+    """A shuffle of a listing. No transformation before it combines several elements."""
 
     node: Node
     repeat: Node | None

@@ -231,7 +231,7 @@ def _part(number: int, source: Source) -> tuple[Node, tf.data.Dataset]:
             raise InputError(
                 f"{whole.place}: {source.elements} files are too few for {ranks} ranks to share, and their "
                 f"records cannot be shared out, since {reason}. Write {ranks} files or more; or remove what "
-                "shuffles here and shuffle after it; or give the unchanged dataset to data.distribute(…, exact=False)"
+                "shuffles here, and shuffle later; or give the unchanged dataset to data.distribute(…, exact=False)"
             )
     if source.block == 1 and not source.expanding:
         return node, dealt(node.graph.dataset(node, ordered=True), ranks, rank, number)

@@ -130,7 +130,7 @@ def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
     elif node.op in (*BY_PLACE, *SOURCES):
         yield node, above
     elif node.op == "RandomDataset":
-        raise refusal(node, "its seed is set (by itself or tf.random.set_seed), so every worker would draw the same "
+        raise refusal(node, "it has a seed (its own or tf.random.set_seed's), so every worker would draw the same "
                        "numbers", "tf.data.Dataset.range(n) and tf.random.stateless_uniform in a map")  # fmt: skip
     else:
         instead = "a dataset of files, tensors or a range instead"
@@ -191,7 +191,7 @@ def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None, tuple[Node, .
             raise refusal(
                 node, "makes an endless dataset of some elements, so that a worker or rank that gets one might never "
                 "come to other elements",
-                "dataset.repeat() before it, and no endless .repeat() in its function",
+                "dataset.repeat() before this transformation, without an endless .repeat() in its function",
             )  # fmt: skip
         whole = exact and node.op in BATCHES
         if not whole and _drops_remainder(node) and not is_endless(node.inputs[0]):

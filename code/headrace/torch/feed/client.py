@@ -276,8 +276,8 @@ def enter(
 def wait_until_known(servers: Sequence[str], secret: str, hello: Mapping[str, Any], limit_s: float) -> bool:
     """Wait until a server has the loader; return False if no server ever will.
 
-    If the script makes the loader after its first batch, a server may first have to run a whole pass over another
-    loader. The wait goes on while a server does so.
+    A server runs the script too. If the script makes this loader after training with another one, the server first
+    makes a whole pass over that one. The wait goes on while a server does so.
 
     Raises:
         DeadlineError: no server has answered for `limit_s` seconds.

@@ -36,7 +36,7 @@ class StreamEpoch:
     """The batches of a rank's shards in one epoch, one from each shard in turn.
 
     Args:
-        request: returns the request for a batch. Takes the shard's place among these shards, and the batch's number.
+        request: function of the shard's index and the batch's number that returns the request for a batch.
         shards: number of this rank's shards.
     """
 

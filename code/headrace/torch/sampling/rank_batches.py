@@ -22,7 +22,7 @@ from headrace.torch.sampling.rank_agreement import order_digest
 from headrace.torch.sampling.samplers import LazyOrder, drawn, is_distributed
 
 LEAST_AHEAD, MOST_AHEAD = 16, 256
-"""Fewest and most steps that an endless sampler draws ahead. Between them, it draws as many as training has made."""
+"""Fewest and most steps that an endless sampler draws ahead. Between these, it draws as many as were made so far."""
 MOST_POSITIONS_AHEAD = 1 << 18
 
 

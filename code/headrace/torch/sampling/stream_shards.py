@@ -130,7 +130,7 @@ class StreamShards:
             batch_size, taken = state["batch_size"], [int(each) for each in state["taken"]]
             states = {int(shard): each for shard, each in state.get("states", {}).items()}
             if len(taken) != int(state["shards"]) or min(taken) < 0:
-                raise ValueError("not a number for each shard")
+                raise ValueError("the state does not have one number for each shard")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"not the state_dict() of a DataLoader of an IterableDataset: {state!r:.200}") from error
         if batch_size != self._loader.batch_size:
