@@ -21,10 +21,10 @@ help:
 	@echo "make check   lint, types, unit tests; under a minute"
 	@echo "make faults  kill, hang and cut off real jobs, and watch what becomes of them"
 	@echo "make slurm   jobs on a real Slurm of simulated nodes; root, and Debian's slurm-wlm and munge"
-	@echo "make conformance  what we make and assume, against SageMaker's toolkit and SDKs; hostile messages; every second example"
+	@echo "make conformance  what we make and assume, against SageMaker's toolkit and SDKs; hostile messages; every third example"
 	@echo "make fuzz    hostile messages for the transfer, under sanitizers (FUZZ_S=3600 for an hour)"
 	@echo "make grammar   500 random tf.data pipelines, shared among workers and ranks, against plain tf.data"
-	@echo "make examples  every script of code/examples in both modes; make conformance: every second, with data hosts alone"
+	@echo "make examples  every script of code/examples in both modes; make conformance: every third, with data hosts alone"
 	@echo "make site    the documents as pages, in build/site; a link that leads nowhere fails it"
 	@echo "make guides  the site, every command and script of the guides, and the walk-through"
 	@echo "make bench   how fast, as ratios measured in one run: about an hour (BENCH=transport for one)"
@@ -76,7 +76,7 @@ conformance: setup
 	@$(RUN) tools/peers.py sdk2 sdk3
 	@$(PYTEST) $(TIMED) -rs tests/sdk tests/toolkit
 	@$(RUN) -m tests.fuzz --first 0 --cases 20000
-	@HEADRACE_MODES=$${HEADRACE_MODES:-service} HEADRACE_EVERY=$${HEADRACE_EVERY:-2} $(MAKE) --no-print-directory examples
+	@HEADRACE_MODES=$${HEADRACE_MODES:-service} HEADRACE_EVERY=$${HEADRACE_EVERY:-3} $(MAKE) --no-print-directory examples
 
 fuzz: setup
 	@$(RUN) -m tests.fuzz --seconds $(FUZZ_S)

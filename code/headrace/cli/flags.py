@@ -148,7 +148,7 @@ def _add_cloud_flags(parser: argparse.ArgumentParser) -> None:
         "--framework_version", metavar="V", help="version of the framework in the image (default: the one tested)"
     )
     cloud.add_argument("--output_s3_uri", metavar="URI",
-                       help="place of source and results (default: s3://sagemaker-REGION-ACCOUNT/headrace)")  # fmt: skip
+                       help="URI of source and results (default: s3://sagemaker-REGION-ACCOUNT/headrace)")  # fmt: skip
     cloud_options.add_flags(cloud)
     cloud.add_argument("--distribution", choices=DISTRIBUTIONS, default=DISTRIBUTIONS[0],
                        help="who starts MPI: headrace's launcher, or the SageMaker toolkit (%(default)s)")  # fmt: skip
