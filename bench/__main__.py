@@ -29,6 +29,7 @@ BENCHMARKS = {
     "plan": lambda repeats: [f"--repeats={-(-repeats // 5)}"],
     "placement": lambda repeats: [f"--repeats={-(-repeats // 3)}"],
     "torch": lambda repeats: [f"--repeats={repeats}"],
+    "torch_start": lambda repeats: [f"--repeats={repeats}"],
     "torch_ideal": lambda repeats: [f"--repeats={2 * repeats}"],
     "faults": lambda repeats: [f"--runs={14 * -(-repeats // 5)}"],
 }

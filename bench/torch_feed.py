@@ -94,7 +94,7 @@ def one_way(way, form, server_processor, own_processor):
 
 def heavy_rates(first, second):
     """Yield the name and the images per second of each way to make an epoch of the heavy dataset on two processors."""
-    with feed_server(IMAGES, first, second) as feeds:
+    with feed_server([HEAVY, "feed", str(IMAGES), "2"], first, second) as feeds:
         yield "epoch by the feed", printed("feed", **feeds)
     yield "epoch by DataLoader, 2 workers", printed("loader")
     if (RAY / ".ready").exists():
@@ -102,12 +102,12 @@ def heavy_rates(first, second):
 
 
 @contextlib.contextmanager
-def feed_server(images, *processors):
-    """Run a feed server of `images` images, with two processes on `processors`; yield its consumer's environment."""
+def feed_server(script, *processors):
+    """Run a feed server of a script and its arguments on these processors; yield its consumer's environment."""
     port = free_port()
     command = [sys.executable, "-m", "headrace.torch.feed.server", f"--port={port}", f"--address=127.0.0.1:{port}"]
     with measure.pinned(*processors):
-        server = subprocess.Popen([*command, HEAVY, "feed", str(images), "2"], env=environ())
+        server = subprocess.Popen([*command, *script], env=environ())
     try:
         wait_for_port(port, server)
         yield {"HEADRACE_TF_DATA_MODE": "service", "HEADRACE_FEEDS": f"127.0.0.1:{port}"}

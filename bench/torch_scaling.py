@@ -28,12 +28,12 @@ def rates(turns, environ, feed_server):
 
     Args:
         environ: the processes' environment.
-        feed_server: context manager that starts a feed server, given the number of images and the processors, and
-            yields its consumer's variables.
+        feed_server: context manager that starts a feed server, given a script with its arguments and the processors,
+            and yields its consumer's variables.
     """
     places = measure.two_processors()
     found = {}
-    with feed_server(MANY, *places) as feeds, _tellers(["feed"], environ | feeds) as tellers:
+    with feed_server([HEAVY, "feed", str(MANY), "2"], *places) as feeds, _tellers(["feed"], environ | feeds) as tellers:
         found["feed"] = [_by_turns(tellers, places) for _ in range(turns)]
     with _tellers(["bare", "bare"], environ) as tellers:
         found["going nowhere"] = [_by_turns(tellers, places) for _ in range(turns)]

@@ -42,6 +42,10 @@ class NotKnown(InputError):
     """Raised if a server does not have the loader and never will."""
 
 
+class NotYetKnown(OSError):
+    """Raised if a server does not have the loader yet, since it still runs the script up to it."""
+
+
 @dataclass(frozen=True)
 class Feeds:
     """The feed servers of one loader, and the settings with which a rank reads from them.
@@ -252,7 +256,7 @@ def enter(
         stack: exit stack that closes the connection.
 
     Raises:
-        OSError: the server cannot be reached now, or does not have the loader yet.
+        OSError: the server cannot be reached now; `NotYetKnown` if it does not have the loader yet.
         NotKnown: the server does not have the loader, and never will.
         InputError: the server's script or data differ from this rank's.
     """
@@ -266,7 +270,7 @@ def enter(
     if answer.get("unknown") == "for good":
         raise NotKnown(f"feed server {server} does not have loader {hello.get('loader')} of the script")
     if answer.get("unknown"):
-        raise OSError("it runs the script up to this loader")
+        raise NotYetKnown("it runs the script up to this loader")
     if answer.get("problem"):
         raise InputError(f"feed server {server}: {answer['problem']}")
     prepare(connection, SEND_TIMEOUT_S)
@@ -284,7 +288,7 @@ def wait_until_known(servers: Sequence[str], secret: str, hello: Mapping[str, An
     """
     pause_s, heard, told = FIRST_PAUSE_S, time.monotonic(), False
     while time.monotonic() - heard < limit_s:
-        problems = []
+        problems, is_coming = [], False
         for server in servers:
             with contextlib.ExitStack() as stack:
                 try:
@@ -294,9 +298,10 @@ def wait_until_known(servers: Sequence[str], secret: str, hello: Mapping[str, An
                     problems.append("")
                 except OSError as error:
                     problems.append(f"{server}: {error}")
+                    is_coming |= isinstance(error, NotYetKnown)
         if not any(problems):
             return False
-        if any("runs the script" in each for each in problems):
+        if is_coming:
             heard = time.monotonic()
             liveness.note_progress()
             if not told:
