@@ -33,7 +33,7 @@ class GroupOptions:
         for name in ("partition", "constraint", "gres", "mem"):
             value = getattr(self, name)
             if value and not _ONE_LINE.fullmatch(value):
-                raise InputError(f"--{name} is {value!r}; expected one word, as sbatch takes it")
+                raise InputError(f"--dnn_{name} or --data_{name} is {value!r}; expected one word, as sbatch takes it")
         if self.cpus_per_task < 0:
             raise InputError(f"--dnn_cpus or --data_cpus is {self.cpus_per_task}; expected 1 or more")
 
