@@ -41,7 +41,7 @@ def rates(turns, environ, feed_server):
 
 
 def gain(of_turns):
-    """Return the median rate on two processors, divided by the sum of the rates of one and of the other."""
+    """Return the median rate on both processors, divided by the sum of the rates on each one alone; 1: a full gain."""
     return measure.median([both / (one + other) for one, other, both in of_turns])
 
 

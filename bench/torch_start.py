@@ -3,7 +3,7 @@
     .venv-torch/bin/python -m bench.torch_start [--repeats 5]
 
 "torch": torch's own DataLoader with two workers. "local": headrace's, without data hosts. "feed": headrace's, with a
-feed server of two processes. All shuffle. Each runs in a process of its own, which prints its figures as JSON.
+feed server of one worker per processor. All shuffle. Each runs in its own process, which prints its figures as JSON.
 """
 
 import json

@@ -1,6 +1,6 @@
 """The pipeline of planned_step.py and turn_step.py. Run alone, it makes batches and discards them.
 
-`augmented.py TIMES BATCH FILE` writes the time of each batch in seconds, a line each, until it is killed.
+`augmented.py TIMES BATCH FILE` writes the clock's time at each batch, in seconds, a line each, until it is killed.
 """
 
 import sys

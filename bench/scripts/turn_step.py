@@ -2,8 +2,8 @@
 
 A step gets a batch, then launches some times. A launch is a thread that needs the processor, and then a wait, as for a
 kernel that an accelerator runs. `FOLDER/taken` has the part of a processor that another program keeps busy; when the
-file is removed, the script ends. `FOLDER/steps` gets the time of each step in seconds, a line each, and
-`FOLDER/arithmetic` the CPU seconds of a step's own arithmetic.
+file is removed, the script ends. `FOLDER/steps` gets the clock's time at the end of each step, in seconds, a line
+each, and `FOLDER/arithmetic` the CPU seconds of a step's own arithmetic.
 """
 
 import argparse

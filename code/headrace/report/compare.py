@@ -27,7 +27,7 @@ Summary = Mapping[str, Any]
 
 
 def compare(summaries: Sequence[Summary], prices: Sequence[Price | None] = ()) -> str:
-    """Return a table with a column for each run. If a run has the first run's script and batch, it shows ratios."""
+    """Return a table with a column for each run. Runs with the first run's script and batch show ratios to it."""
     return as_table([[name, *cells] for name, cells in compare_rows(summaries, prices)])
 
 
@@ -131,7 +131,7 @@ def _cpu(record: Mapping[str, Any] | None) -> str:
 
 
 def verdict(summaries: Sequence[Mapping[str, Any]], prices: Sequence[Price | None]) -> list[str]:
-    """Return a sentence on each run, then a sentence that compares each further run with the first."""
+    """Return a line on each run, then lines that compare further runs with the first, or say why they cannot."""
     lines = [_of_one(summary) for summary in summaries]
     first, first_price = summaries[0], prices[0]
     for summary, price in zip(summaries[1:], prices[1:], strict=True):

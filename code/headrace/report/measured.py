@@ -27,7 +27,7 @@ class Measured:
     work: Workload
     trainer: Group
     trainer_type: InstanceType | None
-    """Instance type of the dnn hosts; None if it is not known, as for simulated hosts. Then nothing has a price."""
+    """Instance type of the dnn hosts; None if not known, as in a simulation without `--as`. Then nothing is priced."""
     trainer_type_name: str
     """Name of the dnn hosts' instance type, or of the one that a simulated run stands for; else empty."""
     framework: str

@@ -201,7 +201,7 @@ def is_collective(frame: FrameType) -> bool:
 
 
 def _watch_collectives() -> None:
-    """Start a thread, once, that reports when the calling thread waits in a collective. A single rank needs none."""
+    """Start one thread to report waits of the calling thread in collectives. Needs a launcher and other ranks."""
     global _watched
     limit_s = float(os.environ.get(STALL_TIMEOUT_VARIABLE) or 0) * WAITING_SHARE
     if limit_s and world_size() > 1 and not _watched:

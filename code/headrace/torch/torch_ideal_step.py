@@ -17,7 +17,7 @@ from headrace.torch.fetch.rng import GLOBAL, kept
 from headrace.training.ideal_step import SETTLING, IdealStep, steps_to_measure
 
 WARM_UP_STEPS = 3
-"""Number of steps to make before measuring, since the first steps choose kernels and compile."""
+"""Steps before the number of steps to measure is chosen, since the first steps choose kernels and compile."""
 
 
 def measure_ideal_step(

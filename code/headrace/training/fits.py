@@ -47,7 +47,7 @@ class Fit:
         return self.times.mean_ideal_ms(self.times.all)
 
     def computing_ms(self) -> float:
-        """Return the milliseconds of computing in a step. Without figures on waiting, that is the whole step."""
+        """Return the milliseconds of computing in a step; all of it if neither waiting nor the ideal step is known."""
         return self.times.all.without_waiting_ms() or self.mean_ideal_ms() or self.step_ms()
 
 

@@ -197,7 +197,7 @@ class Meter:
             yield
         except OSError as error:
             if not self._disk_failed:
-                print(f"training goes on, but its figures are lost: {error}", flush=True)
+                print(f"figures are lost, but training is not stopped: {error}", flush=True)
             self._disk_failed = True
 
     def _write_step(self) -> None:

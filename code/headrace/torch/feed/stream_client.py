@@ -36,7 +36,7 @@ class StreamEpoch:
     """The batches of a rank's shards in one epoch, one from each shard in turn.
 
     Args:
-        request: function of the shard's index and the batch's number that returns the request for a batch.
+        request: returns the request for a batch, from the shard's place among the rank's shards and the batch's number.
         shards: number of this rank's shards.
     """
 
@@ -63,7 +63,7 @@ class StreamEpoch:
 
 
 class _Room:
-    """Limit on the batches that a shard has requested or holds. Each batch counts as large as the largest so far."""
+    """Limit on the batches of each shard that the rank has requested or holds. Each counts as the largest so far."""
 
     def __init__(self, shards: int, most_bytes: int) -> None:
         self._shards, self._most_bytes, self.largest = shards, most_bytes, 0

@@ -67,7 +67,7 @@ class LocalWorkers:
 
 
 class LocalEpoch:
-    """The batches of one iteration, in order, from the worker processes."""
+    """The batches of one iteration, in order, from the worker processes or, without any, from this process."""
 
     def __init__(self, batches: Iterator[Any], ended: Callable[[], None]) -> None:
         self._batches, self._ended = batches, ended

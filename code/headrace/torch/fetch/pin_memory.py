@@ -33,7 +33,7 @@ class DeviceCopies:
         return ((to_device(batch, self.device), other) for batch, other in steps)
 
     def last_s(self) -> float | None:
-        """Return the seconds that the copy of the last batch to the GPU took; None: it was not copied."""
+        """Return the seconds that the copy of the latest yielded batch to the GPU took; None: it was not copied."""
         return self._moments.between_s(*self._last) if self._last else None
 
     def _beside_the_step_before(self, steps: Pairs) -> Pairs:

@@ -22,7 +22,7 @@ ENDLESS = sys.maxsize
 MOST_AT_ONCE = 1 << 22
 """Greatest length of a sampler whose indices are drawn all at once. A longer one is drawn as training goes on."""
 _MORE_THAN_SAID = 64
-"""A sampler counts as endless if it yields this many indices beyond twice its length, or its dataset's length."""
+"""A sampler counts as endless if it yields this many indices beyond twice its length, or twice its dataset's."""
 _CHUNK = 1 << 10
 """Number of samples that are drawn at once from an endless sampler."""
 
