@@ -49,7 +49,7 @@ def test_what_reads_a_file_again_and_again_is_refused_with_where_to_repeat_inste
     files = tf.data.Dataset.range(4)
     for times, is_refused in ((None, True), (-1, True), (3, False)):
         read = files.interleave(lambda n, times=times: tf.data.Dataset.range(n).repeat(times), cycle_length=2).batch(2)
-        with pytest.raises(InputError, match=r"dataset.repeat\(\) before this transformation") if is_refused else nullcontext():
+        with pytest.raises(InputError, match=r"repeat\(\) before this transformation") if is_refused else nullcontext():
             find_sources(DatasetGraph(read))
 
 
