@@ -102,7 +102,7 @@ def no_cache(subject: Subject) -> Iterator[Finding]:
         return
     cost = f"{elements} elements are made again in every epoch; a cache of them takes {size_text(size)}"
     fix = f".cache() after .map({last.in_code}), before shuffle and repeat"
-    yield Finding("no-cache", where(last), cost, None, "no such work from the second epoch on", False, fix)
+    yield Finding("no-cache", where(last), cost, None, "this map runs only in the first epoch", False, fix)
 
 
 def decode_then_crop(subject: Subject) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""`headrace image --check`: try whether TensorFlow, Keras, Horovod and MPI work together in this image.
+"""`headrace image --check`: whether TensorFlow, Keras, Horovod and MPI of this image or environment work together.
 
 Each part is tried in its own process, so a crash only marks that part as bad in the table.
 """

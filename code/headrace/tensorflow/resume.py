@@ -34,7 +34,7 @@ AUTOTUNE = tf.data.AUTOTUNE
 BLOCK = 256
 """Elements that a worker gets at once. Asking the dispatcher for a block takes a third of a millisecond."""
 BATCHES_WITHOUT_A_STEP = 10_000
-"""Batches that may arrive before the first step is counted. One more is an error: no callback counts steps."""
+"""Batches that may arrive before a step is counted. One more is an error: no callback counts steps."""
 GATHER_EVERY = 50
 """Steps after which ranks exchange what they consumed; a checkpoint on request may lack up to this many steps."""
 Reader = Callable[[tf.Tensor, tf.Tensor], tf.data.Dataset]
@@ -141,15 +141,15 @@ class Shards:
         return cls([f"{fingerprint(graph.sink):x} in blocks of {block}"], counts, read, seed, checkpoint)
 
     def map(self, function: Callable[..., Any], num_parallel_calls: int | None = AUTOTUNE) -> TaggedDataset:
-        """Return the endless stream from where the checkpoint ends, with a function applied to each element."""
+        """Return the endless stream of elements still to be trained on, with a function applied to each."""
         return self._stream().map(function, num_parallel_calls)
 
     def shuffle(self, buffer_size: int, seed: int | None = None) -> TaggedDataset:
-        """Return the endless stream from where the checkpoint ends, shuffled in a buffer of elements."""
+        """Return the endless stream of elements still to be trained on, shuffled in a buffer."""
         return self._stream().shuffle(buffer_size, seed)
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> TaggedDataset:
-        """Return the endless stream from where the checkpoint ends, in batches."""
+        """Return the endless stream of elements still to be trained on, in batches."""
         return self._stream().batch(batch_size, drop_remainder)
 
     def _stream(self) -> TaggedDataset:

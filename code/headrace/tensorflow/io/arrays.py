@@ -105,7 +105,7 @@ def _is_mappable(array: Any) -> bool:
 
 
 def _stored(array: NDArray[Any]) -> Path:
-    """Store an array in a file named by its content; return the path. The file goes with the host's working folder."""
+    """Store an array in a file named by its content; return its path. It is deleted with the host's working folder."""
     content = array.reshape(-1).view(np.uint8)
     digest = hashlib.sha256(content.data).hexdigest()
     path = Path(tempfile.gettempdir()) / ARRAYS_FOLDER / f"{digest}.bin"

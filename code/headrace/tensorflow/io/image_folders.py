@@ -95,6 +95,6 @@ def _listed(directory: Path, class_names: Sequence[str] | None) -> tuple[list[st
         numbers += [number] * len(found)
     if not files:
         raise InputError(
-            f"there is no image ({', '.join(SUFFIXES)}) in the {len(classes)} class folders of {directory}: check it"
+            f"no file ({', '.join(SUFFIXES)}) is in the {len(classes)} class folders of {directory}: check this path"
         )
     return files, np.asarray(numbers, np.int32), len(classes)

@@ -33,7 +33,7 @@ def augment(
         images: `[batch, height, width, channels]` uint8.
         rotation: the largest rotation in either direction, in turns (1 is 360°).
         zoom: the largest share by which an image grows or shrinks.
-        shift: the largest move to each side, up and down, as a share of the image's width or height.
+        shift: the largest move to the left or right (a share of the width), and up or down (a share of the height).
         flip: also mirror half of the images left to right.
 
     Returns:

@@ -16,7 +16,7 @@ from headrace.tensorflow.ranks import collectives
 from headrace.training.ideal_step import SETTLING, IdealStep, steps_to_measure
 
 WARM_UP_STEPS = 3
-"""Steps before the measured ones. The first traces, the second fills caches, the third tells how many to measure."""
+"""Steps before the number to measure is chosen. The first traces, the second fills caches, the last is timed."""
 
 
 def measure_ideal_step(model: keras.Model, dataset: Any, batch_size: int | None = None) -> IdealStep | None:
@@ -110,7 +110,7 @@ def _build_metrics(model: keras.Model, batch: Any) -> None:
 def _variables(model: keras.Model, iterator: Any) -> list[tf.Variable]:
     """Return all variables that a step may write: those of the model, its optimizer and the script's own train_step.
 
-    A `train_step` may write more optimizers, or an average of weights. Tracing the step finds these without running it.
+    A `train_step` may have more optimizers, or an average of weights. Tracing finds these without running the step.
     """
     parts = [cell.cell_contents for cell in getattr(model.train_function, "__closure__", None) or ()]
     traced = [part.get_concrete_function(iterator) for part in parts if hasattr(part, "get_concrete_function")]

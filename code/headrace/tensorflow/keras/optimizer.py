@@ -34,7 +34,7 @@ AROUND = (
     "hvd.callbacks.BroadcastGlobalVariablesCallback(0)"
 )
 _applying = threading.local()
-"""State of this thread. `reduced`: True while an outer optimizer passes averaged gradients to an inner one."""
+"""State of this thread. `reduced`: True while an optimizer (or one within it) applies averaged gradients."""
 _told: list[str] = []
 
 

@@ -90,12 +90,12 @@ def _place() -> tuple[int, int]:
 
 
 def same_on_all_ranks(value: Any, name: str = "headrace.same") -> Any:
-    """Return rank 0's value on every rank. The value must be one that JSON can hold. Every rank must call this."""
+    """Return rank 0's value on every rank, with the types that JSON has. Every rank must call this."""
     return of_all_ranks(value if rank() == 0 else None, name)[0]
 
 
 def of_all_ranks(value: Any, name: str = "headrace.all") -> list[Any]:
-    """Return the values of all ranks, in rank order. JSON must be able to hold them. Every rank must call this."""
+    """Return the values of all ranks, in rank order, with the types that JSON has. Every rank must call this."""
     if size() == 1:
         return [value]
     text = np.frombuffer(json.dumps(value).encode() + b"\n", np.uint8)

@@ -34,7 +34,7 @@ def _take_gpu(local_rank: int, local_size: int) -> None:
         if os.environ.get(GPUS_OF_PROCESS):
             return  # the variable gives each rank its own GPU, or lets ranks share one
         raise InputError(
-            f"{local_size} ranks, {len(gpus)} GPUs on this host: --processes_per_host {len(gpus)} starts one for each"
+            f"{local_size} ranks, {len(gpus)} GPUs on this host: --processes_per_host {len(gpus)} starts one per GPU"
         )
     try:
         tf.config.set_visible_devices(gpus[local_rank], "GPU")

@@ -1,4 +1,4 @@
-"""Decide on rank 0, from the messages of all ranks, when a stream's epochs end, without threads or TensorFlow."""
+"""Decide on rank 0, from the messages of all ranks, when a stream's epochs end. No threads, sockets or TensorFlow."""
 
 from __future__ import annotations
 

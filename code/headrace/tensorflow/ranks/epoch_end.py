@@ -163,7 +163,7 @@ class _Stream:
         self._news.close(cancel_pending_enqueues=True)
 
     def epochs(self) -> tf.data.Dataset:
-        """Return a dataset of one element, the number of the epoch that begins. Rank 0 hears when its iterator ends."""
+        """Return a dataset of one element, the new epoch's number. Rank 0 is informed when its iterator is dropped."""
 
         @tf.function(input_signature=[])
         def begin() -> tf.Tensor:

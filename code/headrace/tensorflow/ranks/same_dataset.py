@@ -20,9 +20,9 @@ MOST_TOLD = 200
 """The most transformations of a dataset that ranks compare."""
 _ALIKE = (
     "do not shard by rank; sort lists of files; adapt() layers to unshuffled data; give the same seed= to what "
-    "shuffles in Python (such as …_dataset_from_directory) or below a take or zip; if a mapped function draws random "
-    "numbers, draw them in TensorFlow, or call keras.utils.set_random_seed before. To give each rank a dataset of its "
-    "own: data.distribute(…, shared=False)"
+    "shuffles in Python (such as …_dataset_from_directory) or below a take or zip; draw a mapped function's "
+    "random numbers in TensorFlow, not in Python or NumPy, or call keras.utils.set_random_seed before. To give each "
+    "rank a dataset of its own: data.distribute(…, shared=False)"
 )
 Found = tuple[bool, list[tuple[str, int]]]
 """A pair: whether a dataset is endless, and the fingerprints that ranks must share, with places in the script."""

@@ -31,7 +31,7 @@ _given: collections.Counter[str] = collections.Counter()
 def own_name(name: str) -> str:
     """Return this name, with a number added if another dataset of this process has it already.
 
-    Workers have one stream for each name. Names agree on all ranks, since these distribute the same datasets in order.
+    Workers have one stream for each name. All ranks distribute the same datasets in the same order, so names agree.
     """
     _given[name] += 1
     if _given[name] == 1:

@@ -182,8 +182,8 @@ def _most(node: Node) -> int:
 def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None, tuple[Node, ...]]:
     """Return the batch size (0: no batches), the node that expands elements before it, and nodes that drop batches.
 
-    A batch that directly groups the listing's elements is not one of the last. It drops no more than in plain tf.data:
-    blocks are whole batches, so that only the last block has a remainder.
+    A batch whose elements are one to one with the listing's does not count as dropping. It drops no more than in plain
+    tf.data: blocks are whole batches, so that only the last block has a remainder.
     """
     size, exact, expanding, known, dropping = 0, True, None, True, []
     for node in reversed(above):
