@@ -49,7 +49,7 @@ def list_runs(argv: Sequence[str]) -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=OUTPUT_DIR, metavar="DIR", help="(%(default)s)")
     folder: Path = parser.parse_args(argv).folder
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; give the one that --output_dir named (default: runs)")
+        raise InputError(f"{folder}: no such folder; `headrace run` makes it, or give the --output_dir of your runs")
     found = sorted(filter(_is_run, folder.iterdir()), key=_ended_at, reverse=True)
     if not found:
         print(f"no runs in {folder}")

@@ -20,8 +20,8 @@ CONTROL_PORT = 16000
 _PASSING = range(20_000, 32_000)
 """Ports for short-lived servers. Linux gives ports from 32768 up to connections, so these are lower."""
 ENDPOINTS_VARIABLE = "HEADRACE_ENDPOINTS"
-"""Environment variable with the hosts' addresses and ports, if these are not the host names and the usual ports, as on
-simulated hosts. `encode_endpoints` makes its value."""
+"""Environment variable with the hosts' addresses and ports, if these are not the host names and the usual ports: on
+loopback addresses, and on Slurm. `encode_endpoints` makes its value."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def toolkit_starts_mpi(environ: Mapping[str, str]) -> bool:
 
 
 def topology_from(config: Any, source: str, dnn_as_listed: bool = False) -> Topology:
-    """Return the topology in the content of a resourceconfig.json. `source` is the file's name for errors."""
+    """Return the topology in the content of a resourceconfig.json. `source` says in errors where it is from."""
     try:
         current, interface = config["current_host"], str(config.get("network_interface_name") or "eth0")
         groups = _groups(config)

@@ -148,7 +148,7 @@ def python_environ(plan: HostPlan) -> dict[str, str]:
 
 
 def _temporary_files(plan: HostPlan) -> dict[str, str]:
-    """Return the variable TMPDIR: the work folder, which is removed even if a process in it was killed.
+    """Return the variable TMPDIR: the work folder, which is removed even if the process that uses it is killed.
 
     Return nothing if the folder's path is too long for the sockets that a framework makes there.
     """

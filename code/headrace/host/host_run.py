@@ -133,7 +133,7 @@ class HostRun:
             self.state.publish()
 
     def failed_rank(self, fallback: RootCause) -> RootCause:
-        """Return the failure of the rank that failed first, from mpirun's output or else from the ranks' failure files.
+        """Return the failure of the rank that failed first, from mpirun's output or else from this host's files.
 
         If the toolkit starts the ranks, this launcher sees the output of only one, so it reads the files first.
         """

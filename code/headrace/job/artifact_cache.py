@@ -57,7 +57,7 @@ class Store:
         return path
 
     def keep(self, path: Path, name: str) -> None:
-        """Upload a file for later jobs, unless a download has failed before."""
+        """Upload a file for later jobs, unless `fetch_kept` failed before."""
         if not self._reached:
             return
         try:

@@ -1,4 +1,4 @@
-"""Check the user's options for mpirun: at submission, and again on the leader."""
+"""Check the user's options for mpirun: at submission, and again on each host."""
 
 from __future__ import annotations
 

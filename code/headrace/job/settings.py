@@ -113,7 +113,7 @@ class Settings:
         0, "port on which the leader serves OpenMetrics; 0: none", at_least=0, at_most=(1 << 16) - 1
     )
     preflight: str = _setting(
-        "", "first: the ranks test MPI before they train; only: they do not train", choices=PREFLIGHTS
+        "", "first: the ranks test MPI before they train; only: they test it and do not train", choices=PREFLIGHTS
     )
     preflight_timeout_s: float = _setting(60.0, "how long a rank or link may be silent in one stage of the preflight")
     base_dir: Path = Path("/opt/ml")

@@ -38,7 +38,7 @@ def find_region(given: str | None, environ: Mapping[str, str]) -> str | None:
         found: str | None = boto3.Session().region_name
         return found
     except exceptions.BotoCoreError as error:
-        raise InputError(f"the AWS configuration is broken: {error}; correct ~/.aws/config") from error
+        raise InputError(f"the AWS configuration is broken: {error}; correct AWS_PROFILE or ~/.aws/config") from error
 
 
 def require_region(given: str | None, environ: Mapping[str, str]) -> str:

@@ -36,7 +36,7 @@ class LogTail:
         self, client: Any, job_name: str, say: Callable[[str], None], now: Callable[[], float] = time.monotonic
     ) -> None:
         self.client = client
-        """Client for CloudWatch Logs. The follower replaces it when credentials have changed."""
+        """Client for CloudWatch Logs. The follower replaces it after an error, to use new credentials."""
         self._job_name = job_name
         self._say = say
         self._now = now

@@ -51,7 +51,7 @@ def _text(files: Mapping[Path, Path | bytes], name: str) -> str:
 
 
 def pack_files(files: Mapping[Path, Path | bytes], archive: Path) -> None:
-    """Write a .tar.gz without times and owners. `files` maps each path in the archive to its content."""
+    """Write a .tar.gz without times and owners. `files` maps each path in it to a file or its content."""
     with (
         open(archive, "wb") as raw,
         gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as zipped,

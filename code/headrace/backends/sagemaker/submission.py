@@ -44,7 +44,7 @@ class Submission:
         """The number of requests sent so far. Each needs a new job name, even after a refusal."""
 
     def start(self, retries: int) -> JobSpec:
-        """Upload the source dir and create the job; return the spec with the job's final name.
+        """Upload the source dir and create the job; return the spec with the name under which it was created.
 
         Raises:
             SetupError: SageMaker refuses the job, or has no capacity for it after all retries.

@@ -81,7 +81,7 @@ def _on_shared_folder(channel: Channel) -> Channel:
 
 
 def _folder(uri: str, what: str) -> Path:
-    """Return the path of a folder that all nodes must see. Raise `InputError` for an address, such as one in S3."""
+    """Return the path of a folder that all nodes must see. Raise `InputError` for an address, except file://."""
     if "://" in uri.removeprefix("file://"):
         raise InputError(f"{what} is {uri}; on Slurm give a folder that all nodes see")
     path = as_given(uri).absolute()

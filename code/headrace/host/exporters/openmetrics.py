@@ -30,7 +30,7 @@ OF_A_WORKER = {
 def to_endpoint(port: int, job_name: str, say: Callable[[], None]) -> Write:
     """Serve the latest figures on this port until the process ends; return the function that updates them.
 
-    `say` is called once the port is open. Raises `OSError` if that fails, `ImportError` without prometheus_client.
+    Calls `say` once the port is open. Raises `OSError` if it cannot be opened, `ImportError` without prometheus_client.
     """
     from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 

@@ -89,7 +89,7 @@ class Decider:
         return self._missing_hosts(everyone) + self._service.missing(reports, self._hosts.lost)
 
     def give_up(self, missing: list[str]) -> None:
-        """Count the hosts that have never answered as lost. Called once the start's deadline has passed.
+        """Count the hosts that have never answered as lost. To be called after the start's deadline.
 
         Raises:
             DeadlineError: the job cannot go on without what is missing; the message names it.

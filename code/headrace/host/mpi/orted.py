@@ -1,7 +1,7 @@
 """Serve the `start_mpi_daemon` call: the leader's mpirun asks for this host's MPI daemon (orted).
 
 A daemon runs every program that its mpirun asks for. So a host starts only one daemon, which may report only to the
-leader. It accepts the arguments that Open MPI 4.1 passes; the caller cannot choose a program or a folder.
+leader. The host accepts the arguments that Open MPI 4.1 passes; the caller cannot choose a program or a folder.
 """
 
 from __future__ import annotations

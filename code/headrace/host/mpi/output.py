@@ -66,7 +66,7 @@ class RankLog:
         self._tails: dict[str, collections.deque[str]] = {}
         self._first_failure: RootCause | None = None
         self._missing_ranks: dict[int, str] = {}
-        """Ranks that others wait for, each with the first collective that waits for it."""
+        """Ranks that others wait for, each with the first collective in which the others wait."""
         self._waiting_ranks: dict[int, str] = {}
         """Ranks that wait in a collective, each with the line of the script where it waits."""
         self._ended_ranks: set[int] = set()
@@ -82,7 +82,7 @@ class RankLog:
         self._lock = threading.Lock()
 
     def label(self, line: str) -> tuple[str, str]:
-        """Take one line; return its author and its text: `(rankN, text)` if a rank wrote it, else `(mpirun, line)`."""
+        """Take one line; return `(rankN, text)` if mpirun tagged it as a rank's, else `(trainer, line)`."""
         match = _TAG.match(line)
         # mpirun also tags the middle of a line when a rank wrote it in two pieces.
         who, text = (f"rank{match['rank']}", _TAG.sub("", line)) if match else (self._trainer, line)

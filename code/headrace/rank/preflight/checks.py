@@ -31,7 +31,7 @@ Prepare = Callable[[], Prepared]
 def links(hosts: Sequence[str]) -> list[list[tuple[int, int]]]:
     """Return lists of pairs of ranks. The pairs of a list are tested at the same time.
 
-    First, each pair of hosts has a list of its own. The lists after that have pairs of ranks on the same host.
+    First, each pair of hosts to test has a list of its own. The lists after that have pairs of ranks on the same host.
 
     Args:
         hosts: the host of each rank.
