@@ -14,6 +14,7 @@ from headrace.tensorflow import data
 
 hvd.init()
 EPOCHS, BATCH = 4, 100
+ELEMENTS = 1990 if sys.argv[1:] else 2017
 
 
 class Counting(keras.Sequential):
@@ -38,32 +39,31 @@ def made_in(batches, optimizer, steps=None):
     return counted.made
 
 
-def rows_of(elements):
+def rows_of(elements=ELEMENTS):
     return tf.data.Dataset.range(elements).shuffle(elements).map(lambda n: (tf.ones([1]), n)).batch(BATCH)
 
 
-for elements in (1990 if sys.argv[1:] else 2017,):
-    taken = tf.Variable(tf.zeros([elements], tf.int32))
-    train = data.distribute(rows_of(elements))
-    steps = -(-len(rows_of(elements)) // hvd.size())
-    assert len(train) == steps, "Keras, and whoever asks, is told how many batches this rank has"
-    for given in (None, len(train)):
-        taken.assign(tf.zeros_like(taken))
-        sgd = hvd.DistributedOptimizer(keras.optimizers.SGD(0.0))
-        assert made_in(train.prefetch(2), sgd, given) == [steps] * EPOCHS
-        everyones = np.asarray(hvd.allreduce(taken, op=hvd.Sum))
-        assert everyones.min() >= EPOCHS, "every epoch has every element"
-        again = EPOCHS * (steps * hvd.size() - len(rows_of(elements)))
-        assert everyones.sum() <= EPOCHS * elements + again * BATCH, "no more than a batch of each epoch comes twice"
+taken = tf.Variable(tf.zeros([ELEMENTS], tf.int32))
+train = data.distribute(rows_of())
+steps = -(-len(rows_of()) // hvd.size())
+assert len(train) == steps, "Keras, and whoever asks, is told how many batches this rank has"
+for given in (None, len(train)):
+    taken.assign(tf.zeros_like(taken))
+    sgd = hvd.DistributedOptimizer(keras.optimizers.SGD(0.0))
+    assert made_in(train.prefetch(2), sgd, given) == [steps] * EPOCHS
+    everyones = np.asarray(hvd.allreduce(taken, op=hvd.Sum))
+    assert everyones.min() >= EPOCHS, "every epoch has every element"
+    again = EPOCHS * (steps * hvd.size() - len(rows_of()))
+    assert everyones.sum() <= EPOCHS * ELEMENTS + again * BATCH, "no more than a batch of each epoch comes twice"
 
-    # Fewer steps: what plain Keras makes of a dataset of as many batches, which it begins again once it is through.
-    fewer = len(rows_of(elements)) // hvd.size()
-    plain = made_in(rows_of(steps * BATCH), keras.optimizers.SGD(0.0), fewer)
-    sgd = hvd.DistributedOptimizer(keras.optimizers.SGD(0.0))
-    assert made_in(train.prefetch(2), sgd, fewer) == plain, (elements, plain)
-    dropping = data.distribute(rows_of(elements), uneven="drop")
-    sgd = hvd.DistributedOptimizer(keras.optimizers.SGD(0.0))
-    assert made_in(dropping, sgd, fewer) == [fewer] * EPOCHS
+# Fewer steps: what plain Keras makes of a dataset of as many batches, which it begins again once it is through.
+fewer = len(rows_of()) // hvd.size()
+plain = made_in(rows_of(steps * BATCH), keras.optimizers.SGD(0.0), fewer)
+sgd = hvd.DistributedOptimizer(keras.optimizers.SGD(0.0))
+assert made_in(train.prefetch(2), sgd, fewer) == plain, plain
+dropping = data.distribute(rows_of(), uneven="drop")
+sgd = hvd.DistributedOptimizer(keras.optimizers.SGD(0.0))
+assert made_in(dropping, sgd, fewer) == [fewer] * EPOCHS
 
 # What is held out counts once.
 for held_out in (
