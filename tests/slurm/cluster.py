@@ -53,10 +53,13 @@ SlurmctldTimeout=10
 MessageTimeout=5
 MinJobAge=300
 JobRequeue=1
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 NodeName=cpu[1-2] NodeAddr={network}.[1-2] CPUs=8 State=UNKNOWN Features=fast
 NodeName=gpu[1-2] NodeAddr={network}.[11-12] CPUs=8 Gres=gpu:2 State=UNKNOWN
 PartitionName=cpu Nodes=cpu[1-2] MaxTime=60 Default=YES
 PartitionName=gpu Nodes=gpu[1-2] MaxTime=60
+PartitionName=urgent Nodes=gpu[1-2] MaxTime=60 PriorityTier=2
 """
 ADDRESSES = {"cpu1": 1, "cpu2": 2, "gpu1": 11, "gpu2": 12}
 OWN_NAMESPACES = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
@@ -224,7 +227,7 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
 def _idle(cluster: Cluster) -> int:
     done = subprocess.run(["sinfo", "-h", "-N", "-o", "%N %t"], env=os.environ | cluster.environ,
                           capture_output=True, text=True, check=False)  # fmt: skip
-    return sum(line.endswith(" idle") for line in done.stdout.splitlines())
+    return len({line for line in done.stdout.splitlines() if line.endswith(" idle")})  # a line for each partition
 
 
 def _serve(cluster: Cluster, *command: str) -> None:

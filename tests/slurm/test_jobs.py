@@ -6,6 +6,7 @@ import re
 import signal
 
 import pytest
+from headrace.backends.slurm.sbatch import job_state
 
 from tests.slurm.cluster import wait_until
 from tests.slurm.jobs import FOR_EVER
@@ -70,11 +71,13 @@ def test_a_cancelled_job_saves_first_and_nothing_stays(submit, cluster):
     assert not cluster.job_processes()
 
 
-def test_a_job_that_is_requeued_goes_on_from_its_checkpoint(submit, cluster):
+def test_a_preempted_job_makes_room_and_then_goes_on_from_its_checkpoint(submit, cluster):
     job = submit(FOR_EVER, *TWO_AND_ONE)
     job.wait_for_steps(3)
-    cluster.slurm("scontrol", "requeue", job.id)
-    wait_until((job.folder / "checkpoints" / "step").exists, "checkpoint")
+    urgent = cluster.slurm(
+        "sbatch", "--parsable", "--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 1"
+    ).strip()
+    wait_until(lambda: job_state(urgent) == "COMPLETED", "end of the urgent job")
     saved = int((job.folder / "checkpoints" / "step").read_text())
     wait_until(lambda: len(job.events("first_step")) == 2, "second start")
     assert job.events("first_step")[1].fields["step"] == str(saved + 1)

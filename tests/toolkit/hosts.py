@@ -22,7 +22,14 @@ from tests.support import ROOT, wait_for
 SSHD = "/usr/sbin/sshd"
 END_S = 600
 """How long the last host may take to end: the toolkit itself sleeps for a minute."""
-IMAGE_ENVIRONMENT = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+IMAGE_ENVIRONMENT = {
+    "LANG": "C.UTF-8",
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    # Not the image's: the hosts of several jobs share this machine's processors.
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+}
 
 
 def why_not() -> str:
