@@ -63,7 +63,7 @@ class Meter:
         self._rank, self._size = rank, size
         self._batch_size, self._log_every = batch_size, max(log_every, 1)
         context = TrainerContext.from_environ(os.environ)
-        self._output_dir = context.output_dir
+        self._output_dir = context.output_dir.absolute()  # a script may change its folder
         self._signals = SignalFiles(context.signal_dir, rank)
         self._open_scalars, self._sample_bytes = open_scalars, sample_bytes
         self._next_report = 0.0
