@@ -109,7 +109,7 @@ def play(case: Case, way: str, source: Path, folder: Path) -> Played:
     request = submit(f"toolkit-{secrets.token_hex(4)}", *flags, *case.flags, f"--distribution={way}")
     request["Environment"][SECRET_VARIABLE] = secrets.token_hex(32)
     # The toolkit itself cannot start MPI on hosts whose lists differ.
-    with ToolkitJob(request, source, folder, shuffle_hosts=way == LAUNCHER) as job:
+    with ToolkitJob(request, source, folder, shuffle_hosts=way == LAUNCHER, has_tensorflow=not case.toys) as job:
         job.start(*(host for host in job.hosts if host != case.late))
         if case.late:
             time.sleep(LATE_S)

@@ -54,10 +54,15 @@ def submit(job_name: str, *flags: str) -> dict:
 class ToolkitJob:
     """A job on hosts as SageMaker makes them. Use as a context manager; leaving it ends all hosts."""
 
-    def __init__(self, request: dict, source: Path, folder: Path, shuffle_hosts: bool = False):
-        """`shuffle_hosts`: every host's resourceconfig.json has hosts and groups in an order of its own."""
+    def __init__(
+        self, request: dict, source: Path, folder: Path, shuffle_hosts: bool = False, has_tensorflow: bool = True
+    ):
+        """`shuffle_hosts`: every host's resourceconfig.json has hosts and groups in an order of its own.
+
+        `has_tensorflow=False`: the image seems to have none, which the toolkit takes five seconds to import.
+        """
         self.name, self.folder, self._request = request["TrainingJobName"], folder, request
-        self._shuffle_hosts = shuffle_hosts
+        self._shuffle_hosts, self._has_tensorflow = shuffle_hosts, has_tensorflow
         resources = request["ResourceConfig"]
         groups = resources.get("InstanceGroups") or [
             {"InstanceGroupName": "", "InstanceType": resources["InstanceType"],
@@ -167,6 +172,7 @@ class ToolkitJob:
             "TRAINING_JOB_ARN": f"arn:aws:sagemaker:us-east-1:123456789012:training-job/{self.name}",
             "AWS_REGION": "us-east-1",
             "CURRENT_HOST": host,
+            **({} if self._has_tensorflow else {"PYTHONPATH": str(self.folder / "bin")}),
         }
         with open(self._log_path(host), "wb") as log:
             self._running[host] = subprocess.Popen(
@@ -230,3 +236,5 @@ class ToolkitJob:
         script.parent.mkdir()
         script.write_text(f'#!/bin/bash\n{sysconfig.get_path("scripts")}/mpirun --allow-run-as-root "$@"\n')
         script.chmod(0o755)
+        if not self._has_tensorflow:
+            script.with_name("tensorflow.py").write_text("raise ImportError('not in this image')\n")

@@ -12,8 +12,8 @@ from tests.support import copy_source
 from tests.toolkit.cases import CASES, GIVEN, SIMULATED, WAYS, play
 from tests.toolkit.hosts import why_not
 
-AT_ONCE = 6
-"""The toolkit sleeps for half a minute at a job's end: other jobs run meanwhile."""
+AT_ONCE = 3
+"""The toolkit sleeps for half a minute at a job's end: other jobs run meanwhile. Ranks that wait take processors."""
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 
 
