@@ -44,7 +44,7 @@ def wait_for_a_token(first):
 
 
 def wait_for_the_others():
-    """MPI's own way of waiting would keep a processor busy that other tests need."""
+    """Wait for all ranks, asleep: MPI's own way of waiting keeps a processor busy that other tests need."""
     arrived = COMM.Ibarrier()
     while not arrived.Test():
         time.sleep(0.002)
