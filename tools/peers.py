@@ -36,7 +36,8 @@ def main(names: list[str]) -> int:
         if name in ENVIRONMENTS:
             subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
             python, target = str(folder / "bin" / "python"), []
-        pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-warn-conflicts", *target]
+        pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-warn-conflicts"]
+        pip += ["--no-compile", *target]  # Python compiles what is imported, a small part of these packages
         constraints = CONSTRAINTS
         if name in ONLY_MOTO:
             constraints = folder / "constraints.txt"

@@ -56,7 +56,8 @@ def main():
     started = time.time()
     make_venv()
     say("installing {}, Open MPI and the rest (a minute or two) …".format("PyTorch" if FOR_TORCH else "TensorFlow"))
-    pip = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "-q"]
+    # Python compiles a module when it is first imported; pip would compile all, most of which nothing here imports.
+    pip = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--no-compile", "-q"]
     run(pip + ["-c", "code/constraints.txt", "-e", ".[{}]".format(EXTRAS)], "pip install")
     if not FOR_TORCH:
         run([PYTHON, "third_party/horovod/build.py"], "the Horovod build")
