@@ -1,7 +1,7 @@
-"""A grammar of tf.data pipelines: sources and transformations as people write them, put together at random.
+"""A grammar of tf.data pipelines, drawn at random from sources and transformations as people write them.
 
-An element is a tuple of numbers, of vectors (a batch), or one list of numbers; `rows` tells what it holds, whatever
-batch it came in. A pipeline is data (names and numbers), so that a failure can be read and tried again.
+An element is a tuple of numbers, a tuple of vectors (a batch), or a list of numbers. `rows` returns the elements
+without their batches. A pipeline is data (names and numbers), so that a failure can be read and repeated.
 """
 
 import dataclasses
@@ -27,14 +27,14 @@ class Pipeline:
 
     @property
     def draws_what_is_dropped(self):
-        """Whether which elements a last batch drops depends on an order that is drawn."""
+        """Return whether a random order decides which elements are dropped with the last batch."""
         names = self.names
         last = max((place for place, name in enumerate(names) if name == DROPPING), default=0)
         return any("shuffle" in name or "any order" in name or name in DRAWN_SOURCES for name in names[:last])
 
     @property
     def keeping_the_rest(self):
-        """The same, but batches that would be dropped are kept, as far as what comes after looks at no places."""
+        """Return this pipeline with dropped last batches kept, except before steps that depend on positions."""
         steps, looks = [], False
         for name, number in reversed(self.steps):
             looks |= name in BY_PLACE
@@ -50,7 +50,7 @@ class Pipeline:
 
 
 def rows(dataset):
-    """All that a dataset gives, element by element, batches taken apart, padding left out."""
+    """Return all elements of a dataset, with batches taken apart and padding removed."""
     found = []
     for element in dataset.as_numpy_iterator():
         parts = element if isinstance(element, tuple) else (element,)
@@ -71,7 +71,7 @@ def any_order():
 
 
 def some_of_each(numbers):
-    """Lists of different lengths."""
+    """Return a dataset of lists with different lengths, made from numbers."""
     return numbers.map(lambda x: tf.fill([x % 4 + 1], tf.cast(x, tf.int32)))
 
 
@@ -84,7 +84,7 @@ def as_numbers(lines):
 
 
 # ruff: noqa: E501
-# name: (makes it from a size and a folder of files, kind of its elements)
+# name: (function that makes it from a size and a folder of files, kind of its elements)
 SOURCES = {
     "range": (lambda size, _: tf.data.Dataset.range(size), "number"),
     "from_tensor_slices": (lambda size, _: tf.data.Dataset.from_tensor_slices(table(size)[1]), "number"),
@@ -120,7 +120,7 @@ DROPPING = "batch, dropping the rest"
 BY_PLACE = ("take", "skip", "shard", "enumerate", "zip with a range", "zip with itself", "zip with what repeats",
             "repeat for ever, and take", "window", "scan", "unique", "take_while", "group_by_window",
             "rejection_resample")  # fmt: skip
-"""What looks at where an element stands; what such a transformation is given is made whole."""
+"""Transformations that depend on the positions of elements. Their input is made as a whole, not in parts."""
 DRAWN_SOURCES = ("list_files and interleave", "sample_from_datasets", "sample_from_datasets until one is empty")
 
 
@@ -144,7 +144,7 @@ def sparse(n):
     return tf.SparseTensor([[n % 4]], [n], [4])
 
 
-# name: (kinds it takes, kind it makes, or None for the same, how)
+# name: (kinds it takes, kind it makes (None: unchanged; "s", "-s": batched, unbatched), function)
 SINGLE, ANY = ("number", "pair"), ("number", "pair", "numbers", "pairs", "list", "lists")
 TRANSFORMATIONS = {
     "map": (("number", "pair", "numbers", "pairs"), None, lambda d, k: d.map(on_all(lambda x: x + k))),
@@ -209,7 +209,7 @@ def fitting(kind):
 
 
 def pipeline_of(chance):
-    """A pipeline, drawn from a `random.Random`."""
+    """Draw a pipeline with a `random.Random`."""
     source = chance.choice(sorted(SOURCES))
     kind, steps = SOURCES[source][1], []
     for _ in range(chance.randint(1, 5)):

@@ -1,8 +1,7 @@
-"""What `data.distribute` accepts gives what plain tf.data gives, whoever shares it; the rest is refused with a fix.
+"""Workers and ranks yield what plain tf.data yields, or headrace refuses the pipeline and names a fix.
 
-HEADRACE_PIPELINES says how many are tried (24 in `make test`, 500 in `make grammar`), HEADRACE_SEED
-which. Workers make several at once: most of the time that one takes is waiting for the service's own
-heartbeats.
+HEADRACE_PIPELINES is the number of pipelines (24 in `make test`, 500 in `make grammar`); HEADRACE_SEED selects them.
+Workers run several pipelines at once, since each mostly waits for the heartbeats of the tf.data service.
 """
 
 import collections
@@ -25,10 +24,10 @@ PIPELINES = int(os.environ.get("HEADRACE_PIPELINES", "24"))
 WORKERS = (1, 2, 4)
 AT_ONCE = 5
 NUMBERS = st.integers(0, 2**64 - 1)
-"""Pipelines are drawn from such a number: hypothesis itself would draw few kinds, and many twice."""
+"""Seeds from which pipelines are drawn. hypothesis itself would draw few kinds of pipelines, and many twice."""
 CONSUME_S = 60
 OFTEN = 8
-"""Of as many pipelines with a transformation one is accepted; of fewer, all may have something that is refused."""
+"""Number of pipelines with a transformation of which one must be accepted. Other steps may rule out all of fewer."""
 EVERYDAY = ("zip with a range", "take", "skip", "enumerate", "shuffle", "repeat", "batch", "padded_batch", "interleave",
             "map", "filter", "cache", "concatenate", "list_files and interleave")  # fmt: skip
 how = {
@@ -65,7 +64,7 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def shares():
-    """How many pipelines with each transformation were accepted; printed at the end."""
+    """Counters of accepted and of tried pipelines for each transformation; printed at the end."""
     accepted, tried = collections.Counter(), collections.Counter()
     yield accepted, tried
     lines = [f"{accepted[name]:4} of {tried[name]:4}  {name}" for name in (*SOURCES, *TRANSFORMATIONS) if tried[name]]
@@ -73,7 +72,7 @@ def shares():
 
 
 class Readers:
-    """Consumers of one pipeline, in threads of their own."""
+    """Consumers of one pipeline, each in a thread of its own."""
 
     def __init__(self, streams):
         self._got, self._errors = [[] for _ in streams], []
@@ -91,7 +90,7 @@ class Readers:
             self._errors.append(error)
 
     def rows(self):
-        """What they got together."""
+        """Return the rows of all consumers, once all have ended."""
         for thread in self._threads:
             thread.join(CONSUME_S)
             assert not thread.is_alive(), "a consumer hangs"
@@ -101,22 +100,22 @@ class Readers:
 
 
 def compare(pipeline, files, got, drops):
-    """`drops`: what each worker or rank has left of a batch is left out."""
+    """Assert that `got` is what plain tf.data yields. If `drops`, last batches of workers or ranks may be missing."""
     in_order = tf.data.Options()
-    in_order.deterministic = True  # where a place counts, what plain tf.data gives "in any order" is drawn by load
+    in_order.deterministic = True  # steps that look at positions would depend on load after "in any order"
     pipeline = pipeline.keeping_the_rest if drops else pipeline
     expected = rows(pipeline.build(files).with_options(in_order))
     if drops:
         assert not collections.Counter(got) - collections.Counter(expected)
     elif pipeline.draws_what_is_dropped:
-        assert len(got) == len(expected)  # the elements are others each time, in plain tf.data too
+        assert len(got) == len(expected)  # the elements differ each time, in plain tf.data too
     else:
         assert collections.Counter(got) == collections.Counter(expected)
 
 
 @pytest.fixture
 def done():
-    """The numbers that have been tried: hypothesis often draws what it drew before."""
+    """Numbers that have been tried. hypothesis often draws a number again."""
     return set()
 
 
@@ -126,15 +125,15 @@ def fresh(done, number):
 
 
 def drops_are_told(capfd):
-    """Whether something was, since this was asked last, that drops its last batch on each worker or rank."""
+    """Return whether a warning since the last call says that each worker or rank drops its last batch."""
     return "drop_remainder leaves out" in capfd.readouterr().out
 
 
 def drawn(chance, files):
-    """A pipeline that plain tf.data makes, of the length that it tells.
+    """Draw a pipeline that plain tf.data can run, and whose length tf.data knows correctly.
 
-    It fails to concatenate what `choose_from_datasets` chose, in batches. An empty dataset that is repeated without end
-    and then cut off by `take` tells a length, but has no element.
+    tf.data cannot concatenate batches of what `choose_from_datasets` chose. For an empty dataset that is repeated
+    without end and cut off by `take`, it gives a length, but no element.
     """
     while True:
         pipeline = pipeline_of(chance)

@@ -1,4 +1,4 @@
-"""An AWS account that moto plays in this process: no network, no credentials."""
+"""An AWS account that moto simulates in this process, without network or credentials."""
 
 import contextlib
 
@@ -30,7 +30,7 @@ def account(tmp_path, monkeypatch):
 
 
 class Fake:
-    """The account as the tests see and script it."""
+    """A simulated account that tests inspect, and whose jobs they script."""
 
     def __init__(self, waits):
         self.waits = waits
@@ -41,7 +41,7 @@ class Fake:
         return [job["TrainingJobName"] for job in self.sagemaker.list_training_jobs()["TrainingJobSummaries"]]
 
     def script(self, *ends):
-        """How the next jobs end: (status, FailureReason), or an error code that creating them meets."""
+        """Set how the next jobs end: (status, FailureReason), or ("refused", error code) at their creation."""
         create, ends = self.backend.create_training_job, list(ends)
 
         def scripted(*args, **kwargs):
@@ -55,4 +55,4 @@ class Fake:
                 job.failure_reason = reason
             return job
 
-        self.backend.create_training_job = scripted  # moto forgets it with the rest
+        self.backend.create_training_job = scripted  # moto drops it with the account

@@ -1,4 +1,4 @@
-"""What several integration tests use."""
+"""Fixtures of several integration tests."""
 
 import contextlib
 import uuid
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory):
-    """Starts a service with a number of workers, once for all tests of a module. No test may break it."""
+    """Function that starts a service with a number of workers, once per module. Tests may not break the service."""
     from tests.integration.service import service
 
     running = {}
@@ -24,7 +24,7 @@ def servers(tmp_path_factory):
 
 @pytest.fixture
 def use(monkeypatch):
-    """Makes this process a rank whose data come from the service at an address, in a job of its own."""
+    """Function that makes this process a rank of a new job, which reads from the service at an address."""
 
     def point_at(address):
         monkeypatch.setenv("HEADRACE_TF_DATA_MODE", "service")
@@ -36,7 +36,7 @@ def use(monkeypatch):
 
 @pytest.fixture
 def stream(tmp_path, use):
-    """A service with one worker, and an iterator over its endless batches, of which one has been read."""
+    """A service with one worker, and an iterator over its endless batches. One batch has been read."""
     import tensorflow as tf
 
     from tests.integration.service import read, service
@@ -50,7 +50,7 @@ def stream(tmp_path, use):
 
 @pytest.fixture
 def aws(tmp_path, monkeypatch):
-    """An AWS account of the test's own."""
+    """A simulated AWS account for one test."""
     from tests.integration.account import account  # only here: moto takes a second to import
 
     with account(tmp_path, monkeypatch) as fake:

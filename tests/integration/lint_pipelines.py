@@ -1,4 +1,4 @@
-"""What pipelines under lint are put together from: sources, and functions of their elements."""
+"""Parts of the pipelines that lint examines: sources, and functions for their elements."""
 
 import tensorflow as tf
 
@@ -36,7 +36,7 @@ def decode_to_uint8(data):
 
 
 def decode_and_blow_up(data):
-    # A megabyte a piece: more than can be kept, when there are many.
+    # A megabyte each: many of them are too large to be kept.
     return tf.cast(tf.image.resize(tf.io.decode_jpeg(data, channels=3), [1024, 1024]), tf.uint8)
 
 

@@ -16,12 +16,12 @@ from tests.support import ROOT
 
 REGISTERED_TIMEOUT_S = 60.0
 TRAIN_DATA = ROOT / "code" / "train_data.py"
-# Workers and readers have it from the launcher, in a job.
+# In a job, workers and readers have it from the launcher.
 SECRET = os.environ.setdefault(SECRET_VARIABLE, secrets.token_hex())
 
 
 class Service:
-    """Servers that can be killed and started again."""
+    """A dispatcher and workers that can be killed and restarted."""
 
     def __init__(self, work_dir, workers, environ=None):
         self._environ = environ or os.environ
@@ -36,12 +36,12 @@ class Service:
             self.wait_for_workers()
 
     def add_worker(self, **environ):
-        """One more; with these variables besides."""
+        """Start one more worker, with additional environment variables."""
         self.worker_ports.append(free_port())
         self.workers.append(self.start_worker(self.worker_ports[-1], **environ))
 
     def wait_for_workers(self):
-        deadline = threading.Timer(REGISTERED_TIMEOUT_S, self.dispatcher.kill)  # which ends its output
+        deadline = threading.Timer(REGISTERED_TIMEOUT_S, self.dispatcher.kill)  # ends the output that is read below
         deadline.start()
         for line in self.dispatcher.stdout:
             event = parse_event(line)
@@ -79,7 +79,7 @@ class Service:
 
 
 def received(connection):
-    """What comes next; empty at the end, however it ended."""
+    """Return the next bytes of a connection; none at its end, even after an error."""
     try:
         return connection.recv(1 << 16)
     except ConnectionError:
@@ -87,7 +87,7 @@ def received(connection):
 
 
 def read(dataset, **how):
-    """A dataset that one worker makes whole and sends by our own protocol."""
+    """Return a stream of a dataset that one worker makes whole and sends over headrace's own protocol."""
     from headrace.tensorflow import data
 
     how = {"sharding": "off", "data_transfer_protocol": "headrace", "exact": False} | how
@@ -95,7 +95,7 @@ def read(dataset, **how):
 
 
 class Ranks:
-    """Several ranks of a job, played by this process one after the other: each hears what rank 0 has said."""
+    """Several ranks of a job that this process plays one after another. Each gets the values that rank 0 sent."""
 
     def __init__(self, ranks):
         self.ranks, self.rank = ranks, 0
@@ -110,7 +110,7 @@ class Ranks:
 
     @contextlib.contextmanager
     def playing(self, rank):
-        """Within it, this process is one of the ranks."""
+        """Make this process the given rank within the context."""
         from headrace.tensorflow.ranks import collectives
         from headrace.tensorflow.service import reader
 
@@ -128,7 +128,7 @@ class Ranks:
 
 
 def consumers(ranks, dataset, **how):
-    """What each of several ranks gets of `data.distribute`; they come to the end each by itself."""
+    """Return the stream that `data.distribute` gives each of several ranks. Each stream ends by itself."""
     from headrace.tensorflow import data
 
     of_ranks, streams = Ranks(ranks), []

@@ -1,4 +1,7 @@
-"""The simulated cluster with little programs in place of the launcher: hosts, names, ports, logs, clean-up."""
+"""Simulated hosts have their own names, networks, ports and logs, and leave nothing behind.
+
+Small programs take the place of the launcher.
+"""
 
 import json
 import os
@@ -46,7 +49,7 @@ def source(tmp_path, launcher):
     folder.mkdir()
     (folder / "launcher.py").write_text(launcher)
     (folder / "headrace").mkdir()
-    (folder / "headrace" / "__init__.py").touch()  # taken as it is
+    (folder / "headrace" / "__init__.py").touch()  # so that the folder is used as it is
     (folder / "train_dnn.py").write_text("")
     return f"--source_dir={folder}"
 
@@ -163,7 +166,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def run_impatiently(tmp_path, launcher):
-    """A job whose hosts get one second once the leader has ended."""
+    """Run a job whose hosts have one second to end after the leader."""
     code = f"""
 import sys
 sys.path.insert(0, {str(ROOT / "code")!r})

@@ -1,4 +1,4 @@
-"""The installed TensorFlow has every private name that headrace uses, and each means what it meant."""
+"""The installed TensorFlow has every private name that headrace uses, with the meaning that headrace expects."""
 
 import keras
 import tensorflow as tf
@@ -47,7 +47,7 @@ def test_structures_seeds_and_types():
     before = compat.global_seed()
     tf.random.set_seed(7)
     assert compat.global_seed() == 7
-    tf.random.set_seed(before)  # None too: other tests draw
+    tf.random.set_seed(before)  # even if it is None, for the random draws of other tests
 
     class Pair(tf.experimental.ExtensionType):
         first: tf.Tensor

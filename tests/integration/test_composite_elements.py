@@ -1,4 +1,4 @@
-"""Sparse and ragged elements, and datasets as elements, are shared exactly, wherever in a pipeline they are made."""
+"""Sparse and ragged elements, and datasets as elements, are shared exactly, wherever a pipeline makes them."""
 
 import os
 
@@ -93,7 +93,7 @@ PIPELINES = {
 
 
 def rows(dataset):
-    """What a dataset's batches hold, row by row: what can be compared."""
+    """Return the rows of all batches of a dataset, in a form that can be compared."""
     found = []
     for batch in dataset:
         parts = [part_of(each) for each in tf.nest.flatten(batch)]

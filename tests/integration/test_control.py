@@ -1,4 +1,4 @@
-"""The control channel over real sockets."""
+"""The control channel works over real sockets, with lost connections and unauthenticated clients."""
 
 import contextlib
 import io
@@ -66,7 +66,7 @@ def test_a_silent_host_costs_one_deadline(served):
 
 
 class Line:
-    """A way to a server, of which a cut takes what is under way: connections from before it carry nothing more."""
+    """A proxy to a server. After a cut, connections made before it carry nothing more."""
 
     def __init__(self, port):
         self._port, self._cuts = port, 0

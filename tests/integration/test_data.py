@@ -1,4 +1,4 @@
-"""The data path on real servers: each element once, misuse refused before training, and choices that work."""
+"""Real servers deliver each element once, options work, and misuse is refused before training."""
 
 import collections
 import threading
@@ -16,9 +16,9 @@ ELEMENTS = 600
 
 
 def begin_reading(ranks, dataset, **how):
-    """Consumers of one stream, in threads of their own.
+    """Start consumers of one stream, each in a thread of its own.
 
-    Returns what each has got so far, and a function that returns it once all have ended.
+    Return the elements that each has got so far, and a function that returns them once all have ended.
     """
     got = [[] for _ in range(ranks)]
     streams = consumers(ranks, dataset, **how)
@@ -72,12 +72,12 @@ def test_a_killed_worker_that_comes_back_costs_at_most_what_it_was_making(tmp_pa
     in_flight = 2 * (16 * 4 + 28)
     seen = collections.Counter(element for part in got for element in part)
     assert len(seen) >= 2000 - in_flight
-    # A rank repeats its last batch in place of those that were lost.
+    # A rank repeats its last batch in place of lost ones.
     assert {element for element, times in seen.items() if times > 1} <= {*got[0][-4:], *got[1][-4:]}
 
 
 def wait_a_little(x):
-    # Time passes on the worker, without Python: a stand-in for preprocessing.
+    # A stand-in for preprocessing, which takes time on the worker, without Python.
     return x + tf.cast(0 * tf.reduce_sum(tf.linalg.matmul(tf.ones([200, 200]), tf.ones([200, 200]))), tf.int64)
 
 
@@ -154,7 +154,7 @@ MISUSE = {
 @pytest.mark.parametrize("name", MISUSE)
 def test_misuse_is_refused_before_training_with_the_mend(use, name):
     dataset, how, said = MISUSE[name]
-    use("127.0.0.1:1")  # nobody is there: it must not come to asking
+    use("127.0.0.1:1")  # no server is there, and none may be asked
     with pytest.raises(InputError, match=said.replace("(", r"\(").replace(")", r"\)")):
         data.distribute(dataset, **how)
 

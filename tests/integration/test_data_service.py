@@ -1,4 +1,4 @@
-"""A data service that headrace does not know runs on its launcher: started, awaited, restarted, told about."""
+"""The launcher starts, awaits, restarts and reports on a data service that headrace does not know."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What of a host's GPUs and processors is a rank's, on a TensorFlow that is told which there are."""
+"""Each rank takes its share of a host's GPUs and processors. A stand-in for tf.config lists the devices."""
 
 import os
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from headrace.tensorflow.ranks import devices
 
 
 class Config:
-    """tf.config, of a host with GPUs; `begun`: nothing can be chosen any more."""
+    """A stand-in for tf.config on a host with GPUs. If `begun`, nothing can be changed any more."""
 
     def __init__(self, gpus, visible=None, begun=False, threads=0):
         self.gpus = [f"GPU:{n}" for n in range(gpus)]

@@ -1,4 +1,4 @@
-"""What ranks compare of their datasets: equal for the same script, different for other data or another order."""
+"""A dataset's fingerprint is equal on ranks with the same script, and differs for other data or another order."""
 
 import numpy as np
 import pytest

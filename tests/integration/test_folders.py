@@ -1,4 +1,4 @@
-"""Image folders as datasets: the same classes as Keras's own function."""
+"""Image folders give datasets with the same classes as Keras's own function."""
 
 import keras
 import numpy as np

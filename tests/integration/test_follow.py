@@ -1,4 +1,4 @@
-"""Following a job whose account does not answer: it goes on, and so do we."""
+"""A job is followed to its end, though AWS may fail to answer for a time."""
 
 import pytest
 from botocore import exceptions
@@ -13,7 +13,7 @@ def refusal(code):
 
 
 class Sagemaker:
-    """Answers what it was given, one after the other; the last again and again."""
+    """A SageMaker client that gives its answers one after another, and then repeats the last one."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
@@ -26,7 +26,7 @@ class Sagemaker:
 
 
 class Logs:
-    """One stream, a page for each line; refuses once where there is an error."""
+    """A logs client with one stream and one line a page. An error among the pages is raised once."""
 
     def __init__(self, *pages):
         self.pages = list(pages)
@@ -55,11 +55,11 @@ class Account:
 
 @pytest.fixture
 def followed(monkeypatch):
-    """Follow a job of these answers: its end (or the error) and what was said."""
+    """Function that follows a job with these answers, and returns its end (or error) and the printed lines."""
 
     def play(sagemaker, logs):
         account, said, clock = Account(sagemaker, logs), [], [0.0]
-        monkeypatch.setattr(job_follow, "Account", lambda region: account)  # with new credentials
+        monkeypatch.setattr(job_follow, "Account", lambda region: account)  # made again to get new credentials
         console = Console(said.append, lambda _: False, lambda seconds: clock.__setitem__(0, clock[0] + seconds))
         follower = job_follow.Follower(account, "job", console, lambda: clock[0])
         try:
@@ -119,7 +119,7 @@ def test_no_line_is_lost_and_none_comes_twice_when_a_page_is_refused(code):
 
 
 class LateLogs(Logs):
-    """CloudWatch takes a page in with each look, the first with the first."""
+    """A logs client that gets one more page before each look."""
 
     def __init__(self, *pages):
         super().__init__()

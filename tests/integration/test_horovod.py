@@ -1,4 +1,4 @@
-"""Horovod on this TensorFlow and Keras 3, on real ranks."""
+"""Horovod works with this TensorFlow and Keras 3, on real ranks."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ RANKS = Path(__file__).parent / "ranks"
 
 
 def mpirun(script, tmp_path, *argv, ranks=2):
-    # As the launcher has it: a rank that waits lets others have its processor.
+    # As in the launcher, a rank that waits yields its processor to others.
     command = [find_program("mpirun"), "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(ranks)]
     command += ["--mca", "mpi_yield_when_idle", "1", "--mca", "orte_tmpdir_base", str(tmp_path)]
     return subprocess.run(
@@ -38,7 +38,7 @@ def mpirun(script, tmp_path, *argv, ranks=2):
         ("loops.py",),
         ("resume.py",),
         ("own_loop.py", "embeddings.py"),
-        # The first sets up devices, which is possible once in a process.
+        # The first script sets up devices, which is possible once in a process.
         ("strategies.py", "sync_batch_norm.py", "checkpoint.py"),
     ],
     ids=" ".join,

@@ -1,4 +1,4 @@
-"""What hosts use, and what the leader makes of it over time."""
+"""Hosts report the resources that they use, and the leader records and exports them over time."""
 
 import json
 import socket

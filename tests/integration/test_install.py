@@ -1,4 +1,4 @@
-"""What images lack, Horovod and the transfer's library: built once, kept in the bucket, fetched by the next job."""
+"""Horovod and the transfer library, which images lack, are built once, and later jobs fetch them from the bucket."""
 
 import sys
 import tarfile

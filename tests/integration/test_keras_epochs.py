@@ -1,4 +1,4 @@
-"""Epochs of Keras's that end with their data, of one rank: as with the dataset itself."""
+"""On one rank, Keras makes as many steps with a distributed dataset as with the dataset itself."""
 
 import keras
 import pytest
@@ -15,7 +15,7 @@ class Steps(keras.callbacks.Callback):
 
 
 def made_in(batches, steps):
-    """The steps of each epoch."""
+    """Train, and return the steps of each epoch."""
     model, counted = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]), Steps()
     model.compile("sgd", "mse", jit_compile=False)
     model.fit(batches, epochs=4, steps_per_epoch=steps, verbose=0, callbacks=[counted])

@@ -1,4 +1,4 @@
-"""The launcher's front door: every wrong input is one line, exit 1 or 2, and nothing stays behind."""
+"""The launcher answers wrong input with one line and exit code 1 or 2, and leaves nothing behind."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def test_describe_prints_the_topology_as_json_and_as_a_table(tmp_path):
 
 def test_help_is_for_people_and_a_hyperparameter_named_help_is_none(tmp_path):
     assert "--describe" in launch(tmp_path, "--help").stdout
-    assert launch(tmp_path, "--help", "me", "-h", "64").returncode == 2  # no topology here: it went on past the flags
+    assert launch(tmp_path, "--help", "me", "-h", "64").returncode == 2  # past the flags, it found no topology
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`headrace lint` as a command: scripts run up to their training, what is printed, and how it ends."""
+"""The command `headrace lint` runs a script up to its training, prints findings, and sets its exit code."""
 
 import json
 import os
@@ -30,7 +30,7 @@ FIT = "keras.Sequential([keras.Input((32, 32, 3)), keras.layers.Flatten()]).fit(
 
 @pytest.fixture
 def lint(tmp_path, monkeypatch, capfd):
-    """Runs the command on a script; its exit code, and what it said on stdout and stderr."""
+    """Function that runs the command on a script, and returns the exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     monkeypatch.setenv("OPAL_PREFIX", "unused: no script here starts MPI")

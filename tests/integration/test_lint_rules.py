@@ -1,4 +1,4 @@
-"""The rules of `headrace lint`: each speaks of its fault, and is silent about the fixed twin."""
+"""Each rule of `headrace lint` reports its fault, and is silent once the fault is fixed."""
 
 import pytest
 import tensorflow as tf

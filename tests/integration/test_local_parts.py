@@ -1,4 +1,4 @@
-"""What people list, parse and draw is shared: ranks, and workers, give together what plain tf.data gives."""
+"""Listed, parsed and random data are shared: ranks, or workers, together yield what plain tf.data yields."""
 
 import functools
 
@@ -15,7 +15,7 @@ Dataset = tf.data.Dataset
 
 
 def parts_of(dataset, monkeypatch, ranks=2):
-    """What ranks that read a dataset themselves get together."""
+    """Return the elements of all ranks when each reads its part of a dataset itself."""
     monkeypatch.setattr(collectives, "size", lambda: ranks)
     monkeypatch.setattr(collectives, "of_all_ranks", lambda value, *_: [value])
     got = []
@@ -90,7 +90,7 @@ def test_records_of_interleaved_classes_are_dealt_so_that_each_rank_has_all_of_t
 
 
 def records(folder):
-    """Two hundred in eight files."""
+    """Write two hundred records to eight files, and return a dataset that lists the files."""
     for file in range(8):
         with tf.io.TFRecordWriter(str(folder / f"{file}.tfrecord")) as writer:
             for number in range(25):
@@ -125,7 +125,7 @@ def test_of_what_drops_its_last_batch_each_worker_or_rank_leaves_out_less_than_o
 
 
 def oversampled():
-    """Every other element three times, beside each other."""
+    """Return a dataset in which every other element comes three times in a row."""
     return Dataset.range(40).flat_map(lambda number: Dataset.from_tensors(number).repeat(1 + 2 * (number % 2)))
 
 
@@ -165,7 +165,7 @@ def test_what_would_leave_a_rank_without_an_element_for_ever_is_refused_with_the
 
 
 def cached(reads):
-    """Of 40 elements in batches of 4; counts how often one is made."""
+    """Return a cached dataset of 40 elements in batches of 4. It appends to `reads` for each element it makes."""
 
     def made(row):
         reads.append(1)
@@ -181,7 +181,7 @@ def seen(dataset):
 
 @pytest.mark.parametrize("after", [lambda each: each, lambda each: each.prefetch(2), lambda each: each.shuffle(9)])
 def test_a_cache_is_a_ranks_own_and_not_that_of_the_scripts_dataset(after, monkeypatch):
-    """Layers are adapted to the whole dataset before training, and models evaluated with it afterwards."""
+    """A script may adapt layers to the whole dataset before training, and evaluate models with it afterwards."""
     monkeypatch.setattr(collectives, "size", lambda: 2)
     monkeypatch.setattr(collectives, "of_all_ranks", lambda value, *_: [value])
     whole, filled = cached([]), cached(reads := [])

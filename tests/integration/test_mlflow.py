@@ -18,5 +18,5 @@ def test_mlflow_reads_what_the_leader_logs(tmp_path, monkeypatch):
     (found,) = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
     assert found.info.run_name == "job-1" and found.info.status == "FINISHED"
     assert found.data.metrics["step_time_ms"] == 250.0 and found.data.metrics["dnn_group/cpu_utilization"] == 0.5
-    assert found.data.metrics["final/top-5 _ 1__"] == 0.5  # MLflow would refuse the name, and all with it
+    assert found.data.metrics["final/top-5 _ 1__"] == 0.5  # the given name would make MLflow refuse all metrics
     assert found.data.metrics["final/accuracy"] == 0.9 and found.data.params["tf_data_mode"] == "local"

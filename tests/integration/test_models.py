@@ -1,4 +1,4 @@
-"""What people's models and optimizers are, beyond one model with one optimizer that Keras knows."""
+"""Custom models and optimizers work, not only a Keras model with one Keras optimizer."""
 
 import keras
 import numpy as np
@@ -13,14 +13,14 @@ ROWS = tf.ones([4, 3])
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
-    """This process is the only rank, and needs no MPI for it."""
+    """Make this process the only rank, without MPI."""
     monkeypatch.setattr(horovod_keras, "init", lambda: None)
     monkeypatch.setattr(collectives, "size", lambda: 1)
     monkeypatch.setattr(collectives, "same_on_all_ranks", lambda value, name: value)
 
 
 class Adversaries(keras.Model):
-    """Two networks with an optimizer each, a teacher that follows, and a count of steps."""
+    """A model of two networks with an optimizer each, a teacher that every step changes, and a count of steps."""
 
     def __init__(self):
         super().__init__()
@@ -87,7 +87,7 @@ def test_a_batch_of_texts_is_a_real_one_when_the_ideal_step_is_measured():
 
 
 def looking_up(*years):
-    """A model that takes these years only, and its weights."""
+    """Return a model that accepts these years only, and its weights."""
     model = keras.Sequential(
         [
             keras.Input((), dtype="int64"),
@@ -129,7 +129,7 @@ def test_what_is_no_dataset_has_no_ideal_step():
 
 
 class Rising(keras.optimizers.schedules.LearningRateSchedule):
-    """Without get_config, as people write them."""
+    """A schedule without get_config, as people write them."""
 
     def __call__(self, step):
         return 0.1 * tf.cast(step + 1, tf.float32)

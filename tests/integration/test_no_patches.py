@@ -1,4 +1,4 @@
-"""Importing headrace, and beginning with it, changes nothing in TensorFlow, Keras and Horovod."""
+"""Importing and initializing headrace changes nothing in TensorFlow, Keras and Horovod."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""A shuffled listing: each pass and each repetition has another order, and no worker holds what another could make."""
+"""Each pass and repetition of a shuffled listing has another order, and no worker holds what others could make."""
 
 import itertools
 from collections import Counter
@@ -22,7 +22,7 @@ _names = itertools.count()
 
 @pytest.fixture
 def served(servers, use):
-    """Makes this process read from a service with a number of workers."""
+    """Function that makes this process read from a service with a number of workers."""
     return lambda workers: use(servers(workers).address)
 
 
@@ -48,7 +48,7 @@ def test_every_pass_has_each_element_once_and_another_order(served, buffer):
     assert all(sorted(each) == list(range(ELEMENTS)) for each in every)
     same_place = [sum(a == b for a, b in zip(*two, strict=True)) for two in itertools.pairwise(every)]
     assert max(same_place) < ELEMENTS / 10
-    assert all(sum(each[:200]) < 200 * 250 for each in every) == (buffer == 100)  # what is near stays near
+    assert all(sum(each[:200]) < 200 * 250 for each in every) == (buffer == 100)  # a small buffer moves no element far
 
 
 def test_a_seeded_shuffle_of_what_is_no_listing_has_another_order_in_each_pass_beside_random_draws(served):
@@ -143,7 +143,7 @@ def test_of_a_listing_without_end_no_element_comes_again_before_the_others_came(
     served(2)
     batches = iter(distributed(REPEATED[name].map(lambda n: n + 0)))
     every = [[int(n) for _ in range(ELEMENTS // BATCH) for n in next(batches)] for _ in range(4)]
-    # What two workers have in hand when the last element is given out may come among the next ones.
+    # Elements that workers still hold when the last one is given out may come within the next repetition.
     assert all(len(set(each)) > 0.8 * ELEMENTS for each in every)
     assert all((each == sorted(each)) <= (name == "not shuffled") for each in every)
 

@@ -1,4 +1,4 @@
-"""The IAM policies of docs/access.md allow the calls that headrace makes, and nothing that it does not do."""
+"""The IAM policies of docs/access.md allow the calls that headrace makes, and no others."""
 
 import json
 import re
@@ -15,12 +15,12 @@ from tests.integration.account import BUCKET, REGION, SMALL
 from tests.support import ROOT
 
 ACTIONS = {"HeadBucket": "ListBucket", "ListObjectsV2": "ListBucket", "HeadObject": "GetObject"}
-"""What IAM calls an operation, where the names differ (the S3 documentation, actions and permissions)."""
+"""IAM's names of S3 operations, where they differ (the S3 documentation, actions and permissions)."""
 NO_PERMISSION = {"sts:GetCallerIdentity"}
 OF_SAGEMAKER = re.compile(
     r"iam:PassRole|sagemaker:AddTags|s3:AbortMultipartUpload|ecr:.*|logs:.*|cloudwatch:PutMetricData"
 )
-"""Checked by SageMaker on behalf of a call, or done by it with the job's role."""
+"""Actions that SageMaker checks on behalf of a call, or does itself with the job's role."""
 
 
 def policies():
@@ -46,7 +46,7 @@ def test_who_submits_may_do_just_what_start_job_and_the_dashboard_do(aws, called
     called.clear()
     assert main(["--role", "Mine", *SMALL[2:]]) == 0
     assert headrace(["dashboard", "job", "--region", REGION, "--create"]) == 0
-    theirs = {"sagemaker:StopTrainingJob"}  # Ctrl-C, which tests/integration/test_submit.py presses
+    theirs = {"sagemaker:StopTrainingJob"}  # at Ctrl-C, which tests/integration/test_submit.py tests
     allowed, _ = policies()
     named = {each.replace("monitoring:", "cloudwatch:") for each in called | theirs} - NO_PERMISSION
     assert named - allowed == set()

@@ -1,4 +1,4 @@
-"""The preflight on real ranks: what it finds, and whom it names."""
+"""The preflight tests real ranks and their links, and names the rank that fails."""
 
 import json
 

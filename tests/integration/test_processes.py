@@ -1,4 +1,4 @@
-"""Supervision of real little processes: nothing escapes teardown."""
+"""A supervisor of small real programs ends all processes that it or its children started."""
 
 import ctypes
 import io
@@ -38,7 +38,7 @@ def spec(code, tmp_path, **options):
 
 
 def supervise(*codes, tmp_path, **options):
-    """Runs the programs until all are up; returns the log and the pids that lived then."""
+    """Run the programs until all are up; return the log and the pids that lived then."""
     out = io.StringIO()
     with Supervisor(HostLog("algo-1", out), 3, GRACE_S) as supervisor:
         for code in codes:
@@ -104,7 +104,7 @@ def test_a_dead_server_comes_back_and_its_last_words_are_kept(tmp_path):
 
 
 def test_a_child_of_low_priority_yields_with_its_whole_session(tmp_path):
-    """Where the kernel shares processors between sessions first, a process's niceness alone counts for nothing."""
+    """If the kernel divides processors between sessions first, the niceness of a process alone has no effect."""
     code = "import os; print(os.nice(0), open('/proc/self/autogroup').read().strip(), 'up', flush=True)"
     if not os.path.exists("/proc/self/autogroup"):
         code = "import os; print(os.nice(0), '/autogroup-0 nice 19 up', flush=True)"
@@ -177,7 +177,7 @@ def test_a_process_waits_for_its_busy_threads_of_a_name_and_for_no_others():
     wait_for(lambda: any(b"pt_gloo" in each.read_bytes() for each in tasks.glob("*/comm")), "the thread's name")
     processes.wait_for_threads("pt_gloo", 60.0)
     assert resting.is_set() and threads[1].is_alive()
-    processes.wait_for_threads("", 0.1)  # this one runs, so all of them never rest
+    processes.wait_for_threads("", 0.1)  # all threads: this one runs, so they never all rest
     over.set()
     for thread in threads:
         thread.join()

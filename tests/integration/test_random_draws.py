@@ -1,4 +1,4 @@
-"""Ranks that make a dataset themselves draw apart; what has one seed, as an image and its mask, draws alike."""
+"""Ranks that read a dataset themselves draw differently. Layers with one seed, as for image and mask, draw alike."""
 
 import keras
 import pytest

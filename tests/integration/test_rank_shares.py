@@ -1,4 +1,4 @@
-"""Datasets whose batches can be counted: each rank has a part of its own, and knows how many batches that is."""
+"""If the batches of a dataset can be counted, each rank has its own part, and knows its number of batches."""
 
 import collections
 

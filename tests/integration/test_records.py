@@ -1,4 +1,4 @@
-"""Parts of TFRecord files by number (`take`, `skip`, `enumerate`): exact, and the files are read once."""
+"""Parts of TFRecord files by number (`take`, `skip`, `enumerate`) are exact, and read each file twice at most."""
 
 import os
 from pathlib import Path

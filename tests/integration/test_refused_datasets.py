@@ -1,4 +1,4 @@
-"""Datasets that are refused, or warned of, with what to write instead."""
+"""Unsuitable datasets are refused, or cause a warning, with advice on what to write instead."""
 
 from contextlib import nullcontext
 

@@ -1,4 +1,4 @@
-"""The report's page in a real browser: every number of the table, no complaint, nothing asked of a network."""
+"""In a real browser, the report's page shows every number, without console messages or network requests."""
 
 import html
 import json
@@ -31,7 +31,7 @@ def page(tmp_path, capsys):
 
 
 def browse(page, *flags):
-    """What the browser printed, its log, and what the page asked for: requests of its own have no page."""
+    """Return the browser's output, its log, and the URLs requested by the page, not by the browser itself."""
     net_log = page.parent / "net.json"
     into = (f"--user-data-dir={page.parent}/browser", f"--log-net-log={net_log}")
     command = [BROWSER, *QUIET, *into, *flags, page.as_uri()]

@@ -1,4 +1,4 @@
-"""Set-up names what is missing in one line."""
+"""The setup names a missing tool in one line."""
 
 import shutil
 import subprocess

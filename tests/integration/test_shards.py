@@ -1,4 +1,4 @@
-"""Streams of files and index ranges: every element each epoch, and going on after a restart without one twice."""
+"""Shards of files, indices and listings yield each element once an epoch, also after a restart."""
 
 import json
 
@@ -13,7 +13,7 @@ COUNTS = [40, 25, 60, 31]
 
 
 class Saved:
-    """A checkpoint of nothing but the ledger."""
+    """A stand-in for a checkpoint that holds only the ledger."""
 
     def __init__(self, state=None):
         self.state = state
@@ -41,12 +41,12 @@ def served(servers, use):
 def batches_of(shards, name, batch=8):
     stream = shards.tagged().shuffle(16, seed=1).batch(batch, drop_remainder=True)
     tagged = data.distribute(stream, job_name=name)
-    # A component that no user's script has, to see the tags on the trainer.
+    # The tags are also a component here, unlike in users' scripts, so that the trainer sees them.
     return shards.track(tagged.map(lambda tags, elements: (tags, tags, elements)))
 
 
 def train(shards, name, steps):
-    """What a trainer that makes some steps has seen, its prefetched batches left aside."""
+    """Make some steps, and return the tags of their batches, without those of prefetched batches."""
     seen = []
     for step, (tags, _) in enumerate(batches_of(shards, name).take(steps + 3).prefetch(3)):
         if step == steps:
@@ -89,7 +89,7 @@ def test_after_restarts_the_stream_goes_on_with_no_element_twice_and_none_skippe
         shards = data.Shards.of_files(files, Saved(state), seed=5)
         seen += train(shards, f"{steps}-{run}", steps)
         state = json.loads(json.dumps(shards.state()))
-    # All that is left of the epochs begun, in this process and to the end.
+    # Read the rest of the begun epochs in this process.
     monkeypatch.setenv("HEADRACE_TF_DATA_MODE", "local")
     shards = data.Shards.of_files(files, Saved(state), seed=5)
     epochs = 1 + max(seen, default=0) // (len(COUNTS) << PLACE_BITS)
@@ -100,7 +100,7 @@ def test_after_restarts_the_stream_goes_on_with_no_element_twice_and_none_skippe
 
 
 def pairs_of_files():
-    """Paths and labels, as a script lists them: the first 30 are held out."""
+    """Return a dataset of paths and labels, as a script lists them. The first 30 are held out."""
     paths = tf.data.Dataset.from_tensor_slices([f"{number}.jpg" for number in range(200)])
     labels = tf.data.Dataset.range(200).map(lambda number: number * 7)
     return tf.data.Dataset.zip({"path": paths, "label": labels}).skip(30)

@@ -1,4 +1,4 @@
-"""Whole jobs whose training script needs nothing but MPI, or not even that: what the launcher does for any script."""
+"""The launcher runs whole jobs with scripts that need only MPI, or not even that."""
 
 import os
 
@@ -13,7 +13,7 @@ print("rank", MPI.COMM_WORLD.rank, "of", MPI.COMM_WORLD.size, flush=True)
 
 
 def run_script(tmp_path, text, *flags, **popen):
-    """A job of one host with two ranks, unless the flags say otherwise."""
+    """Run a job of one host with two ranks, unless the flags say otherwise."""
     source = tmp_path / "source"
     source.mkdir()
     (source / "train_dnn.py").write_text(text)

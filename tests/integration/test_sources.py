@@ -1,4 +1,4 @@
-"""What a dataset is split at: how much is handed out at once."""
+"""Small elements are handed out in large blocks, and elements that may take long in small ones."""
 
 import pytest
 import tensorflow as tf

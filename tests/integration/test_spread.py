@@ -1,4 +1,4 @@
-"""A listing that is shuffled: whoever makes a part of it has elements from everywhere that the shuffle reaches."""
+"""Each part of a shuffled listing has elements from everywhere that the shuffle reaches."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def labels():
 
 
 def of_blocks(dataset, numbers):
-    """The whole pipeline, of these blocks of its only listing."""
+    """Return the batches of the whole pipeline, made from these blocks of its only listing."""
     graph = DatasetGraph(dataset)
     (source,) = find_sources(graph)
     order = source.shuffle and source.shuffle.order(source.elements)

@@ -1,4 +1,4 @@
-"""Callbacks that follow steps, and none of which makes a step wait."""
+"""Callbacks follow the training steps, and none makes a step wait."""
 
 import threading
 
@@ -17,7 +17,7 @@ ROWS = tf.data.Dataset.from_tensor_slices((np.ones((40, 3), "float32"), np.ones(
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch, tmp_path):
-    """This process is the only rank, and needs no MPI for it."""
+    """Make this process the only rank, without MPI."""
     monkeypatch.setattr(collectives, "_known", (0, 1))
     monkeypatch.setattr(hvd, "init", lambda: None)
     monkeypatch.setenv("HEADRACE_OUTPUT_DIR", str(tmp_path))
@@ -30,7 +30,7 @@ def model(**compiled):
 
 
 def ours(tmp_path):
-    """Every callback of headrace's."""
+    """Return one of every callback that headrace has."""
     return [
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
         hvd.callbacks.MetricAverageCallback(),
@@ -43,7 +43,7 @@ def ours(tmp_path):
 
 @pytest.fixture
 def in_the_background(monkeypatch):
-    """Keras as it is where its backend may be used by several threads: with JAX, say, and not yet with TensorFlow."""
+    """Make Keras treat its backend as thread-safe, as it treats JAX, but not yet TensorFlow."""
     monkeypatch.setattr(callback_list.backend, "IS_THREAD_SAFE", True)
 
 

@@ -1,4 +1,4 @@
-"""Submitting: jobs are created, followed and told, in an account that moto plays."""
+"""Jobs are submitted, followed and reported, in an account that moto simulates."""
 
 import io
 import json
@@ -33,7 +33,7 @@ def test_a_job_is_submitted_followed_and_ends_well(aws, capsys):
 
 
 TWO_MINUTES = ["--max_run", "120"]
-"""On the hosts of SMALL for less than ten dollars."""
+"""Flags with which a job on the hosts of SMALL costs less than ten dollars."""
 
 
 @pytest.fixture
@@ -236,7 +236,7 @@ def test_the_jobs_summary_is_fetched_and_told(aws, capsys, tmp_path):
         "metrics.jsonl", "summary.json", "tensorboard/events.1", "tensorboard/train/events.2",
     ]  # fmt: skip
 
-    # Its report can be made by its name, on a machine that has not submitted it too.
+    # The job's name is enough for its report, also on a machine that has not submitted it.
     shutil.rmtree(tmp_path / "runs")
     assert headrace(["report", "job", "--region", REGION, "--price", "ml.p4d.24xlarge=36"]) == 0
     said = capsys.readouterr().out

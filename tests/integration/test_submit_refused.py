@@ -1,4 +1,4 @@
-"""Submitting what cannot be sent, and looking before sending: one line each, and nothing leaves this machine."""
+"""Wrong input is refused with one line, and a dry run prints the request. Neither sends anything."""
 
 import json
 import os

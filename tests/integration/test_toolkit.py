@@ -1,4 +1,4 @@
-"""The simulated hosts' environment and arguments against the toolkit that SageMaker really runs."""
+"""Simulated hosts have the environment and arguments that SageMaker's real toolkit makes."""
 
 import json
 import os
@@ -28,7 +28,7 @@ print(json.dumps({"environ": env.to_env_vars(), "arguments": env.to_cmd_args()})
 OURS_ALONE = {"SAGEMAKER_BASE_DIR", "TRAINING_JOB_NAME", "TRAINING_JOB_ARN"}
 THEIRS_ALONE = {"SM_TRAINING_ENV"}
 OF_THE_BASE_FOLDER = {"SM_MODULE_DIR"}
-"""Theirs is /opt/ml/code, wherever the base folder is; ours is where the code is."""
+"""Variables that are always /opt/ml/code in the toolkit, and the folder of the code in headrace."""
 
 
 def test_environment_and_arguments_are_the_toolkits(tmp_path):

@@ -1,4 +1,4 @@
-"""Batches over our own protocol: bit for bit, with gRPC where it is not built, and nobody hangs on it."""
+"""Batches arrive bit for bit over headrace's own protocol, or over gRPC without its library. Nothing hangs."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""What a hostile worker can say to a rank: an error at once, and no memory for what never comes."""
+"""Malformed messages of a hostile worker cause an error at once, and take no memory for data that never comes."""
 
 import contextlib
 import resource
@@ -18,7 +18,7 @@ HELLO_BYTES = len(HANDSHAKE.magic) + NONCE_BYTES
 
 @contextlib.contextmanager
 def worker_that_says(port, secret, message):
-    """Whoever connects is let in as by a worker with this secret, and gets this message for each request."""
+    """Act as a worker with this secret, which admits any client and answers each request with `message`."""
 
     def answer(connection):
         nonce = bytes(NONCE_BYTES)
@@ -45,14 +45,14 @@ def worker_that_says(port, secret, message):
 
 
 def element(dtype, dimensions, size, content=None):
-    """The message of an element with one tensor, announced so; `content` is one that does not lie as in memory."""
+    """Return the message of an element with one tensor, as described. `content` is for one not sent as raw memory."""
     about = struct.pack("<iiQQ", dtype.as_datatype_enum, len(dimensions), size, content is not None)
     about += struct.pack(f"<{len(dimensions)}q", *dimensions)
     return struct.pack("<iBBxxqQ", 0, 0, 0, 0, len(about)) + about + (content or b"")
 
 
 def incomplete_text(count, text=b"x"):
-    """The message of a text tensor that announces so many, and holds one."""
+    """Return the message of a text tensor that announces `count` texts and holds one."""
     proto = tf.make_tensor_proto([text])
     proto.tensor_shape.dim[0].size = count
     content = proto.SerializeToString()
@@ -60,7 +60,7 @@ def incomplete_text(count, text=b"x"):
 
 
 def variant(*tensors):
-    """The message of a variant that is to be a tensor, and is none; TensorFlow's decoder reads it all the same."""
+    """Return the message of a variant that is not the tensor it should be, but that TensorFlow's decoder accepts."""
     proto = tf.make_tensor_proto([0])
     proto.Clear()
     proto.dtype = tf.variant.as_datatype_enum
@@ -121,7 +121,7 @@ def test_a_worker_that_does_not_hold_the_secret_gives_nobody_a_batch(stream):
 
 
 def read_until_lost(batches):
-    """Take what was on its way when the worker ended."""
+    """Take the batches that were on their way when the worker ended."""
     came = threading.Semaphore(0)
 
     def take():

@@ -1,4 +1,4 @@
-"""How long each end of the transfer waits for the other: as long as a job may, and for nobody who has hung."""
+"""Each end of the transfer waits for the other as long as a job allows, but not for a process that hangs."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from tests.support import ROOT
 
 
 def reading_ahead(stream):
-    """An iterator with one element that is there, and a thread that asks for the stream's: it begins with the first."""
+    """Return an iterator past its one local element, whose thread already requests elements of the stream."""
     batches = iter(tf.data.Dataset.range(1).concatenate(stream).prefetch(2))
     next(batches)
     return batches
@@ -27,12 +27,12 @@ def test_a_reader_that_ends_while_it_waits_for_a_batch_ends_at_once(tmp_path, us
     with service(tmp_path / "work", 1) as running:
         use(running.address)
         waiting = reading_ahead(read(never))
-        time.sleep(1)  # there is no sign of a request that gets no answer
-        del waiting  # else it waits for longer than a test may take
+        time.sleep(1)  # an unanswered request leaves no sign to wait for
+        del waiting  # must not wait for longer than a test may take
 
 
 def test_a_reader_that_ends_while_a_worker_does_not_answer_ends_at_once(tmp_path, use):
-    """TensorFlow holds a lock while a connection is made, which whoever ends the reader needs."""
+    """TensorFlow holds a lock while it makes a connection, and ending the reader takes that lock."""
     with service(tmp_path / "work", 1) as running:
         use(running.address)
         first, second = consumers(2, tf.data.Dataset.range(10).repeat(), sharding="off", exact=False)
@@ -40,7 +40,7 @@ def test_a_reader_that_ends_while_a_worker_does_not_answer_ends_at_once(tmp_path
         next(batches)
         running.workers[0].send_signal(signal.SIGSTOP)  # its kernel goes on taking connections
         waiting = reading_ahead(second)
-        time.sleep(0.5)  # there is no sign of a connection that is not answered
+        time.sleep(0.5)  # an unanswered connection leaves no sign to wait for
         del waiting
         running.workers[0].send_signal(signal.SIGCONT)
 
@@ -76,7 +76,7 @@ print(len(set(got)), flush=True)
 
 @pytest.mark.parametrize(("stall_timeout_s", "loses"), [(1, True), (60, False)], ids=["longer than", "less than"])
 def test_a_consumer_that_is_suspended_less_than_stall_timeout_s_loses_no_batch(tmp_path, stall_timeout_s, loses):
-    """With a batch half read: its kernel answers for it, with a closed window."""
+    """The consumer has read half a batch. Its kernel still answers, with a closed TCP window."""
     environ = os.environ | {"HEADRACE_STALL_TIMEOUT_S": str(stall_timeout_s), "HEADRACE_TF_DATA_MODE": "service"}
     with service(tmp_path / "work", 1, environ) as running:
         (port,) = running.transfer_ports.values()
@@ -99,7 +99,7 @@ def test_a_consumer_that_is_suspended_less_than_stall_timeout_s_loses_no_batch(t
 
 
 def suspend_within_a_batch(reader, port):
-    """Stop it where the worker has more to say than the kernels between them take."""
+    """Suspend the reader while the worker has more data to send than the kernels can buffer."""
     while reader.poll() is None:
         reader.send_signal(signal.SIGSTOP)
         time.sleep(0.1)
@@ -111,6 +111,6 @@ def suspend_within_a_batch(reader, port):
 
 
 def unsent_bytes(port):
-    """What waits to be sent from a port of this machine."""
+    """Return the number of bytes that wait to be sent from a port of this machine."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return sum(int(row[4].split(":")[0], 16) for row in rows if int(row[1].split(":")[1], 16) == port)

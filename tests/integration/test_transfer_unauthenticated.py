@@ -1,4 +1,4 @@
-"""Who may talk to a worker's transfer port: whoever holds the job's secret. Others get, cost and delay nothing."""
+"""Only clients with the job's secret can use a worker's transfer port. Others get, cost and delay nothing."""
 
 import collections
 import contextlib
@@ -19,11 +19,11 @@ from tests.integration.service import SECRET, read, received
 HELLO_BYTES = len(HANDSHAKE.magic) + NONCE_BYTES
 MANY = 2_000
 DELAY_LIMIT_S = LIMIT_S / 2
-"""A rank that is not in after all of it has not got in."""
+"""Seconds within which a rank must be admitted."""
 
 
 def unauthenticated_word(name, address):
-    """What a client says that knows all but the secret."""
+    """Return the bytes of a client that knows everything but the secret."""
     magic, nonce = HANDSHAKE.magic, bytes(NONCE_BYTES)
     if name == "replay":
         return overheard(address)
@@ -39,7 +39,7 @@ def unauthenticated_word(name, address):
 
 
 def overheard(address):
-    """What a rank said to a worker, taken down."""
+    """Return a record of the bytes that a rank sent to a worker."""
     with socket.create_connection(address, 5) as connection:
         nonce = connection.recv(HELLO_BYTES, socket.MSG_WAITALL)[len(HANDSHAKE.magic) :]
         said = HANDSHAKE.magic + bytes(NONCE_BYTES)
@@ -62,7 +62,7 @@ def test_unauthenticated_get_no_element_and_cost_none(servers, use, name):
     address = ("127.0.0.1", *running.transfer_ports.values())
     for _ in range(20):
         with socket.create_connection(address, 5) as client:
-            with contextlib.suppress(OSError):  # turned away before all was said
+            with contextlib.suppress(OSError):  # refused before all was sent
                 client.sendall(unauthenticated_word(name, address))
                 client.shutdown(socket.SHUT_WR)
             answer = b"".join(iter(lambda client=client: received(client), b""))
@@ -72,7 +72,7 @@ def test_unauthenticated_get_no_element_and_cost_none(servers, use, name):
 
 
 def usual_admission_s(address):
-    """How long a rank takes to get in: the median of some, since this machine has other things to do."""
+    """Return the median time in which a rank is admitted, since other work on this machine delays some."""
     took_s = []
     for _ in range(21):
         started = time.monotonic()
@@ -83,7 +83,7 @@ def usual_admission_s(address):
 
 @pytest.fixture
 def many_files():
-    """An ordinary user may open 1,024 files unless a process asks for more."""
+    """Raise the limit of open files, which is 1,024 for ordinary users unless a process asks for more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 2 * MANY + soft), hard))
     yield

@@ -1,4 +1,4 @@
-"""Ranks that do not do the same are told so before they train on the wrong data, or with unequal models."""
+"""Ranks that train differently get a warning, and harmless differences cause none."""
 
 from tests.integration.test_horovod import mpirun
 

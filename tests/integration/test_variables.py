@@ -1,4 +1,4 @@
-"""Lookup tables, layers, models and variables in a dataset's functions, on real workers and on ranks."""
+"""Functions of a dataset can use lookup tables, layers, models and variables, on real workers and on ranks."""
 
 import keras
 import pytest
@@ -148,6 +148,6 @@ def filling():
 
 @pytest.mark.parametrize("make", [counting, counting_now_and_then, normalizing, filling])
 def test_what_a_function_writes_is_refused_with_the_line(use, make):
-    use("127.0.0.1:1")  # nobody is there: it must not come to asking
+    use("127.0.0.1:1")  # no server is there, and none may be asked
     with pytest.raises(InputError, match=r"test_variables\.py:\d+: map\(\w+\): it writes a variable or a table"):
         data.distribute(tf.data.Dataset.range(8).map(make()).batch(2))

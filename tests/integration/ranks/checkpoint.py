@@ -1,4 +1,4 @@
-"""Run by test_horovod.py: train, lose everything but the checkpoints, and go on where it stopped."""
+"""Run by test_horovod.py: training continues where it stopped when only its checkpoints are left."""
 
 import shutil
 import sys
@@ -30,11 +30,11 @@ model.fit(x, y, epochs=3, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVar
 
 if hvd.rank() == 0:
     assert sorted(path.name for path in folder.iterdir()) == ["epoch-0002", "epoch-0003"]
-    # What a crash in the middle of writing leaves: never read.
+    # The files that a crash during writing leaves are never read.
     shutil.copytree(folder / "epoch-0003", folder / ".partial-epoch-0004")
     (folder / "epoch-0005").mkdir()
 
-# In a long epoch, each time that one is due.
+# In a long epoch, a checkpoint is written each time that one is due.
 often = folder.parent / "often"
 make_model().fit(x, y, epochs=1, batch_size=8, verbose=0, callbacks=[
     hvd.callbacks.BroadcastGlobalVariablesCallback(0), Checkpoint(often, kept=9, every_s=1e-9)
@@ -51,7 +51,7 @@ for old, new in zip(
     np.testing.assert_array_equal(np.array(old), np.array(new))
 
 
-# A network with two optimizers, as a GAN has: both go on where they were, on all ranks.
+# A network with two optimizers, as a GAN has: both continue where they were, on all ranks.
 class Two(keras.Model):
     def __init__(self):
         super().__init__()
@@ -84,7 +84,7 @@ for first in (0, 2):
     np.testing.assert_array_equal(ranks[0], ranks[1])
     assert [int(each.iterations) for each in two.optimizers.values()] == [first + 2] * 2
 
-# What says that it is another model's checkpoint, and what to do.
+# The error says that the checkpoint is of another model, and what to do.
 if hvd.rank() == 0:
     for layers in ([keras.layers.Dense(3)], [keras.layers.Dense(2), keras.layers.Dense(2)]):
         other = keras.Sequential([keras.Input((4,)), *layers])

@@ -1,4 +1,4 @@
-"""Run on two ranks by test_horovod.py: sparse gradients stay sparse, and train as the whole batch would on one rank."""
+"""Run on two ranks by test_horovod.py: sparse gradients stay sparse, and train as one rank does on the whole batch."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras
@@ -52,7 +52,7 @@ for sparse_as_dense in False, True:
 sums = gradients(hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Sum), everyones[rank : rank + 1], model)
 np.testing.assert_allclose(tf.convert_to_tensor(sums[0]), whole[0] * 2, rtol=1e-5, atol=1e-6)
 
-# Keras's optimizers square a gradient's parts, or clip them: a row's parts have to be added up before.
+# Keras's optimizers square or clip the parts of a gradient, so the parts of a row must be added up before.
 for make, *ways in (
     (lambda: keras.optimizers.Adam(0.1), False, True),
     (lambda: keras.optimizers.Adagrad(0.1, clipnorm=0.01), False),

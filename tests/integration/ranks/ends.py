@@ -1,4 +1,4 @@
-"""Run on three ranks by test_horovod.py: streams with an end, in local mode, end for all ranks at once."""
+"""Run on three ranks by test_horovod.py: in local mode, finite streams end on all ranks at the same step."""
 
 import os
 import threading
@@ -23,14 +23,14 @@ def on_all_ranks(number):
 
 
 def stream(name, uneven, is_counted=True, dataset=None, ahead=2):
-    """Batches that can be counted, so that each rank knows how many it has; or that cannot, so that ranks agree."""
+    """Return a stream. If `is_counted`, each rank knows its number of batches; else the ranks agree on the end."""
     dataset = tf.data.Dataset.range(ELEMENTS) if dataset is None else dataset
     dataset = dataset if is_counted else dataset.filter(lambda n: n >= 0)
     return data.distribute(dataset.shuffle(50).batch(BATCH), uneven=uneven, job_name=name).prefetch(ahead)
 
 
 def open_ports():
-    """This process's, on which it listens."""
+    """Return the sockets on which this process listens."""
     return [each for each in psutil.Process().net_connections("tcp") if each.status == psutil.CONN_LISTEN]
 
 
@@ -50,7 +50,7 @@ for is_counted in (True, False):
         assert (len(open_ports()), threading.active_count()) == before, "nothing is to be agreed on"
 assert len(open_ports()) == before[0], "once all ranks are connected, no port is open"
 
-# Who reads ahead waits for the batch that another will never take, and hears that it has gone.
+# A rank that reads ahead waits for a rank that takes no more batches, and learns that it has stopped.
 for uneven in ("drop", "pad"):
     epochs = stream(f"given up, {uneven}", uneven, is_counted=False, ahead=2 if rank else 0)
     for _ in range(3):
@@ -60,19 +60,19 @@ seen = np.concatenate(list(stream("kept", "keep").as_numpy_iterator()))
 counts = np.bincount(np.asarray(hvd.allgather(tf.constant(seen))), minlength=ELEMENTS)
 assert (counts == 1).all(), "each element once, over all ranks"
 
-# Nobody knows how many elements a filter leaves; files are fewer than ranks want.
+# No rank knows how many elements a filter leaves.
 filtered = tf.data.Dataset.range(ELEMENTS).filter(lambda n: n % 7 > 2)
 lengths = on_all_ranks(sum(1 for _ in stream("filtered", "pad", dataset=filtered)))
 assert len(set(lengths)) == 1 and lengths[0] >= 6
 
-# An iterator ends, wherever in its pass it is. (Where TensorFlow's autotuning held it up, it was for up to a minute.)
+# A deleted iterator ends, wherever in its pass it is. TensorFlow's autotuning used to delay that for up to a minute.
 for number in range(12):
     iterator = iter(stream(f"deleted {number}", "pad", is_counted=False) if number < 2 else epochs)
     for _ in range(number % 5):
         next(iterator)
     del iterator
 
-# Too small to share: said before training where it can be counted, else by the rank that has none.
+# A dataset too small to share is refused before training if it can be counted. Else the rank without a batch fails.
 tiny = tf.data.Dataset.range(2).batch(1)
 assert "'tiny' has 2 batches for 3 ranks" in refused(tiny, job_name="tiny")
 tiny = data.distribute(tiny.filter(lambda n: n[0] >= 0), job_name="tiny, filtered")
@@ -82,7 +82,7 @@ try:
 except tf.errors.OpError as error:
     assert rank == 2 and "got no batch of tiny, filtered" in str(error), error
 
-# An iterator that another has overtaken says so; the newer one goes on, though a thread may still wait for the first.
+# An iterator fails once a newer one has overtaken it. The newer one continues, though a thread may wait for the first.
 for uneven in ("drop", "pad"):
     overtaken = stream(f"overtaken, {uneven}", uneven, is_counted=False)
     first = iter(overtaken)
@@ -95,7 +95,7 @@ for uneven in ("drop", "pad"):
     except tf.errors.OpError as error:
         assert "a second iterator over" in str(error), error
     except StopIteration:
-        pass  # it waited when the other began
+        pass  # it waited for a batch when the newer one began
     del first
 
 
@@ -104,7 +104,8 @@ def all_of(dataset, **how):
     return len(parts), np.asarray(hvd.allgather(tf.constant(np.concatenate(parts)))).tolist()
 
 
-# Each rank with another dataset: refused, in whatever differs; or each has all of its own, and they end together.
+# Datasets that differ between ranks are refused, whatever differs. With shared=False each rank reads all of its own
+# dataset, and all ranks end together.
 mine = tf.data.Dataset.range(90 + rank * 5).shard(size, rank).batch(5)
 assert "different datasets" in refused(mine, job_name="sharded by rank")
 counted = tf.data.Dataset.range(40)
@@ -121,7 +122,8 @@ tf.random.set_seed(42 + rank)
 _, everyones = all_of(counted.shuffle(40).batch(4), uneven="keep", job_name="seeded")
 assert sorted(everyones) == list(range(40))
 
-# A generator that all would run alike is refused; one that leaves out other ranks' elements ends on all at once.
+# A generator that every rank would run alike is refused. One that yields only a rank's own elements ends on all ranks
+# at the same step.
 generated = tf.data.Dataset.from_generator(lambda: iter(range(9)), output_signature=tf.TensorSpec([], tf.int64))
 assert "every rank runs the generator" in refused(generated.batch(3), job_name="generated")
 generated = tf.data.Dataset.from_generator(
@@ -131,7 +133,7 @@ steps, everyones = all_of(generated.batch(1), shared=False, job_name="generated 
 assert on_all_ranks(steps) == [4] * size
 assert set(everyones) == set(range(10))
 
-# Who reads on when the others' scripts have ended waits for nobody.
+# A rank that still reads after the scripts of the other ranks have ended does not wait for them.
 last = stream("alone", "pad", is_counted=False)
 if rank == 0:
     time.sleep(1)

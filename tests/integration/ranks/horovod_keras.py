@@ -1,4 +1,4 @@
-"""Run on two ranks by test_horovod.py: what headrace's Keras names promise, asserted on every rank."""
+"""Run on two ranks by test_horovod.py: functions and callbacks of horovod_keras do what they promise."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras
@@ -15,7 +15,7 @@ keras.utils.set_random_seed(rank)  # ranks start apart on purpose
 
 
 def on_all_ranks(values):
-    """One row per rank."""
+    """Return the values of all ranks, one row per rank."""
     flat = np.concatenate([np.ravel(value) for value in values]).astype("float64")
     return np.asarray(hvd.allgather(tf.constant(flat[None])))
 
@@ -47,7 +47,7 @@ assert type(optimizer).__name__ == "SGD" and isinstance(optimizer, keras.optimiz
 optimizer.apply([tf.constant([[float(1 + 2 * rank)]])], [layer.kernel])
 np.testing.assert_allclose(np.asarray(layer.kernel), [[-2.0]])
 
-# What Horovod's scripts call besides, with its arguments; what would change the result is refused.
+# Other functions that Horovod's scripts call take its arguments. Arguments that would change the result are refused.
 np.testing.assert_array_equal(hvd.allreduce([float(rank), 2.0]), [0.5, 2.0])
 assert float(hvd.allreduce(1.5)) == 1.5 and float(hvd.allreduce(np.float64(rank), op=hvd.Sum)) == 1.0
 assert hvd.broadcast_object({"epoch": rank}, root_rank=0) == {"epoch": 0}
@@ -93,7 +93,7 @@ history = model.fit(
 weights = on_all_ranks([np.asarray(v) for v in model.weights])
 np.testing.assert_array_equal(weights[0], weights[1])
 
-# A warm-up that nobody told how many steps an epoch has counts them in the first.
+# A warm-up without `steps_per_epoch` counts the steps of the first epoch.
 warming = make_model()
 warming.compile(hvd.DistributedOptimizer("sgd"), "mse")
 rates = []
@@ -113,7 +113,7 @@ np.testing.assert_allclose(history["val_accuracy"][-1], accuracy, rtol=1e-5)
 np.testing.assert_allclose(history["val_loss"][-1], loss, rtol=1e-4)
 np.testing.assert_allclose(float(model.optimizer.learning_rate), 0.02, rtol=1e-6)
 
-# Counts too.
+# Metrics that count are exact too.
 counted = make_model()
 counted.compile(hvd.DistributedOptimizer("sgd"), "mse", metrics=[keras.metrics.FalsePositives(), "mse"])
 whole = tf.data.Dataset.from_tensor_slices((held_x, np.zeros((50, 3), "float32"))).batch(7)
@@ -124,7 +124,7 @@ expected = counted.evaluate(whole, verbose=0, return_dict=True)
 assert own["val_false_positives"] == [expected["false_positives"]] and expected["false_positives"] > 0
 np.testing.assert_allclose(own["val_mse"][0], expected["mse"], rtol=1e-5)
 
-# Rank 0 alone may not evaluate: all ranks learn so, and nobody waits.
+# If rank 0 alone evaluates, all ranks get an error, and none waits.
 alone = make_model()
 try:
     alone.fit(train, steps_per_epoch=2, verbose=0, validation_data=whole if rank == 0 else None, callbacks=both)
@@ -132,7 +132,7 @@ try:
 except InputError as error:
     assert "rank 0 evaluates after an epoch and others do not" in str(error), error
 
-# Several groups of gradients, by Horovod's old name for their number and its new one, are averaged as one is.
+# Several groups of gradients are averaged like one group. Horovod's old and new names for their number both work.
 for how in {"num_groups": 2}, {"groups": 3}, {"num_groups": 9}:
     grouped = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), **how)
     vectors = [keras.Variable([float(each)]) for each in range(5)]
@@ -145,12 +145,12 @@ assert measure_ideal_step(model, train, 16).ms > 0
 for old, new in zip(before, state(model), strict=True):
     np.testing.assert_array_equal(old, new)
 
-# In an eager step Python runs, which may count or keep what it likes: it is not measured.
+# An eager step is not measured, since its Python code may count or keep anything.
 eager = make_model()
 eager.compile(hvd.DistributedOptimizer("sgd"), "mse", run_eagerly=True)
 assert measure_ideal_step(eager, train, 16) is None
 
-# Models that have no weights before they see a batch: by the callbacks, and in a loop, all ranks begin alike.
+# Models without weights before their first batch begin alike on all ranks, with the callbacks and in a loop.
 
 
 class Unbuilt(keras.Model):
@@ -163,7 +163,7 @@ class Unbuilt(keras.Model):
 
 
 class Stepping(Unbuilt):
-    """Its `call` is of no use: a step of its own makes the weights."""
+    """A model whose `call` fails, and whose own train_step makes the weights."""
 
     def train_step(self, data):
         with tf.GradientTape() as tape:
@@ -194,7 +194,7 @@ for make, in_order in (
 
 
 class Augmented(keras.Model):
-    """What it trains has its weights, and a part without any is not built: rank 0's count from the first step."""
+    """A model with a built part to train, and an unbuilt part without weights. Ranks start with rank 0's weights."""
 
     def __init__(self):
         super().__init__()
@@ -215,7 +215,7 @@ begun.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), run_eagerly=
 logs = begun.fit(train, steps_per_epoch=1, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
 assert float(logs.history["first"][0]) == 4.0, logs.history
 
-# Rank 0 alone has built its model, as where it alone has loaded weights: nobody waits for anybody.
+# Rank 0 alone has built its model, as when it alone has loaded weights: no rank waits for another.
 begun = Unbuilt()
 if rank == 0:
     begun(tf.zeros([1, 4]))
@@ -235,7 +235,7 @@ for _ in training.epochs(1):
 rows = on_all_ranks([np.asarray(v) for v in (*begun.weights, *optimizer.variables)])
 np.testing.assert_array_equal(rows[0], rows[1])
 
-# A saved model loads as a plain Keras model, and as a distributed one by Horovod's name for that.
+# A saved model loads as a plain Keras model, and as a distributed one with hvd.load_model.
 path = f"/tmp/headrace-test-{rank}-{hvd.allgather(tf.constant([np.random.randint(1 << 30)]))[0]}.keras"
 model.save(path)
 try:

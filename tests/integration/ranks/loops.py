@@ -1,4 +1,4 @@
-"""Run on two ranks by test_horovod.py: training loops of all kinds keep ranks alike."""
+"""Run on two ranks by test_horovod.py: training loops of all kinds keep the ranks' models equal."""
 
 import os
 import sys
@@ -63,7 +63,7 @@ assert_alike([*model.weights, *(v.value for v in model.optimizer.variables)], "m
 scaled = hvd.DistributedOptimizer(keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(0.01)))
 model = fitted(network(), scaled, values)
 assert_alike([*model.weights, *(v.value for v in model.optimizer.variables)], "a scaler of one's own")
-# A model that is compiled once more with the same optimizer: to go on with other layers frozen, say.
+# A model can be compiled again with the same optimizer, for example to continue with other layers frozen.
 model, same = network(), hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))
 for _ in range(2):
     fitted(model, same, values)
@@ -79,7 +79,8 @@ for number in range(4):  # in a loop of one's own: rank 1 overflows in the secon
     scaled.apply(gradients)
 assert_alike([*model.weights, *(v.value for v in scaled.variables)], "a scaler in a loop of one's own")
 assert int(scaled.inner_optimizer.iterations.value) == 3, scaled.inner_optimizer.iterations
-# The other way round ranks would leave out other steps: refused before the first, unless a callback sees to it.
+# With the wrappers the other way round, ranks would skip different steps. That is refused before the first step,
+# unless a callback corrects it.
 around = keras.optimizers.LossScaleOptimizer(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)))
 alone = network()
 alone.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
@@ -96,7 +97,7 @@ keras.mixed_precision.set_global_policy("mixed_bfloat16")
 assert_alike(fitted(network(), hvd.DistributedOptimizer(keras.optimizers.Adam())).weights, "mixed_bfloat16")
 keras.mixed_precision.set_global_policy("float32")
 
-# Only what has been accumulated is averaged, and clipped after that: one step in four, as of the whole batch at once.
+# Accumulated gradients are averaged and then clipped, once in four steps, as for the whole batch at once.
 accumulating = keras.optimizers.SGD(0.1, gradient_accumulation_steps=4, global_clipnorm=0.5)
 accumulating = hvd.DistributedOptimizer(accumulating)
 weight, before = keras.Variable([1.0, 1.0]), rank_meter.steps()
@@ -108,10 +109,10 @@ np.testing.assert_allclose(weight, [1 - 0.1 * 2 * 0.5 * 0.6, 1 - 0.1 * 2 * 0.5 *
 accumulating = keras.optimizers.SGD(0.1, gradient_accumulation_steps=4)
 assert_alike(fitted(network(), hvd.DistributedOptimizer(accumulating)).weights, "gradient accumulation")
 
-# XLA, which Horovod does not have, is turned off by the callbacks, whoever chose it.
+# The callbacks turn off XLA, which Horovod does not support, even if the script chose it.
 model = fitted(network(), hvd.DistributedOptimizer(keras.optimizers.SGD()), jit_compile=True)
 assert not model.jit_compile
-# Metrics with a number for each class.
+# Metrics may have a number for each class.
 model = network()
 f1 = keras.metrics.F1Score()
 model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "categorical_crossentropy", metrics=[f1])
@@ -124,7 +125,7 @@ for name in "f1_score", "val_f1_score":
 
 
 class Named(keras.Model):
-    """Returns its metric under another name, and what is no metric."""
+    """A model that returns its metric under another name, and a value that is no metric."""
 
     def __init__(self):
         super().__init__()
@@ -147,7 +148,7 @@ class Named(keras.Model):
         return {"loss": self.total.result(), "largest": tf.reduce_max(batch)}
 
 
-# A test_step's metrics are those of the whole set; what it returns under other names is the ranks' mean.
+# The metrics of a test_step are those of the whole set. Other values that it returns are averaged over the ranks.
 named = Named()
 named(x)
 named.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
@@ -161,7 +162,7 @@ for name in "val_loss", "val_largest":
     assert_alike(history[name], name)
 
 # steps_per_execution: steps and their time are counted as steps.
-meter._ended.clear()  # what follows is told alone
+meter._ended.clear()  # only what follows is reported
 began = time.perf_counter()
 fitted(network(), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), steps_per_execution=3)
 took_s = time.perf_counter() - began
@@ -170,7 +171,7 @@ if rank == 0:
     assert report["steps"] == 24, report["steps"]
     assert report["step_time_ms"]["mean"] * 24 <= took_s * 1000
 
-# A loop of one's own, with the tape, on variables of Keras.
+# A custom loop uses the tape on variables of Keras.
 model, optimizer = network(), keras.optimizers.Adam(0.01)
 objective = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
@@ -204,7 +205,7 @@ if rank == 0:
     assert (report["steps"], report["epochs"]) == (24, 3)
     assert 10 < report["step_time_ms"]["median"] <= 1000 * took_s / 12, "half of the 24 steps took no less"
     assert 0 <= report["input_bound_share"] < 1
-# The same loop goes on where its checkpoint stands.
+# A second run of the loop continues from its checkpoint.
 again = callbacks.Training(model, optimizer, 8, checkpoint=callbacks.Checkpoint(Path(sys.argv[1]) / "loop"))
 assert list(again.epochs(5)) == [3, 4]
 assert len(callbacks.on_rank_0(keras.callbacks.TensorBoard(sys.argv[1]))) == (rank == 0)

@@ -1,6 +1,6 @@
-"""Run by test_horovod.py: several scripts in one process on each rank; much of a short one is TensorFlow's import.
+"""Run by test_horovod.py: run several scripts in one process on each rank, to import TensorFlow only once.
 
-Arguments: a folder, and the scripts; each gets a folder of its own within it.
+Arguments: a folder, and the scripts. Each script gets a subfolder.
 """
 
 import runpy

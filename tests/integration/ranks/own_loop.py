@@ -1,4 +1,4 @@
-"""Run by test_horovod.py: a signal ends a loop of the script's own in mid-epoch, and a second run goes on with it."""
+"""Run by test_horovod.py: a stop request ends a custom training loop in mid-epoch, and a second run continues it."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ from headrace.tensorflow.callbacks import Checkpoint, Training
 from stopping import signals_beside
 
 EPOCHS, STEPS, BATCH, STOPPED_AT = 3, 40, 8, 25
-ELEMENTS = STEPS * BATCH * 2  # of two ranks in an epoch
+ELEMENTS = STEPS * BATCH * 2  # of both ranks in an epoch
 
 hvd.init()
 folder = Path(sys.argv[1])
@@ -21,7 +21,7 @@ signals = signals_beside(folder)
 
 
 def run(name, dataset_of, steps, stopped):
-    """The first epoch, steps in each epoch, and the numbers that this rank trained on."""
+    """Train, and return the steps made in each epoch and the numbers that this rank trained on."""
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     checkpoint = Checkpoint(folder / name, kept=9)
     dataset = dataset_of(checkpoint)
@@ -59,7 +59,7 @@ before_all, after_all = (hvd.allgather(tf.constant(each)).numpy() for each in (b
 of_first_epoch = hvd.allgather(tf.constant(before[: STEPS * BATCH])).numpy()
 assert len(np.unique(of_first_epoch)) == ELEMENTS, "the first epoch is not each element once"
 counts = np.bincount(np.concatenate([before_all, after_all]), minlength=ELEMENTS)
-# Rank 0 knows what itself has trained on, and of the other what was told since.
+# Rank 0 knows all elements that it trained on itself, and of rank 1's only those reported before the stop.
 assert counts.sum() == EPOCHS * ELEMENTS
 assert (counts == EPOCHS).sum() >= ELEMENTS - 2 * STOPPED_AT * BATCH, np.bincount(counts)
 

@@ -1,4 +1,7 @@
-"""A rank that is tried. `RANK STAGE stops`: it stops itself in that stage. `RANK STAGE lies`: it sends other bytes."""
+"""A rank in a preflight.
+
+The arguments `RANK STAGE stops` make that rank stop itself in that stage. `RANK STAGE lies` makes it send wrong bytes.
+"""
 
 import os
 import signal

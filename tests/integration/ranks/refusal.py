@@ -1,11 +1,11 @@
-"""What the scripts of this folder share."""
+"""A function that scripts in this folder share."""
 
 from headrace.errors import InputError
 from headrace.tensorflow import data
 
 
 def refused(dataset, **how):
-    """Why `data.distribute` does not take a dataset."""
+    """Return the reason why `data.distribute` refuses a dataset."""
     try:
         data.distribute(dataset, **how)
     except InputError as error:

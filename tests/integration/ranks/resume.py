@@ -1,4 +1,4 @@
-"""Run by test_horovod.py: a job is asked to stop in mid-epoch; another goes on with its checkpoint, step and data."""
+"""Run by test_horovod.py: a stop request ends a job in mid-epoch; a second job continues at its step and data."""
 
 import contextlib
 import sys
@@ -26,7 +26,7 @@ class Stopped(Exception):
 
 
 class Stop(keras.callbacks.Callback):
-    """Asks for the end in mid-epoch, as a signal to the launcher does, and ends all ranks when the next step begins."""
+    """A callback that requests a stop in mid-epoch, as a signal to the launcher does. One step later all ranks end."""
 
     def on_train_batch_begin(self, batch, logs=None):
         if self.params["epochs"] and self.epoch == 1 and batch == STOPPED_AT - 1 and hvd.rank() == 0:
@@ -51,7 +51,7 @@ class Steps(keras.callbacks.Callback):
 
 
 def run(*more):
-    """One run of the job: the epoch it began with, steps in each epoch, the tags this rank trained on."""
+    """Run the job; return its first epoch, the steps of each epoch, the tags this rank trained on, and the shards."""
     keras.utils.set_random_seed(hvd.rank())
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam()), "mse", jit_compile=False)
@@ -78,7 +78,7 @@ def run(*more):
 _, steps, before, _ = run(Stop())
 assert steps == [STEPS, STOPPED_AT], steps
 before_0 = hvd.broadcast(tf.constant(before), 0).numpy()
-(signals / STOP_REQUEST).unlink(missing_ok=True)  # only now has rank 0 surely seen it
+(signals / STOP_REQUEST).unlink(missing_ok=True)  # by now rank 0 has surely seen it
 before_all = hvd.allgather(tf.constant(before)).numpy()
 assert len(np.unique(before_all)) == len(before_all)
 
@@ -87,11 +87,11 @@ assert first == 1
 assert steps == [STEPS - STOPPED_AT, STEPS], steps
 after_all = hvd.allgather(tf.constant(after)).numpy()
 assert len(np.unique(after_all)) == len(after_all)
-# What rank 0 trained on is never repeated; of the other rank's, at most what came since they last told each other.
+# Elements of rank 0 are never repeated. Of rank 1's, at most those since its last report to rank 0 are.
 assert not np.isin(before_0, after_all).any()
 assert np.isin(before_all, after_all).sum() <= STOPPED_AT * BATCH
 assert shards._repeated == STOPPED_AT * BATCH
-# Nothing is skipped: all elements of the epochs that are over have been trained on, but for the shuffle buffer's.
+# Nothing is skipped: all elements of the finished epochs have been trained on, except those in the shuffle buffer.
 done = np.concatenate([before_all, after_all])
 if hvd.rank() == 0:
     shards.ledger.add(done)
@@ -99,7 +99,7 @@ if hvd.rank() == 0:
 
 
 def run_unknown(*more):
-    """The same of a dataset whose length Keras does not know; and the steps that the optimizer has counted."""
+    """Run a job on a dataset of unknown length; return its first epoch, each epoch's steps, and the steps so far."""
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam()), "mse", jit_compile=False)
     checkpoint, steps = Checkpoint(folder.parent / "unknown"), Steps()

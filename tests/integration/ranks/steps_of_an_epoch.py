@@ -1,4 +1,7 @@
-"""Run on two ranks by test_horovod.py: a stream that ends, and steps_per_epoch; with workers, or without argument."""
+"""Run on two ranks by test_horovod.py: an epoch has `steps_per_epoch` steps, though the stream ends within one.
+
+Argument: the dispatcher's address. Without it, the ranks read the data themselves.
+"""
 
 import os
 import sys
@@ -32,7 +35,7 @@ class Steps(keras.callbacks.Callback):
 
 
 def made_in(batches, optimizer, steps=None):
-    """The steps of each epoch."""
+    """Train, and return the steps of each epoch."""
     model, counted = Counting([keras.Input((1,)), keras.layers.Dense(1)]), Steps()
     model.compile(optimizer, "mse", jit_compile=False)
     model.fit(batches, epochs=EPOCHS, steps_per_epoch=steps, verbose=0, callbacks=[counted])
@@ -56,7 +59,7 @@ for given in (None, len(train)):
     again = EPOCHS * (steps * hvd.size() - len(rows_of()))
     assert everyones.sum() <= EPOCHS * ELEMENTS + again * BATCH, "no more than a batch of each epoch comes twice"
 
-# Fewer steps: what plain Keras makes of a dataset of as many batches, which it begins again once it is through.
+# With fewer steps an epoch, Keras does what it does with a plain dataset of that length: it restarts at the end.
 fewer = len(rows_of()) // hvd.size()
 plain = made_in(rows_of(steps * BATCH), keras.optimizers.SGD(0.0), fewer)
 sgd = hvd.DistributedOptimizer(keras.optimizers.SGD(0.0))
@@ -65,7 +68,7 @@ dropping = data.distribute(rows_of(), uneven="drop")
 sgd = hvd.DistributedOptimizer(keras.optimizers.SGD(0.0))
 assert made_in(dropping, sgd, fewer) == [fewer] * EPOCHS
 
-# What is held out counts once.
+# Each held-out element comes once.
 for held_out in (
     data.split_by_rank(tf.data.Dataset.range(2017).batch(BATCH)),
     data.distribute(tf.data.Dataset.range(2017).batch(BATCH), uneven="keep"),

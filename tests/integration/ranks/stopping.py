@@ -1,4 +1,4 @@
-"""For scripts that a request to stop ends in mid-epoch: where it is made, and no waiting for the launcher after it."""
+"""A function for scripts that a stop request ends in mid-epoch."""
 
 import os
 
@@ -6,7 +6,7 @@ from headrace.tensorflow.keras import model_checkpoint
 
 
 def signals_beside(folder):
-    """The folder of signals that this rank looks at."""
+    """Make and return the folder in which this rank looks for signals. After a stop, do not wait for the launcher."""
     signals = folder.parent / "signals"
     signals.mkdir(exist_ok=True)
     os.environ["HEADRACE_SIGNAL_DIR"] = str(signals)

@@ -1,4 +1,4 @@
-"""Run on two ranks by test_horovod.py: strategies that would take the ranks' place are refused at once."""
+"""Run on two ranks by test_horovod.py: tf.distribute strategies that would replace the ranks are refused at once."""
 
 import json
 import os
@@ -33,7 +33,7 @@ with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
     refused(lambda: hvd.DistributedOptimizer("sgd"), "trains on 2 devices in each of 2 ranks")
     refused(lambda: data.distribute(batches), "trains on 2 devices in each of 2 ranks")
 
-# One device is what a rank has.
+# A strategy with the one device of a rank is accepted.
 with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(hvd.DistributedOptimizer("sgd"), "mse")

@@ -1,4 +1,4 @@
-"""Run on two ranks by test_horovod.py, with a data service: streams that ranks share, and streams of their own."""
+"""Run on two ranks by test_horovod.py, with a data service: ranks share a stream, or each has its own."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ for exact in (True, False):
 own = data.distribute(mine, shared=False, job_name="own")
 assert numbers_of(own) == list(range(rank * 100, rank * 100 + 60)), "each rank has the whole of its own dataset"
 
-# What one rank's dataset cannot do ends all of them, with that rank's reason.
+# A fault in the dataset of one rank ends all ranks, with that rank's reason.
 sound = tf.data.Dataset.range(40).batch(4)
 faulty = tf.data.Dataset.range(40).shuffle(9).take(8).batch(4)
 assert "shuffle after it (take)" in refused(sound if rank == 0 else faulty, shared=False, job_name="one is faulty")
@@ -47,7 +47,7 @@ everyones = np.asarray(hvd.allgather(tf.constant(labels, tf.int64))).tolist()
 assert sorted(everyones) == list(range(3_000)), "pairs of arrays stay together"
 assert list(Path(os.environ["TMPDIR"], "arrays").iterdir()), "arrays were not mapped"
 
-# A short stream has a batch for each rank, whichever comes first.
+# A short stream has a batch for each rank, whichever rank comes first.
 short = data.distribute(tf.data.Dataset.range(24).batch(4), job_name="short")
 for number in range(6):
     time.sleep(0.3 * (rank == number % 2))
@@ -55,10 +55,10 @@ for number in range(6):
     assert set(everyones) == set(range(24))
 assert "1 batches for 2 ranks" in refused(tf.data.Dataset.range(4).batch(4), job_name="too short")
 
-# An iterator that is given up takes no time to end, wherever it is.
+# An iterator that is given up ends at once, wherever in its pass it is.
 batches = data.distribute(tf.data.Dataset.range(10_000).repeat().batch(16), job_name="given up")
 took = []
-ALL_ENDED_S = 60  # a tenth of a second each; one that waited for its worker took a minute by itself
+ALL_ENDED_S = 60  # each takes a tenth of a second; one that waits for its worker takes a minute
 for number in range(40):
     iterator = iter(batches)
     for _ in range(number % 5 + 1):

@@ -1,4 +1,4 @@
-"""Run on two ranks by test_horovod.py: SyncBatchNormalization does what one rank does with the whole batch."""
+"""Run on two ranks by test_horovod.py: SyncBatchNormalization equals normalization of the whole batch on one rank."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras
@@ -66,10 +66,10 @@ kerass.fit(images, labels, batch_size=16, shuffle=False, verbose=0)
 for found, expected in zip(ours.weights, kerass.weights, strict=True):
     np.testing.assert_allclose(found, expected, **close, err_msg=found.path)
 
-# Without a distributed optimizer Keras would choose XLA, which Horovod does not have.
+# Without a distributed optimizer Keras would choose XLA, which Horovod does not support.
 ours.compile("sgd", "mse")
 ours.fit(images[rank::2], labels[rank::2], batch_size=8, verbose=0)
 
-# A saved model trains on the same way.
+# A saved model keeps the synchronized layer.
 assert type(keras.models.model_from_json(ours.to_json()).layers[1]) is hvd.SyncBatchNormalization
 print("all promises kept")

@@ -1,6 +1,6 @@
-"""Run on two ranks by test_unlike_ranks.py: ranks that do not do the same, and ones that may seem not to.
+"""Run on two ranks by test_unlike_ranks.py: ranks that train differently, and ranks that only seem to.
 
-Arguments: the cases, as functions here are named.
+Arguments: the cases, by the names of their functions.
 """
 
 import os
@@ -81,7 +81,7 @@ def evaluates_held_out_data():
         assert len(predicted) == len(np.unique(predicted)) == 28, predicted
     made.compile(optimizer, "mse")
     made.evaluate(stream(end=True, name="stopped"), verbose=0, callbacks=[*usual[1:], StopsOneRank()])
-    # A pass of a training stream begins, to be read ahead, while something else is evaluated; ranks have 5 and 9.
+    # The next pass of the training stream is prefetched during an evaluation. The ranks have 5 and 9 batches.
     slow = Data.from_tensor_slices((rows, rows)).batch(4).take(5 + 4 * rank)
     slow = data.distribute(slow.map(lambda *rows: rows), shared=False, job_name="slow").repeat().prefetch(8)
     made.fit(slow, steps_per_epoch=8, epochs=5, verbose=0, validation_data=held_out, callbacks=usual)

@@ -1,4 +1,4 @@
-"""Each rank in turn hears every server once; what is not there is asked again."""
+"""A training script whose ranks in turn read the name of every toy server, and retry until they have it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Tells its name to whoever connects, so many times, and then ends."""
+"""A server that sends its name to each client, and ends after a given number of clients."""
 
 import os
 import socket

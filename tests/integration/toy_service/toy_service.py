@@ -1,4 +1,4 @@
-"""A data service of one server a host, which tells its name. Those of data hosts end each time they have."""
+"""A data service with one server a host, which sends its name. On data hosts it ends after each client."""
 
 import sys
 
